@@ -10,7 +10,7 @@ from cli.printing.output import Warnings, fail
 from models.runtime.sessions import claim_process
 
 BAD_INPUT, FAILURE = 2, 1
-#: What Typer makes of Ctrl-C, and a shell of a process that SIGINT ended.
+#: The exit status after Ctrl-C, of Typer and of shells for a process that SIGINT ended.
 _INTERRUPTED = 130
 
 #: What Python says, in no class of its own.
@@ -44,7 +44,7 @@ def main() -> None:
 def _bad_input() -> tuple[type[Exception], ...]:
     """Return the errors about what the user gave: a file, a setting, a name, too small a budget.
 
-    Asked for when there is one: importing these takes longer than completing a name.
+    It is called only after an error, since importing these takes longer than completing a name.
     """
     from models.errors import ModelError
     from pipeline.execution.errors import InputError
@@ -54,8 +54,8 @@ def _bad_input() -> tuple[type[Exception], ...]:
     from server.transport.certificate import CertificateError
     from server.transport.listener import PortError
 
-    given = (SettingsError, CertificateError, PortError)
-    return ModelError, PlanError, InputError, ServiceError, *given
+    settings_errors = (SettingsError, CertificateError, PortError)
+    return ModelError, PlanError, InputError, ServiceError, *settings_errors
 
 
 def _failures() -> tuple[type[Exception], ...]:

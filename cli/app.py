@@ -66,35 +66,35 @@ def app(
     evaluator = opened.evaluator()
     constraints = Constraints(n_bytes, _throughputs(opened, throughput or ()))
     genes = None if chromosome is None else _genes(evaluator, chromosome)
-    found = _Found(papers_rows(evaluator), [], opened.hints)
+    rows_by_way = _Found(papers_rows(evaluator), [], opened.hints)
     if genes is not None:
-        found.ways.append(chromosome_row(evaluator, genes, "chromosome"))
+        rows_by_way.ways.append(chromosome_row(evaluator, genes, "chromosome"))
     with working("searching"):
         members = opened.members(device)
         settings = GeneticSettings(population, generations, seed)
-        _search(found, evaluator, constraints, settings, required=members is None)
+        _search(rows_by_way, evaluator, constraints, settings, required=members is None)
         if members is not None:
-            _plan(found, opened.application, members, n_bytes)
+            _plan(rows_by_way, opened.application, members, n_bytes)
     document = {
         "application": opened.application.name,
         "models": [cnn.name for cnn in opened.application.cnns],
         "budget_bytes": n_bytes,
         "seed": seed,
-        "ways": found.ways,
-        "hints": found.hints,
-        **({"frontier": found.frontier} if show_frontier else {}),
+        "ways": rows_by_way.ways,
+        "hints": rows_by_way.hints,
+        **({"frontier": rows_by_way.frontier} if show_frontier else {}),
     }
     if as_json:
         print_json(document)
         return
     print_application(document)
     if show_frontier:
-        print_frontier(f"{opened.application.name}: memory against delay", found.frontier)
+        print_frontier(f"{opened.application.name}: memory against delay", rows_by_way.frontier)
 
 
 @dataclass
 class _Found:
-    """Rows of the table, points of the frontier, and what there is to say."""
+    """Rows of the table, points of the frontier, and hints to the user."""
 
     ways: list[dict[str, Any]]
     frontier: list[dict[str, Any]]
@@ -102,14 +102,14 @@ class _Found:
 
 
 def _search(
-    found: _Found,
+    result: _Found,
     evaluator: Evaluator,
     constraints: Constraints,
     settings: GeneticSettings,
     *,
     required: bool,
 ) -> None:
-    """Add what Algorithm 2 finds; where it finds nothing, why, if it is not ``required``.
+    """Add the solutions of Algorithm 2, or a hint why there are none if it is not ``required``.
 
     Raises:
         ApplicationError: it is required, and nothing meets the constraints.
@@ -119,14 +119,14 @@ def _search(
     except ApplicationError as exc:
         if required:
             raise
-        found.hints.append(f"Algorithm 2: {exc}")  # what streams may do with less
+        result.hints.append(f"Algorithm 2: {exc}")  # what streams may do with less
         return
-    found.ways.append(chromosome_row(evaluator, best.genes, "algorithm-2"))
-    found.frontier += [_front_row(item) for item in front]
+    result.ways.append(chromosome_row(evaluator, best.genes, "algorithm-2"))
+    result.frontier += [_front_row(item) for item in front]
 
 
 def _plan(
-    found: _Found,
+    result: _Found,
     application: Application,
     members: Sequence[ApplicationMember],
     n_bytes: int | None,
@@ -141,8 +141,8 @@ def _plan(
     preloaded = preloaded_frontier(application, members)
     for way, points in (("ours", preloaded), ("ours-streaming", streaming)):
         chosen = _within(points, n_bytes)
-        found.ways += [] if chosen is None else [ours_row(application, chosen, way)]
-        found.frontier += [ours_row(application, item, way) for item in points]
+        result.ways += [] if chosen is None else [ours_row(application, chosen, way)]
+        result.frontier += [ours_row(application, item, way) for item in points]
 
 
 def _within(points: list[Together], n_bytes: int | None) -> Together | None:

@@ -1,4 +1,4 @@
-"""What ``layerstream app`` does: models of its file, ways to give them memory, what is printed."""
+"""The parts of ``layerstream app``: models of its file, ways to give them memory, and printing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -58,7 +58,7 @@ class OpenedApplication:
 
     @property
     def hints(self) -> list[str]:
-        """What there is to say of profiles that are missing, and of cuts elsewhere than was asked for."""
+        """Hints about profiles that are missing, and about cuts in other places than the file asks for."""
         said = [item.hint for item in self.packs if item and item.hint]
         for cnn, cuts in zip(self.application.cnns, self.cuts, strict=True):
             said += [
@@ -80,12 +80,12 @@ class OpenedApplication:
     def members(self, device: Device) -> list[ApplicationMember] | None:
         """Return its models as our planner knows them; None: some are no packs."""
         auto = device.adapt(ARCHITECTURES["auto"])
-        found = [
+        members = [
             ApplicationMember(item.program, item.profile, auto, tuple(cut.piece for cut in cuts))
             for item, cuts in zip(self.packs, self.cuts, strict=True)
             if item is not None
         ]
-        return found if len(found) == len(self.packs) else None
+        return members if len(members) == len(self.packs) else None
 
 
 class _Packs:
@@ -97,16 +97,16 @@ class _Packs:
         self.opened: dict[str, OpenedPack] = {}
 
     def cnn(self, pack: Path, name: str) -> Cnn:
-        found = open_pack(pack, self._device.target)
+        compiled = open_pack(pack, self._device.target)
         profile: Profile | None = None
         hint = ""
         try:
-            program, profile = profiled(found, self._device)
+            program, profile = profiled(compiled, self._device)
         except ProfileError as exc:
-            program, hint = prepare(found, self._device), str(exc)
+            program, hint = prepare(compiled, self._device), str(exc)
             if self._at_once:
                 hint += " with --threads 1: partitions at once compute on a core each"
-        model = cnn_with_parameters(found, name)
+        model = cnn_with_parameters(compiled, name)
         self.opened[name] = OpenedPack(program, profile, model, hint)
         return model.cnn
 
@@ -129,23 +129,23 @@ def open_application(
     device = open_device(1 if at_once else threads)
     packs = _Packs(device, at_once)
     application = read_application(path, packs).application
-    found = tuple(packs.opened.get(cnn.name) for cnn in application.cnns)
+    packs_by_cnn = tuple(packs.opened.get(cnn.name) for cnn in application.cnns)
     cuts = tuple(
         cuts_of(application, number, item.program, item.model) if item else ()
-        for number, item in enumerate(found)
+        for number, item in enumerate(packs_by_cnn)
     )
-    return OpenedApplication(application, found, cuts), device
+    return OpenedApplication(application, packs_by_cnn, cuts), device
 
 
 # Ways to give an application memory, a row each: the papers', and ours.
 
 
 def papers_rows(evaluator: Evaluator) -> list[dict[str, Any]]:
-    """Return what needs no search: naive, Algorithm 1, greedy-by-size, and all layers by one row."""
+    """Return the ways without a search: naive, Algorithm 1, greedy-by-size, and all layers by one row."""
     application = evaluator.application
     whole = evaluator.throughputs(evaluator.all_whole())
     by_row = evaluator.all_by(1)
-    parts = [CnnBuffer(size, (held,)) for held, size in evaluator.sizes(by_row).items()]
+    parts = [CnnBuffer(size, (edge,)) for edge, size in evaluator.sizes(by_row).items()]
     pisarchyk = {"buffers": None, **_speed(application, _in_sequence(evaluator))}
     return [
         {"way": "naive", **_memory(application, naive(application)), **_speed(application, whole)},
@@ -165,7 +165,7 @@ def _in_sequence(evaluator: Evaluator) -> tuple[float, ...]:
 
 
 def chromosome_row(evaluator: Evaluator, genes: Chromosome, way: str) -> dict[str, Any]:
-    """Return what a chromosome comes to: buffers (Table 9), phases, schedules (Fig. 3)."""
+    """Return the row of a chromosome: buffers (Table 9), phases, schedules (Fig. 3)."""
     application = evaluator.application
     return {
         "way": way,
@@ -177,20 +177,21 @@ def chromosome_row(evaluator: Evaluator, genes: Chromosome, way: str) -> dict[st
     }
 
 
-def ours_row(application: Application, found: Together, way: str) -> dict[str, Any]:
-    """Return what our plans come to."""
+def ours_row(application: Application, together: Together, way: str) -> dict[str, Any]:
+    """Return the row of our plans."""
     return {
         "way": way,
-        "memory_bytes": found.memory_bytes,
-        "total_bytes": found.total_bytes,
-        "weight_bytes": found.bytes_of(("staging", "ring", "resident")),
-        "arena_bytes": found.bytes_of(("arena",)),
-        "scratch_bytes": found.bytes_of(("scratch",)),
-        "read_bytes": sum(plan.read_bytes for plan in found.plans),
-        "delay_ms": 1e3 * found.seconds,
-        "turns": [[application.cnns[model].name for model in models] for models in found.turns],
+        "memory_bytes": together.memory_bytes,
+        "total_bytes": together.total_bytes,
+        "weight_bytes": together.bytes_of(("staging", "ring", "resident")),
+        "arena_bytes": together.bytes_of(("arena",)),
+        "scratch_bytes": together.bytes_of(("scratch",)),
+        "read_bytes": sum(plan.read_bytes for plan in together.plans),
+        "delay_ms": 1e3 * together.seconds,
+        "turns": [[application.cnns[model].name for model in models] for models in together.turns],
         "plans": {
-            cnn.name: _plan(plan) for cnn, plan in zip(application.cnns, found.plans, strict=True)
+            cnn.name: _plan(plan)
+            for cnn, plan in zip(application.cnns, together.plans, strict=True)
         },
     }
 
@@ -216,7 +217,7 @@ def _memory(application: Application, buffers: Sequence[CnnBuffer]) -> dict[str,
         "buffer_bytes": application.buffer_memory(buffers),
         "buffer_elements": sum(buffer.size for buffer in buffers),
         "buffers": [
-            {"size": buffer.size, "edges": [application.label(held) for held in buffer.edges]}
+            {"size": buffer.size, "edges": [application.label(edge) for edge in buffer.edges]}
             for buffer in buffers
         ],
     }
@@ -242,7 +243,7 @@ def _phases(evaluator: Evaluator, genes: Chromosome) -> dict[str, int]:
 def _schedules(evaluator: Evaluator, genes: Chromosome) -> list[dict[str, Any]]:
     """Return the schedule of each partition: which layers fire in which order, how often."""
     application = evaluator.application
-    found = []
+    schedules = []
     for partition in application.partitions:
         cnn = application.cnns[partition.cnn]
         own = genes[evaluator.gene_range(partition.cnn).start :][: len(cnn.layers)]
@@ -252,7 +253,7 @@ def _schedules(evaluator: Evaluator, genes: Chromosome) -> list[dict[str, Any]]:
             layers = partition.layers[run.start : run.end]
             order = list(Firing(cnn, layers, own).order()) if run.by_parts else list(layers)
             steps += compressed(order)
-        found.append(
+        schedules.append(
             {
                 "model": cnn.name,
                 "steps": [
@@ -264,14 +265,14 @@ def _schedules(evaluator: Evaluator, genes: Chromosome) -> list[dict[str, Any]]:
                 ],
             }
         )
-    return found
+    return schedules
 
 
 # What ``layerstream app`` prints: one table of all ways, buffers, schedules, the frontier.
 
 _MB = 1e6
 _SMALL = 1e5
-#: What the ways are called where people read.
+#: Names of the ways in the printed table.
 WAYS = {
     "naive": "naive",
     "reuse": "reuse (Algorithm 1)",
@@ -334,7 +335,7 @@ def _print_schedules(row: Mapping[str, Any]) -> None:
 
 
 def print_frontier(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print memory against delay: of each way what none of the same beats."""
+    """Print memory against delay: of each way the points that no other point of it beats in both."""
     unit = _unit(rows)
     rows = _unbeaten(rows)
     print_table(

@@ -171,7 +171,7 @@ def resolutions(
     for side in sides:
         with built(name, side, folder) as (opened, source):
             chosen = configurations(architectures, weights or _USUAL, opened.manifest)
-            # No word of what is missing: the pack was made just now, and goes again.
+            # Without warnings of a missing profile: the pack was made for this run and is removed after it.
             profile = _profile(opened, chosen, device, lambda line: None)
             options = BenchOptions(iterations, None, device, source, wanted, profile, traced=0)
             runs.append(_measure(prepare(opened, device), chosen, options)[0])
@@ -187,7 +187,7 @@ def resolutions(
 def _measure(
     program: Program, chosen: list[BenchConfiguration], options: BenchOptions
 ) -> tuple[dict[str, Any], dict[str, Traced]]:
-    """Return what was measured, and the sweeps of each configuration that were traced."""
+    """Return the measurements, and the traced sweeps of each configuration."""
     sweeps: dict[str, Traced] = {}
 
     def keep(planned: PlannedConfiguration, traces: list[list[TraceEvent]]) -> None:

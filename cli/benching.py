@@ -1,4 +1,4 @@
-"""What `bench` measures: architectures, networks that are built where they must be, and other runtimes."""
+"""Subjects of `bench`: architectures, networks (built if they must be), and other runtimes."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -46,18 +46,18 @@ def configurations(
     Raises:
         typer.BadParameter: a name or a size is none.
     """
-    found = {}
+    by_text = {}
     for text in (part.strip() for part in texts.split(",")):
         name, _, limit = text.partition("@")
         chosen = architecture(name, "--architectures")
         default = weights if chosen.tuned == "auto" else None
         option = "--architectures" if limit else "--weights"
-        found[text] = BenchConfiguration(
+        by_text[text] = BenchConfiguration(
             text, chosen, weight_bytes(limit or default, manifest, option)
         )
     if total_bytes is not None:
-        found["auto"] = BenchConfiguration("auto", ARCHITECTURES["auto"], total_bytes=total_bytes)
-    return list(found.values())
+        by_text["auto"] = BenchConfiguration("auto", ARCHITECTURES["auto"], total_bytes=total_bytes)
+    return list(by_text.values())
 
 
 def profile_for(
@@ -130,17 +130,19 @@ def _unknown(name: str) -> str:
 
 
 @contextmanager
-def _network(given: Named, side: int | None, folder: Path) -> Iterator[tuple[Pack, Path | None]]:
-    """Yield what was ``given``, as a pack and as the ONNX file it was compiled from."""
-    if given.path is None:
-        with built(given.name, side, folder) as found:
-            yield found
-    elif given.path.is_dir():
-        pack = open_pack(given.path)
+def _network(
+    requested: Named, side: int | None, folder: Path
+) -> Iterator[tuple[Pack, Path | None]]:
+    """Yield the ``requested`` network, as a pack and as the ONNX file it was compiled from."""
+    if requested.path is None:
+        with built(requested.name, side, folder) as network:
+            yield network
+    elif requested.path.is_dir():
+        pack = open_pack(requested.path)
         yield pack, find_source(pack)
     else:
-        with _compiled(given.path, given.path.stem, folder) as pack:
-            yield pack, given.path
+        with _compiled(requested.path, requested.path.stem, folder) as pack:
+            yield pack, requested.path
 
 
 @contextmanager
@@ -158,7 +160,7 @@ def built(name: str, side: int | None, folder: Path) -> Iterator[tuple[Pack, Pat
 
 @contextmanager
 def _compiled(source: Path, name: str, folder: Path) -> Iterator[Pack]:
-    """Yield the pack of ``source``, which goes again."""
+    """Yield the pack of ``source``; it is removed at the end."""
     from models.compiler import compile_onnx  # onnx: not for the service
 
     with _scratch(folder) as place, steps(name) as progress:
@@ -208,10 +210,10 @@ def peers(
         *(StreamedArchitecture("auto", percent) for percent in _percents(weights)),
     ]
     device = open_named(context, "cpu", threads)
-    given = [named(name, resolution) for name in names]
+    requested = [named(name, resolution) for name in names]
     networks = []
-    for each in given:
-        # No word of the profile of a pack that was made just now, and goes again.
+    for each in requested:
+        # Without warnings of a missing profile: such a pack was made for this run and is removed after it.
         kept = warn if each.path is not None and each.path.is_dir() else _silent
         with _network(each, resolution, folder) as (pack, source):
             wanted = Comparison(pack, source, device.threads, ways, runs=runs)

@@ -1,4 +1,4 @@
-"""What `doctor` looks at on a machine: its processor, memory and clocks, and where packs lie.
+"""The checks of `doctor`: the processor, memory and clocks of a machine, and the disks of packs.
 
 ``root`` of each: where the folders /proc and /sys lie.
 """
@@ -35,7 +35,7 @@ from server.memory.candidates import Candidate, share_served
 from server.memory.process_memory import meminfo_bytes
 from server.settings.sizes import format_size
 
-# What one look at a machine comes to.
+# The result of one check.
 
 #: fail: it does not serve so. warn: it serves, slower or less surely than it could.
 Verdict = Literal["ok", "warn", "fail"]
@@ -250,12 +250,12 @@ def power(root: Path) -> Iterator[Finding]:
         yield Finding("power mode", "warn", f"{mode}", remedy)
     else:
         yield Finding("power mode", "ok", f"{mode}")
-    held = [
+    are_fixed = [
         _khz(policy, "scaling_min_freq") == _khz(policy, "scaling_max_freq")
         for policy in (root / _CPUS / "cpufreq").glob("policy*")
     ]
     gpu = next(iter(sorted((root / "sys/class/devfreq").glob("*gv11b*"))), None)
-    said = "held" if held and all(held) else "they follow the load"
+    said = "held" if are_fixed and all(are_fixed) else "they follow the load"
     if gpu is not None:
         now, most = _number(gpu / "cur_freq") or 0, _number(gpu / "max_freq") or 0
         said += f"; GPU {now / 1e6:.0f} of {most / 1e6:.0f} MHz"

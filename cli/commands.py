@@ -1,4 +1,4 @@
-"""Which commands there are; each is imported when it is asked for.
+"""The table of commands; each is imported when it is called or completed.
 
 A server holds what it imported as long as it runs, and a shell that completes a name makes its user wait.
 """
@@ -119,8 +119,8 @@ class _Program(TyperGroup):
     """Knows its commands by name and sentence, and imports the one that is called or completed."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, found if name is None else loaded(name), rest
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else loaded(name), rest
 
 
 def loaded(name: str) -> Any:

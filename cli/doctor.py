@@ -1,4 +1,4 @@
-"""``layerstream doctor``: is this machine fit to serve, before anybody asks it."""
+"""``layerstream doctor``: whether this machine is fit to serve, before the first request."""
 
 import os
 import stat
@@ -56,10 +56,10 @@ def doctor(
     Each look has a verdict, a reason and a remedy. Exit status 1 where one fails. Nothing is changed.
     Reads of packs are timed, which takes a moment for each.
     """
-    found = list(_machine(threads))
+    all_findings = list(_machine(threads))
     base = process_bytes(max(len(paths or ()), 1), grpc=grpc_port is not None)
     needed = _needed(budget, memory, base)
-    found += [
+    all_findings += [
         *check_memory(needed),
         check_open_files(max_connections),
         check_port("port", host, port),
@@ -67,22 +67,26 @@ def doctor(
         check_certificate(tls_certificate, tls_key),
     ]
     if grpc_port is not None:
-        found.append(check_port("gRPC port", host, grpc_port))
+        all_findings.append(check_port("gRPC port", host, grpc_port))
     try:
         device = open_named(context, device_name, threads)
-        found += _gpu(device, paths or [])
+        all_findings += _gpu(device, paths or [])
         packs = [each for path in paths or () for each in checks.findings(path, device)]
-        found += packs
+        all_findings += packs
         if worst(packs) != "fail":  # what cannot be read has no size
-            found += checks.fitting(paths or (), None if needed is None else needed - base, device)
+            all_findings += checks.fitting(
+                paths or (), None if needed is None else needed - base, device
+            )
     except DeviceError as exc:
-        found.append(Finding("device", "fail", str(exc), "layerstream device cuda says more"))
-    verdict = worst(found)
+        all_findings.append(
+            Finding("device", "fail", str(exc), "layerstream device cuda says more")
+        )
+    verdict = worst(all_findings)
     if as_json:
-        findings = [asdict(each) for each in found]
+        findings = [asdict(each) for each in all_findings]
         print_json({"version": versions(), "verdict": verdict, "findings": findings})
     else:
-        _print(found)
+        _print(all_findings)
     if verdict == "fail":
         raise typer.Exit(_FAILED)
 
@@ -121,13 +125,13 @@ def _gpu(device: Device, paths: list[Path]) -> Iterator[Finding]:
         yield Finding("memory kinds", "fail", said, "keep packs on a disk that takes O_DIRECT")
 
 
-def _print(found: list[Finding]) -> None:
+def _print(findings: list[Finding]) -> None:
     print_table(
         versions(),
         ("verdict", "check", "what was found"),
-        ((each.verdict, each.check, each.reason) for each in found),
+        ((each.verdict, each.check, each.reason) for each in findings),
     )
-    for each in found:
+    for each in findings:
         if each.remedy:
             say(f"{each.check}: {each.remedy}")
 

@@ -61,17 +61,19 @@ def evaluate(
     check_results(opened)
     with bar(f"evaluating {opened.name}") as shown:
         skip = broken == "skip"
-        found = run_evaluation(opened, samples, device, other, skip_broken=skip, step=shown.step)
+        evaluation = run_evaluation(
+            opened, samples, device, other, skip_broken=skip, step=shown.step
+        )
     result = {
         "model": opened.name,
-        **found.as_dict(),
+        **evaluation.as_dict(),
         "data": str(data or dataset),
         "split": (split or _SPLIT) if dataset in _VOC else None,
         "against": other.name if other else None,
     }
     try:
         save_result(opened, result)
-    finally:  # whatever becomes of the file, the figures are there
+    finally:  # the figures are printed even if the file cannot be written
         _print(result, opened, as_json)
 
 

@@ -103,7 +103,7 @@ def inspect(
 
 
 def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what there is to know: first what it is and needs, then what it takes and gives, last how."""
+    """Yield facts of the pack: its network and needs, then inputs and outputs, then how it runs."""
     manifest, least = pack.manifest, summary["smallest_budget_bytes"]
     yield "model", f"{pack.name}, version {pack.version}, in {pack.folder}"
     yield (
@@ -141,7 +141,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _found(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield what a model finds in a picture."""
+    """Yield facts about a model's answers to a picture."""
     if manifest.detection:
         yield "detects", detector(manifest.detection)
     if manifest.segmentation:
@@ -195,7 +195,7 @@ def _one_pass(pack: Pack) -> dict[str, Any]:
 
 
 def _alone(manifest: Manifest) -> int:
-    """Return how many pieces have one operator on elements, which ONNX Runtime passes over once, too."""
+    """Return how many pieces are one operator on elements, which ONNX Runtime computes in one pass, too."""
     ranges = Counter((layer.first_piece, layer.end_piece) for layer in manifest.layers)
     return sum(
         piece.elementwise is None and piece.resident is None
@@ -250,14 +250,14 @@ def _table(pack: Pack, device: str) -> list[dict[str, Any]]:
 
 def _rows(manifest: Manifest, layer: Layer) -> str:
     """Return whether ``layer`` can run on rows, and how near its numbers then are; "": only whole."""
-    found = [
+    exact = [
         item.exact
         for item in manifest.row_operators
         if item.first_piece < layer.end_piece and layer.first_piece < item.end_piece
     ]
-    if not found:
+    if not exact:
         return ""
-    return "same bits" if all(found) else "within 1e-6"
+    return "same bits" if all(exact) else "within 1e-6"
 
 
 def _stored(manifest: Manifest, layer: Layer) -> dict[str, Any]:
@@ -279,8 +279,8 @@ def _kernels(pack: Pack, layer: Layer, kernels: Any) -> dict[str, Any]:
     piece = pack.manifest.pieces[layer.first_piece]
     if piece.resident is not None:
         return {"kernels": [], "cpu": "; ".join(piece.resident.reasons)}
-    found: Kernels = kernels(pack.graphs[piece.graph])
-    return {"kernels": list(found.names), "cpu": found.reason}
+    chosen: Kernels = kernels(pack.graphs[piece.graph])
+    return {"kernels": list(chosen.names), "cpu": chosen.reason}
 
 
 def _cpu_line(row: dict[str, Any]) -> str:

@@ -52,27 +52,27 @@ def list_(
     device = open_named(context, device_name, threads)
     chosen = split_names(",".join(models or ()))
     with planning():
-        found = survey(repository, device, chosen)
+        surveyed = survey(repository, device, chosen)
     activations, why = possible(device, activations, budget_bytes)
     if why:
         warn(why)
     shared = None if budget_bytes is None else Budget(budget_bytes)
-    verdicts = [Verdict()] * len(found)
+    verdicts = [Verdict()] * len(surveyed)
     if shared is not None:
         with planning():
-            verdicts = judge(found, shared, device, request_bytes, activations)
-    for model in found:
+            verdicts = judge(surveyed, shared, device, request_bytes, activations)
+    for model in surveyed:
         model.known.save()
     document = {
         "repository": str(repository),
-        "all_bytes": needed_for_all(found, activations),
+        "all_bytes": needed_for_all(surveyed, activations),
         "budget_bytes": budget_bytes,
         "request_bytes": shared and shared.request_bytes,
         "models_bytes": shared and shared.used_bytes - shared.request_bytes,
         "activations": activations,
         "chosen": list(chosen),
         "models": [
-            _row(model, verdict, shared) for model, verdict in zip(found, verdicts, strict=True)
+            _row(model, verdict, shared) for model, verdict in zip(surveyed, verdicts, strict=True)
         ],
     }
     if as_json:
@@ -122,7 +122,7 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """Return which repository is meant where ``folder`` is a model of one, or a version of it."""
+    """Return a hint at the repository of ``folder`` if that is a model in one, or a version."""
     try:
         pack = find_pack(folder).resolve()
     except (PackError, OSError):

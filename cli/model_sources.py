@@ -1,8 +1,8 @@
 """Files of models to packs in one repository; what has not changed since is not compiled again.
 
-In the folder of a model lies which files its pack was made of, with which options; while one is made, that
-one is. Who compiles is the command itself in a process of its own: all that it
-held is given back before anything is served.
+A file in the folder of a model names the files and options that its pack was made of; while a pack is made,
+it names those of the new one. The command compiles in a process of its own, whose memory is free again
+before anything is served.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ from models.whole_files import check_writable, whole_file
 from pipeline.execution.errors import InputError
 from server.settings.sizes import format_size
 
-#: Options of ``compile`` that are files, and what each is called beside the model: F.labels.txt of F.onnx.
+#: Options of ``compile`` that are files, and the ends of their names beside the model, as F.labels.txt.
 RECIPES = {
     "labels": ".labels.txt",
     "preprocess": ".preprocess.toml",
     "detection": ".detection.toml",
     "segmentation": ".segmentation.toml",
 }
-#: In the folder of a model, beside its versions.
+#: The file in the folder of a model that names what its pack was made of.
 _MADE = "made.json"
 _DARKNET = (".cfg", ".weights")
 _OOM_FIRST = "1000"
-#: What compiling takes beside 1.2 times the file: 60 to 90 MB were measured.
+#: Memory of compiling beyond 1.2 times the file: 60 to 90 MB were measured.
 _COMPILER_BYTES = 80 << 20
 _PUTS_AWAY_SECONDS = 5.0
 
@@ -74,7 +74,7 @@ def sources_of(
         InputError: one is no such thing, or two have one name. PackError: a folder is no pack.
     """
     weights = [path for path in paths if path.suffix == ".weights"]
-    found: dict[str, Source] = {}
+    by_name: dict[str, Source] = {}
     for path in paths:
         if path.suffix == ".weights" and path.exists():
             continue
@@ -83,13 +83,13 @@ def sources_of(
             raise InputError(
                 f"{path}: a model cannot be called {source.name!r}: letters, digits, . _ -"
             )
-        if source.name in found:
-            other = found[source.name].files[0]
+        if source.name in by_name:
+            other = by_name[source.name].files[0]
             raise InputError(f"two models are called {source.name!r}: {other} and {path}")
-        found[source.name] = source
+        by_name[source.name] = source
     if weights:
         raise InputError(f"{weights[0]}: give the cfg file that it belongs to, before it")
-    return [_with_options(source, recipes, shapes, len(found)) for source in found.values()]
+    return [_with_options(source, recipes, shapes, len(by_name)) for source in by_name.values()]
 
 
 def _source(path: Path, weights: list[Path], darknet: Set[str]) -> Source:
@@ -125,11 +125,11 @@ def _with_options(
     source: Source, recipes: Mapping[str, Path], shapes: Sequence[str], models: int
 ) -> Source:
     file = source.files[0]
-    given = [*recipes, *(["shape"] if shapes else [])]
-    if given and (models > 1 or file.suffix != ".onnx"):
+    options = [*recipes, *(["shape"] if shapes else [])]
+    if options and (models > 1 or file.suffix != ".onnx"):
         beside = ", ".join(f"{file.stem}{end}" for end in RECIPES.values())
         raise InputError(
-            f"--{given[0]} is for one ONNX file alone; of several models each has its own beside it "
+            f"--{options[0]} is for one ONNX file alone; of several models each has its own beside it "
             f"({beside}), or is compiled before, and its pack given"
         )
     if file.suffix != ".onnx":
@@ -153,7 +153,9 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
     before = _read(folder)
     if before is not None and _is_made(before, source, isa) and versions(folder):
         beside = _beside(before)
-        if before.get("files") != _files(source, beside):  # touched, with the same content
+        if before.get("files") != _files(
+            source, beside
+        ):  # the files were only touched: their content is the same
             _write(folder, _record(source, isa, beside))
         tell(f"{source.name}: {folder} is of {source.files[0]} as it is")
         return folder
@@ -162,7 +164,7 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
     new = [each for each in (folder, repository) if not each.exists()]
     _check_writable(repository)
     folder.mkdir(exist_ok=True)
-    _write(folder, {})  # it is ours, and of nothing until it is whole
+    _write(folder, {})  # it names no files until the pack is whole
     try:
         beside = _compile(source, folder, isa)
     except BaseException:
@@ -173,7 +175,7 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
 
 
 def _put_away(new: Sequence[Path]) -> None:
-    """Remove folders that are ``new``, a model's first, and have nothing but what says whose they are."""
+    """Remove ``new`` folders that have nothing but the file of sources, a model's folder first."""
     with contextlib.suppress(OSError):
         for folder in new:
             if not versions(folder):
@@ -182,7 +184,7 @@ def _put_away(new: Sequence[Path]) -> None:
 
 
 def _check_free(folder: Path) -> None:
-    """Refuse a folder with packs that somebody else has put there; empty ones are in nobody's way."""
+    """Refuse a folder with packs that ``up`` has not made; an empty folder is taken."""
     is_used = folder.is_symlink() or (
         bool(versions(folder)) if folder.is_dir() else folder.exists()
     )
@@ -204,7 +206,7 @@ def _check_writable(repository: Path) -> None:
 
 
 def _link(model: Path, folder: Path) -> None:
-    """Have ``folder``, of a repository, lead to the folder of a ``model``, which stays where it is."""
+    """Make ``folder``, in a repository, a link to the folder ``model``, which stays where it is."""
     if folder.resolve() == model.resolve():
         return
     _check_writable(folder.parent)
@@ -229,8 +231,8 @@ def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
     beside: tuple[Path, ...] = ()
     try:
         if source.files[0].suffix == ".onnx":
-            made = json.loads(_run("compile", source.files[0], *words, "--json"))
-            beside = tuple(map(Path, made["source_files"][1:]))
+            document = json.loads(_run("compile", source.files[0], *words, "--json"))
+            beside = tuple(map(Path, document["source_files"][1:]))
         else:
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".up-") as work:
                 onnx = Path(work, f"{source.name}.onnx")
@@ -247,7 +249,7 @@ def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
 
 
 def _compiler_bytes(source: Source) -> int:
-    """Return about what compiling takes; weights beside an ONNX file are mostly called like it."""
+    """Return about how many bytes compiling takes, with weights beside an ONNX file that have its name."""
     files = (each for path in source.files for each in path.parent.glob(f"{path.name}*"))
     return _COMPILER_BYTES + sum(file.stat().st_size for file in files) * 6 // 5
 
@@ -277,13 +279,13 @@ def _run(*words: object) -> bytes:
         process.start()
         os.close(printed_to)
         try:
-            # Where a control group has too little for it, it is to go, and not who waits for it.
+            # If memory of the control group runs out, the kernel shall end the compiler, not this process.
             with contextlib.suppress(OSError):
                 Path(f"/proc/{process.pid}/oom_score_adj").write_text(_OOM_FIRST, "ascii")
             printed = pipe.read()
             process.join()
         finally:
-            process.terminate()  # if this was interrupted; then it puts its folder away
+            process.terminate()  # after an interruption; it then removes its unfinished folder
             process.join(_PUTS_AWAY_SECONDS)
             process.kill()
     status = process.exitcode or 0
@@ -295,10 +297,12 @@ def _run(*words: object) -> bytes:
 
 
 def _command(printed_to: int, words: Sequence[object]) -> None:
-    """Be the command of ``words``, and print to ``printed_to``."""
+    """Run the command ``words`` in this process, and print to ``printed_to``."""
     from cli import main
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who waits for it is told, too, and ends it
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the parent process gets it, too, and ends this one
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     sys.argv = ["layerstream", *map(str, words)]
     with os.fdopen(printed_to, "w", encoding="utf-8") as sys.stdout:
@@ -306,7 +310,7 @@ def _command(printed_to: int, words: Sequence[object]) -> None:
 
 
 def _is_made(before: Mapping[str, Any], source: Source, isa: str) -> bool:
-    """Return whether what is there was made for here of the same files, in the same way."""
+    """Return whether the pack was made of the same files, with the same options, for this target."""
     way = _way(source, isa)
     if {key: before.get(key) for key in way} != way:
         return False
@@ -335,24 +339,24 @@ def _all_files(source: Source, beside: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _files(source: Source, beside: Sequence[Path]) -> list[list[Any]]:
-    """Return what tells at a glance that files are the same: their places, sizes and times of change."""
+    """Return places, sizes and times of change of files, by which equal files are known without reading."""
     try:
-        found = [(path, path.stat()) for path in _all_files(source, beside)]
+        stats = [(path, path.stat()) for path in _all_files(source, beside)]
     except OSError as exc:
         raise InputError(f"{exc.filename}: {exc.strerror or exc}") from exc
-    return [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in found]
+    return [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
 
 
 def _digests(source: Source, beside: Sequence[Path]) -> list[str]:
-    found = []
+    digests = []
     for path in _all_files(source, beside):
         with path.open("rb") as file:
-            found.append(file_digest(file, "sha256").hexdigest())
-    return found
+            digests.append(file_digest(file, "sha256").hexdigest())
+    return digests
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """Return what was written of the pack of a model; None: it is none of ours."""
+    """Return what the file of sources has; None: ``up`` has not made this pack."""
     if folder.is_symlink():
         return None
     try:

@@ -65,8 +65,8 @@ def place(
     wanted = [_with_own(model, each) for model in wanted]
     problem = PlacementProblem(wanted, read_nodes(nodes, own, each, busy))
     before = None if previous is None else _read_placement(previous, problem)
-    found = placed(problem) if before is None else place_again(problem, before)
-    document = _document(problem, found, before)
+    placement = placed(problem) if before is None else place_again(problem, before)
+    document = _document(problem, placement, before)
     if output is not None:
         write_text(output, json.dumps(document, indent=2) + "\n")
     if as_json:
@@ -78,7 +78,7 @@ def place(
 
 
 def _with_own(model: Model, own_bytes: int) -> Model:
-    """Return ``model`` with what its server takes for it beside its budget."""
+    """Return ``model`` with the memory that a server takes for it beside its budget."""
     return replace(model, need_bytes=model.need_bytes + own_bytes)
 
 
@@ -111,10 +111,10 @@ def _planned(device: Device, folder: Path, delay: float | None) -> Needs:
 
 
 def _document(
-    problem: PlacementProblem, found: Placement, before: Placement | None
+    problem: PlacementProblem, placement: Placement, before: Placement | None
 ) -> dict[str, Any]:
-    """Return what JSON says; ``replicas`` are what --previous reads."""
-    used = nodes_of(found)
+    """Return the document of --json, whose ``replicas`` --previous reads."""
+    used = nodes_of(placement)
     document: dict[str, Any] = {
         "nodes": len(problem.nodes),
         "used_nodes": len(used),
@@ -124,7 +124,7 @@ def _document(
                 "need_bytes": model.need_bytes,
                 "seconds": model.seconds,
                 "requests": model.requests,
-                "replicas": sum(each.model == number for each in found),
+                "replicas": sum(each.model == number for each in placement),
             }
             for number, model in enumerate(problem.models)
         ],
@@ -134,12 +134,12 @@ def _document(
                 "node": problem.nodes[each.node].name,
                 "requests": each.requests,
             }
-            for each in sorted(found, key=lambda each: (each.node, each.model))
+            for each in sorted(placement, key=lambda each: (each.node, each.model))
         ],
         "moves": None,
     }
     if before is not None:
-        moved = moves(before, found)
+        moved = moves(before, placement)
         document["moves"] = {problem.models[model].name: count for model, count in moved.items()}
     return document
 
@@ -161,12 +161,12 @@ def _read_placement(path: Path, problem: PlacementProblem) -> list[Replica]:
         raise PlacementFileError(f"{path}: not what `place --json` has written") from exc
     models = {model.name: number for number, model in enumerate(problem.models)}
     nodes = {node.name: number for number, node in enumerate(problem.nodes)}
-    found = {
+    requests_at = {
         (models[model], nodes[node]): requests
         for model, node, requests in replicas
         if model in models and node in nodes and 0 <= requests < float("inf")
     }
-    return [Replica(model, node, requests) for (model, node), requests in found.items()]
+    return [Replica(model, node, requests) for (model, node), requests in requests_at.items()]
 
 
 def _print(document: dict[str, Any]) -> None:

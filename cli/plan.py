@@ -120,11 +120,11 @@ def plan(
     _check_pictures(packs, show_frontier, picture)
     parted = workers_by_model(workers, (weights, delay, ring, deadline, picture), show_frontier)
     device = open_named(context, device_name, 1 if has_several(parted) else threads)
-    found = [open_pack(path, device.target, recompile) for path in packs]
-    check_models(parted, [pack.name for pack in found])
-    deadlines = deadlines_of(deadline or (), [pack.name for pack in found])
+    opened_packs = [open_pack(path, device.target, recompile) for path in packs]
+    check_models(parted, [pack.name for pack in opened_packs])
+    deadlines = deadlines_of(deadline or (), [pack.name for pack in opened_packs])
     candidates, hints = [], []
-    for compiled in found:
+    for compiled in opened_packs:
         wanted = Wanted(
             weight_bytes=weight_bytes(weights, compiled.manifest),
             ring_bytes=size(ring, "--ring"),
@@ -174,7 +174,7 @@ def plan(
         "memory_bytes": whole and whole + base,
     }
     if resources:
-        _print_resources(found, document["memory_bytes"], device.threads)
+        _print_resources(opened_packs, document["memory_bytes"], device.threads)
     else:
         _print(document, explain, picture, as_json)
 

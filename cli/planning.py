@@ -50,7 +50,7 @@ def deadlines_of(texts: Sequence[str], models: Sequence[str]) -> dict[str, float
     Raises:
         typer.BadParameter: one is not of that form, names no model of ``models``, or contradicts another.
     """
-    found: dict[str, float] = {}
+    deadlines: dict[str, float] = {}
     for text in texts:
         name, equals, time = text.partition("=")
         seconds = seconds_of(time, "--deadline") if equals else None
@@ -61,12 +61,12 @@ def deadlines_of(texts: Sequence[str], models: Sequence[str]) -> dict[str, float
                 f"{name[:40]!r} is none of the packs: {', '.join(sorted(set(models)))}",
                 param_hint="--deadline",
             )
-        if found.setdefault(name, seconds) != seconds:
+        if deadlines.setdefault(name, seconds) != seconds:
             raise typer.BadParameter(
-                f"{name!r} has two: {milliseconds(found[name])} and {milliseconds(seconds)}",
+                f"{name!r} has two: {milliseconds(deadlines[name])} and {milliseconds(seconds)}",
                 param_hint="--deadline",
             )
-    return found
+    return deadlines
 
 
 # How many workers ``plan`` gives to each pack.
@@ -83,17 +83,17 @@ def workers_by_model(
     if text is None:
         return {}
     try:
-        found = parse_workers(text)
+        workers = parse_workers(text)
     except ValueError as exc:
         raise typer.BadParameter(str(exc), param_hint="--workers") from exc
-    assert isinstance(found, dict)
-    if not all(1 <= number <= MOST_WORKERS for number in found.values()):
+    assert isinstance(workers, dict)
+    if not all(1 <= number <= MOST_WORKERS for number in workers.values()):
         raise typer.BadParameter(f"from 1 to {MOST_WORKERS}", param_hint="--workers")
-    if has_several(found) and (show_frontier or any(limit is not None for limit in limits)):
+    if has_several(workers) and (show_frontier or any(limit is not None for limit in limits)):
         raise typer.BadParameter(
             "partitions are planned within --budget alone", param_hint="--workers"
         )
-    return found
+    return workers
 
 
 def check_models(workers: Mapping[str, int], models: Collection[str]) -> None:
@@ -145,11 +145,11 @@ def _partitions(plan: Plan) -> dict[str, Any]:
     """Return what partitions take that compute at once, and what crosses between them."""
     if not isinstance(plan, PipelinePlan):
         return {"workers": 1, "edge_bytes": 0, "partitions": []}
-    held = [
+    parts = [
         {**memory_of(part), "regions": [asdict(region) for region in part.choice.regions]}
         for part in plan.partitions
     ]
-    return {"workers": len(held), "edge_bytes": plan.edge_bytes, "partitions": held}
+    return {"workers": len(parts), "edge_bytes": plan.edge_bytes, "partitions": parts}
 
 
 def _on_rows(candidate: Candidate, fitted: Fitted) -> list[str]:

@@ -210,8 +210,8 @@ def _sentences(profile: Profile) -> Iterator[str]:
     yield f"all weights, read one span after the other ({len(profile.spans)}): {spans:.1f} ms"
     yield f"{len(profile.kernels)} kernels timed; beside reads they take {profile.slowdown:.1%} longer"
     yield f"of a request {profile.outside.median * 1e3:.2f} ms are outside of its sweep"
-    found = profile.tuning.model_dump(exclude_defaults=True)
-    chosen = [f"{found[name]} ({name.replace('_', ' ')})" for name in found if name != "algorithms"]
+    tuned = profile.tuning.model_dump(exclude_defaults=True)
+    chosen = [f"{tuned[name]} ({name.replace('_', ' ')})" for name in tuned if name != "algorithms"]
     if chosen:
         yield f"fastest here: {', '.join(chosen)}"
     if profile.was_disturbed:

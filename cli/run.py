@@ -117,10 +117,10 @@ def run(
     """Answer one request, an image or tensors. With --repeat it is answered again warm, and timed."""
     device = open_named(context, device_name, threads, memory_kind, precision)
     opened = open_pack(pack, device.target, recompile)
-    count = sum(given is not None for given in (image, input_))
+    count = sum(value is not None for value in (image, input_))
     if not min(len(opened.manifest.required_inputs), 1) <= count <= 1:
         raise typer.BadParameter("give either --image or --input")
-    if sum(given is not None for given in (ring, weights, budget)) > 1:
+    if sum(value is not None for value in (ring, weights, budget)) > 1:
         raise typer.BadParameter("give one of --ring, --weights and --budget")
     limits = BoxLimits(_fraction(score_threshold), _fraction(iou_threshold))
     written = RunFiles(output, draw, mask)
@@ -139,10 +139,10 @@ def run(
     )
     program, profile = prepared(opened, device)
     wish = Wish(top_k or LABELS, limits, output is not None)
-    held = _held_bytes(opened.manifest, inputs, wish.tensors, repeat > 0)
+    request_bytes = _held_bytes(opened.manifest, inputs, wish.tensors, repeat > 0)
     with planning():  # seconds, where a profile is new
         candidate = Candidate(program, device.adapt(chosen), wanted, profile)
-        fitted = _fitted(candidate, total, held, at_once=repeat == 0)
+        fitted = _fitted(candidate, total, request_bytes, at_once=repeat == 0)
         candidate.known.save()
     plan = fitted.plan
 
@@ -154,37 +154,39 @@ def run(
     meter = find_meter()
     with opened_engine(program, plan, device, verify=verify == "always") as engine:
         with meter.measure() as energy:
-            found, statistics = engine.answer(inputs, taken)
+            answer, statistics = engine.answer(inputs, taken)
         repeats = _repeated(engine, plan, inputs, repeat, meter)
-    written.write(found, picture)
-    with_request = {"request_bytes": held, "total_bytes": plan.total_bytes + held}
+    written.write(answer, picture)
+    with_request = {"request_bytes": request_bytes, "total_bytes": plan.total_bytes + request_bytes}
     document = {**plan.as_dict(), **with_request, "reads": len(plan.groups)}
-    result = Result(opened, document, fitted.by_thumb, found, statistics, energy, repeats)
+    result = Result(opened, document, fitted.by_thumb, answer, statistics, energy, repeats)
     report(result, top_k or BOXES, as_json)
     if not as_json:
         for path in written.paths:
             say(f"{path}: written")
 
 
-def _fitted(candidate: Candidate, total: int | None, held: int, *, at_once: bool) -> Fitted:
+def _fitted(
+    candidate: Candidate, total: int | None, request_bytes: int, *, at_once: bool
+) -> Fitted:
     """Return the plan of what is wanted, within a budget of ``total`` bytes where that is given.
 
     A budget is as that of ``plan`` and of a service: memory of requests is set aside in it, and the models
-    have the rest. Here is one request, which holds exactly ``held`` bytes. ``at_once``: it is the only one,
-    and the search for a better plan would take longer than the plan saves.
+    have the rest. Here is one request, which holds exactly ``request_bytes``. ``at_once``: it is the only
+    one, and the search for a better plan would take longer than the plan saves.
 
     Raises:
         PlanError, RefusedError: there is none.
     """
     if total is None:
         return fit(*candidate.question)
-    if held >= total:
+    if request_bytes >= total:
         raise PlanError(
-            f"{candidate.program.name}: the tensors of the request take {sized(held)}, the budget is "
-            f"{sized(total)}"
+            f"{candidate.program.name}: the tensors of the request take {sized(request_bytes)}, the budget "
+            f"is {sized(total)}"
         )
     budget = Budget(total)
-    budget.set_aside(held, ())
+    budget.set_aside(request_bytes, ())
     return share_budget([candidate], budget, at_once=at_once).plans()[0]
 
 
@@ -204,12 +206,12 @@ def _held_bytes(manifest: Manifest, inputs: Tensors, with_outputs: bool, repeats
     Both at once only where inputs are needed again: so any budget in which a service answers tensors is
     enough for one.
     """
-    given = sum(
+    input_bytes = sum(
         tensor.nbytes if isinstance(tensor, np.ndarray) else tensor.n_bytes
         for tensor in inputs.values()
     )
-    kept = tensor_bytes(manifest.outputs) if with_outputs else 0
-    return given + kept if repeats else max(given, kept)
+    output_bytes = tensor_bytes(manifest.outputs) if with_outputs else 0
+    return input_bytes + output_bytes if repeats else max(input_bytes, output_bytes)
 
 
 def _fraction(value: float | None) -> float | None:

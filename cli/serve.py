@@ -72,11 +72,11 @@ def suffices(settings: Settings) -> str:
 
     try:
         with closing(open_device("cpu", settings.threads)) as device:
-            found = survey(settings.repository, device, settings.models)
+            models = survey(settings.repository, device, settings.models)
     except NotFoundError:
         return ""
-    budget = needed_for_all(found, settings.activations)
-    enough = budget + process_bytes(len(found), grpc=settings.grpc_port is not None)
+    budget = needed_for_all(models, settings.activations)
+    enough = budget + process_bytes(len(models), grpc=settings.grpc_port is not None)
     return f"--memory {typed(enough)} suffices for all" if enough > settings.memory else ""
 
 

@@ -27,7 +27,7 @@ _TASKS, _TASKS_OF_CORE = 256, 8
 _MODELS = "var/lib/layerstream/models"
 _UNITS = "usr/lib/systemd/system"
 _DROP_IN = "etc/systemd/system/layerstream.service.d/budget.conf"
-#: Where what lies in deploy/ goes on a machine without the package.
+#: The places of the files of deploy/ on a machine without the package.
 _PLACES = {
     "layerstream.service": "etc/systemd/system/layerstream.service",
     "layerstream.socket": "etc/systemd/system/layerstream.socket",
@@ -156,7 +156,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _tell_system() -> None:
-    """Have systemd make user and folders, and read its units again, where it runs."""
+    """Let systemd, if it runs, make user and folders, and read its units again."""
     if not Path("/run/systemd/system").is_dir():
         return
     for command in (

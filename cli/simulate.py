@@ -116,7 +116,7 @@ def _usual_limit(program: Program, streaming: Architecture) -> int:
 def _wanted(
     item: Architecture, ring_bytes: int | None, limit: int | None, total: int | None
 ) -> Wanted:
-    """Return what the options ask of one architecture: limits are of ``auto`` alone."""
+    """Return the wishes for one architecture: limits hold for ``auto`` alone."""
     if item.tuned != "auto":
         # All weights stay in memory: there is no ring whose size could be given.
         return Wanted(ring_bytes=None if item.resident else ring_bytes)

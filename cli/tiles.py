@@ -19,7 +19,7 @@ _SIZES = ("predicted_bytes", "planned_bytes", "darknet_bytes")
 
 
 class TileSearch(StrEnum):
-    """What looks for a configuration: Algorithm 3, or any cuts on many tilings with reuse."""
+    """Ways to search for a configuration: Algorithm 3, or any cuts on many tilings with reuse."""
 
     PAPER = "paper"
     WIDE = "wide"
@@ -64,9 +64,9 @@ def tiles(
     opened = open_pack(pack, device.target)
     with working(f"tiling {opened.name}"):
         fused = FusedPack(opened, device)
-        found = _configurations(fused, written, search, limit_bytes)
-        rows = [_row(fused, item, limit_bytes) for item in found]
-        ran = _ran(fused, found[0]) if run else None
+        configurations = _configurations(fused, written, search, limit_bytes)
+        rows = [_row(fused, item, limit_bytes) for item in configurations]
+        ran = _ran(fused, configurations[0]) if run else None
     document = {
         "model": opened.name,
         "layers": [layer.name for layer in fused.layers],

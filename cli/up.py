@@ -25,7 +25,7 @@ from server.codec.datatypes import datatype
 from server.settings.settings import Settings, load_settings
 from server.transport.listener import listen
 
-#: Hidden, and so no model's name; beside the first file.
+#: The folder of packs beside the first file; a hidden one has no model's name.
 _REPOSITORY = ".layerstream"
 _OURS = ("repository", "models", "model")
 
@@ -53,7 +53,7 @@ def up(
         settings = settings.model_copy(update={"budget_policy": "evict-lru"})
     signal.signal(signal.SIGTERM, _exit)  # the process that compiles ends, too
     if settings.unix_socket is None and "LISTEN_FDS" not in os.environ:
-        listen(settings.host, settings.port).close()  # or compiling would be for nothing
+        listen(settings.host, settings.port).close()  # before compiling, which would be in vain
     isa = isa_of(settings.device)
     for source in sources:
         pack_of(source, folder, isa)
@@ -61,7 +61,7 @@ def up(
 
 
 class _Told:
-    """Prints once of each model how it is asked, as soon as it answers, or why it does not."""
+    """Prints once for each model the command that asks it, as soon as it answers, or why it does not."""
 
     def __init__(self, settings: Settings, sources: Sequence[Source]) -> None:
         self._settings = settings
@@ -90,7 +90,7 @@ def _say(settings: Settings, entry: "Entry", place: str, source: Source) -> None
             state = entry.condition
             if isinstance(state, Serving):
                 manifest = state.prepared.pack.manifest
-            else:  # it is away until somebody asks
+            else:  # it is evicted, so only its file is there
                 manifest = read_pack(settings.repository / entry.name).manifest
             line = question(manifest, entry.name, place, settings, source.files[0])
         else:
@@ -198,7 +198,7 @@ def _with_tensors(curl: Sequence[str], ports: Sequence[Port], model: str) -> str
 
 
 def _recipe_missing(ports: Sequence[Port], source: Path) -> str:
-    """Return what has a network take photographs that looks as if it could, and was given no recipe."""
+    """Return a hint at the recipe file for a network that seems to take photographs but has none."""
     shapes = [port.shape for port in ports if port.dtype == "float32"]
     if source.suffix != ".onnx" or len(ports) != 1 or list(map(len, shapes)) != [_PICTURE_RANK]:
         return ""
@@ -209,9 +209,11 @@ def _recipe_missing(ports: Sequence[Port], source: Path) -> str:
 
 
 def _picture_beside(source: Path) -> Path | None:
-    """Return the first picture in the folder of ``source``, best one that is called like it."""
-    found = [each for each in source.resolve().parent.iterdir() if each.suffix.lower() in _PICTURES]
-    return min(found, key=lambda each: (each.stem != source.stem, each.name), default=None)
+    """Return a picture in the folder of ``source``, one with the same name if there is one."""
+    pictures = [
+        each for each in source.resolve().parent.iterdir() if each.suffix.lower() in _PICTURES
+    ]
+    return min(pictures, key=lambda each: (each.stem != source.stem, each.name), default=None)
 
 
 def _base(place: str) -> str:
@@ -224,7 +226,7 @@ def _access(place: str, settings: Settings) -> list[str]:
     """Return the options of curl that let it in."""
     options = ["--unix-socket", place.removeprefix("unix:")] if place.startswith("unix:") else []
     if place.startswith("https:"):
-        options.append("-k")  # whose name is in the certificate is not known here
+        options.append("-k")  # the certificate's name may be another than this address
     return [*options, "-H", "Authorization: Bearer KEY"] if settings.keys else options
 
 

@@ -94,7 +94,7 @@ def build(
     from models.zoo.entry import OURS
 
     n_bytes = size(budget, "--budget")
-    given = {
+    all_options = {
         "budget": None if n_bytes is None else n_bytes // NUMBER_BYTES[precision],
         "image": _image(image),
         "classes": classes,
@@ -105,7 +105,7 @@ def build(
         "stem": stem,
         "shared": shared,
     }
-    options = {key: value for key, value in given.items() if value is not None}
+    options = {key: value for key, value in all_options.items() if value is not None}
     if image is not None and resolution is not None:
         raise typer.BadParameter(
             "--resolution says it as well; leave one out", param_hint="--input"

@@ -79,11 +79,13 @@ def spread(cores: Collection[int]) -> None:
 @functools.cache
 def reader_priority() -> Priority:
     """Return what ``hasten`` reaches in this process, tried on a thread that ends."""
-    found: list[Priority] = []
-    thread = threading.Thread(target=lambda: found.append(hasten()), name="priority", daemon=True)
+    priorities: list[Priority] = []
+    thread = threading.Thread(
+        target=lambda: priorities.append(hasten()), name="priority", daemon=True
+    )
     thread.start()
     thread.join()
-    return found[0]
+    return priorities[0]
 
 
 def _schedule(nice: int, flags: int = 0) -> bool:

@@ -30,8 +30,8 @@ class TomlFile:
         """Return ``FILE:LINE`` of the first line that gives ``key``, a value or a table."""
         gives = re.compile(rf"\s*(\[+\s*)?([\"']?){re.escape(key)}\2\s*[].=]")
         lines = enumerate(self.text.splitlines(), 1)
-        found = next((number for number, line in lines if gives.match(line)), None)
-        return f"{self.path}:{found}" if found else str(self.path)
+        number_of_line = next((number for number, line in lines if gives.match(line)), None)
+        return f"{self.path}:{number_of_line}" if number_of_line else str(self.path)
 
 
 def read_toml(path: Path) -> TomlFile:
@@ -151,10 +151,10 @@ def _holds_tables(value: Any) -> bool:
 def plain_fault(exc: ValidationError, values: Mapping[str, Any]) -> str:
     """Return what is wrong first in ``values``: ``model 'm': layer 'b': colour: no such key``."""
     errors = exc.errors()
-    found = [(_path(values, error), error) for error in errors]
-    first = found[0][0]
+    faults = [(_path(values, error), error) for error in errors]
+    first = faults[0][0]
     # What may be a text or a table is wrong in two ways: said is how the table is, where it is one.
-    inside = [item for item in found if item[0][: len(first)] == first]
+    inside = [item for item in faults if item[0][: len(first)] == first]
     path = max((path for path, _ in inside), key=len)
     reasons = dict.fromkeys(_reason(error) for own, error in inside if own == path)
     return ": ".join([*_words(values, path), ", ".join(reasons)])

@@ -1,4 +1,4 @@
-"""Who may use the server, once keys are asked for: the keys, their file, and the guard of every request."""
+"""Access to a server that asks for keys: the keys, their file, and the check of every request."""
 
 import contextlib
 import fcntl
@@ -18,15 +18,15 @@ from server.errors import ServiceError, shown
 
 # API keys: 256 random bits each, of which the server knows SHA-256.
 #
-# That is enough. Slow hashes with salt (scrypt) make it dear to try words that people choose; 256 random
-# bits cannot be tried, however fast the hash, and no two keys are alike. A slow hash would cost every
-# request tens of milliseconds and megabytes, those with a wrong key first of all.
+# That is enough. Slow hashes with salt (scrypt) protect passwords, which people choose and attackers can
+# guess; 256 random bits cannot be guessed, however fast the hash, and no two keys are alike. A slow hash
+# would cost every request tens of milliseconds and megabytes, also a request with a wrong key.
 
 #: What a key permits. ``admin``: everything; ``infer``: everything but to change what is served.
 Role = Literal["infer", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
-# Says what it is where it turns up: tools that look for secrets in logs and commits find it by this.
+# Tools that look for secrets in logs and commits recognise a key by its prefix.
 _PREFIX = "lsk_"
 _KEY_BYTES = 32
 
@@ -37,7 +37,7 @@ def new_key() -> str:
 
 
 def digest(key: bytes) -> bytes:
-    """Return the 32 bytes that are kept of ``key``."""
+    """Return the 32 bytes that the server keeps of ``key``."""
     return sha256(key).digest()
 
 
@@ -51,7 +51,7 @@ class Key:
 
 
 class Keys:
-    """All keys that are valid now; the same work whether one fits, and which."""
+    """All keys that are valid now. A search takes the same time whichever key it finds, or none."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self._keys = tuple(keys)
@@ -60,19 +60,19 @@ class Keys:
         return len(self._keys)
 
     def find(self, presented: bytes) -> Key | None:
-        """Return the key that a client has ``presented``, None: it is none of these."""
-        wanted, found = digest(presented), None
+        """Return the key that a client has ``presented``; None where it is none of these."""
+        wanted, match = digest(presented), None
         for key in self._keys:
             if compare_digest(key.digest, wanted):
-                found = key
-        return found
+                match = key
+        return match
 
 
 # The file of keys: a line each, ``NAME ROLE sha256:HEX``. # begins a comment.
 #
-# No error quotes a line: somebody may have written a key there.
+# No error quotes a line: a user may have put a key itself into it by mistake.
 
-#: Each request is compared with all of them.
+#: The number is limited because every request is compared with all keys.
 MOST_KEYS = 1000
 _MOST_BYTES = 1 << 18
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -87,21 +87,21 @@ def parse_keys(text: str) -> tuple[Key, ...]:
     """Return the keys that ``text`` has, in its order.
 
     Raises:
-        ValueError: a line is not as it should be, or says again what another one says.
+        ValueError: a line is not as it should be, or repeats the name or the key of another one.
     """
-    found: list[Key] = []
-    said: dict[str | bytes, int] = {}
+    keys: list[Key] = []
+    lines: dict[str | bytes, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         key = _parsed(number, line)
         for part in (key.name, key.digest):
-            if said.setdefault(part, number) != number:
-                raise ValueError(f"{number}: the name or the key of line {said[part]} again")
-        found.append(key)
-        if len(found) > MOST_KEYS:
+            if lines.setdefault(part, number) != number:
+                raise ValueError(f"{number}: the name or the key of line {lines[part]} again")
+        keys.append(key)
+        if len(keys) > MOST_KEYS:
             raise ValueError(f"{number}: over {MOST_KEYS} keys")
-    return tuple(found)
+    return tuple(keys)
 
 
 def _parsed(number: int, line: str) -> Key:
@@ -133,7 +133,7 @@ def read_keys(path: Path) -> Keys:
     """Return the keys of the file ``path``.
 
     Raises:
-        KeyFileError: it cannot be read, everybody may write to it, or it is not as it should be.
+        KeyFileError: it cannot be read, all users may write to it, or it is not as it should be.
     """
     return Keys(_parsed_file(path, _read(path)))
 
@@ -147,7 +147,7 @@ def add_key(path: Path, name: str, role: Role) -> str:
     """Add a new key to the file ``path``, which is made if there is none; return the key.
 
     Raises:
-        KeyFileError: as ``read_keys``, the name is taken or none, or the file cannot be written.
+        KeyFileError: as ``read_keys``, the name is taken or is no name, or the file cannot be written.
     """
     if not is_name(name):
         raise KeyFileError(f"{shown(name)}: a name has 1 to 64 of A-Z a-z 0-9 . _ -")
@@ -158,14 +158,14 @@ def add_key(path: Path, name: str, role: Role) -> str:
             raise KeyFileError(f"{path}: there is a key {name!r} already")
         if len(keys) == MOST_KEYS:
             raise KeyFileError(f"{path}: it has {MOST_KEYS} keys, more are not read")
-        made = new_key()
+        new = new_key()
         text += "\n" if text and not text.endswith("\n") else ""
-        _replace(path, text + written(Key(name, role, digest(made.encode()))))
-    return made
+        _replace(path, text + written(Key(name, role, digest(new.encode()))))
+    return new
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Take the key ``name`` out of the file ``path``; what else is in it stays as it is.
+    """Take the key ``name`` out of the file ``path``; all other lines stay as they are.
 
     Raises:
         KeyFileError: as ``read_keys``, there is no such key, or the file cannot be written.
@@ -187,7 +187,7 @@ def _parsed_file(path: Path, text: str) -> tuple[Key, ...]:
 
 def _read(path: Path) -> str:
     try:
-        # A pipe without a writer would be waited for.
+        # Without O_NONBLOCK, opening a pipe that has no writer would wait for one.
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(number, "rb") as file:
             status = os.fstat(file.fileno())
@@ -208,7 +208,7 @@ def _read(path: Path) -> str:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Be the only one who changes files beside ``path``; another command waits."""
+    """Lock the folder of ``path``, so that another command that changes the file waits."""
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:
@@ -221,16 +221,16 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write ``text`` to ``path``: all of it or nothing; whose file it was, it stays."""
+    """Write ``text`` to ``path``, all of it or nothing; owner, group and mode of the file stay."""
     try:
         path = path.resolve()
         number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(number, "w", encoding="ascii") as file:
                 if path.exists():
-                    known = path.stat()
-                    os.fchown(number, known.st_uid, known.st_gid)
-                    os.fchmod(number, stat.S_IMODE(known.st_mode))
+                    status = path.stat()
+                    os.fchown(number, status.st_uid, status.st_gid)
+                    os.fchmod(number, stat.S_IMODE(status.st_mode))
                 file.write(text)
                 file.flush()
                 os.fsync(number)
@@ -244,17 +244,17 @@ def _replace(path: Path, text: str) -> None:
 
 # With keys, each request needs one, but for probes of health and files of the page.
 
-#: To whom something is told. ``open``: everybody. Those who ask whether a server lives have no keys, and
-#: learn nothing but that; the page asks for a key itself: its files are in every installation. ``metrics``:
-#: everybody where a setting says so. ``infer``: who has a key. ``form``: the same, and it may be in
-#: the body, so that whoever reads that asks for it.
+#: Which requests are admitted. ``open``: all. Health probes have no keys and are told nothing secret; the
+#: files of the page are in every installation, and the page itself asks for a key. ``metrics``: all where
+#: the setting public_metrics is on, else those with a key. ``infer``: those with a key. ``form``: the same,
+#: but the key may also be a field of the body, so the handler that reads the body checks it.
 Admitted = Literal["open", "metrics", "form", "infer"]
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 _REALM = 'Bearer realm="layerstream"'
 
 
 class Access:
-    """Which keys are valid, if any are asked for; ``public_metrics``: not for /metrics."""
+    """The keys that are valid, if the server asks for any; ``public_metrics``: /metrics needs none."""
 
     def __init__(self, path: Path | None = None, public_metrics: bool = False) -> None:
         """Read the keys.
@@ -265,7 +265,7 @@ class Access:
         self._path = path
         self._open = {"open", "form"} | ({"metrics"} if public_metrics else set())
         self._keys: Keys | None = None
-        #: Requests without a key, or with one that is none.
+        #: How many requests had no key, or a wrong one.
         self.refused = 0
         self.reload()
         if path is not None and not len(self):
@@ -279,7 +279,7 @@ class Access:
         return 0 if self._keys is None else len(self._keys)
 
     def reload(self) -> None:
-        """Read the file again; a file without keys lets nobody in any more.
+        """Read the file again; after a file without keys all requests that need a key are refused.
 
         Raises:
             KeyFileError: the file cannot be read or is wrong; the keys are those of before.
@@ -288,34 +288,34 @@ class Access:
             self._keys = read_keys(self._path)
 
     def admits(self, to: Admitted | None) -> bool:
-        """Return whether everybody may ask for what is told ``to`` these; None: for what there is not."""
+        """Return whether a request needs no key where ``to`` are admitted; None: it asks for no route."""
         return self._keys is None or to in self._open
 
     def key(self, authorization: list[str], beside: str | None = None) -> Key:
         """Return the key that a request presents in these Authorization headers.
 
-        Who presents nothing, or what is no key, is looked up as well: it takes as long, and is counted.
-        ``beside``: what is presented elsewhere where there are no such headers.
+        A missing or malformed key is looked up as well, so that it takes as long; it is counted.
+        ``beside``: the key from the body, which counts where there are no such headers.
 
         Raises:
-            UnknownKeyError: none, or one that is none.
+            UnknownKeyError: no key was presented, or a wrong one.
         """
         matched = _BEARER.fullmatch(authorization[0]) if len(authorization) == 1 else None
         presented = matched[1] if matched else "" if authorization else beside or ""
         assert self._keys is not None
-        found = self._keys.find(presented.encode("latin-1", "replace"))
-        if found is None:
+        key = self._keys.find(presented.encode("latin-1", "replace"))
+        if key is None:
             self.refused += 1
             raise UnknownKeyError(bool(authorization or beside), beside is not None)
-        return found
+        return key
 
 
 class UnknownKeyError(ServiceError):
-    """No key was presented, or (``given``) one that is not valid; ``in_form``: it may be in the body."""
+    """No key was presented, or (``given``) one that is not valid; ``in_form``: a form may hold it."""
 
     def __init__(self, given: bool, in_form: bool = False) -> None:
         wanted = "a key is wanted: Authorization: Bearer KEY"
         also = ", or the field api_key of the form, before the image" if in_form else ""
         super().__init__("this key is not valid" if given else wanted + also)
-        #: What a client is asked for, as WWW-Authenticate has it.
+        #: The value of the header WWW-Authenticate.
         self.challenge = f'{_REALM}, error="invalid_token"' if given else _REALM

@@ -34,13 +34,13 @@ from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 
-# How much longer than its timeout a request may keep an engine busy before the watchdog is left to
-# fire: first the sweep itself gives up on reads that do not end.
+# A request may keep an engine busy so much longer than its timeout before the server stops to report to the
+# watchdog: the sweep itself gives up first on reads that do not end.
 _HUNG_SECONDS = DRAIN_SECONDS + 30.0
 
 
 class StartupError(ServiceError):
-    """Nothing can be served; the message says why. ``may_pass``: another start may find it gone."""
+    """Nothing can be served; the message says why. ``may_pass``: another start may succeed."""
 
     def __init__(self, message: str, *, may_pass: bool = False) -> None:
         super().__init__(message)
@@ -48,19 +48,20 @@ class StartupError(ServiceError):
 
 
 class OtherServer(Protocol):
-    """What takes requests beside the HTTP server."""
+    """A server beside the HTTP server that takes requests, such as gRPC's."""
 
     def end(self) -> Awaitable[None]:
-        """Take no more; done when those in flight are. It may be called again."""
+        """Take no more requests; done when those in flight are. It may be called again."""
 
 
 class Context:
     """Owns keys, budget, read pool, device, models and metrics.
 
     Raises:
-        DeviceError: the device that the settings name cannot be used; nothing has been started.
-        RefusedError, NotFoundError: there is not as much memory, or no repository; the same.
-        KeyFileError, TracingError: the file of keys cannot be used, traces cannot be sent; the same.
+        DeviceError: the device that the settings name cannot be used.
+        RefusedError, NotFoundError: there is not as much memory, or no repository.
+        KeyFileError, TracingError: the file of keys cannot be used, traces cannot be sent.
+        After any of them nothing has been started.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -91,11 +92,11 @@ class Context:
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         self.metrics.watch_access(self.access)
         self._divided = False
-        #: Set when no more requests are taken: what would go on for ever ends.
+        #: Set when no more requests are taken: answers without an end, such as events, end then.
         self.draining = asyncio.Event()
-        #: Other ways by which requests come: they end before the models do.
+        #: Servers beside HTTP: they end before the models do.
         self.ways: list[OtherServer] = []
-        #: What goes on beside requests, once the models were tried.
+        #: Tasks that run beside requests, from when all models were loaded or have failed.
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -109,10 +110,10 @@ class Context:
         return f"no model serves: {few([each.message for each in entries], '; ')}".rstrip(": ")
 
     def check_begun(self) -> None:
-        """Check that it is known what requests may hold: at the start that may take a while.
+        """Check that memory for requests has been set aside: at the start that may take a while.
 
         Raises:
-            BusyError: it is not.
+            BusyError: it has not.
         """
         if not self._divided:
             raise BusyError(f"the server starts: {self.absence}")
@@ -142,7 +143,7 @@ class Context:
             self._tasks.append(asyncio.create_task(following))
 
     def _check_begins(self, entries: Sequence[Entry], *, follows: bool) -> None:
-        """Check that something serves or may come to; ``follows``: what comes later is taken.
+        """Check that a model serves or may serve later; ``follows``: packs that come later are loaded.
 
         Raises:
             As ``start``.
@@ -156,7 +157,7 @@ class Context:
             )
         failed = [entry for entry in entries if not entry.answers]
         if failed and (strict or (len(failed) == len(entries) and not follows)):
-            # The log has all of them.
+            # The message names the first few; the log has all of them.
             reasons = few([entry.reason for entry in failed], "; ")
             raise StartupError(reasons, may_pass=any(entry.may_pass for entry in failed))
 
@@ -166,7 +167,7 @@ class Context:
         return Poller(self.repository, self.settings.models) if follows else None
 
     async def _load(self) -> None:
-        """Load the models, and tell the service manager how far that is."""
+        """Load the models, and tell the service manager how far loading is."""
         telling = asyncio.create_task(watching.tell(self.notifier, self._progress))
         try:
             await self.repository.load_all(self._reserve_request_memory)
@@ -180,8 +181,8 @@ class Context:
     async def _reserve_request_memory(self) -> None:
         """Take the memory of requests out of the budget, before models share the rest.
 
-        What the process holds then is its base: libraries, and what planning takes, which plans do not
-        count. Planners let go of theirs before the first model is loaded.
+        The process then holds its base: libraries, and memory of planning, which no plan counts. Planning
+        gives that memory back before the first model is loaded.
 
         Raises:
             StartupError: there is not as much.
@@ -230,7 +231,7 @@ class Context:
             if entry.worker.stuck_seconds() >= limit:
                 return f"model {entry.name}: a request has been running for more than {limit:g} s"
         for worker in self.repository.left_behind():
-            # What has memory of its own is in no other model's way.
+            # A worker with an arena of its own holds up no other model.
             if worker.engine.takes_turns and worker.stuck_seconds() >= limit:
                 return f"model {worker.served.name}: it does not leave the arena that models share"
         return ""
@@ -252,7 +253,7 @@ async def _ended(tasks: Sequence["asyncio.Task[None]"]) -> None:
 
 
 def _threads(settings: Settings) -> int | None:
-    """Return how many threads compute: ONNX Runtime has one pool for all models, and workers need none."""
+    """Return how many threads compute: ONNX Runtime has one pool for all models; workers use no pool."""
     return 1 if has_several(settings.workers) else settings.threads
 
 

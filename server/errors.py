@@ -1,4 +1,4 @@
-"""Why a request or a model is turned away. Each error has one HTTP status (protocol/errors.py)."""
+"""Errors for which a request or a model is turned away. Each has one HTTP status (protocol/errors.py)."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 class ServiceError(Exception):
     """The base of the errors of the service.
 
-    ``retry_seconds``: after which the same may succeed; None: waiting alone does not help.
+    ``retry_seconds``: after so long the same request may succeed; None: waiting alone does not help.
     """
 
     retry_seconds: float | None = None
@@ -21,7 +21,7 @@ class NotFoundError(ServiceError):
 
 
 class NotLoadedError(NotFoundError):
-    """The model was unloaded by request, or never loaded: it is there for a load, and for nobody else."""
+    """The model was unloaded by request, or never loaded: until it is loaded, requests do not find it."""
 
 
 class InvalidRequestError(ServiceError):
@@ -29,7 +29,7 @@ class InvalidRequestError(ServiceError):
 
 
 class ForbiddenError(ServiceError):
-    """Whoever asks may not change what is served; the message says from where it can be done."""
+    """This client may not change what is served; the message says from where it can be done."""
 
 
 class TooLargeError(ServiceError):
@@ -37,7 +37,7 @@ class TooLargeError(ServiceError):
 
 
 class EncodedError(ServiceError):
-    """The body is in a coding that is not read, which the message names; ``taken`` are."""
+    """The body is compressed in a way that is not read; ``taken``: the codings that are."""
 
     def __init__(self, message: str, taken: Sequence[str] = ("identity",)) -> None:
         super().__init__(message)
@@ -57,15 +57,15 @@ class RefusedError(ServiceError):
 
 
 class ConflictError(ServiceError):
-    """Somebody else is changing what this would change."""
+    """Another request is changing what this one would change."""
 
 
 class NotServingError(ServiceError):
-    """The model is to be served and is not: it is loading, could not be loaded, or left service."""
+    """The model is to be served, but is loading, could not be loaded, or is leaving service."""
 
 
 class FilesChangedError(NotServingError):
-    """Its files are others than those that it was loaded from, so it cannot be opened again."""
+    """The files of a model have changed since it was loaded, so it cannot be opened again."""
 
     def __init__(self, model: str) -> None:
         super().__init__(f"model {model!r}: its files are others by now; load it")
@@ -88,7 +88,7 @@ class BusyError(ServiceError):
 
 
 class LateError(BusyError):
-    """No answer could come in time, or only by making that of somebody else late."""
+    """The answer would come too late, or would make the answer to another request late."""
 
 
 class DisconnectedError(ServiceError):
@@ -105,7 +105,7 @@ _SHOWN_CHARACTERS = 60
 def shown(text: str) -> str:
     """Return what a client wrote as errors show it: quoted, on one line, of bounded length.
 
-    Letters that look like others are told apart: beyond ASCII each is written as its number.
+    Characters beyond ASCII are written as their numbers, since some of them look like ASCII letters.
     """
     return ascii(text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}...")
 

@@ -1,4 +1,4 @@
-"""What one request or one model ends with, and nothing else: whoever goes on with the others catches it.
+"""Errors that end one request or one model, and nothing else: code that goes on with others catches them.
 
 Models, loader and pipeline know nothing of each other's errors, so there is no class above all of them.
 """
@@ -13,23 +13,23 @@ from pipeline.execution.errors import EngineError
 from pipeline.planning.plan import PlanError
 from server.errors import NotServingError, ServiceError
 
-#: Of files, the disk or the device under them, of memory, or what the service says. Each has a status
+#: Errors of files, of the disk or the device, of memory, and of the service itself. Each has an HTTP status
 #: (protocol/errors.py).
 FAILURES = (ServiceError, ModelError, LoaderError, PlanError, DeviceError, EngineError, OSError)
-# Of the disk and of the system's memory.
+# A disk may recover, and other programs may free memory.
 _MAY_PASS = (LoaderError, NotServingError)
 
 
 def may_pass(exc: BaseException) -> bool:
-    """Return whether the next try may succeed, without anybody changing a file or a setting."""
+    """Return whether the next try may succeed although no file and no setting was changed."""
     return isinstance(exc, _MAY_PASS)
 
 
 def reason_of(failure: BaseException | str, root: Path | None = None) -> str:
-    """Return what is said of a failure; of the system's, what that says, without paths.
+    """Return the message for a failure; for an error of the system, its text without paths.
 
-    ``root``: the path of the repository, which is no client's business: to one what is in it keeps its path
-    from there, model, version, file.
+    ``root``: the path of the repository. A client does not need to know it, so it is taken out of paths in
+    the message: model, version and file remain.
     """
     if isinstance(failure, OSError):
         return failure.strerror or type(failure).__name__
@@ -38,7 +38,8 @@ def reason_of(failure: BaseException | str, root: Path | None = None) -> str:
         return text
     for path in {str(root.absolute()), str(root)} - {"/", "."}:
         text = re.sub(rf"(?<![\w./-]){re.escape(path)}/", "", text)
-        # A bare word such as "repository" is also one of sentences: a path is it only where one begins.
+        # A bare word such as "repository" may be part of a sentence; it is the path only at the beginning
+        # or after a colon, and only where a colon follows.
         before, after = ("(^| )", r"(?![\w./-])") if "/" in path else ("(^|(?<=: ))", "(?=:)")
         text = re.sub(rf"{before}{re.escape(path)}{after}", "", text)
     return text

@@ -1,6 +1,6 @@
 """The table of routes: all that the server answers over HTTP.
 
-It routes, it is /openapi.json, and the table in docs/reference/http.md.
+Requests are routed by it; /openapi.json and the table in docs/reference/http.md are made of it.
 """
 
 from typing import Any
@@ -88,14 +88,14 @@ def _server() -> list[Route]:
     live = _gives(schemas.ServerLive)
     return [
         Route("GET", "/v2", metadata.server_metadata, "server", _gives(schemas.ServerMetadata)),
-        Route("GET", "/v2/health/live", metadata.live, "server", live, who="open"),
-        Route("GET", "/v2/health/ready", metadata.ready, "server", is_ready, who="open"),
-        Route("GET", "/metrics", metadata.metrics, "server", figures, who="metrics"),
+        Route("GET", "/v2/health/live", metadata.live, "server", live, admitted="open"),
+        Route("GET", "/v2/health/ready", metadata.ready, "server", is_ready, admitted="open"),
+        Route("GET", "/metrics", metadata.metrics, "server", figures, admitted="metrics"),
     ]
 
 
 def _models() -> list[Route]:
-    # The statistics of all models, not a model that is called stats.
+    # The path of the first route would also be that of a model called "stats": fixed paths come first.
     return [
         Route("GET", path, answer, "models", _gives(schema), errors)
         for path, answer, schema, errors in (
@@ -110,7 +110,7 @@ def _models() -> list[Route]:
 
 def _repository() -> list[Route]:
     group: dict[str, Any] = {"group": "repository"}
-    admin: dict[str, Any] = {**group, "who": "admin"}
+    admin: dict[str, Any] = {**group, "admitted": "admin"}
     state = _gives(schemas.ModelState)
     return [
         Route(
@@ -150,7 +150,7 @@ def _repository() -> list[Route]:
 
 def _unserved() -> list[Route]:
     traces, group = _gives(extensions.TraceSettings), "not served"
-    found = [
+    routes = [
         Route("GET", "/v2/trace/setting", metadata.trace_settings, group, traces),
         Route(
             *("GET", "/v2/models/{name}/trace/setting", metadata.model_trace_settings),
@@ -162,13 +162,13 @@ def _unserved() -> list[Route]:
     for kind in ("system", "cuda"):
         memory = f"/v2/{kind}sharedmemory"
         region = f"{memory}[/region/{{region}}]"
-        found += [
+        routes += [
             Route("GET", f"{region}/status", metadata.regions, group, nothing[0]),
             Route("POST", f"{region}/unregister", metadata.unregister, group, nothing[1]),
-            # Always refused, and in no documentation.
+            # It is always refused, so no documentation has it.
             Route("POST", f"{memory}/region/{{region}}/register", metadata.register),
         ]
-    return found
+    return routes
 
 
 def _pages() -> list[Route]:
@@ -176,16 +176,16 @@ def _pages() -> list[Route]:
         Route("GET", "/docs", openapi.docs),
         Route("GET", "/docs/{name}", openapi.file),
         Route("GET", "/openapi.json", openapi.openapi),
-        Route("GET", "/", page.page, who="open"),
-        Route("GET", "/page/files/{name}", page.file, who="open"),
+        Route("GET", "/", page.page, admitted="open"),
+        Route("GET", "/page/files/{name}", page.file, admitted="open"),
         Route("GET", "/page/events", page.events),
         Route("GET", "/page/models/{name}/arena", page.arena, query=page.ArenaQuery),
-        Route("GET", "/page/models/{name}/frontier", page.frontier, who="admin"),
+        Route("GET", "/page/models/{name}/frontier", page.frontier, admitted="admin"),
     ]
 
 
 def _cameras() -> list[Route]:
-    group: dict[str, Any] = {"group": "cameras", "errors": _INFERENCE, "who": "form"}
+    group: dict[str, Any] = {"group": "cameras", "errors": _INFERENCE, "admitted": "form"}
     form = Content(schemas.CameraForm, "multipart/form-data")
     return [
         Route(
@@ -202,10 +202,10 @@ def _cameras() -> list[Route]:
 
 
 TABLE = Table([*_inference(), *_server(), *_models(), *_repository(), *_unserved(), *_pages()])
-#: The same, and what programs of cameras ask (setting deepstack).
+#: The same with the routes that programs of cameras use (setting deepstack).
 TABLE_WITH_CAMERAS = Table([*TABLE.routes, *_cameras()])
 
 
 def table_of(settings: Settings) -> Table:
-    """Return what a server with these settings answers."""
+    """Return the routes of a server with these settings."""
     return TABLE_WITH_CAMERAS if settings.deepstack else TABLE

@@ -44,8 +44,8 @@ _log = logging.getLogger(__name__)
 def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     """Return the application; its lifespan loads the models and, at the end, drains them.
 
-    Its router sees no request: ``state.front`` answers them.
-    Those of a ``context`` that is given are loaded by the caller, while requests are answered.
+    Its router sees no request: ``state.front`` answers them. The caller that gives a ``context`` loads its
+    models, while requests are already answered.
     """
     loads, table = context is None, table_of(settings)
     context = context or Context(settings)
@@ -80,10 +80,10 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
 
 
 class GrpcError(ServiceError):
-    """Calls are to be served and cannot be; the message says what is missing."""
+    """gRPC is asked for and cannot be served; the message says what is missing."""
 
 
-#: Told of what serves by now, where clients find it, and whether all models were tried; it may block.
+#: Called with the context, the server's address, and whether loading has ended; it may block.
 Tell = Callable[[Context, str, bool], None]
 _TELL_SECONDS = 0.1
 
@@ -105,13 +105,13 @@ async def serve(settings: Settings, tell: Tell | None = None) -> None:
     try:
         app = create_app(settings, context)
         pass_over_what_stays()
-        # From here on probes come, and are answered at once: what takes long has been done, or goes on
-        # beside them. Only at the service manager's socket clients wait until models serve: it is open
-        # while no server runs, and a client that connects between two servers shall not notice.
-        given = inherited()
-        listener = _listener(settings, given)
+        # From here on probes come and are answered at once: steps that take long have been done, or go on
+        # beside the event loop. Clients of the service manager's socket wait until models serve: that
+        # socket is open also while no server runs, and a restart must not fail their requests.
+        manager_socket = inherited()
+        listener = _listener(settings, manager_socket)
         server = _server(
-            app, context, listener, certificate, reloading, tell, waits=given is not None
+            app, context, listener, certificate, reloading, tell, waits=manager_socket is not None
         )
     except BaseException:
         await context.stop()
@@ -125,25 +125,25 @@ def _certificate(settings: Settings) -> Certificate | None:
     return Certificate(settings.tls_certificate, settings.tls_key)
 
 
-def _listener(settings: Settings, found: socket.socket | None) -> socket.socket:
-    """Return what is listened on: ``found``, the service manager's, a Unix socket, or host and port."""
-    if found is None and settings.unix_socket is not None:
+def _listener(settings: Settings, listener: socket.socket | None) -> socket.socket:
+    """Return the socket to listen on: ``listener``, the service manager's, or one as the settings say."""
+    if listener is None and settings.unix_socket is not None:
         return UnixListener(settings.unix_socket, int(settings.unix_socket_mode, 8))
-    found = found or listen(settings.host, settings.port)
-    host = None if found.family == socket.AF_UNIX else found.getsockname()[0]
+    listener = listener or listen(settings.host, settings.port)
+    host = None if listener.family == socket.AF_UNIX else listener.getsockname()[0]
     warn_of_exposure(settings, host)
-    return found
+    return listener
 
 
 def _check_grpc(settings: Settings) -> None:
-    """Find out before models take their time whether calls can be served, where they are to be.
+    """Check before models are loaded, which takes long, that gRPC can be served if it is asked for.
 
     Raises:
         GrpcError: gRPC is not installed. PortError: its address cannot be listened on.
     """
     if settings.grpc_port is None:
         return
-    import server.grpc  # noqa: F401  # before the library itself: it says what that may log
+    import server.grpc  # noqa: F401  # before the library itself: it sets what the library may log
 
     try:
         import grpc  # noqa: F401
@@ -157,7 +157,7 @@ def _check_grpc(settings: Settings) -> None:
 
 
 async def _start_grpc(context: Context, certificate: Certificate | None) -> None:
-    """Answer calls from now on, if the settings say so."""
+    """Serve gRPC from now on, if the settings say so."""
     settings = context.settings
     if settings.grpc_port is None:
         return
@@ -172,7 +172,7 @@ async def _start_grpc(context: Context, certificate: Certificate | None) -> None
 def _reloads(
     settings: Settings, context: Context, certificate: Certificate | None
 ) -> dict[str, Step]:
-    """Return what is read again on SIGHUP, by what it is."""
+    """Return the functions that read something again on SIGHUP, by the name of what they read."""
 
     async def models() -> None:
         await follow(context.repository)
@@ -236,7 +236,7 @@ def _server(
         reloading.end()
         for way in context.ways:
             way.end()
-        if not has_failed:  # why it ends is said by its caller
+        if not has_failed:  # the caller says why it ends
             _log.info("stopping; requests in flight have %g s", settings.drain_timeout)
         context.notifier.stopping()
 

@@ -11,7 +11,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 # Those whose comments were gone through.
-FOLDERS = ("models", "loader", "pipeline", "papers", "layerstream", "benchmarks", "tests")
+FOLDERS = (
+    *("models", "loader", "pipeline", "papers", "layerstream"),
+    *("cli", "benchmarks", "tests"),
+)
 PERSONS = re.compile(
     r"\b(who|whom|whoever|no one|(no|any|some|every)body|(any|some|every)one"
     r"|he|him|himself|his|she|her|herself|hers)\b",

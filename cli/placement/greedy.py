@@ -44,7 +44,7 @@ class FilledNodes:
         self.free_bytes = problem.memory.copy()
         self.free = problem.rates.copy()
         self.shares: list[dict[int, float]] = [{} for _ in problem.models]
-        #: A second, of each model, that nobody answers yet.
+        #: Requests a second to each model that no replica answers yet.
         self.requests = np.array([model.requests for model in problem.models], np.float64)
         for each in kept:
             self.put(each.model, each.node, each.requests)
@@ -59,7 +59,7 @@ class FilledNodes:
         self._spend(model, node, requests)
 
     def take(self, model: int, node: int) -> float:
-        """Take the replica away; return what it answered."""
+        """Remove the replica; return the requests that it answered."""
         requests = self.shares[model].pop(node)
         self.free_bytes[node] += self.problem.needs[model]
         self.requests[model] += requests
@@ -81,18 +81,16 @@ class FilledNodes:
     def room(self, model: int, free: Floats) -> Floats:
         """Return how many requests more there is time for, and reading, where so much is ``free``."""
         costs = self.problem.costs[model]
-        found = np.full(len(free), np.inf)
+        requests = np.full(len(free), np.inf)
         for part in np.flatnonzero(costs):
-            np.minimum(found, free[:, part] / costs[part], out=found)
-        return found
+            np.minimum(requests, free[:, part] / costs[part], out=requests)
+        return requests
 
     def takes(self, model: int) -> Chosen:
         """Return which nodes may get a replica, time and reading aside."""
-        found: Chosen = self.problem.eligible(model) & (
-            self.free_bytes >= self.problem.needs[model]
-        )
-        found[list(self.shares[model])] = False
-        return found
+        may: Chosen = self.problem.eligible(model) & (self.free_bytes >= self.problem.needs[model])
+        may[list(self.shares[model])] = False
+        return may
 
     @property
     def placement(self) -> list[Replica]:
@@ -129,7 +127,7 @@ def pack(filling: FilledNodes, models: Sequence[int], nodes: Chosen, manner: Man
 
 
 def stretch(filling: FilledNodes, model: int) -> None:
-    """Have the replicas that are there answer what they have time for."""
+    """Let the replicas that are there answer as many requests as they have time for."""
     nodes = list(filling.shares[model])
     if filling.requests[model] <= 0 or not nodes:
         return

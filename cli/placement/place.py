@@ -46,7 +46,7 @@ def place(problem: PlacementProblem) -> Placement:
         PlacementError: a model fits nowhere, or the nodes are too few.
     """
     _check(problem)
-    found: list[Replica] | None = None
+    placement: list[Replica] | None = None
     relaxation = relaxed(problem) if is_there() else None
     if relaxation is not None and math.isinf(relaxation.bound):
         raise _too_few(problem)
@@ -58,16 +58,19 @@ def place(problem: PlacementProblem) -> Placement:
             left = [model for model in order_of(problem, nodes) if filling.wants(model)]
             left = _open(filling, pack(filling, left, nodes, manner), nodes, manner)
             if not left and (
-                found is None or len(nodes_of(filling.placement)) < len(nodes_of(found))
+                placement is None or len(nodes_of(filling.placement)) < len(nodes_of(placement))
             ):
-                found = filling.placement
+                placement = filling.placement
             if not left and int(nodes.sum()) == before:
                 break  # more nodes would only be more
-        if found is not None and len(nodes_of(found)) <= math.ceil(least - 1e-6) * _FACTORS[1]:
+        if (
+            placement is not None
+            and len(nodes_of(placement)) <= math.ceil(least - 1e-6) * _FACTORS[1]
+        ):
             break
-    if found is None:
+    if placement is None:
         raise _too_few(problem)
-    return found
+    return placement
 
 
 def _begun(
@@ -111,16 +114,16 @@ def _whole(
     problem: PlacementProblem, relaxation: Relaxation
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """Return how many replicas of each model each kind has at least: one where it has requests."""
-    found = np.zeros(relaxation.replicas.shape, np.int64)
+    counts = np.zeros(relaxation.replicas.shape, np.int64)
     for number, model in enumerate(problem.models):
         replicas, requests = relaxation.replicas[number], relaxation.requests[number]
         uses = (replicas > 1e-6) & ((requests > 1e-6 * model.requests) | (model.requests == 0))
         if not uses.any():
             uses = replicas == replicas.max()
-        found[number] = uses
-        while found[number].sum() < model.replicas:
-            found[number, int((replicas - found[number]).argmax())] += 1
-    return found
+        counts[number] = uses
+        while counts[number].sum() < model.replicas:
+            counts[number, int((replicas - counts[number]).argmax())] += 1
+    return counts
 
 
 def _cover(problem: PlacementProblem, factor: float) -> list[int]:
@@ -128,16 +131,16 @@ def _cover(problem: PlacementProblem, factor: float) -> list[int]:
     least = np.array([model.replicas for model in problem.models])
     wanted = factor * np.array([(problem.needs * least).sum(), *problem.loads.sum(axis=0)])
     parts = np.flatnonzero(wanted)
-    given = np.column_stack([problem.memory, problem.rates])[:, parts] / wanted[parts]
-    left, free = np.ones(len(parts)), np.ones(len(given), np.bool_)
-    found = []
+    shares = np.column_stack([problem.memory, problem.rates])[:, parts] / wanted[parts]
+    left, free = np.ones(len(parts)), np.ones(len(shares), np.bool_)
+    chosen = []
     while (left > 1e-9).any() and free.any():
         short = np.maximum(left, 0.0)
-        values = np.where(free, np.minimum(given, short).sum(axis=1), -1.0)
-        found.append(int(values.argmax()))
-        free[found[-1]] = False
-        left = left - given[found[-1]]
-    return found
+        values = np.where(free, np.minimum(shares, short).sum(axis=1), -1.0)
+        chosen.append(int(values.argmax()))
+        free[chosen[-1]] = False
+        left = left - shares[chosen[-1]]
+    return chosen
 
 
 def _open(filling: FilledNodes, left: list[int], nodes: Chosen, manner: Manner) -> list[int]:
@@ -153,11 +156,11 @@ def _open(filling: FilledNodes, left: list[int], nodes: Chosen, manner: Manner) 
             wanted[0] += int(problem.needs[model]) * max(filling.missing(model), 1)
             wanted[1:] += problem.costs[model] * filling.requests[model]
         parts = wanted > 0
-        given = capacity[:, parts] / wanted[parts]
+        shares = capacity[:, parts] / wanted[parts]
         # By what it has least of, beside what is wanted.
-        values = np.where(takes, np.minimum(given, 1.0).min(axis=1), -1.0)
+        values = np.where(takes, np.minimum(shares, 1.0).min(axis=1), -1.0)
         best = int(values.argmax())
-        count = min(max(int(1 / given[best].min()), 1), int(takes.sum()))
+        count = min(max(int(1 / shares[best].min()), 1), int(takes.sum()))
         nodes[np.argpartition(-values, count - 1)[:count] if count > 1 else best] = True
         left = fill(filling, left, nodes, manner)
     return []
@@ -173,17 +176,17 @@ def place_again(problem: PlacementProblem, before: Placement) -> Placement:
         As ``place``.
     """
     _check(problem)
-    found = []
+    placements = []
     for manner in MANNERS:
         filling = _kept(problem, before)
         nodes = np.zeros(len(problem.nodes), np.bool_)
         nodes[list({node for shares in filling.shares for node in shares})] = True
         left = [model for model in order_of(problem, np.ones_like(nodes)) if filling.wants(model)]
         if not _open(filling, pack(filling, left, nodes, manner), nodes, manner):
-            found.append(filling.placement)
-    if not found:
+            placements.append(filling.placement)
+    if not placements:
         raise _too_few(problem)
-    return min(found, key=lambda each: (len(moves(before, each)), len(nodes_of(each))))
+    return min(placements, key=lambda each: (len(moves(before, each)), len(nodes_of(each))))
 
 
 def _kept(problem: PlacementProblem, before: Placement) -> FilledNodes:
@@ -210,7 +213,7 @@ def _kept(problem: PlacementProblem, before: Placement) -> FilledNodes:
 
 
 def _size(problem: PlacementProblem, node: int, model: int, requests: float) -> float:
-    """Return what of ``node`` so many requests take."""
+    """Return the shares of ``node`` that so many requests take."""
     rates = problem.rates[node]
     return float((problem.costs[model] * requests / rates).max())
 
@@ -266,7 +269,7 @@ def _check_alone(model: Model, kinds: Sequence[Sequence[FleetNode]]) -> None:
 
 
 def _too_few(problem: PlacementProblem) -> PlacementError:
-    """Return what is said where all nodes together are too few: how many more would do."""
+    """Return the error for too few nodes, with how many more would be enough."""
     best = max(problem.nodes, key=lambda node: (node.memory_bytes, node.speed))
     for more in (1 << power for power in range(20)):
         extended = PlacementProblem(problem.models, [*problem.nodes, *[best] * more])

@@ -1,4 +1,4 @@
-"""What is to be placed, on what, and what a placement is; ``faults`` judges every one, whoever made it.
+"""Models, nodes and placements; ``faults`` judges every placement, however it was made.
 
 Memory is whole: a replica has all of its need, or is not there. Requests are not: those to a model are
 divided among its replicas, in shares of any size, so what a node computes and reads is filled to the brim.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Shares are floats: of what a node can do, so much is as good as nothing.
+# Shares are floats: differences up to this part of a node count as nothing.
 TOLERANCE = 1e-6
 
 
@@ -91,8 +91,8 @@ class PlacementProblem:
     @cached_property
     def loads(self) -> Floats:
         """[models, 2]: seconds and bytes read a second, of all requests."""
-        found: Floats = self.costs * np.array([[model.requests] for model in self.models])
-        return found
+        loads: Floats = self.costs * np.array([[model.requests] for model in self.models])
+        return loads
 
     @cached_property
     def memory(self) -> NDArray[np.int64]:
@@ -114,7 +114,7 @@ class PlacementProblem:
         }
 
     def eligible(self, model: int) -> NDArray[np.bool_]:
-        """Return which nodes have what ``model`` wants of them, memory and all else aside."""
+        """Return which nodes have the labels of ``model``; memory and speed are not looked at."""
         return self._with_labels[self.models[model].labels]
 
 

@@ -58,8 +58,8 @@ class _Table:
         first = starts[self.index] if self.index < len(starts) else 1
         end = starts[self.index + 1] if self.index + 1 < len(starts) else len(lines) + 1
         gives = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=")
-        found = (number for number in range(first, end) if gives.match(lines[number - 1]))
-        return next(found, first)
+        numbers = (number for number in range(first, end) if gives.match(lines[number - 1]))
+        return next(numbers, first)
 
     def text(self, key: str) -> str:
         """Return a name."""
@@ -72,12 +72,12 @@ class _Table:
         """Return a number of bytes, above 0."""
         value = self.values.get(key)
         try:
-            found = int(parse_size(value)) if isinstance(value, str) else value
+            n_bytes = int(parse_size(value)) if isinstance(value, str) else value
         except (ValueError, TypeError):
-            found = None
-        if not isinstance(found, int) or isinstance(found, bool) or not 0 < found < _MOST:
+            n_bytes = None
+        if not isinstance(n_bytes, int) or isinstance(n_bytes, bool) or not 0 < n_bytes < _MOST:
             raise self.fault(key, f"{_shown(value)} is no size; write 512MiB, or bytes")
-        return found
+        return n_bytes
 
     def number(self, key: str, default: float, *, least: float = 0.0) -> float:
         """Return a number above ``least``, or ``default``."""
@@ -130,11 +130,11 @@ def _tables(path: Path, kind: str, keys: frozenset[str]) -> Iterator[_Table]:
         file = read_toml(path)
     except ValueError as exc:
         raise PlacementFileError(str(exc)) from exc
-    found = file.values.get(kind)
+    tables = file.values.get(kind)
     if (
-        not isinstance(found, list)
-        or not found
-        or not all(isinstance(each, dict) for each in found)
+        not isinstance(tables, list)
+        or not tables
+        or not all(isinstance(each, dict) for each in tables)
     ):
         raise PlacementFileError(f"{path}: no [[{kind}]] in it")
     other = next((key for key in file.values if key != kind), None)
@@ -142,7 +142,7 @@ def _tables(path: Path, kind: str, keys: frozenset[str]) -> Iterator[_Table]:
         raise PlacementFileError(
             printable(f"{file.place(other)}: {other}: only [[{kind}]] is known")
         )
-    for index, values in enumerate(found):
+    for index, values in enumerate(tables):
         table = _Table(file, kind, index, values)
         if unknown := next((key for key in values if key not in keys), None):
             raise table.fault(unknown, f"not known; a {kind} has {', '.join(sorted(keys))}")
@@ -155,13 +155,13 @@ def read_models(path: Path, planned: Planned) -> list[Model]:
     Raises:
         PlacementFileError: it cannot be read, or something in it is not as it should be.
     """
-    found: dict[str, Model] = {}
+    models: dict[str, Model] = {}
     for table in _tables(path, "model", _MODEL_KEYS):
         name = table.text("name")
-        if name in found:
+        if name in models:
             raise table.fault("name", f"{_shown(name)} is another's, too")
         needs = _needs(table, path, planned)
-        found[name] = Model(
+        models[name] = Model(
             name,
             needs.need_bytes,
             table.number("requests", 0.0),
@@ -170,9 +170,9 @@ def read_models(path: Path, planned: Planned) -> list[Model]:
             table.count("replicas", _MOST_NODES),
             table.labels(),
         )
-        if found[name].requests and not needs.seconds:
+        if models[name].requests and not needs.seconds:
             raise table.fault("delay", "missing: how long a request takes, as 120ms")
-    return list(found.values())
+    return list(models.values())
 
 
 def _needs(table: _Table, path: Path, planned: Planned) -> Needs:
@@ -200,7 +200,7 @@ def read_nodes(path: Path, own_bytes: int, model_bytes: int, busy: float) -> lis
     Raises:
         PlacementFileError: as ``read_models``.
     """
-    found: dict[str, FleetNode] = {}
+    nodes: dict[str, FleetNode] = {}
     for table in _tables(path, "node", _NODE_KEYS):
         name, count = table.text("name"), table.count("count", _MOST_NODES)
         memory = table.size("memory")
@@ -209,10 +209,10 @@ def read_nodes(path: Path, own_bytes: int, model_bytes: int, busy: float) -> lis
         speed = table.number("speed", 1.0) * busy
         read = table.size("read") * busy if "read" in table.values else float("inf")
         names = [name] if "count" not in table.values else [f"{name}-{n + 1}" for n in range(count)]
-        if len(found) + count > _MOST_NODES:
+        if len(nodes) + count > _MOST_NODES:
             raise table.fault("count", f"over {_MOST_NODES:,} nodes in all")
         for each in names:
-            if each in found:
+            if each in nodes:
                 raise table.fault("name", f"{_shown(each)} is another's, too")
-            found[each] = FleetNode(each, memory - own_bytes, speed, read, table.labels())
-    return list(found.values())
+            nodes[each] = FleetNode(each, memory - own_bytes, speed, read, table.labels())
+    return list(nodes.values())

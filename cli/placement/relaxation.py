@@ -70,7 +70,7 @@ def relaxed(problem: PlacementProblem) -> Relaxation:
     if not all(homes):
         return Relaxation(float("inf"))
     rows, columns = _Rows(), len(kinds)
-    given: list[list[dict[int, float]]] = [
+    balance: list[list[dict[int, float]]] = [
         [{number: -1.0} for _ in range(3)] for number in range(len(kinds))
     ]
     for model, places in zip(problem.models, homes, strict=True):
@@ -82,11 +82,11 @@ def relaxed(problem: PlacementProblem) -> Relaxation:
                 rows.add({y: 1 / served, x: -1.0}, 0.0)
             for part, share in enumerate(_shares(model, kinds[k])):
                 if share:
-                    given[k][part][y if part else x] = share
+                    balance[k][part][y if part else x] = share
         first = columns - 2 * len(places)
         rows.add(dict.fromkeys(range(first, columns, 2), -1.0), -float(model.replicas))
         rows.add(dict.fromkeys(range(first + 1, columns, 2), -1.0), -model.requests)
-    for terms in (each for parts in given for each in parts):
+    for terms in (each for parts in balance for each in parts):
         rows.add(terms, 0.0)
     solution = _least(rows, columns, _counts(problem, kinds))
     if solution is None:
@@ -119,10 +119,10 @@ def _least(rows: _Rows, columns: int, counts: Sequence[int]) -> Floats | None:
     costs = np.zeros(columns)
     costs[: len(counts)] = 1.0
     bounds = [*((0, count) for count in counts), *[(0, None)] * (columns - len(counts))]
-    found: Any = linprog(costs, A_ub=matrix, b_ub=rows.most, bounds=bounds, method="highs")
-    if found.status == _TOO_FEW:
+    result: Any = linprog(costs, A_ub=matrix, b_ub=rows.most, bounds=bounds, method="highs")
+    if result.status == _TOO_FEW:
         return None
-    solution: Floats = found.x
+    solution: Floats = result.x
     return solution
 
 

@@ -154,7 +154,7 @@ def _sums(shares: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _budget(result: dict[str, Any]) -> Iterator[str]:
-    """Yield what a budget of all memory became."""
+    """Yield how a budget of all memory was divided."""
     if result.get("budget_bytes") is not None:
         (auto,) = (row for row in result["rows"] if row["architecture"] == "auto")
         yield (

@@ -63,12 +63,12 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 def warn(message: str) -> None:
-    """Say on stderr, in one line, what a user should know."""
+    """Print a line on stderr that a user should know."""
     sys.stderr.write(f"layerstream: warning: {_one_line(message)}\n")
 
 
 def tell(message: str) -> None:
-    """Say on stderr, in one line, how far a command is."""
+    """Print the progress of a command as a line on stderr."""
     sys.stderr.write(f"{_one_line(message)}\n")
 
 

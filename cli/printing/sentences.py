@@ -53,7 +53,7 @@ def network_size(
 
 
 def stored_as(store: Store) -> str:
-    """Return what is in the file of a pack whose weights are expanded."""
+    """Return how weights are stored in the file of a pack that expands them."""
     return "with integers of the source as int8" if store == "fp32" else f"as {store}"
 
 
@@ -71,7 +71,7 @@ def stored(manifest: Manifest) -> str:
 
 
 def shares(budget_bytes: int, model_bytes: int, request_bytes: int) -> str:
-    """Return who has how much of a budget."""
+    """Return how a budget is divided between models and requests."""
     free = budget_bytes - model_bytes - request_bytes
     return (
         f"Of {format_size(budget_bytes)} models take {format_size(model_bytes)} and requests in "
@@ -85,7 +85,7 @@ def tensor(port: Array) -> str:
 
 
 def given(port: Port) -> str:
-    """Return what an input takes."""
+    """Return the shape and dtype of an input, in words."""
     optional = "" if port.default is None else ", may be left out"
     return f"{port.name}: {tensor(port)}{optional}"
 
@@ -135,7 +135,7 @@ def detector(detection: Detection) -> str:
 
 
 def segmenter(segmentation: Segmentation) -> str:
-    """Return what a network that segments gives."""
+    """Return the outputs of a network that segments, in words."""
     if segmentation.threshold is not None:
         return f"{segmentation.output}: what is above {segmentation.threshold:g}"
     return f"{segmentation.output}: a class for each pixel"
@@ -168,13 +168,13 @@ def operators_on_elements(
     return f"would be {count}; now in ONNX Runtime, for want of native kernels: {missing}"
 
 
-def bottlenecks(found: Sequence[Mapping[str, Any]]) -> str:
+def bottlenecks(items: Sequence[Mapping[str, Any]]) -> str:
     """Return which bottlenecks can run some of their channels at a time; a plan chooses."""
-    sizes = sorted({size for item in found for size in item["groups"]})
-    channels = [item["channels"] for item in found]
+    sizes = sorted({size for item in items for size in item["groups"]})
+    channels = [item["channels"] for item in items]
     widest = f"{min(channels)} to {max(channels)}" if min(channels) < max(channels) else channels[0]
     return (
-        f"{len(found)} of {widest} inner channels can run {', '.join(map(str, sizes[:-1]))}"
+        f"{len(items)} of {widest} inner channels can run {', '.join(map(str, sizes[:-1]))}"
         f"{' or ' if len(sizes) > 1 else ''}{sizes[-1]} of them at a time"
     )
 
@@ -237,7 +237,7 @@ def less_for_pictures(summary: Mapping[str, Any]) -> str:
 
 
 def in_all(summary: Mapping[str, Any]) -> str:
-    """Return from how much memory for all of a process on; of a GPU's pack nobody knows."""
+    """Return the least memory for all of a process; nothing for a GPU's pack, whose driver decides."""
     n_bytes = summary["smallest_memory_bytes"]
     return "" if n_bytes is None else f"; with the process itself from {typed(n_bytes)} (--memory)"
 

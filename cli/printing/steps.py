@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Working:
-    """What a command is doing, in one line that turns."""
+    """A line with a spinner that says what a command is doing."""
 
     def __init__(self, status: "Status") -> None:
         self._status = status

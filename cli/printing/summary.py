@@ -27,7 +27,7 @@ from server.errors import few, shown
 from server.memory.process_memory import process_bytes
 from server.memory.request_needs import Need, smallest_budgets
 
-# Of the smallest budget, what is worth a line of its own: a quarter.
+# A part of the smallest budget gets a line of its own if it is at least a quarter.
 _LARGE = 4
 
 
@@ -93,7 +93,7 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
 
 def _unrolled(program: Program, least: Plan) -> dict[str, Any] | None:
     """Return the layer that unrolls most in the ``least`` plan, where that is a large part of it."""
-    found = (
+    layers = (
         {"layer": layer.name, "operator": layer.operator, "bytes": piece.unrolled.whole_bytes}
         for layer in program.layers
         for piece in program.pieces[layer.first_piece : layer.end_piece]
@@ -101,23 +101,23 @@ def _unrolled(program: Program, least: Plan) -> dict[str, Any] | None:
         and piece.scratch_bytes == least.scratch_bytes
         and piece.unrolled.whole_bytes * _LARGE >= least.total_bytes
     )
-    return next(found, None)
+    return next(layers, None)
 
 
 def _costs(program: Program, least: Plan, cpu: Device, needs: list[Need]) -> list[dict[str, Any]]:
     """Return how many times as long as with all memory requests take: in the smallest budget, in more."""
     profile = find_profile(program.pack, cpu, logging.DEBUG)
     try:
-        found = costs_of_least(program, least, profile=profile)
+        costs = costs_of_least(program, least, profile=profile)
     except ProfileError:  # it was measured before there were rows, or on other kernels
-        found = costs_of_least(program, least)
+        costs = costs_of_least(program, least)
     return [
         {
             "budget_bytes": smallest_budgets(cost.total_bytes, needs).full_bytes,
             "times": cost.times,
             "estimated": cost.estimated,
         }
-        for cost in found
+        for cost in costs
     ]
 
 
@@ -134,7 +134,7 @@ def _designed(memory: DesignedMemory) -> dict[str, Any]:
 
 
 def _detector(detection: Detection) -> dict[str, Any]:
-    """Return what a detector is, without its labels and anchors."""
+    """Return the fields of a detector without its labels and anchors."""
     fields = {"nms", "score_threshold", "iou_threshold"}
     heads = list(detection.outputs)
     return {"classes": detection.classes, "heads": heads, **detection.model_dump(include=fields)}

@@ -165,7 +165,7 @@ class SizeUnit(NamedTuple):
         return number(None if size is None else size / self.n_bytes)
 
     def show_least(self, size: int | None) -> str:
-        """Return ``size`` bytes rounded up: a minimum that is enough when someone types it back."""
+        """Return ``size`` bytes rounded up, so that a user who types it gives enough."""
         return _NONE if size is None else f"{-(-size * 100 // self.n_bytes) / 100:.2f}"
 
 

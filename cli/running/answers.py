@@ -21,7 +21,7 @@ from server.settings.sizes import format_size
 if TYPE_CHECKING:
     from cli.running.repeats import Repeats
 
-#: How many are printed where nobody says.
+#: How many are printed by default.
 LABELS, BOXES = 5, 20
 
 
@@ -41,7 +41,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked of the outputs: so many labels, boxes within ``limits``, the tensors or not."""
+    """The parts of an answer that are wanted: so many labels, boxes within ``limits``, tensors or not."""
 
     labels: int
     limits: BoxLimits

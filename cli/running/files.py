@@ -84,7 +84,7 @@ def save_outputs(path: Path, outputs: dict[str, NDArray[Any]]) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    # Objects would be pickled, which no one should have to load.
+    # Arrays of objects would be pickled, and loading a pickle is not safe.
     outputs = {
         name: array.astype(str) if array.dtype.kind == "O" else array
         for name, array in outputs.items()

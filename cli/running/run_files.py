@@ -57,18 +57,18 @@ class RunFiles:
         if self.output is not None:
             check_output(pack, self.output)
 
-    def write(self, found: Found, picture: Image.Image | None) -> None:
-        """Write what was ``found`` in ``picture``.
+    def write(self, answer: Found, picture: Image.Image | None) -> None:
+        """Write ``answer``; ``picture``: the one that it is about.
 
         Raises:
             InputError: a file cannot be written.
         """
         if self.output is not None:
-            save_outputs(self.output, found.tensors)
+            save_outputs(self.output, answer.tensors)
         if self.draw is not None and picture is not None:
-            _save_drawing(self.draw, picture, found)
-        if self.mask is not None and found.mask is not None:
-            _save_mask(self.mask, found.mask)
+            _save_drawing(self.draw, picture, answer)
+        if self.mask is not None and answer.mask is not None:
+            _save_mask(self.mask, answer.mask)
 
 
 def _check_mask(pack: Pack, path: Path) -> None:
@@ -112,8 +112,8 @@ def _check_drawing(pack: Pack, path: Path, image: Path | None) -> None:
         raise InputError(f"{path}: --draw: not a picture's name: {', '.join(_DRAWINGS)}")
 
 
-def _save_drawing(path: Path, picture: Image.Image, found: Found) -> None:
-    """Write ``picture`` with the boxes or the mask of ``found`` to ``path``, in the format of its name.
+def _save_drawing(path: Path, picture: Image.Image, answer: Found) -> None:
+    """Write ``picture`` with the boxes or the mask of ``answer`` to ``path``, in the format of its name.
 
     Raises:
         InputError: it cannot be written.
@@ -122,10 +122,10 @@ def _save_drawing(path: Path, picture: Image.Image, found: Found) -> None:
     from server.requests.masks import draw_mask
 
     kind = _DRAWINGS[path.suffix.lower()]
-    if found.mask is not None:
-        drawn = draw_mask(picture, found.mask)
+    if answer.mask is not None:
+        drawn = draw_mask(picture, answer.mask)
     else:
-        drawn = draw_boxes(picture, found.boxes or [])
+        drawn = draw_boxes(picture, answer.boxes or [])
     try:
         with users_file(path) as file:
             drawn.save(file, kind, **_QUALITY.get(kind, {}))

@@ -256,17 +256,17 @@ class Flights(Generic[R]):
 
     def check(self, now: float) -> list[Flight[R]]:
         """Return the flights found to hang just now; their clients are stuck."""
-        found = [
+        hanging = [
             flight
             for flight in self._flying
             if not flight.hung and now - flight.started >= self._hung_seconds
         ]
-        for flight in found:
+        for flight in hanging:
             flight.hung = True
             flight.replaced = self._replaced < self._replacements
             self._replaced += flight.replaced
             self._order.set_stuck(flight.client, True)
-        return found
+        return hanging
 
     def expiry(self) -> float | None:
         """Return when to check next, in seconds; None when no read could begin to hang."""

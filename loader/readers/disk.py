@@ -81,8 +81,8 @@ class PacedReader(Reader):
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        given = bytes_per_second
-        self._pace = given if isinstance(given, Pace) else Pace(given, clock)
+        pace = bytes_per_second
+        self._pace = pace if isinstance(pace, Pace) else Pace(pace, clock)
         self.kind = reader.kind
         self.name = reader.name
         self.alignment = reader.alignment

@@ -42,10 +42,10 @@ class _FileReader(Reader):
     def check(self) -> None:
         self._require_open()
         try:
-            found = os.stat(self.name)  # noqa: PTH116  before and after each sweep: a Path takes as long again
+            status = os.stat(self.name)  # noqa: PTH116  before and after each sweep: a Path takes as long again
         except OSError:
-            found = None
-        if found is None or _looks(found) != self._looks:
+            status = None
+        if status is None or _looks(status) != self._looks:
             self._find_change()
 
     def _find_change(self) -> None:
@@ -70,9 +70,9 @@ class _FileReader(Reader):
             raise ClosedError(f"{self._path}: reader closed")
 
 
-def _looks(found: os.stat_result) -> tuple[int, ...]:
+def _looks(status: os.stat_result) -> tuple[int, ...]:
     """Return what shows whether a path still leads to the same file, with the same bytes."""
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class DirectReader(_FileReader):

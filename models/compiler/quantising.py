@@ -229,15 +229,15 @@ class _Session:
         self._order = {name: place for place, node in enumerate(nodes) for name in node.output}
 
     def run(self, names: None, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        found: list[NDArray[Any]] = self._session.run(names, inputs)
+        results: list[NDArray[Any]] = self._session.run(names, inputs)
         endless = []
-        for port, value in zip(self.get_outputs(), found, strict=True):
+        for port, value in zip(self.get_outputs(), results, strict=True):
             name, _, kind = port.name.rpartition("_")
             if kind in _EXTREMES and not np.isfinite(value).all():
                 endless.append(name)
         if endless:
             raise RangeError(min(endless, key=lambda name: self._order.get(name, -1)))
-        return found
+        return results
 
 
 class _Calibrater(MinMaxCalibrater):  # type: ignore[misc]

@@ -75,8 +75,8 @@ def read_voc(source: Path, split: str = "test") -> Dataset:
 
 def _files(source: Path) -> _Files:
     if source.is_dir():
-        found = (path for path in sorted(source.rglob("*")) if path.is_file())
-        names = (path.relative_to(source).as_posix() for path in found)
+        paths = (path for path in sorted(source.rglob("*")) if path.is_file())
+        names = (path.relative_to(source).as_posix() for path in paths)
         return _Files(source, tuple(names), lambda name: _start((source / name).open("rb")))
     try:
         archive = zipfile.ZipFile(source)

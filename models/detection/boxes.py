@@ -143,8 +143,8 @@ def find_boxes(
     ``outputs`` are those of the network for the tensor that ``preprocess`` made of the image.
     """
     limits = limits or BoxLimits()
-    found = seen(outputs, detection, preprocess, limits)
-    boxes = boxes_among(found, detection, preprocess, image, limits)
+    candidates = seen(outputs, detection, preprocess, limits)
+    boxes = boxes_among(candidates, detection, preprocess, image, limits)
     return boxes.part(0, len(boxes))
 
 
@@ -202,7 +202,7 @@ class Boxes:
 
 
 def boxes_among(
-    found: Candidates,
+    candidates: Candidates,
     detection: Detection,
     preprocess: Preprocess,
     image: Size,
@@ -210,11 +210,13 @@ def boxes_among(
 ) -> Boxes:
     """Return the boxes of what was ``seen`` in an image of size ``image``, best score first."""
     iou = detection.iou_threshold if limits.iou is None else limits.iou
-    boxes = preprocess.placement(image).to_image(found.boxes)
-    kept = suppress(boxes, found.scores, found.classes, iou, detection.nms, detection.beta)
+    boxes = preprocess.placement(image).to_image(candidates.boxes)
+    kept = suppress(
+        boxes, candidates.scores, candidates.classes, iou, detection.nms, detection.beta
+    )
     kept = kept[: limits.count]
     edges = _pixel_edges(boxes[kept], image, limits.clip)
-    return Boxes(edges, found.scores[kept], found.classes[kept], detection.labels)
+    return Boxes(edges, candidates.scores[kept], candidates.classes[kept], detection.labels)
 
 
 def _pixel_edges(boxes: NDArray[np.float64], image: Size, clip: bool) -> NDArray[np.float64]:

@@ -148,11 +148,11 @@ def _seen_in_list(
             places = _likely_entries(head, entries, threshold)
             if not len(places):
                 continue
-            found = _listed_scores(head, entries[places])
+            entry_scores = _listed_scores(head, entries[places])
             if indices is not None:
-                found = _spread_scores(head, found, indices[start:end][places])
+                entry_scores = _spread_scores(head, entry_scores, indices[start:end][places])
             values = boxes.rows(start, end)[places]
-            yield _Sight(_listed_boxes(head, values, anchors, places + start, size), found)
+            yield _Sight(_listed_boxes(head, values, anchors, places + start, size), entry_scores)
 
 
 class _Table:
@@ -276,13 +276,13 @@ class _Anchors:
 
     def at(self, places: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return centres and sizes relative to the input, [2, n, 2]."""
-        found = np.empty((2, len(places), 2))
+        centres = np.empty((2, len(places), 2))
         levels = np.searchsorted(self._starts, places, side="right") - 1
         for number in np.unique(levels):
             of_level = levels == number
             inside = places[of_level] - self._starts[number]
-            found[:, of_level] = self._of_level(self._head.anchors[number], inside)
-        return np.asarray(found.clip(0, 1) if self._head.clip_anchors else found)
+            centres[:, of_level] = self._of_level(self._head.anchors[number], inside)
+        return np.asarray(centres.clip(0, 1) if self._head.clip_anchors else centres)
 
     def _of_level(self, level: AnchorLevel, places: NDArray[np.intp]) -> Sequence[NDArray[Any]]:
         columns, rows = level.grid
@@ -379,8 +379,8 @@ def _likely(sight: _Sight, threshold: float, most: int) -> Candidates:
         place, number = np.nonzero(
             (scores > np.float32(threshold)) & np.isfinite(scores) & sane[:, None]
         )
-    found = scores[place, number]
-    if len(found) > most:
-        best = np.argsort(-found, kind="stable")[:most]
-        place, number, found = place[best], number[best], found[best]
-    return Candidates(boxes[place], found, number)
+    best_scores = scores[place, number]
+    if len(best_scores) > most:
+        best = np.argsort(-best_scores, kind="stable")[:most]
+        place, number, best_scores = place[best], number[best], best_scores[best]
+    return Candidates(boxes[place], best_scores, number)

@@ -81,8 +81,8 @@ class MeanPrecision:
 
     def mean(self) -> float:
         """Return the mean over classes that have objects; 0 where none has."""
-        found = self.by_class()
-        return sum(found.values()) / len(found) if found else 0.0
+        by_class = self.by_class()
+        return sum(by_class.values()) / len(by_class) if by_class else 0.0
 
 
 def overlap(one: Edges, other: Edges) -> float:
@@ -98,8 +98,8 @@ def overlap(one: Edges, other: Edges) -> float:
 
 def _area(scores: NDArray[np.float64], hits: NDArray[np.bool_], objects: int) -> float:
     order = np.argsort(-scores, kind="stable")
-    found = np.cumsum(hits[order])
-    precision = found / np.arange(1, len(found) + 1)
+    hits_so_far = np.cumsum(hits[order])
+    precision = hits_so_far / np.arange(1, len(hits_so_far) + 1)
     best = np.maximum.accumulate(precision[::-1])[::-1]
     # Recall grows by one object at each hit.
     return float(best[hits[order]].sum() / objects)

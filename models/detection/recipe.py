@@ -159,8 +159,8 @@ class BoxesHead(_Record):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        found = (self.boxes, self.scores, self.indices)
-        return tuple(dict.fromkeys(name for name in found if name is not None))
+        names = (self.boxes, self.scores, self.indices)
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @property
     def columns(self) -> int:
@@ -275,8 +275,8 @@ class ListedHead(_OneOutput):
         return self.listing.scores_at + self.classes
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        found = self.listing.rows(shape) if len(shape) == 3 and min(shape) > 0 else None
-        return found is not None and found.numbers == self.numbers
+        rows = self.listing.rows(shape) if len(shape) == 3 and min(shape) > 0 else None
+        return rows is not None and rows.numbers == self.numbers
 
     def needs(self) -> str:
         axes = f"boxes, {self.numbers}" if self.kind == "yolov5" else f"{self.numbers}, boxes"

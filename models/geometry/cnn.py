@@ -97,15 +97,15 @@ class Cnn:
     @cached_property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
         """For each layer those that it reads."""
-        found: list[list[int]] = [[] for _ in self.layers]
+        sources: list[list[int]] = [[] for _ in self.layers]
         for edge in self.edges:
-            found[edge.target].append(edge.source)
-        return tuple(map(tuple, found))
+            sources[edge.target].append(edge.source)
+        return tuple(map(tuple, sources))
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each layer those that read it."""
-        found: list[list[int]] = [[] for _ in self.layers]
+        targets: list[list[int]] = [[] for _ in self.layers]
         for edge in self.edges:
-            found[edge.source].append(edge.target)
-        return tuple(map(tuple, found))
+            targets[edge.source].append(edge.target)
+        return tuple(map(tuple, targets))

@@ -40,19 +40,19 @@ class Writers:
 
     def read(self, place: ValueBytes) -> list[int]:
         """Return the layers that last wrote some of these bytes, each once, the first layer first."""
-        found: set[int] = set()
+        layers: set[int] = set()
         wanted = [(place.start, place.end)]
         for written, layer in reversed(self._written.get(place.root, [])):
             left: list[tuple[int, int]] = []
             for start, end in wanted:
                 if written.start < end and start < written.end:
-                    found.add(layer)
+                    layers.add(layer)
                     left += [(start, written.start)] * (start < written.start)
                     left += [(written.end, end)] * (written.end < end)
                 else:
                     left.append((start, end))
             wanted = left
-        return sorted(found)
+        return sorted(layers)
 
 
 @dataclass(frozen=True)

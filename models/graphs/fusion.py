@@ -73,7 +73,7 @@ def fusions(around: Surroundings, heads: Iterable[int]) -> dict[int, Fusion]:
     others of a fusion can run right behind the first: all that they read is there before it.
     """
     search = _Search(around, list(heads))
-    return {index: found for index in search.heads if (found := search.chosen(index))}
+    return {index: fusion for index in search.heads if (fusion := search.chosen(index))}
 
 
 class _Search:
@@ -95,24 +95,24 @@ class _Search:
         own = sorted(self.heads)
         others = set(range(len(self._nodes))).difference(own)
         kept = {*self._around.kept, *(name for at in others for name in self._nodes[at].inputs)}
-        found: dict[int, Fusion] = {}
+        groups: dict[int, Fusion] = {}
         number = self._around.known.number
         for group in activations_in([self._nodes[index] for index in own], kept, number):
             nodes = tuple(own[at] for at in group.nodes)
             output = self._nodes[nodes[-1]].output
             fusion = Fusion(nodes, output, group.activation, x=group.x)
-            found.update(dict.fromkeys(nodes, fusion))
-        return found
+            groups.update(dict.fromkeys(nodes, fusion))
+        return groups
 
     def chosen(self, index: int) -> Fusion | None:
         """Return what is computed at once with node ``index``; None where that is the node alone."""
         if index not in self._free:
             return None
-        found = self._groups.get(index) or self._behind(index)
-        if found is None or found.nodes[0] != index:
+        fusion = self._groups.get(index) or self._behind(index)
+        if fusion is None or fusion.nodes[0] != index:
             return None
-        self._free.difference_update(found.nodes)
-        return found
+        self._free.difference_update(fusion.nodes)
+        return fusion
 
     def _behind(self, index: int) -> Fusion | None:
         """Return the fusion of a node and a sum and an activation behind it, in either order."""
@@ -164,10 +164,10 @@ class _Search:
     def _next_activation(self, value: str) -> Fusion | None:
         """Return the activation that alone reads ``value``."""
         readers = self._inner_readers(value)
-        found = self._activation(readers[0]) if readers else None
-        if found is None or found.x != value or not set(readers) <= set(found.nodes):
+        fusion = self._activation(readers[0]) if readers else None
+        if fusion is None or fusion.x != value or not set(readers) <= set(fusion.nodes):
             return None
-        return found
+        return fusion
 
     def _activation(self, index: int) -> Fusion | None:
         """Return the activation that node ``index`` is, or is a part of."""

@@ -90,16 +90,16 @@ def keep_defaults(
 def _weights(model: onnx.ModelProto) -> set[str]:
     """Return what layers of ``model`` read as weights, some of it by way of another shape or type."""
     nodes = [node for graph in all_graphs(model.graph) for node in graph.node]
-    found = {
+    weights = {
         name
         for node in nodes
         for position, name in enumerate(node.input)
         if position in _WEIGHTED.get(node.op_type, ())
     }
     for node in reversed(nodes):
-        if node.op_type in _TURNED and not found.isdisjoint(node.output):
-            found.add(node.input[0])
-    return found
+        if node.op_type in _TURNED and not weights.isdisjoint(node.output):
+            weights.add(node.input[0])
+    return weights
 
 
 def _check_asked(

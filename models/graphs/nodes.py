@@ -30,9 +30,9 @@ def set_attributes(node: onnx.NodeProto, **values: int | list[int] | None) -> No
 
 def with_attributes(node: onnx.NodeProto, **values: int | list[int] | None) -> onnx.NodeProto:
     """Return a copy of ``node`` with attributes of these values; None: without them."""
-    found = copied(node)
-    set_attributes(found, **values)
-    return found
+    copy = copied(node)
+    set_attributes(copy, **values)
+    return copy
 
 
 def copied(
@@ -42,15 +42,15 @@ def copied(
     name: str | None = None,
 ) -> onnx.NodeProto:
     """Return ``node`` again; what is given is not as it was."""
-    found = onnx.NodeProto()
-    found.CopyFrom(node)
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
     if inputs is not None:
-        found.input[:] = inputs
+        copy.input[:] = inputs
     if outputs is not None:
-        found.output[:] = outputs
+        copy.output[:] = outputs
     if name is not None:
-        found.name = name
-    return found
+        copy.name = name
+    return copy
 
 
 def versions_of(opsets: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:

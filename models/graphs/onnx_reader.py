@@ -64,13 +64,13 @@ def source_files(path: Path) -> list[Path]:
         OnnxError: it is missing, or is not ONNX.
     """
     model, _ = _parse(path)
-    found = (
+    paths = (
         path.parent / entry.value
         for tensor in all_tensors(model)
         for entry in tensor.external_data
         if entry.key == "location"
     )
-    return list(dict.fromkeys((path, *(each for each in found if each != path.absolute()))))
+    return list(dict.fromkeys((path, *(each for each in paths if each != path.absolute()))))
 
 
 def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, FileRange]]:

@@ -71,11 +71,11 @@ class Rewriter(ABC):
     @cached_property
     def readers(self) -> Mapping[str, list[onnx.NodeProto]]:
         """By what they read, each once."""
-        found: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+        by_value: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
         for node in self.graph.node:
             for name in dict.fromkeys(reads(node)):
-                found[name].append(node)
-        return found
+                by_value[name].append(node)
+        return by_value
 
     @cached_property
     def uses(self) -> Mapping[str, int]:

@@ -79,10 +79,10 @@ def count_parameters(model: onnx.ModelProto) -> int:
 def _tensors(model: onnx.ModelProto) -> list[tuple[str, TensorProto]]:
     """Return initializers and the tensors of Constant nodes of all graphs, each with its name."""
     graphs = list(all_graphs(model.graph))
-    found = [(tensor.name, tensor) for graph in graphs for tensor in graph.initializer]
+    named = [(tensor.name, tensor) for graph in graphs for tensor in graph.initializer]
     for node in (node for graph in graphs for node in graph.node if node.op_type == "Constant"):
-        found += [(node.output[0], item.t) for item in node.attribute if item.HasField("t")]
-    return found
+        named += [(node.output[0], item.t) for item in node.attribute if item.HasField("t")]
+    return named
 
 
 def _quantised_count(node: onnx.NodeProto, tensor: TensorProto) -> int:

@@ -62,8 +62,8 @@ class KnownTensors:
 
     def number(self, name: str) -> float | None:
         """Return the one number that the constant ``name`` is; None: it is none, or has several."""
-        found = self.constant(name)
-        return None if found is None or found.size != 1 else float(np.asarray(found).item())
+        numbers = self.constant(name)
+        return None if numbers is None or numbers.size != 1 else float(np.asarray(numbers).item())
 
 
 class NodeReader:
@@ -97,19 +97,19 @@ class NodeReader:
     def value(self, position: int) -> NamedTensor:
         """Return a required input whose shape is known and which is not empty."""
         name = self.name(position)
-        found = self.known.array(name)
-        if found is None or found.is_loose:
+        tensor = self.known.array(name)
+        if tensor is None or tensor.is_loose:
             raise UnsuitedError("a shape is not known")
-        if not math.prod(found.shape):
+        if not math.prod(tensor.shape):
             raise UnsuitedError("a tensor is empty")
-        return NamedTensor(name=name, dtype=found.dtype, shape=found.shape)
+        return NamedTensor(name=name, dtype=tensor.dtype, shape=tensor.shape)
 
     def floats(self, position: int) -> NamedTensor:
         """Return a required input of 32-bit floats."""
-        found = self.value(position)
-        if found.dtype != "float32":
-            raise UnsuitedError(f"input {position} is {found.dtype}, not float32")
-        return found
+        tensor = self.value(position)
+        if tensor.dtype != "float32":
+            raise UnsuitedError(f"input {position} is {tensor.dtype}, not float32")
+        return tensor
 
     def optional(self, position: int) -> NamedTensor | None:
         """Return an input of 32-bit floats that may be left out."""
@@ -118,10 +118,10 @@ class NodeReader:
     def constant(self, position: int) -> NDArray[Any]:
         """Return the numbers of a required input that is a constant."""
         name = self.name(position)
-        found = self.known.constant(name)
-        if found is None:
+        numbers = self.known.constant(name)
+        if numbers is None:
             raise UnsuitedError(f"input {position}, {name!r}, is not constant")
-        return found
+        return numbers
 
     def integers(self, position: int, name: str) -> list[int] | None:
         """Return a list that is an input in new operator sets and attribute ``name`` in old ones."""
@@ -132,10 +132,10 @@ class NodeReader:
 
     def listed(self, position: int, name: str) -> list[int]:
         """As ``integers``, of a list that must be there."""
-        found = self.integers(position, name)
-        if found is None:
+        integers = self.integers(position, name)
+        if integers is None:
             raise UnsuitedError(f"no {name}")
-        return found
+        return integers
 
     def attribute(self, name: str, default: Any = None) -> Any:
         return self.node.attributes.get(name, default)

@@ -185,5 +185,5 @@ def with_checksum(text: bytes) -> bytes:
 
 def without_checksum(text: bytes) -> tuple[bytes, str]:
     """Return a manifest without its checksum, and the checksum that this must have; "": it says none."""
-    found = _CHECKSUM.match(text)
-    return (_OPENED + text[found.end() :], found[1].decode()) if found else (text, "")
+    match = _CHECKSUM.match(text)
+    return (_OPENED + text[match.end() :], match[1].decode()) if match else (text, "")

@@ -55,8 +55,8 @@ class Pack:
 
 def versions(folder: Path) -> list[Path]:
     """Return the version folders of a model, lowest first; other names than 1, 2, ... are no packs."""
-    found = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=lambda path: int(path.name))
+    folders = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name) and path.is_dir()]
+    return sorted(folders, key=lambda path: int(path.name))
 
 
 def find_pack(path: Path) -> Path:

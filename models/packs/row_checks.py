@@ -100,10 +100,12 @@ def _check_counts(path: Path, manifest: Manifest) -> None:
     """Check that values are not of values, and these of others, without bound: planners list them all."""
     counts: list[int] = []
     for number, value in enumerate(manifest.row_values):
-        found = sum(min(counts[part.row_value], part.planes) for part in value.parts)
-        if found > _MOST_PARTS:
-            raise PackError(f"{path}: row_values.{number}.parts: {found} in all, of {_MOST_PARTS}")
-        counts.append(found or 1)
+        n_parts = sum(min(counts[part.row_value], part.planes) for part in value.parts)
+        if n_parts > _MOST_PARTS:
+            raise PackError(
+                f"{path}: row_values.{number}.parts: {n_parts} in all, of {_MOST_PARTS}"
+            )
+        counts.append(n_parts or 1)
 
 
 def _check_range(where: str, manifest: Manifest, first: int, end: int) -> None:
@@ -118,11 +120,11 @@ def _pieces(operator: RowOperator) -> tuple[int, int]:
 
 def _writers_of(manifest: Manifest) -> _Writers:
     """Return the pieces that write each value; what is only inside a piece is not in it."""
-    found: _Writers = {port.value: set() for port in manifest.inputs}
+    writers: _Writers = {port.value: set() for port in manifest.inputs}
     for number, piece in enumerate(manifest.pieces):
         for operand in piece.outputs:
-            found.setdefault(operand.index, set()).add(number)
-    return found
+            writers.setdefault(operand.index, set()).add(number)
+    return writers
 
 
 def _is_theirs(writers: _Writers, value: int, pieces: range) -> bool:

@@ -41,8 +41,8 @@ class Target(BaseModel):
     @property
     def capability(self) -> int | None:
         """Compute capability times ten (72 is 7.2) of a CUDA target, None of a CPU."""
-        found = _CUDA.fullmatch(self.isa)
-        return int(found[1]) if found else None
+        match = _CUDA.fullmatch(self.isa)
+        return int(match[1]) if match else None
 
     def runs_on(self, host: "Target", recompile: bool = False) -> bool:
         """Return whether packs for this target run on ``host``; library versions may differ.

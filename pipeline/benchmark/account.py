@@ -86,15 +86,15 @@ def account(program: Program, traced: Traced, pre: Traced, profile: Profile) -> 
 
 def _parts(program: Program, plan: Plan) -> dict[range, str]:
     """Return the regions of ``plan`` and the layers outside of them, by their pieces in order."""
-    found = {
+    words = {
         range(each.first_piece, each.end_piece): region_words(program, each)
         for each in plan.choice.regions
     }
-    inside = {piece for pieces in found for piece in pieces}
+    inside = {piece for pieces in words for piece in pieces}
     for layer in program.layers:
         if layer.first_piece < layer.end_piece and layer.first_piece not in inside:
-            found[range(layer.first_piece, layer.end_piece)] = layer.name
-    return {pieces: found[pieces] for pieces in sorted(found, key=lambda item: item.start)}
+            words[range(layer.first_piece, layer.end_piece)] = layer.name
+    return {pieces: words[pieces] for pieces in sorted(words, key=lambda item: item.start)}
 
 
 @dataclass

@@ -93,10 +93,10 @@ def _for_model(program: Program, total_bytes: int) -> int:
     Raises:
         PlanError: nothing.
     """
-    held = sum(port.n_bytes for port in (*program.inputs, *program.outputs))
-    if held >= total_bytes:
+    tensor_bytes = sum(port.n_bytes for port in (*program.inputs, *program.outputs))
+    if tensor_bytes >= total_bytes:
         raise PlanError(
-            f"{program.name}: the tensors of one request take {sized(held)}, the budget is "
+            f"{program.name}: the tensors of one request take {sized(tensor_bytes)}, the budget is "
             f"{sized(total_bytes)}"
         )
-    return total_bytes - held
+    return total_bytes - tensor_bytes

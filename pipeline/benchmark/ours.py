@@ -108,9 +108,9 @@ def plan_way(program: Program, way: StreamedArchitecture, device: Device) -> Pla
 
 def _timed(steps: dict[str, float], name: str, step: Callable[[], T]) -> T:
     started = time.perf_counter()
-    made = step()
+    result = step()
     steps[name] = time.perf_counter() - started
-    return made
+    return result
 
 
 def main() -> None:

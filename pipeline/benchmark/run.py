@@ -255,7 +255,7 @@ def _by_label(
     planned: Sequence[PlannedConfiguration], of: Callable[[PlannedConfiguration], Any]
 ) -> dict[str, Any]:
     """Return what ``of`` gives for each configuration, where it gives anything."""
-    return {each.configuration.label: found for each in planned if (found := of(each))}
+    return {each.configuration.label: value for each in planned if (value := of(each))}
 
 
 @contextmanager

@@ -192,8 +192,8 @@ class _CpuKernel(Kernel):
 
         def launch() -> None:
             feeds = {
-                name: given.array if isinstance(given, Cell) else given
-                for name, given in zip(self._inputs, inputs, strict=True)
+                name: tensor.array if isinstance(tensor, Cell) else tensor
+                for name, tensor in zip(self._inputs, inputs, strict=True)
             }
             try:
                 results = self.session.run(self._outputs, feeds)

@@ -61,8 +61,10 @@ class PackKernels:
         """Return what runs a piece of which the device said that it needs no session."""
         if self._own is None or piece.quantised is None:
             raise DeviceError(f"the {self.device.name} device has no kernels for quantised layers")
-        found = self._program.quantised[piece.quantised]
-        return self._own.quantised(found, self._graphs[piece.graph], piece.native, inputs, outputs)
+        quantised = self._program.quantised[piece.quantised]
+        return self._own.quantised(
+            quantised, self._graphs[piece.graph], piece.native, inputs, outputs
+        )
 
     def run(self, run: Sequence[PlacedPiece], scratch: Memory) -> Launch:
         """Return what runs pieces one after the other, in as few kernels as the device can.
@@ -72,8 +74,8 @@ class PackKernels:
         """
         launches: list[Launch] = []
         joining = ((placed, self._in_graph(placed)) for placed in run)
-        for joins, held in groupby(joining, lambda item: item[1] is not None):
-            items = list(held)
+        for joins, group in groupby(joining, lambda item: item[1] is not None):
+            items = list(group)
             if joins and len(items) > 1:
                 launches.append(self._joined([part for _, part in items if part], scratch))
             else:

@@ -30,12 +30,12 @@ def class_numbers(
     Raises:
         DataError: one of them is no class of the model, or several are called like it.
     """
-    found = _known_numbers(names, labels, outputs, classes)
-    missing = [name for name in names if name not in found]
+    numbers = _known_numbers(names, labels, outputs, classes)
+    missing = [name for name in names if name not in numbers]
     if missing:
         has = list(_known(names, labels, outputs, classes))
         raise DataError(f"no class of the model: {_few(missing)}; it has {_few(has)}")
-    return found
+    return numbers
 
 
 def _known_numbers(
@@ -153,13 +153,13 @@ class BoxTally:
 
     def figures(self) -> dict[str, Any]:
         """Return the mean over classes, and each class's; {} where there was nothing to find."""
-        found = self._precision.by_class()
-        if not found:
+        by_class = self._precision.by_class()
+        if not by_class:
             return {}
         return {
             "pictures": self._pictures,
             "map50": self._precision.mean(),
-            "ap50": {self._names[index]: value for index, value in found.items()},
+            "ap50": {self._names[index]: value for index, value in by_class.items()},
         }
 
 

@@ -113,5 +113,5 @@ class EngineMemory:
     def close(self) -> None:
         for lane in self.lanes:
             lane.close()
-        for held in self._held:
-            held.close()
+        for resource in self._held:
+            resource.close()

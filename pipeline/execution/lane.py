@@ -84,10 +84,10 @@ class LaneRun:
         self.each(launch)
 
     def _check(self, lane: int) -> None:
-        held = self._lanes[lane]
-        if held.cancelled():
+        request = self._lanes[lane]
+        if request.cancelled():
             raise CancelledError("cancelled")
-        if held.deadline is not None and time.monotonic() > held.deadline:
+        if request.deadline is not None and time.monotonic() > request.deadline:
             raise DeadlineError("the deadline passed")
 
 
@@ -171,8 +171,8 @@ class LaneMemory:
 
     def forget_inputs(self) -> None:
         """Let go of the tensors of the request."""
-        for given in self._given.values():
-            given.clear()
+        for cell in self._given.values():
+            cell.clear()
 
     def forget(self) -> None:
         """Let go of all that belongs to one sweep: also tensors of unknown size."""
@@ -216,8 +216,8 @@ class LaneMemory:
     def _in_place(self, ports: Iterable[Port]) -> dict[str, NDArray[Any]]:
         """Return where those of ``ports`` lie that the host may touch, by name."""
         known = [port for port in ports if not port.is_loose]
-        found = {
+        arrays = {
             port.name: self.arena.in_place(self.offset(port.value), port.dtype, port.shape)
             for port in known
         }
-        return {name: array for name, array in found.items() if array is not None}
+        return {name: array for name, array in arrays.items() if array is not None}

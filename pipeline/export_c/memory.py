@@ -228,8 +228,8 @@ def _with_rows(step: KernelStep, rows: int) -> KernelStep:
 def _most_rows(least: PlacedMemory, n_bytes: int) -> dict[str, int]:
     """Return how many rows at a time each step can compute in an arena of ``n_bytes``, by its output."""
     return {
-        step.output: _rows(step.bands, n_bytes - held + step.bands.n_bytes)
-        for step, held in zip(least.steps, least.held, strict=True)
+        step.output: _rows(step.bands, n_bytes - step_bytes + step.bands.n_bytes)
+        for step, step_bytes in zip(least.steps, least.held, strict=True)
         if step.bands is not None
     }
 

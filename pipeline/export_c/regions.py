@@ -235,8 +235,8 @@ class _Images:
         maker = self._makers.get(read.name)
         if maker is None or not isinstance(maker.operator, Copy | Scaled):
             return None
-        found = self._traced(maker.arguments[0])
-        return None if found is None else _behind(maker.operator, *found)
+        traced = self._traced(maker.arguments[0])
+        return None if traced is None else _behind(maker.operator, *traced)
 
 
 def _behind(
@@ -247,8 +247,8 @@ def _behind(
         return (image, numbers, operator) if quantised is None else None
     if math.prod(operator.sizes) != math.prod(operator.y.shape):
         return None
-    (made,) = moved(Movement(copies=(operator,), ys=(operator.y,)), [numbers])
-    return image, made.reshape(-1), quantised
+    (copied,) = moved(Movement(copies=(operator,), ys=(operator.y,)), [numbers])
+    return image, copied.reshape(-1), quantised
 
 
 # Inverted bottlenecks as one step: some of their inner channels at a time, on bands of rows.

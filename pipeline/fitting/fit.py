@@ -92,7 +92,7 @@ def _streaming(
 
     within = Within(Tried.of(program, of_weights(architecture, program), None), wanted)
     choices = dict.fromkeys((Choice(), least.choice))
-    plans = [found.plan for choice in choices if (found := within.streaming(choice)) is not None]
+    plans = [draft.plan for choice in choices if (draft := within.streaming(choice)) is not None]
     return min(plans, key=partial(estimated_seconds, program), default=None)
 
 

@@ -61,21 +61,21 @@ def _seconds(piece: Piece) -> float:
 
 def multiplications(piece: Piece) -> int:
     """Return about how often ``piece`` multiplies: each of its weights for each place of its output."""
-    made = sum(math.prod(operand.shape) for operand in piece.outputs if not operand.is_loose)
+    elements = sum(math.prod(operand.shape) for operand in piece.outputs if not operand.is_loose)
     return sum(
-        math.prod(weights.shape) * _places(made, weights.shape)
+        math.prod(weights.shape) * _places(elements, weights.shape)
         for weights in piece.inputs
         if weights.kind == "span" and len(weights.shape) > 1
     )
 
 
-def _places(made: int, weights: tuple[int, ...]) -> int:
-    """Return how many places an output of ``made`` elements has: its channels come first in ``weights``.
+def _places(elements: int, weights: tuple[int, ...]) -> int:
+    """Return how many places an output of so many ``elements`` has: channels come first in ``weights``.
 
     In a matrix that was not turned round they come last.
     """
-    channels = next((n for n in (weights[0], weights[-1]) if n and made % n == 0), made)
-    return made // channels if channels else 0
+    channels = next((n for n in (weights[0], weights[-1]) if n and elements % n == 0), elements)
+    return elements // channels if channels else 0
 
 
 # Variants, by a profile or by these times.

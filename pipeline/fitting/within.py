@@ -172,9 +172,9 @@ class Within:
 
     def _found(self, most: Effort, profile: Profile | None) -> Variants:
         architecture, limit = self._tried.architecture, self._wanted.arena_bytes
-        found = row_variants(self._program, architecture, profile, most, limit)
-        self.complete = self.complete and found.complete
-        return found
+        variants = row_variants(self._program, architecture, profile, most, limit)
+        self.complete = self.complete and variants.complete
+        return variants
 
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known.

@@ -49,12 +49,12 @@ def loop_seconds(plan: Plan, recorded: bool = False) -> list[float]:
     """Return what a step of ``plan`` takes beside its kernel, sweep by sweep; ``recorded``: with traces."""
     stages = plan.stages
     sweeper = Sweeper(stages, [_at_once] * (len(stages) - 1), [_nothing] * len(stages[-1]))
-    found = []
+    seconds = []
     for _ in range(_LOOP_SWEEPS):
         events: list[TraceEvent] = []
         record: Callable[[TraceEvent], None] | None = events.append if recorded else None
-        found.append(sweeper.run(record=record).delay_seconds / max(len(stages[-1]), 1))
-    return found
+        seconds.append(sweeper.run(record=record).delay_seconds / max(len(stages[-1]), 1))
+    return seconds
 
 
 def _recorded_loop_seconds(plan: Plan) -> float:
@@ -130,13 +130,13 @@ def measure_launches(
 
 
 def _some(sweeps: Iterator[_Sweep]) -> list[_Sweep]:
-    found: list[_Sweep] = []
+    measured: list[_Sweep] = []
     for _ in range(_WARM_UP):  # the first one touches all memory
         next(sweeps)
     end = time.perf_counter() + _ROUND_SECONDS
-    while len(found) < _LEAST_SWEEPS or time.perf_counter() < end:
-        found.append(next(sweeps))
-    return found
+    while len(measured) < _LEAST_SWEEPS or time.perf_counter() < end:
+        measured.append(next(sweeps))
+    return measured
 
 
 def _usual_kernels(plan: Plan, sweeps: Sequence[Measured]) -> float:

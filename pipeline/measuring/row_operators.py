@@ -120,8 +120,8 @@ class RowKernels:
         return (chain, item.graph, rows, *shapes, *weights, output.shape)
 
     def _measured(self, number: int, item: RowOperator, rows: int) -> list[float]:
-        held = sum(math.prod(shape) * _DRAWN.itemsize for shape in self._shapes(item, rows))
-        count = min(-(-_STRIPS_BYTES // held), _REPEATS)
+        strips_bytes = sum(math.prod(shape) * _DRAWN.itemsize for shape in self._shapes(item, rows))
+        count = min(-(-_STRIPS_BYTES // strips_bytes), _REPEATS)
         with ExitStack() as stack:
             launches = self._bound(number, item, rows, count, stack)
             for launch in launches:
@@ -145,13 +145,15 @@ class RowKernels:
         shapes = self._shapes(item, rows)
         weights = [self._weights(operand) for operand in item.weights]
         drawn = [np.resize(_DRAWN, shape) for shape in shapes]
-        held = self._on_device([*weights, *drawn * count], stack)
-        shared, rest = held[: len(weights)], iter(held[len(weights) :])
-        found = []
+        arrays = self._on_device([*weights, *drawn * count], stack)
+        shared, rest = arrays[: len(weights)], iter(arrays[len(weights) :])
+        launches = []
         for _ in range(count):
             *inputs, output = islice(rest, len(shapes))
-            found.append(self._kernels.row_operator(number, item.graph, [*inputs, *shared], output))
-        return found
+            launches.append(
+                self._kernels.row_operator(number, item.graph, [*inputs, *shared], output)
+            )
+        return launches
 
     def _on_device(self, arrays: Sequence[NDArray[Any]], stack: ExitStack) -> list[Any]:
         """Return ``arrays`` as kernels find them, until ``stack`` is left."""
@@ -169,12 +171,12 @@ class RowKernels:
     def _weights(self, operand: Operand) -> NDArray[Any]:
         end = operand.offset + operand.n_bytes
         spans = islice(self._program.spans, operand.index, None)
-        held, parts = 0, []
+        n_bytes, parts = 0, []
         for span in spans:  # weights of a layer in chunks go on in the next one
-            if held >= end:
+            if n_bytes >= end:
                 break
             parts.append(read_span(self._program.pack.weights_path, span))
-            held += span.length
+            n_bytes += span.length
         content = np.concatenate(parts)[operand.offset : end]
         return content.view(operand.dtype).reshape(operand.shape)
 
@@ -188,8 +190,8 @@ class RowKernels:
         rows = np.ones((_COPIED_PLANES, 2, elements), np.float32)
         planes, all_of = range(_COPIED_PLANES), range(elements)
         with ExitStack() as stack:
-            held = self._on_device([rows, rows[:, :1]] * _REPEATS, stack)
-            blocks = [Block(array, planes, range(1), all_of) for array in held]
+            arrays = self._on_device([rows, rows[:, :1]] * _REPEATS, stack)
+            blocks = [Block(array, planes, range(1), all_of) for array in arrays]
             pairs = zip(blocks[::2], blocks[1::2], strict=True)
             return self._repeated([self._device.copier(*pair) for pair in pairs])
 
@@ -267,9 +269,9 @@ def _is_possible(program: Program, region: Region) -> bool:
 
 def _apart(regions: Iterable[Region]) -> list[list[Region]]:
     """Return ``regions`` in as few lists as share no piece within one."""
-    found: list[list[Region]] = []
+    lists: list[list[Region]] = []
     for region in regions:
-        for together in found:
+        for together in lists:
             if all(
                 region.end_piece <= other.first_piece or other.end_piece <= region.first_piece
                 for other in together
@@ -277,8 +279,8 @@ def _apart(regions: Iterable[Region]) -> list[list[Region]]:
                 together.append(region)
                 break
         else:
-            found.append([region])
-    return found
+            lists.append([region])
+    return lists
 
 
 # By how much phases take longer than the operators in them, measured one by one, say.

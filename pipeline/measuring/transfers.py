@@ -146,11 +146,11 @@ class Copies:
 
 def _runs(spans: Sequence[Span], n_bytes: int) -> list[Sequence[Span]]:
     """Return some runs of ``spans`` of up to ``n_bytes`` each, or of one; spread over all of them."""
-    firsts, held = [0], 0
+    firsts, run_bytes = [0], 0
     for number, span in enumerate(spans):
-        if held and held + span.length > n_bytes:
+        if run_bytes and run_bytes + span.length > n_bytes:
             firsts.append(number)
-            held = 0
-        held += span.length
+            run_bytes = 0
+        run_bytes += span.length
     runs = [spans[first:end] for first, end in pairwise([*firsts, len(spans)])]
     return runs[:: -(-len(runs) // _READS)]

@@ -70,17 +70,17 @@ def _least(program: Program, drafts: Drafts, fastest: Draft, goal: Goal) -> Draf
     """Return about the smallest draft that reaches ``goal``, or ``fastest``, the largest allowed."""
     if goal.judge(fastest) > goal.seconds:
         return fastest
-    found, least = fastest, smallest_bytes(program, drafts)
+    smallest, least = fastest, smallest_bytes(program, drafts)
     tried = least
     while True:
         draft = Tuner(program, drafts, tried, goal.judge).best(rounds=1)
         if goal.judge(draft) <= goal.seconds:
-            found = min(found, draft, key=lambda item: item.weight_bytes)
+            smallest = min(smallest, draft, key=lambda item: item.weight_bytes)
         else:
             least = tried
-        if found.weight_bytes <= _PRECISION * least:
-            return found
-        tried = max(round((least * found.weight_bytes) ** 0.5), least + 1)
+        if smallest.weight_bytes <= _PRECISION * least:
+            return smallest
+        tried = max(round((least * smallest.weight_bytes) ** 0.5), least + 1)
 
 
 # The search of the paper: the smallest ring of minimal delay (seed 003, Section V-D), on a virtual clock.

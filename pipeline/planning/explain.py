@@ -190,8 +190,8 @@ def _inner_bytes(program: Program, region: RegionSteps) -> int:
     if isinstance(region.plan.region.cut, ChannelCut):
         operators = bottleneck_of(program, region.plan.region.pieces).operators
         return sum(4 * math.prod(item.shape) for item in operators if item.kind == "each")
-    made = {region.network.operators[number].output for number in region.plan.operators}
-    inner = {program.row_values[number].value for number in made - region.plan.written}
+    outputs = {region.network.operators[number].output for number in region.plan.operators}
+    inner = {program.row_values[number].value for number in outputs - region.plan.written}
     return sum(program.values[value].n_bytes for value in inner)
 
 

@@ -38,12 +38,12 @@ def joined(program: Program, plan: Plan, most_bytes: int | None = None) -> Plan:
     if program.target.capability is not None:
         return plan
     runs = tuple(_runs(program, plan.steps, plan.stages))
-    found = _with(program, plan, runs)
-    if most_bytes is not None and _added(found, plan) > most_bytes:
-        found = _with(program, plan, tuple(_affordable(program, plan, runs, most_bytes)))
+    with_runs = _with(program, plan, runs)
+    if most_bytes is not None and _added(with_runs, plan) > most_bytes:
+        with_runs = _with(program, plan, tuple(_affordable(program, plan, runs, most_bytes)))
     # Where they are equal to each other they may even take less.
-    added = max(_added(found, plan), 1) if found.runs else 0
-    return replace(found, choice=replace(plan.choice, joined_bytes=added))
+    added = max(_added(with_runs, plan), 1) if with_runs.runs else 0
+    return replace(with_runs, choice=replace(plan.choice, joined_bytes=added))
 
 
 def _affordable(
@@ -68,12 +68,14 @@ def _added(longer: Plan, plan: Plan) -> int:
 
 
 def _with(program: Program, plan: Plan, runs: tuple[range, ...]) -> Plan:
-    held = [_pieces(plan.steps[run.start : run.stop]) for run in runs]
+    pieces_of_runs = [_pieces(plan.steps[run.start : run.stop]) for run in runs]
     return replace(
         plan,
         runs=runs,
         session_bytes=session_bytes(program, plan.steps, plan.choice.lanes, runs),
-        scratch_bytes=max(plan.scratch_bytes, *(_scratch_bytes(program, run) for run in held), 0),
+        scratch_bytes=max(
+            plan.scratch_bytes, *(_scratch_bytes(program, run) for run in pieces_of_runs), 0
+        ),
     )
 
 

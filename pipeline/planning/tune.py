@@ -374,8 +374,8 @@ class Tuner:
     def _kept_bytes(self, choice: Choice) -> int:
         kept = set(choice.resident)
         units = self._level(choice).units
-        held = (unit for unit in units if kept.issuperset(unit.spans))
-        return self._drafts.same.n_bytes(span for unit in held for span in unit.spans)
+        resident_units = (unit for unit in units if kept.issuperset(unit.spans))
+        return self._drafts.same.n_bytes(span for unit in resident_units for span in unit.spans)
 
     def _all_resident(self) -> Iterator[Choice]:
         """Yield choices that keep everything, where that fits."""

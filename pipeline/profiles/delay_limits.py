@@ -108,10 +108,10 @@ def _seconds(plan: Plan, services: Services) -> list[list[float]]:
     rows = []
     for stage, row in zip(plan.stages, services, strict=True):
         own = row[: len(stage) - stage.ahead]
-        found = [service.seconds for service in own if service is not None]
-        if len(found) < len(own):
-            raise ValueError(f"{len(own) - len(found)} {stage.name} operations are not complete")
-        rows.append(found)
+        seconds = [service.seconds for service in own if service is not None]
+        if len(seconds) < len(own):
+            raise ValueError(f"{len(own) - len(seconds)} {stage.name} operations are not complete")
+        rows.append(seconds)
     return rows
 
 

@@ -152,7 +152,7 @@ def _storage(file: Path) -> tuple[str, str]:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return "unknown", "unknown"
-    found = ("unknown", "unknown")
+    storage = ("unknown", "unknown")
     longest = -1
     for line in lines:
         mount, _, source = line.partition(" - ")
@@ -160,8 +160,8 @@ def _storage(file: Path) -> tuple[str, str]:
         # Of several mounts on one folder the last one counts.
         if file.is_relative_to(point) and len(point.parts) >= longest:
             file_system, device = source.split()[:2]
-            found, longest = (device, file_system), len(point.parts)
-    return found
+            storage, longest = (device, file_system), len(point.parts)
+    return storage
 
 
 def _has_huge_pages() -> bool:

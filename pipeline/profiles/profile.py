@@ -274,8 +274,8 @@ class Profile(BaseModel):
 
 def _together(kernels: Sequence[float], runs: Sequence[range], launch: float) -> list[float]:
     """Return the seconds of steps where the first of each run does the work of all."""
-    found = list(kernels)
+    seconds = list(kernels)
     for run in runs:
         took = sum(kernels[run.start : run.stop]) - launch * (len(run) - 1)
-        found[run.start : run.stop] = [max(took, 0.0), *[0.0] * (len(run) - 1)]
-    return found
+        seconds[run.start : run.stop] = [max(took, 0.0), *[0.0] * (len(run) - 1)]
+    return seconds

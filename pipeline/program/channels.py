@@ -53,13 +53,13 @@ def bottleneck_of(program: Program, pieces: range) -> Bottleneck:
 
 def groups(item: Bottleneck, most: int) -> list[Interval]:
     """Return all inner channels in groups of ``most``, the last ones in smaller sizes that there are."""
-    found: list[Interval] = []
+    intervals: list[Interval] = []
     first = 0
     for size in reversed([size for size in item.sizes if size <= most]):
         while item.channels - first >= size:
-            found.append(Interval(first, first + size))
+            intervals.append(Interval(first, first + size))
             first += size
-    return found
+    return intervals
 
 
 def passes(item: Bottleneck) -> list[list[int]]:
@@ -67,18 +67,18 @@ def passes(item: Bottleneck) -> list[list[int]]:
 
     A pass but the last one ends with the one that runs once.
     """
-    found = []
+    numbers_of_passes = []
     for last, operator in enumerate(item.operators):
         if operator.kind in ("once", "sum"):
             needed = {last}
             for number in range(last, -1, -1):  # what is read is made before
                 if number in needed:
-                    made = (taken.made for taken in item.operators[number].inputs)
+                    makers = (taken.made for taken in item.operators[number].inputs)
                     needed |= {
-                        n for n in made if n is not None and item.operators[n].kind != "once"
+                        n for n in makers if n is not None and item.operators[n].kind != "once"
                     }
-            found.append(sorted(needed))
-    return found
+            numbers_of_passes.append(sorted(needed))
+    return numbers_of_passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,18 +198,18 @@ class _Phases:
         """Yield, for each pass, the strips of what operators make; means and factors stay."""
         moment, kept = 0, dict[int, int]()
         for numbers in self._passes:
-            made = dict(kept)
+            strips = dict(kept)
             for number in numbers:
                 operator = self._item.operators[number]
                 for taken in operator.inputs:
                     if taken.made is not None:
-                        self.strips.prolong(made[taken.made], moment + 1)
+                        self.strips.prolong(strips[taken.made], moment + 1)
                 if operator.kind == "each":
-                    made[number] = self.strips.during(moment, moment + 1)
+                    strips[number] = self.strips.during(moment, moment + 1)
                 elif operator.kind != "sum":
-                    made[number] = kept[number] = self.strips.kept()
+                    strips[number] = kept[number] = self.strips.kept()
                 moment += 1
-            yield made
+            yield strips
 
     @cached_property
     def _weights(self) -> int:
@@ -257,8 +257,8 @@ class _Phases:
                 if value is not None
             ),
         ):
-            held, whole = self._lying(row_value, rows, place)
-            yield AreaCopy(whole, held)
+            in_strip, whole = self._lying(row_value, rows, place)
+            yield AreaCopy(whole, in_strip)
 
     def _lying(self, row_value: int, rows: Interval, place: int) -> tuple[Area, Area]:
         """Return ``rows`` of a value in the strip of value ``place``, and where it lies whole."""
@@ -267,8 +267,8 @@ class _Phases:
         strip = self._in_strip_of(place, (1, channels, len(rows), width)).strip
         columns = Interval(0, width)
         box, everything = RowBox(rows, columns), RowBox(Interval(0, height), columns)
-        held, whole = Lying(row_value, strip, box), Lying(row_value, None, everything)
-        return held.area(box, 0, value.planes), whole.area(box, 0, value.planes)
+        in_strip, whole = Lying(row_value, strip, box), Lying(row_value, None, everything)
+        return in_strip.area(box, 0, value.planes), whole.area(box, 0, value.planes)
 
     def _of_group(self, numbers: Sequence[int]) -> Iterator[Action]:
         """Yield what is done for a group; weights are gathered first, so that kernels follow each other."""
@@ -277,8 +277,12 @@ class _Phases:
         if weights is not None and last.shape[1] > self._block:
             blocks = last.shape[1] // self._block, self._item.channels // self._block
             source = replace(weights, shape=(*blocks, self._block**2))
-            held = self._in(self._weights, (blocks[0], len(group) // self._block, self._block**2))
-            yield WeightGather(source, (group.first // self._block, group.end // self._block), held)
+            gathered = self._in(
+                self._weights, (blocks[0], len(group) // self._block, self._block**2)
+            )
+            yield WeightGather(
+                source, (group.first // self._block, group.end // self._block), gathered
+            )
         for number in numbers:
             if self._item.operators[number].kind != "once":
                 yield self._computed(number)

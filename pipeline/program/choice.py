@@ -48,8 +48,8 @@ class SameSpans:
 
     def with_same(self, spans: Iterable[int]) -> tuple[int, ...]:
         """Return ``spans`` and all that are the same, in order."""
-        found = set(map(self.first, spans))
-        return tuple(sorted(span for first in found for span in self._alike[first]))
+        firsts = set(map(self.first, spans))
+        return tuple(sorted(span for first in firsts for span in self._alike[first]))
 
 
 def shared_bytes(program: Program) -> int:

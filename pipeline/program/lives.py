@@ -208,16 +208,16 @@ class _Lives:
 
     def _of_roots(self) -> dict[int, tuple[int, int]]:
         """Return the first and the last moment of each root: of all that lies in it."""
-        found: dict[int, tuple[int, int]] = {}
+        moments: dict[int, tuple[int, int]] = {}
         for value, start in self._starts.items():
             if value in self._taken:
                 continue
             end = self._ends[value]
             for part in self._parts.get(value, (value,)):
                 root = self._places[part][0]
-                first, last = found.get(root, (start, end))
-                found[root] = (min(first, start), max(last, end))
-        return found
+                first, last = moments.get(root, (start, end))
+                moments[root] = (min(first, start), max(last, end))
+        return moments
 
 
 _NO_LIFE = Lifetime(0, 0, 0)

@@ -35,14 +35,14 @@ _MOST_AHEAD = 48
 
 def most(numbers: Numbers) -> Numbers:
     """Return the most in any phase of each region."""
-    found: Numbers = np.maximum.reduce(numbers, axis=1)
-    return found
+    largest: Numbers = np.maximum.reduce(numbers, axis=1)
+    return largest
 
 
 def total(numbers: Numbers | Which) -> Numbers:
     """Return the sum, or how many are true, over all phases of each region."""
-    found: Numbers = np.add.reduce(numbers, axis=1, dtype=np.int64)
-    return found
+    sums: Numbers = np.add.reduce(numbers, axis=1, dtype=np.int64)
+    return sums
 
 
 @dataclass(frozen=True)
@@ -273,9 +273,9 @@ def needed_loadings(
     """
     for value, readers in reads.items():
         over = network.memory.overlapping(value)
-        found = _needed(network, value, readers, [item for item in writes if item.value in over])
-        if found is not None:
-            yield found
+        loaded = _needed(network, value, readers, [item for item in writes if item.value in over])
+        if loaded is not None:
+            yield loaded
 
 
 def _needed(

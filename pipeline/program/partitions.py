@@ -116,11 +116,11 @@ class Cuts:
     @cached_property
     def _first_made(self) -> dict[int, int]:
         """The first piece that writes to each value; of an input one before all."""
-        made = {port.value: -1 for port in self._program.inputs}
+        writers = {port.value: -1 for port in self._program.inputs}
         for number in self._program.own:
             for operand in self._program.pieces[number].outputs:
-                made.setdefault(operand.index, number)
-        return made
+                writers.setdefault(operand.index, number)
+        return writers
 
 
 def _ranges(items: Iterable[_Ranged]) -> Iterable[range]:

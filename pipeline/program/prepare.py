@@ -185,16 +185,16 @@ class _NativeDecision:
         """Return what kernels of the device compute; None: a session does."""
         if piece.quantised is None:
             return None
-        found = self._program.quantised[piece.quantised]
+        quantised = self._program.quantised[piece.quantised]
         (made,) = map(self._places.of, piece.outputs)
         read = (
             self._places.of(operand)
             for number, operand in enumerate(piece.inputs)
             if operand.kind == "value"
-            and not (number == found.over and self._places.of(operand) == made)
+            and not (number == quantised.over and self._places.of(operand) == made)
         )
         over_another = any(map(made.overlaps, read))  # rows are read again
-        return None if over_another else found
+        return None if over_another else quantised
 
     def _decided(self, piece: Piece, found: Quantised | None) -> Piece:
         """Return ``piece`` as it runs."""
@@ -292,10 +292,10 @@ def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:
 
     items: list[Piece | JoinedPieces] = [*program.pieces]
     items += (each for alternative in program.alternatives for each in alternative.joined)
-    found: dict[int, bool] = {}
+    by_graph: dict[int, bool] = {}
     for item in items:
-        found[item.graph] = found.get(item.graph, True) and can(item)
-    joining = frozenset(number for number, each in found.items() if each)
+        by_graph[item.graph] = by_graph.get(item.graph, True) and can(item)
+    joining = frozenset(number for number, each in by_graph.items() if each)
     one_kernel = frozenset(number for number in joining if is_one(program.pack.graphs[number]))
     return replace(program, joins=joining, one_kernel=one_kernel)
 
@@ -305,8 +305,8 @@ def _with_scratch(program: Program, scratch_bytes: Callable[[bytes], int | None]
     needed = functools.cache(lambda number: scratch_bytes(program.pack.graphs[number]))
 
     def fit(item: _Sized) -> _Sized:
-        found = needed(item.graph)
-        return item if found is None else replace(item, scratch_bytes=found)
+        n_bytes = needed(item.graph)
+        return item if n_bytes is None else replace(item, scratch_bytes=n_bytes)
 
     return _changed(program, fit, fit)
 

@@ -225,7 +225,9 @@ class Strips:
         held.n_bytes = max(held.n_bytes, n_bytes)
 
     def built(self) -> tuple[Strip, ...]:
-        return tuple(Strip(held.n_bytes, held.start, held.end, held.kept) for held in self._strips)
+        return tuple(
+            Strip(strip.n_bytes, strip.start, strip.end, strip.kept) for strip in self._strips
+        )
 
 
 @dataclass(frozen=True)
@@ -273,10 +275,10 @@ def with_equal_as_one(phases: Iterable[Iterable[Action]]) -> tuple[tuple[Action,
 
 def launches(phase: Sequence[Action]) -> list[tuple[Action, ...]]:
     """Return ``phase`` as what is launched at once: kernels of a bottleneck that follow each other are."""
-    found: list[tuple[Action, ...]] = []
+    launched: list[tuple[Action, ...]] = []
     for action in phase:
-        if found and isinstance(action, Compute) and isinstance(found[-1][-1], Compute):
-            found[-1] = (*found[-1], action)
+        if launched and isinstance(action, Compute) and isinstance(launched[-1][-1], Compute):
+            launched[-1] = (*launched[-1], action)
         else:
-            found.append((action,))
-    return found
+            launched.append((action,))
+    return launched

@@ -208,7 +208,9 @@ def _scratch_bytes(stretch: Stretch) -> int:
     for item in stretch.items:
         if item.unrolled is not None:
             boxes = stretch.inside[item.output].boxes
-            pixels = np.array([box.pixels for made in boxes for box in made], np.int64)
+            pixels = np.array(
+                [box.pixels for boxes_of_phase in boxes for box in boxes_of_phase], np.int64
+            )
             most = max(most, int(unrolled_by_rows(item.unrolled, pixels).max(initial=0)))
     return most
 

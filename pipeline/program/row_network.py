@@ -73,13 +73,13 @@ class RowNetwork:
     @cached_property
     def runs(self) -> list[range]:
         """Ranges of pieces, as long as possible, that are all covered."""
-        found: list[range] = []
+        ranges: list[range] = []
         for piece in sorted(self.covered):
-            if found and found[-1].stop == piece:
-                found[-1] = range(found[-1].start, piece + 1)
+            if ranges and ranges[-1].stop == piece:
+                ranges[-1] = range(ranges[-1].start, piece + 1)
             else:
-                found.append(range(piece, piece + 1))
-        return found
+                ranges.append(range(piece, piece + 1))
+        return ranges
 
     @cached_property
     def places(self) -> frozenset[int]:
@@ -152,13 +152,13 @@ class RowNetwork:
     @cached_property
     def _copies(self) -> list[list[int]]:
         """For each value the pieces that put it together, or parts of it, ascending."""
-        found: list[list[int]] = []
-        for held in self.values:
-            inside = {piece for part in held.parts for piece in found[part.row_value]}
-            if held.parts and held.end_piece:
-                inside.add(held.first_piece)
-            found.append(sorted(inside))
-        return found
+        copies: list[list[int]] = []
+        for value in self.values:
+            inside = {piece for part in value.parts for piece in copies[part.row_value]}
+            if value.parts and value.end_piece:
+                inside.add(value.first_piece)
+            copies.append(sorted(inside))
+        return copies
 
     def _made_within(self, row_value: int, pieces: range) -> Iterator[PlaneRange]:
         row = self.values[row_value]
@@ -192,8 +192,8 @@ class RowNetwork:
         values = self.program.values
         return frozenset(
             number
-            for number, held in enumerate(self.values)
-            if values[held.value].n_bytes != held.n_bytes
+            for number, row_value in enumerate(self.values)
+            if values[row_value.value].n_bytes != row_value.n_bytes
         )
 
     def same_form(self, one: int, other: int) -> bool:
@@ -227,8 +227,8 @@ class RowNetwork:
         return frozenset(
             number
             for number in self.makers
-            for held in (self.values[number].value,)
-            if held not in parents and held not in ports and values[held].parent is None
+            for index in (self.values[number].value,)
+            if index not in parents and index not in ports and values[index].parent is None
         )
 
     @cached_property
@@ -249,16 +249,18 @@ class RowNetwork:
         for number in self.program.own:
             for operand in self.program.pieces[number].outputs:
                 writers.setdefault(operand.index, set()).add(number)
-        found = {}
+        pieces_of = {}
         for number, first in self._first_reader.items():
-            held = self.values[number].value
-            if held not in writers:
+            value_seen = self.values[number].value
+            if value_seen not in writers:
                 seen = (
-                    piece for value in self.readers.seen[held] for piece in writers.get(value, ())
+                    piece
+                    for value in self.readers.seen[value_seen]
+                    for piece in writers.get(value, ())
                 )
                 # What a reader, or a later piece, writes over it does not count: it is not read.
-                found[number] = frozenset(piece for piece in seen if piece < first)
-        return found
+                pieces_of[number] = frozenset(piece for piece in seen if piece < first)
+        return pieces_of
 
     @cached_property
     def _first_reader(self) -> dict[int, int]:
@@ -280,10 +282,10 @@ def readers_of(
 
     ``parts``: of each row value that they take, as ``RowNetwork.parts_read`` says.
     """
-    found: dict[int, list[tuple[int, int]]] = {value: [] for value in made}
+    readers: dict[int, list[tuple[int, int]]] = {value: [] for value in made}
     for position, item in enumerate(items):
         for number, taken in enumerate(item.inputs):
             for part in parts[taken.row_value]:
-                if part.row_value in found:
-                    found[part.row_value].append((position, number))
-    return found
+                if part.row_value in readers:
+                    readers[part.row_value].append((position, number))
+    return readers

@@ -86,16 +86,16 @@ class Opened:
 
 def opened_by(program: Program, steps: Sequence[Step], runs: Sequence[range] = ()) -> Opened:
     """Return what ``steps`` need, where those of each of ``runs`` are one launch."""
-    found = Opened(program)
+    opened = Opened(program)
     for step in steps:
         if isinstance(step, Piece):
-            _add_piece(found, step)
+            _add_piece(opened, step)
     for run in runs:
-        found.join([step for step in steps[run.start : run.stop] if isinstance(step, Piece)])
+        opened.join([step for step in steps[run.start : run.stop] if isinstance(step, Piece)])
     for region in regions_of(steps):
         for launch in region.plan.launched:
-            _add_launch(found, region.program, launch)
-    return found
+            _add_launch(opened, region.program, launch)
+    return opened
 
 
 def session_bytes(

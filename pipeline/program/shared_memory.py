@@ -26,10 +26,10 @@ def roots(
     ``over``: values that a plan puts over others beside those of the program. What would lie in one of
     ``apart`` has memory of its own, and so have those ``alone``.
     """
-    found = _in_parents(program.values, apart, alone)
+    places = _in_parents(program.values, apart, alone)
     if not over:
-        return found
-    return [(_last(over, root), offset) for root, offset in found]
+        return places
+    return [(_last(over, root), offset) for root, offset in places]
 
 
 def _in_parents(
@@ -91,14 +91,14 @@ class SharedMemory:
         inside: dict[int, list[int]] = {}
         for number in range(len(self._program.row_values)):
             inside.setdefault(self._place(number).root, []).append(number)
-        found = {}
+        overlaps = {}
         for numbers in inside.values():
             for number in numbers:
                 place = self._place(number)
                 others = frozenset(each for each in numbers if place.overlaps(self._place(each)))
                 if others != {number}:
-                    found[number] = others - {number}
-        return found
+                    overlaps[number] = others - {number}
+        return overlaps
 
     def overlapping(self, row_value: int) -> frozenset[int]:
         """Return the other row values that lie, in part, where this one does."""
@@ -117,8 +117,8 @@ class SharedMemory:
         return apart % (values[0].height * values[0].row_bytes) == 0
 
     def _place(self, row_value: int) -> ValueBytes:
-        held = self._program.row_values[row_value]
-        return self._places.of_value(held.value, 0, held.n_bytes)
+        value = self._program.row_values[row_value]
+        return self._places.of_value(value.value, 0, value.n_bytes)
 
 
 # The readers of what is in memory: views, and values that others are joined of, have several names there.

@@ -79,10 +79,10 @@ class _Sums:
         self.seconds: Times = np.zeros(count)
 
     def copy(self) -> "_Sums":
-        made = _Sums(len(self.kept), self._first, self._last, self._times)
-        made.live, made.kept = self.live.copy(), self.kept.copy()
-        made.bindings, made.seconds = self.bindings.copy(), self.seconds.copy()
-        return made
+        sums = _Sums(len(self.kept), self._first, self._last, self._times)
+        sums.live, sums.kept = self.live.copy(), self.kept.copy()
+        sums.bindings, sums.seconds = self.bindings.copy(), self.seconds.copy()
+        return sums
 
     def take(self, other: "_Sums", which: Which) -> None:
         """Take over what ``other`` has of the regions ``which``."""
@@ -324,7 +324,7 @@ class _Backwards:
 
     def _reads(self, pieces: range, first: int) -> dict[int, list[_SketchedInput]]:
         """Return the readers of each value that is made before operator ``first``."""
-        found: dict[int, list[_SketchedInput]] = {}
+        readers: dict[int, list[_SketchedInput]] = {}
         left = []
         for value, reader in self._outside:
             outside = self._network.made_before(value, pieces, first)
@@ -335,22 +335,22 @@ class _Backwards:
                 alone = part == value
                 if alone not in kinds:
                     kinds[alone] = replace(reader, alone=alone)
-                found.setdefault(part, []).append(kinds[alone])
+                readers.setdefault(part, []).append(kinds[alone])
         self._outside = left
-        return found
+        return readers
 
     def _writes(self, start: int, first: int) -> list[Written] | None:
         """Return what is written where it lies whole; None: that cannot be a region.
 
         It would copy what is made outside, or write two values to the same memory.
         """
-        found = list(self._written.values())
+        written = list(self._written.values())
         for part, values in self._copies.items():
             inside = [value for value in values if self._network.values[value].first_piece >= start]
             if inside and part not in self._copied:
                 return None
-            found += [self._copied[part][value] for value in inside]
-        return None if self._network.memory.clash({item.value for item in found}) else found
+            written += [self._copied[part][value] for value in inside]
+        return None if self._network.memory.clash({item.value for item in written}) else written
 
     def _loaded(
         self,

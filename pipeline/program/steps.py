@@ -116,8 +116,8 @@ def _phases(
     spans = [piece for piece in pieces if piece.span is not None]
     first = spans[0].span if spans else None
     count = sum(piece.n_spans for piece in spans) or 1
-    held = RegionSteps(program, plan, first, count, first_strip)
-    return [Phase(held, number) for number in range(len(plan.phases))]
+    region_steps = RegionSteps(program, plan, first, count, first_strip)
+    return [Phase(region_steps, number) for number in range(len(plan.phases))]
 
 
 def row_network(program: Program) -> RowNetwork:
@@ -173,13 +173,13 @@ def units(steps: Sequence[Step]) -> Iterator[tuple[range, range]]:
     """Yield the steps that need the same streamed weights, and these: one piece, or all of a region."""
     position = 0
     for _, run in groupby(steps, lambda step: step.region if isinstance(step, Phase) else step):
-        held = list(run)
-        if isinstance(held[0], Phase):
-            yield range(position, position + len(held)), spans_of(held[0])
+        same_steps = list(run)
+        if isinstance(same_steps[0], Phase):
+            yield range(position, position + len(same_steps)), spans_of(same_steps[0])
         else:
-            for index, piece in enumerate(held, position):
+            for index, piece in enumerate(same_steps, position):
                 yield range(index, index + 1), spans_of(piece)
-        position += len(held)
+        position += len(same_steps)
 
 
 def regions_of(steps: Sequence[Step]) -> list[RegionSteps]:

@@ -46,19 +46,19 @@ class KnownTimes:
         self._moves: dict[int, float] = {}
 
     def call(self, operator: int, rows: int) -> float:
-        found = self._calls.get((operator, rows))
-        if found is None:
-            found = self._calls[operator, rows] = self._times.call(operator, rows)
-        return found
+        seconds = self._calls.get((operator, rows))
+        if seconds is None:
+            seconds = self._calls[operator, rows] = self._times.call(operator, rows)
+        return seconds
 
     def first(self, operator: int) -> float:
         return self._times.first(operator)
 
     def move(self, n_bytes: int) -> float:
-        found = self._moves.get(n_bytes)
-        if found is None:
-            found = self._moves[n_bytes] = self._times.move(n_bytes)
-        return found
+        seconds = self._moves.get(n_bytes)
+        if seconds is None:
+            seconds = self._moves[n_bytes] = self._times.move(n_bytes)
+        return seconds
 
     def bottleneck(self, plan: RegionPlan) -> float:
         return self._times.bottleneck(plan)
@@ -117,12 +117,12 @@ def _again(network: RowNetwork, plan: RegionPlan) -> int:
     if isinstance(plan.region.cut, ChannelCut):
         return _again_in_groups(network, plan)
     calls = (action for phase in plan.phases for action in phase if isinstance(action, GraphCall))
-    made = dict.fromkeys(plan.operators, 0)
+    pixels_made = dict.fromkeys(plan.operators, 0)
     for call in calls:
-        made[call.operator] += call.output.rows * call.output.columns
+        pixels_made[call.operator] += call.output.rows * call.output.columns
     return sum(
         (pixels - min(pixels, _pixels(network, number))) * _weights(network, number)
-        for number, pixels in made.items()
+        for number, pixels in pixels_made.items()
     )
 
 
@@ -130,24 +130,24 @@ def _again_in_groups(network: RowNetwork, plan: RegionPlan) -> int:
     """Return the same of a bottleneck: overlaps of bands, and what is made again for factors of a gate."""
     item = bottleneck_of(network.program, plan.region.pieces)
     actions = (action for phase in plan.phases for action in phase)
-    made = [0] * len(item.operators)
+    counts = [0] * len(item.operators)
     once = [_weights_of(operator) * math.prod(operator.shape[2:]) for operator in item.operators]
     for action in actions:
         if isinstance(action, Compute):
             pixels = math.prod(action.output.shape[2:])
-            made[action.operator] += pixels * _held(action)
-    return sum(max(count - single, 0) for count, single in zip(made, once, strict=True))
+            counts[action.operator] += pixels * _held(action)
+    return sum(max(count - single, 0) for count, single in zip(counts, once, strict=True))
 
 
 def _held(action: Compute) -> int:
     """Return the most numbers of weights that a kernel is given."""
-    held = (place.shape for place in action.inputs[1:2])
-    return max(map(math.prod, held), default=0)
+    shapes = (place.shape for place in action.inputs[1:2])
+    return max(map(math.prod, shapes), default=0)
 
 
 def _weights_of(operator: GroupOperator) -> int:
-    held = (taken.weights.shape for taken in operator.inputs[1:2] if taken.weights is not None)
-    return max(map(math.prod, held), default=0)
+    shapes = (taken.weights.shape for taken in operator.inputs[1:2] if taken.weights is not None)
+    return max(map(math.prod, shapes), default=0)
 
 
 def _of_network(network: RowNetwork) -> int:

@@ -192,10 +192,10 @@ class Steps:
 def stages(architecture: Architecture, steps: Steps) -> tuple[Stage, ...]:
     """Return the stages of one sweep."""
     make = _three_stages if architecture.copies else _two_stages
-    made = make(steps)
+    usual = make(steps)
     if architecture.order == "sequential":
-        return _sequential(made, steps)
-    return _lockstep(made, steps) if architecture.order == "lockstep" else made
+        return _sequential(usual, steps)
+    return _lockstep(usual, steps) if architecture.order == "lockstep" else usual
 
 
 def _two_stages(steps: Steps) -> tuple[Stage, ...]:

@@ -1,7 +1,7 @@
-"""The one budget over all models: who holds how much of it, by kind.
+"""The one budget over all models: how much of it each model holds, by kind.
 
-Invariant: the sum of all reservations never exceeds the budget. A scrape reads it while a thread loads a
-model: what is held is never changed, but replaced.
+Invariant: the sum of all reservations never exceeds the budget. Metrics may read it while a thread loads a
+model, so the mapping of holdings is replaced and never changed.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from server.memory.holdings import SHARED, Holding, account, sum_bytes
 from server.memory.request_needs import Need, pool_bytes, smallest_budget
 from server.settings.sizes import format_least, format_size, parse_size
 
-# The kinds of ``Plan.memory`` as users say them.
+# Words for the kinds of ``Plan.memory`` in messages to users.
 _WORDS = {
     "staging": "weights",
     "ring": "weights",
@@ -32,9 +32,9 @@ class Budget:
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
-        #: Set aside for requests, whatever model they go to.
+        #: Set aside for requests to all models.
         self.request_bytes = 0
-        #: What decides it, where no setting does: it grows with the budget.
+        #: The needs that decide ``request_bytes`` where no setting does: then it grows with the budget.
         self._needs: Sequence[Need] = ()
         self._held: Mapping[str, Holding] = {}
         self._changing = threading.Lock()
@@ -48,7 +48,7 @@ class Budget:
         return self.total_bytes - self.used_bytes
 
     def reserve(self, name: str, memory: Mapping[str, int], in_turns: bool = False) -> None:
-        """Set aside ``memory``, bytes by kind, for ``name``. ``in_turns``: as Holding says.
+        """Reserve ``memory``, bytes by kind, for ``name``. ``in_turns``: as of Holding.
 
         Raises:
             RefusedError: it is not free; nothing has changed.
@@ -63,17 +63,21 @@ class Budget:
             self._held = {**self._held, name: holding}
 
     def change(self, name: str, memory: Mapping[str, int], in_turns: bool = False) -> None:
-        """Set aside ``memory`` in place of what ``name`` holds; raises as ``reserve``."""
+        """Reserve ``memory`` in place of what ``name`` holds; raises as ``reserve``."""
         holding = Holding(memory, in_turns)
         with self._changing:
-            others = {other: held for other, held in self._held.items() if other != name}
+            others = {
+                other: holding_of_other
+                for other, holding_of_other in self._held.items()
+                if other != name
+            }
             changed = {**others, name: holding}
             if self.request_bytes + sum_bytes(changed) > self.total_bytes:
                 raise refusal(name, memory, self, sum_bytes(changed), bool(others))
             self._held = changed
 
     def added(self, holding: Holding) -> dict[str, int]:
-        """Return what one more model adds, bytes by kind: of what is shared only what others lack."""
+        """Return the bytes by kind that one more model adds: of shared kinds what exceeds the largest."""
         shared = account(self._held).get(SHARED, {})
         return holding.part(shared=False) | {
             kind: max(n_bytes - shared.get(kind, 0), 0)
@@ -105,15 +109,15 @@ class Budget:
     def release(self, name: str) -> None:
         """Give back what ``name`` holds, if anything."""
         with self._changing:
-            self._held = {other: held for other, held in self._held.items() if other != name}
+            self._held = {other: holding for other, holding in self._held.items() if other != name}
 
     def rename(self, name: str, other: str) -> None:
-        """Let what ``name`` holds stand under ``other``, which holds nothing."""
+        """Let the holding of ``name`` stand under ``other``, which holds nothing."""
         with self._changing:
             self._rename(name, other)
 
     def set_apart(self, name: str, why: str) -> str:
-        """Have what ``name`` holds stand under another name, so that it may hold more; return that name."""
+        """Move the holding of ``name`` to a new name, which is returned; ``name`` may then hold more."""
         with self._changing:
             names = (f"{name} ({why} {number})" for number in itertools.count(1))
             apart = next(other for other in names if other not in self._held)
@@ -122,13 +126,15 @@ class Budget:
 
     def _rename(self, name: str, other: str) -> None:
         assert other not in self._held
-        self._held = {other if known == name else known: held for known, held in self._held.items()}
+        self._held = {
+            other if known == name else known: holding for known, holding in self._held.items()
+        }
 
     def without(self, names: Collection[str]) -> "Budget":
-        """Return a budget of the same size, in which ``names`` hold nothing: to plan in."""
+        """Return a copy in which ``names`` hold nothing, for planning."""
         budget = Budget(self.total_bytes)
         budget.request_bytes, budget._needs = self.request_bytes, self._needs
-        budget._held = {name: held for name, held in self._held.items() if name not in names}
+        budget._held = {name: holding for name, holding in self._held.items() if name not in names}
         return budget
 
     def total_for(self, model_bytes: int) -> int:
@@ -139,10 +145,10 @@ class Budget:
 
     def held(self) -> dict[str, dict[str, int]]:
         """Return what each model holds, bytes by model and kind, also where it shares them."""
-        return {name: dict(held.memory) for name, held in self._held.items()}
+        return {name: dict(holding.memory) for name, holding in self._held.items()}
 
     def account(self) -> dict[str, dict[str, int]]:
-        """Return bytes by model and kind, each byte once: what is shared stands under SHARED."""
+        """Return bytes by model and kind, each byte once: shared ones under SHARED."""
         return account(self._held)
 
 
@@ -162,7 +168,7 @@ def refusal(
     needed = sum(memory.values())
     for_all = " for all models that can be served" if has_others else ""
     enough = format_least(budget.total_for(all_bytes))
-    # Of what was rounded, so that it is the difference of the budgets that the message names.
+    # From the rounded budget, so that it is the difference of the two sizes in the message.
     excess = max(parse_size(enough) - budget.total_bytes, 0)
     return RefusedError(
         f"model {name!r} does not fit in the budget: needs {format_least(needed)} "

@@ -1,4 +1,4 @@
-"""Packs that shall share one budget, as commands know them, with what is wanted of each."""
+"""Packs that shall share one budget, as commands plan them, and what is wanted of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ class Candidate:
 
     @cached_property
     def known(self) -> FoundPlans:
-        """What was found for it before, beside the pack."""
+        """Plans that were found for it before, from the file beside the pack."""
         return plans_of(self.program.pack)
 
     @property
     def question(self) -> tuple[Program, Architecture, Wanted, Profile | None, FoundPlans]:
-        """What ``fit`` is asked."""
+        """The arguments of ``fit``."""
         return self.program, self.architecture, self.wanted, self.profile, self.known
 
 
@@ -49,11 +49,11 @@ def share_budget(
 ) -> Shares:
     """Plan all ``candidates``, as ``share_out`` does.
 
-    ``at_once``: a plan that takes long to find gives way to one by rules of thumb.
+    ``at_once``: where finding a plan takes long, one is made by rules of thumb instead.
 
     Raises:
-        RefusedError: the smallest plan of one does not fit. PlanError: what is wanted cannot be, or not
-            without a profile. ProfileError: a profile lacks a kernel.
+        RefusedError: the smallest plan of a model does not fit. PlanError: there is no plan as wanted, or
+            not without a profile. ProfileError: a profile lacks a kernel.
     """
     sharers = _sharers(candidates)
     if at_once:
@@ -71,8 +71,8 @@ def share_served(
 ) -> Shares:
     """Plan all ``candidates`` as a service does, which sets memory aside for requests first.
 
-    ``request_bytes``: so much, be it too little for a service; None: as is usual. ``at_once``, and what is
-    raised, as of ``share_budget``.
+    ``request_bytes``: for requests, even if it is too little for a service; None: as a service chooses.
+    ``at_once`` and errors: as of ``share_budget``.
     """
     sharers = _sharers(candidates)
     if at_once:

@@ -1,6 +1,7 @@
-"""What models hold of a budget, and what that adds up to where some of them compute in turns.
+"""What models hold of a budget, and the sum of that where some of them compute in turns.
 
-Invariant: ``account`` adds up to ``sum_bytes``; what models in turns share counts once, as its largest.
+Invariant: ``account`` adds up to ``sum_bytes``. Models that compute in turns share some kinds of memory; of
+each such kind the largest holding counts, once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,19 +11,19 @@ from typing import NamedTuple
 from pipeline.execution.leases import SHARED_KINDS
 from server.memory.request_needs import Need, smallest_budgets
 
-#: Under this name stands what models share; no pack can be called so.
+#: The name for memory that models share; no pack can be called so.
 SHARED = "(shared)"
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Bytes by kind, as ``Plan.memory``. ``in_turns``: others use those of SHARED_KINDS, too."""
+    """Bytes by kind, as ``Plan.memory``. ``in_turns``: other models use those of SHARED_KINDS, too."""
 
     memory: Mapping[str, int]
     in_turns: bool = False
 
     def part(self, shared: bool) -> dict[str, int]:
-        """Return what is shared, or what is the model's own."""
+        """Return the part that is shared, or the part that is the model's own."""
         return {
             kind: n_bytes
             for kind, n_bytes in self.memory.items()
@@ -31,7 +32,7 @@ class Holding:
 
 
 def account(holdings: Mapping[str, Holding]) -> dict[str, dict[str, int]]:
-    """Return bytes by model and kind, each byte once: what is shared stands under SHARED."""
+    """Return bytes by model and kind, each byte once: shared ones under SHARED."""
     parts = {name: holding.part(shared=False) for name, holding in holdings.items()}
     shared: dict[str, int] = {}
     for holding in holdings.values():
@@ -45,7 +46,7 @@ def sum_bytes(holdings: Mapping[str, Holding]) -> int:
     return sum(sum(kinds.values()) for kinds in account(holdings).values())
 
 
-# What the packs of a repository need at least, so that one that loads leaves the others their place.
+# What packs need at least, so that a model that is loaded leaves room for the others.
 
 
 class Minimum(NamedTuple):

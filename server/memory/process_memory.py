@@ -1,7 +1,7 @@
-"""What memory the system lets this process have, and what a serving process takes beside its budget.
+"""How much memory the system lets a process have, and how much a serving one takes beside its budget.
 
-Read only, versions 1 and 2: systemd (``MemoryMax=``) or a container's runtime sets the limit, if there is
-one.
+The limit of the control group, if there is one, is only read here, in versions 1 and 2 of control groups:
+systemd (``MemoryMax=``) or the runtime of a container has set it.
 """
 
 import mmap
@@ -16,13 +16,13 @@ from server.settings.sizes import format_least, format_size
 _MOUNT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _MEMORY = Path("/proc/meminfo")
-# Version 1 has no word for "no limit" but a number that no machine has.
+# In version 1 a number that no machine has means that there is no limit.
 _NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """``held_bytes``: of the limit, what the kernel cannot drop: neither page cache nor files' pages."""
+    """The limit of a group; ``held_bytes``: the part in use that the kernel cannot drop as page cache."""
 
     limit_bytes: int
     held_bytes: int
@@ -33,13 +33,13 @@ class MemoryLimit:
 
 
 def memory_limit(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> MemoryLimit | None:
-    """Return the nearest limit of this process's group and those around it; None: there is none."""
-    found = [limit for group in _groups(mount, membership) if (limit := _limit(group)) is not None]
-    return min(found, key=lambda limit: limit.free_bytes, default=None)
+    """Return the limit that leaves least, of this process's group and those above; None: there is none."""
+    limits = [limit for group in _groups(mount, membership) if (limit := _limit(group)) is not None]
+    return min(limits, key=lambda limit: limit.free_bytes, default=None)
 
 
 def free_bytes(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Path = _MEMORY) -> int:
-    """Return what this process and others of its group may still take; 0: the system does not say."""
+    """Return the bytes that this process and others of its group may still take; 0: unknown."""
     limit, available = memory_limit(mount, membership), meminfo_bytes("MemAvailable", memory)
     return available if limit is None else min(available, limit.free_bytes)
 
@@ -47,7 +47,7 @@ def free_bytes(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Pat
 def machine_bytes(
     mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Path = _MEMORY
 ) -> tuple[int, str]:
-    """Return the most that this process may ever hold, and in words whose limit that is; 0: unknown."""
+    """Return the most bytes that this process may ever hold, and words for what limits it; 0: unknown."""
     limit, total = memory_limit(mount, membership), meminfo_bytes("MemTotal", memory)
     if limit is not None and (not total or limit.limit_bytes < total):
         return limit.limit_bytes, f"the control group allows ({format_size(limit.limit_bytes)})"
@@ -55,7 +55,7 @@ def machine_bytes(
 
 
 def meminfo_bytes(name: str, memory: Path = _MEMORY) -> int:
-    """Return the figure ``name`` of /proc/meminfo; 0: the system does not say it."""
+    """Return the figure ``name`` of /proc/meminfo in bytes; 0: unknown."""
     try:
         lines = memory.read_text(encoding="ascii").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
@@ -64,13 +64,13 @@ def meminfo_bytes(name: str, memory: Path = _MEMORY) -> int:
 
 
 def memory_limited() -> str:
-    """Return the limit in words for a status line, which may be the last one before it is met."""
+    """Return the limit in words for a status line: if it is exceeded, this line may be the last one."""
     limit = memory_limit()
     return "" if limit is None else f" (memory limit {format_size(limit.limit_bytes)})"
 
 
 def _groups(mount: Path, membership: Path) -> Iterator[Path]:
-    """Yield the folders of the groups, in both versions; those that are not mounted here as well."""
+    """Yield the folders of the groups, in both versions; some may not be mounted."""
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -99,7 +99,7 @@ def _version_2(group: Path) -> MemoryLimit | None:
     if text == "max":
         return None
     figures = _figures(group)
-    # Shared memory is counted with files and cannot be dropped.
+    # Shared memory counts as files, but cannot be dropped.
     droppable = figures["file"] - figures["shmem"] + figures.get("slab_reclaimable", 0)
     return MemoryLimit(int(text), _number(group / "memory.current") - droppable)
 
@@ -122,51 +122,52 @@ def _number(path: Path) -> int:
     return int(path.read_text(encoding="ascii"))
 
 
-# What a serving process takes beside its budget, so that a user may say what all of it may take.
+# What a serving process takes beside its budget, for users who limit the memory of the whole process.
 #
-# It is a bound, known before anything is loaded: of what was measured in memory cgroups with all files of
-# libraries out of the page cache (docs/research/process.md, "The process itself"), each part rounded up.
+# It is an upper bound that is known before models are loaded: the measured parts, each rounded up. They
+# were measured in memory cgroups, with no library in the page cache (docs/research/process.md, "The process
+# itself").
 
 _MIB = 1 << 20
-#: Interpreter and imported modules, which no file backs: 67.5 MiB, and 1.6 MiB more with each model that
-#: was planned for its least (models of 4 to 98 MB; what planners keep of them, and holes in the heap).
+#: Anonymous memory of the interpreter and imported modules: 67.5 MiB. Planning the least memory of a model
+#: leaves 1.6 MiB more each time, in caches and holes of the heap (models of 4 to 98 MB).
 _INTERPRETER_BYTES = 68 * _MIB
 _MODEL_BYTES = 8 * _MIB // 5
 #: Page tables, sockets, stacks in the kernel: 1.7 to 2.7 MiB.
 _KERNEL_BYTES = 3 * _MIB
-#: Above base and budget 1.5 MiB were measured. A search for a plan in the process itself takes up to 7.5 MB
-#: for a moment, and what of it is not here presses on pages of libraries.
+#: 1.5 MiB were measured above base and budget. A search for a plan in this process takes up to 7.5 MB for a
+#: moment; where that is more than this, the kernel drops pages of libraries.
 _HOLES_BYTES = 3 * _MIB
-#: Pages of libraries. 48 MiB come to be mapped and the kernel may drop all; with 33 MB of them answers
-#: came as fast as with all, with less than 30 they wait for the disk.
+#: Pages of libraries. 48 MiB are mapped in the end, and the kernel may drop all of them; with 33 MB of them
+#: answers were as fast as with all, with less than 30 they waited for the disk.
 _LIBRARY_BYTES = 32 * _MIB
 #: gRPC: 4 MB, and 7 MB of pages of its library.
 _GRPC_BYTES = 12 * _MIB
 
 
 def process_bytes(models: int, *, grpc: bool = False) -> int:
-    """Return what a process that serves so many models takes beside the budget, from above."""
+    """Return an upper bound of the bytes that a process with so many models takes beside the budget."""
     own = _INTERPRETER_BYTES + _KERNEL_BYTES + _HOLES_BYTES + _LIBRARY_BYTES
     return own + models * _MODEL_BYTES + (_GRPC_BYTES if grpc else 0)
 
 
 def resolved_budget(settings: Settings, count: Callable[[], int]) -> int:
-    """Return the budget: as it was given, or what ``memory`` leaves beside the process.
+    """Return the budget: the setting, or what the setting ``memory`` leaves beside the process.
 
     ``count``: returns how many models are to be served.
 
     Raises:
         RefusedError: this machine, or its control group, has not as much memory, nothing would be left
-            for models, or what the process takes is not known.
+            for models, or it is not known how much the process takes.
     """
-    given = settings.budget if settings.memory is None else settings.memory
-    assert given is not None  # the settings have one of them
+    chosen = settings.budget if settings.memory is None else settings.memory
+    assert chosen is not None  # the settings have one of them
     available, owner = machine_bytes()
-    if available and given // mmap.PAGESIZE > available // mmap.PAGESIZE:  # as groups count it
+    if available and chosen // mmap.PAGESIZE > available // mmap.PAGESIZE:  # as groups count it
         name = "budget" if settings.memory is None else "memory"
-        raise RefusedError(f"{name}: {format_size(given)} are more than {owner}")
+        raise RefusedError(f"{name}: {format_size(chosen)} are more than {owner}")
     if settings.memory is None:
-        return given
+        return chosen
     if settings.device != "cpu":
         raise RefusedError(
             f"memory: what a process takes with {settings.device} is its driver's; give --budget"
@@ -175,11 +176,15 @@ def resolved_budget(settings: Settings, count: Callable[[], int]) -> int:
 
 
 def budget_within(memory_bytes: int, models: int, *, grpc: bool = False) -> int:
-    """Return the budget that ``memory_bytes`` for all of the process leave; raises as above."""
-    taken = process_bytes(models, grpc=grpc)
-    if memory_bytes <= taken:
+    """Return the budget that a process limited to ``memory_bytes`` leaves for models and requests.
+
+    Raises:
+        RefusedError: it leaves nothing.
+    """
+    own_bytes = process_bytes(models, grpc=grpc)
+    if memory_bytes <= own_bytes:
         raise RefusedError(
-            f"memory: the process itself takes up to {format_least(taken)} with {models} "
+            f"memory: the process itself takes up to {format_least(own_bytes)} with {models} "
             f"model{'s' * (models != 1)}, so {format_size(memory_bytes)} leave nothing for them"
         )
-    return memory_bytes - taken
+    return memory_bytes - own_bytes

@@ -1,15 +1,15 @@
 """The memory that all requests in flight share: bodies, tensors, pictures while they are decoded, answers.
 
-A request takes at once all that it may need, and holds nothing while it waits for that. Where it turns out
-to need more (strings, boxes, an answer whose size only a run gives), it may wait with memory in its hands,
-but one at a time: all others that hold some wait for no more, so they come to their end and it goes on. A
-second one is refused, or each could wait for what the other holds.
+A request takes at once all that it may need, and holds nothing while it waits for that. A request that
+turns out to need more (for strings, boxes, outputs of unknown size) may wait while it holds memory, but
+only one at a time: all others that hold some do not wait, so they end and free memory. A second one is
+refused, or each could wait for what the other holds.
 
-Invariant: what is held never exceeds the capacity. A request that finds too little waits: before all
-others one that holds some already, then the one whose client (by address) holds least, then the one whose
-client was served longest ago, then the one that came first. What takes next to nothing does not wait: a
-part is kept for it. A deadline around the call ends the wait. The line has a limit: if it is full, the last
-request of the client with most requests in it is turned away, even the one that comes.
+Invariant: the memory held never exceeds the capacity. A request that finds too little waits. First in line
+is one that holds some already, then the one whose client (by address) holds least, then the one whose
+client was served longest ago, then the one that came first. A request for very little does not wait: a part
+of the memory is kept for those. A deadline around the call ends the wait. The line has a limit: if it is
+full, the last request of the client with most requests in it is refused, which may be the one that comes.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from server.memory.budget import Budget
 from server.memory.request_needs import SMALL_BYTES, kept_bytes
 from server.settings.sizes import format_size
 
-# What requests leave free in the heap goes back before it takes what later ones need.
+# The heap is trimmed: free memory in it goes back to the system, so that later requests have room.
 #
-# Blocks that several requests had at once leave holes between those that stay, and the C library keeps
-# these: 8 clients with photographs made 4 MiB of them. They are given back only where that counts.
+# Freed blocks of several requests leave holes between the blocks that stay, and the C library keeps these:
+# 8 clients with photographs left 4 MiB. They are given back only where the process holds too much.
 
-# Less is not worth it: to trim takes milliseconds, and pages that are given back are touched again.
+# A smaller gain is not worth it: trimming takes milliseconds, and the pages are soon needed again.
 _WORTH_BYTES = 1 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def anonymous_bytes(statm: Path = Path("/proc/self/statm")) -> int:
-    """Return about what no file backs of this process, within a few pages a core; 0 where it is unknown.
+    """Return the anonymous memory of this process, within a few pages a core; 0 where it is unknown.
 
-    Quicker than ``/proc/self/status``: it is asked for every photograph.
+    It is read for every photograph, so it must be quicker than reading ``/proc/self/status``.
     """
     try:
         _, resident, shared, *_ = statm.read_text(encoding="ascii").split()
@@ -48,9 +48,9 @@ def anonymous_bytes(statm: Path = Path("/proc/self/statm")) -> int:
 
 
 class Trimming:
-    """Has the heap trimmed where the process holds more than it should have for ``budget``.
+    """Trims the heap where the process holds more than its base and ``budget``.
 
-    ``base_bytes``: what it held before any model.
+    ``base_bytes``: returns how much it held before models were loaded.
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class Trimming:
         self._base_bytes = base_bytes
         self._held = held
         self._trim = trim
-        #: What was held after it was trimmed last, or less since.
+        #: The least memory held since the last trim.
         self._left_bytes = 0
 
     def look(self) -> None:
-        """Trim the heap if that is due, and may give back much; on any thread."""
-        budget, held = self._budget, self._held()
+        """Trim the heap if the process holds too much and a trim may free enough; on any thread."""
+        budget, held_bytes = self._budget, self._held()
         most = self._base_bytes() + budget.total_bytes
-        self._left_bytes = min(self._left_bytes, held)
-        if held > max(most, self._left_bytes + _WORTH_BYTES):
+        self._left_bytes = min(self._left_bytes, held_bytes)
+        if held_bytes > max(most, self._left_bytes + _WORTH_BYTES):
             self._trim()
             self._left_bytes = self._held()
 
 
-# The memory, and leases of it.
+# The pool, and leases of it.
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class _Waiter:
 
 
 class RequestMemory:
-    """A pool of ``capacity_bytes``, for which ``limit`` may wait; counts, and allocates nothing."""
+    """A pool of ``capacity_bytes`` for which ``limit`` requests may wait. It only counts bytes."""
 
     def __init__(self, capacity_bytes: int, limit: int = 64) -> None:
         self.capacity_bytes = capacity_bytes
@@ -97,8 +97,8 @@ class RequestMemory:
         self.used_bytes = 0
         self._held: dict[str, int] = {}
         self._line: list[_Waiter] = []
-        # Of clients in line: which grant was theirs last. One that always has some in line takes turns with
-        # others even where it holds nothing just now.
+        # Of clients in line: the number of the grant that was theirs last. So a client that always has
+        # requests in line takes turns with others, even if it holds nothing now.
         self._served: dict[str, int] = {}
         self._grants = 0
 
@@ -114,12 +114,12 @@ class RequestMemory:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for memory."""
+        """How many requests wait for memory."""
         return len(self._line)
 
     @property
     def missing_bytes(self) -> int:
-        """What is not free of what the next in line wants; 0 where none waits."""
+        """How many bytes the next request in line lacks; 0 where none waits."""
         if not self._line:
             return 0
         free = self.room_bytes - self.used_bytes
@@ -130,10 +130,10 @@ class RequestMemory:
         return self._held.get(client, 0)
 
     def check_room(self, client: str) -> None:
-        """Check that a request of ``client`` that had to wait would find a place in line.
+        """Check that a request of ``client`` that has to wait would find a place in line.
 
         Raises:
-            BusyError: it would be turned away.
+            BusyError: it would be refused.
         """
         if self._is_full and self._victim(client) is None:
             raise _busy()
@@ -166,7 +166,7 @@ class RequestMemory:
             if not waiter.granted.cancelled():
                 if waiter.granted.exception() is None:
                     self.give(n_bytes, client)
-            elif waiter in self._line:  # and not already taken out as memory was given back
+            elif waiter in self._line:  # _serve may have taken it out already
                 self._line.remove(waiter)
                 self._serve()
             raise
@@ -174,9 +174,9 @@ class RequestMemory:
     def give(self, n_bytes: int, client: str = "") -> None:
         """Give ``n_bytes`` back."""
         self.used_bytes -= n_bytes
-        left = self._held.get(client, 0) - n_bytes
-        if left:
-            self._held[client] = left
+        remaining_bytes = self._held.get(client, 0) - n_bytes
+        if remaining_bytes:
+            self._held[client] = remaining_bytes
         else:
             self._held.pop(client, None)
         if self._line:
@@ -192,7 +192,7 @@ class RequestMemory:
         return len(self._line) >= self.limit and len(self._newcomers) >= self.limit
 
     def _make_room(self, client: str) -> None:
-        """Where the line is full, turn somebody away for ``client``.
+        """Where the line is full, refuse a request of another client to make room for ``client``.
 
         Raises:
             BusyError: no other client has more in line.
@@ -207,7 +207,7 @@ class RequestMemory:
             victim.granted.set_exception(_busy())
 
     def _victim(self, client: str) -> _Waiter | None:
-        """Return the last of the client with most in line, if that is more than ``client`` would have."""
+        """Return the last request of the client with most, if that has more than ``client`` would have."""
         newcomers = self._newcomers
         waiting = Counter(waiter.client for waiter in newcomers)
         for greediest, count in waiting.most_common(1):
@@ -234,7 +234,7 @@ class RequestMemory:
         while self._line:
             waiter = self._next()
             if not self._is_free(waiter.n_bytes):
-                return  # none behind may pass, or what needs much would never come
+                return  # no other may pass, or a large request could wait for ever
             self._line.remove(waiter)
             if not waiter.granted.done():
                 self._grant(waiter.n_bytes, waiter.client)
@@ -254,16 +254,15 @@ def _busy() -> BusyError:
 
 
 class Lease:
-    """What one request holds of ``memory``, until it is closed."""
+    """The part of ``memory`` that one request holds, until it is closed."""
 
     def __init__(self, memory: RequestMemory, client: str = "") -> None:
-        #: What it is of.
         self.memory = memory
         self.client = client
         self.held_bytes = 0
 
     def close(self) -> None:
-        """Give back all that is held."""
+        """Give back all of it."""
         if self.held_bytes:
             self.memory.give(self.held_bytes, self.client)
             self.held_bytes = 0
@@ -288,7 +287,7 @@ class Lease:
         """Hold ``n_bytes`` from now on, waiting for what is missing.
 
         Raises:
-            TooLargeError: more than there is for all requests together. BusyError: as RequestMemory.take.
+            TooLargeError: one request can never have as much. BusyError: as RequestMemory.take.
         """
         if self.hold_at_once(n_bytes):
             return

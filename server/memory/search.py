@@ -1,4 +1,4 @@
-"""Where plans are searched for: on the thread that asks, or, for the service, elsewhere."""
+"""How plans are searched for: here on the calling thread; the service has another way (apart.py)."""
 
 import time
 from collections.abc import Callable
@@ -6,31 +6,31 @@ from typing import Any, TypeVar
 
 from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when
 
-#: What a thread may compute beside the event loop, which waits for the interpreter meanwhile.
+#: How long a thread may compute beside the event loop, which waits for the interpreter meanwhile.
 BRIEF_SECONDS = 0.2
 
 T = TypeVar("T")
 
-#: One of the two ways to search: a function and its arguments; None: that would take long.
+#: A way to search: calls a function with arguments; returns None where that would take long.
 Searched = Callable[..., T | None]
 
 
 class Search:
-    """Searches on the thread that asks."""
+    """Searches on the calling thread."""
 
     def fully(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what ``function``, one of pipeline.fitting, returns for ``arguments``; raises as it."""
+        """Return the result of ``function``, one of pipeline.fitting; raises its errors."""
         return function(*arguments)
 
     def now(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Do as ``fully``, and give way to nothing else: a model waits for it."""
+        """Do as ``fully``, at full speed, since loading a model waits for it."""
         return self.fully(function, *arguments)
 
     def briefly(self, function: Callable[..., T], *arguments: Any) -> T | None:
-        """Do as ``fully`` where that takes next to nothing, as what was found before; else return None.
+        """Do as ``fully`` where that is quick, as with a plan that was found before; else return None.
 
         Raises:
-            PlanningStoppedError: the plan is not wanted any more. Otherwise what ``function`` raises.
+            PlanningStoppedError: the plan is not wanted any more. Otherwise the errors of ``function``.
         """
         until = time.thread_time() + BRIEF_SECONDS
         try:

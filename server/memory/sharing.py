@@ -1,7 +1,7 @@
 """Plans of all models that share one budget: the one decision of ``plan``, ``list`` and the service.
 
-Pure. A model that fits in its least plan beside those before it is admitted. What is left when all admitted
-ones have their least is shared evenly, the first one first; what one does not use is there for the next.
+Pure. A model is admitted if its least plan fits beside those before it. The memory that is left when all
+admitted models have their least is shared evenly, in their order; what one does not use goes to the next.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,12 +40,12 @@ _WAYS: dict[Activations, tuple[bool, ...]] = {
 
 @dataclass(frozen=True)
 class Sharer:
-    """One model of a set. ``least``: bytes by kind of its smallest plan.
+    """One model of a set that shares a budget. ``least``: bytes by kind of its smallest plan.
 
-    ``alone``: it shares nothing with others whatever they do: its partitions compute at once.
+    ``alone``: it never shares memory with others, since its partitions compute at once.
 
-    ``within``: makes the best plan of so many bytes, or the smallest one; None: it keeps its place for
-    later, and is not planned now. ``at_once``: as that, and where it takes long to find, another plan.
+    ``within``: makes the best plan of so many bytes, or the smallest one; None: its least is reserved, but
+    it is not planned now. ``at_once``: the same, but where finding the plan takes long, another one.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Sharer:
     alone: bool = False
 
     def hurried(self) -> "Sharer":
-        """Return the same model, for which a plan is made at once."""
+        """Return the same model with ``at_once`` for ``within``."""
         return replace(self, within=self.at_once)
 
     def limited(self, most_bytes: int | None) -> "Sharer":
@@ -70,20 +70,17 @@ class Sharer:
         )
 
     def takes(self, in_turns: bool) -> bool:
-        """Return whether it takes turns where models that can do (``in_turns``)."""
+        """Return whether it takes turns if the set computes ``in_turns``."""
         return in_turns and not self.alone
 
 
-#: A plan, why a model has none, None for one that waits.
+#: A plan; an error that says why a model has none; None for one that is not planned now.
 Outcome = Fitted | RefusedError | PlanError | ModelError | None
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What becomes of each model of a set, in its order: a plan, why it has none, None for one that waits.
-
-    ``in_turns``: whether they compute in turns.
-    """
+    """The outcome of each model of a set, in its order; ``in_turns``: whether they compute in turns."""
 
     outcomes: tuple[Outcome, ...]
     in_turns: bool
@@ -92,7 +89,7 @@ class Shares:
         """Return the plans.
 
         Raises:
-            RefusedError, PlanError, ProfileError: there is none for a model.
+            RefusedError, PlanError, ProfileError: a model has none.
         """
         for outcome in self.outcomes:
             if isinstance(outcome, Exception):
@@ -111,11 +108,11 @@ def sharer(
     search: Search = HERE,
     known: FoundPlans | None = None,
 ) -> Sharer:
-    """Return the model of ``program`` as one of a set, with what is ``wanted`` of it beside its share.
+    """Return the model of ``program`` as one of a set; ``wanted``: of its plan, beside its share.
 
-    ``lanes``: requests that a sweep shall carry, as far as the share has room; its least has one, as has
-    what is planned at once. With a profile slowly. ``search``: where.
-    ``known``: what was found before.
+    ``lanes``: requests that a sweep shall carry if the share has room; its least plan has one, as has a
+    plan by rules of thumb. ``search``: how plans are searched for, which takes long with a profile.
+    ``known``: plans that were found before.
 
     Raises:
         PlanError: the ring is too small, or it cannot be planned without a profile. ProfileError: the
@@ -150,7 +147,7 @@ def partitioned_sharer(
 ) -> Sharer:
     """Return the model of ``program`` in partitions that compute at once, as one of a set.
 
-    ``search``: where its plans are searched for.
+    ``search``: how its plans are searched for.
 
     Raises:
         PlanError: it cannot be cut into so many, or not be planned by rules of thumb. ProfileError: the
@@ -177,32 +174,32 @@ def _remembering(
 ) -> tuple[Callable[[int], Fitted], Callable[[int], Fitted]]:
     """Return ``within`` and ``at_once`` of a Sharer, which remember the last plan that was found.
 
-    Mostly the same is asked for again; plans are large. What took long once takes long again, until it is
-    found.
+    Mostly the same number of bytes is asked for again; only one plan is kept, since plans are large. A
+    number for which ``at_once`` found no plan in time is remembered, too, so that it is not tried again.
     """
     last: dict[int, Fitted] = {}
     long: set[int] = set()
 
-    def kept(n_bytes: int, found: Fitted) -> Fitted:
+    def kept(n_bytes: int, fitted: Fitted) -> Fitted:
         long.discard(n_bytes)
         last.clear()
-        last[n_bytes] = found
-        return found
+        last[n_bytes] = fitted
+        return fitted
 
     def within(n_bytes: int) -> Fitted:
-        known = last.get(n_bytes)
-        if known is not None:
-            return known
-        found = find(n_bytes, search.fully)
-        assert found is not None
-        return kept(n_bytes, found)
+        remembered = last.get(n_bytes)
+        if remembered is not None:
+            return remembered
+        fitted = find(n_bytes, search.fully)
+        assert fitted is not None
+        return kept(n_bytes, fitted)
 
     def at_once(n_bytes: int) -> Fitted:
-        found = last.get(n_bytes)
-        if found is None and n_bytes not in long:
-            found = find(n_bytes, search.briefly)
-        if found is not None:
-            return kept(n_bytes, found)
+        fitted = last.get(n_bytes)
+        if fitted is None and n_bytes not in long:
+            fitted = find(n_bytes, search.briefly)
+        if fitted is not None:
+            return kept(n_bytes, fitted)
         long.add(n_bytes)
         return thumb(n_bytes)
 
@@ -212,11 +209,11 @@ def _remembering(
 def share_out(
     sharers: Sequence[Sharer], budget: Budget, activations: Activations, loaded: int = 0
 ) -> Shares:
-    """Return the plans of ``sharers`` within what is free of ``budget``; they are reserved there.
+    """Return the plans of ``sharers`` within the free part of ``budget``; they are reserved there.
 
-    Models stand in ``budget`` under their name and position (``place``): two may be called the same. One
-    that cannot be planned (PlanError, ProfileError) takes nothing, and the others are planned. The first
-    ``loaded`` are served now, and none of them goes for others.
+    Models stand in ``budget`` under their name and position (``place``), since two may have one name. A
+    model that cannot be planned (PlanError, ProfileError) takes nothing, and the others are planned. The
+    first ``loaded`` are served already, and are not given up for others.
     """
     in_turns, admitted = admission(sharers, budget, activations, loaded)
     for position in admitted:
@@ -241,10 +238,10 @@ def share_out(
 
 
 def share_one_by_one(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> Shares:
-    """Return what becomes of ``sharers`` where one after the other is loaded, as by a service that starts.
+    """Return the outcomes of ``sharers`` if they are loaded one after the other, as when a service starts.
 
-    Each comes to those loaded before it, while the others keep their least: so models may begin to compute
-    in turns for one of them. Afterwards those that are loaded share what is left.
+    Each joins those that were loaded before it, while the least of the others stays reserved; from one of
+    them on the models may compute in turns. In the end the loaded ones share what is left.
     """
     loaded: list[int] = []
     refused: dict[int, Outcome] = {}
@@ -269,8 +266,8 @@ def admission(
 ) -> tuple[bool, list[int]]:
     """Return whether ``share_out`` lets models compute in turns, and the positions that it admits.
 
-    First come the ``loaded`` ones, then the next, which is about to be loaded: those that wait do not
-    decide whether it is.
+    The way is chosen by the ``loaded`` models first, then by the next one, which is about to be loaded;
+    only then by those that wait.
     """
     admitted = {
         in_turns: _admitted(sharers, budget.without(()), in_turns)
@@ -291,7 +288,7 @@ def place(sharers: Sequence[Sharer], position: int) -> str:
 
 
 def missing_bytes(sharers: Sequence[Sharer], shares: Shares, budget: Budget) -> list[int | None]:
-    """Return what ``budget`` lacks for each model beside those that are served; None: nothing."""
+    """Return the bytes that ``budget`` lacks for each model beside those that are served; None: none."""
     served = Budget(1 << 62)
     for position, outcome in enumerate(shares.outcomes):
         if not isinstance(outcome, Exception):
@@ -320,7 +317,7 @@ def _admitted(sharers: Sequence[Sharer], room: Budget, in_turns: bool) -> list[i
 def _grown(
     sharers: Sequence[Sharer], admitted: Sequence[int], budget: Budget, in_turns: bool
 ) -> dict[int, Outcome]:
-    """Give each of the ``admitted`` an even part of what is left; return their plans."""
+    """Plan each of the ``admitted`` within its least and an even part of what is left; return the plans."""
     plans: dict[int, Outcome] = {}
     for done, position in enumerate(admitted):
         within, turns = sharers[position].within, sharers[position].takes(in_turns)
@@ -349,8 +346,8 @@ def _best(
 ) -> Fitted:
     """Return the best plan that adds at most ``most`` bytes to ``room``.
 
-    What others hold for all is there for nothing, so the plan may be larger than that by as much: how much
-    of it a plan uses is known only when it is made.
+    Memory that other models share costs this one nothing, so the plan may be larger than ``most`` by as
+    much. How much of it a plan uses is known only when it is made: smaller ones are tried until one fits.
     """
     n_bytes, floor = most, sum(least.values())
     if in_turns:
@@ -365,7 +362,7 @@ def _best(
 
 
 def _least_sums(sharers: Sequence[Sharer]) -> dict[bool, int]:
-    """Return what the least plans of all take together: at once, and in turns."""
+    """Return the bytes of the least plans of all models together, by whether they compute in turns."""
     return {
         in_turns: sum_bytes(
             {
@@ -380,13 +377,13 @@ def _least_sums(sharers: Sequence[Sharer]) -> dict[bool, int]:
 def _refused(
     each: Sharer, budget: Budget, in_turns: bool, all_bytes: int, has_others: bool, hint: str
 ) -> RefusedError:
-    """Return why a model is not admitted. ``all_bytes``: what all of the set take at least."""
+    """Return the error for a model that is not admitted. ``all_bytes``: the least of all together."""
     added = budget.added(Holding(each.least, in_turns))
     return refusal(each.name, added, budget, all_bytes, has_others, hint)
 
 
 def _hint(at_least: Mapping[bool, int], budget: Budget) -> str:
-    """Return which budget would do in turns; empty where computing in turns saves nothing."""
+    """Return a hint which budget is enough in turns; empty where computing in turns saves nothing."""
     if at_least[True] >= at_least[False]:
         return ""
     enough = format_least(budget.total_for(at_least[True]))
@@ -404,7 +401,7 @@ _PAGE_BYTES = 4096
 def shared_space(
     device: Device, capacity_bytes: int, asked: Activations
 ) -> tuple[Space | None, str]:
-    """Return space for activations that models share, or None and why each has its own; "" if as asked."""
+    """Return space for activations that models share, or None and why there is none; "": as ``asked``."""
     if asked == "own":
         return None, ""
     try:
@@ -419,7 +416,7 @@ def shared_space(
 def possible(
     device: Device, asked: Activations, capacity_bytes: int | None = None
 ) -> tuple[Activations, str]:
-    """Return ``asked`` as far as ``device`` can, as a service decides, and why it cannot.
+    """Return ``asked``, or "own" and a reason where ``device`` cannot share activations.
 
     ``capacity_bytes``: of the budget; None: there is none yet.
     """

@@ -45,7 +45,7 @@ def _summary(name: str, text: str, *labels: str) -> SummaryMetricFamily:
 
 
 class MemoryCollector(Collector):
-    """What the process holds beside what it held before any model was loaded, and what it may hold."""
+    """Memory of the process now and before any model was loaded, and its limit."""
 
     def __init__(
         self,
@@ -191,8 +191,8 @@ class ReadCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield figures of the pool, labelled with how it reads."""
-        found = self._pool.statistics()
-        figures = found.figures
+        statistics = self._pool.statistics()
+        figures = statistics.figures
         for name, text, value in (
             ("disk_read_bytes", "Bytes read well, resident weights included", figures.n_bytes),
             ("disk_reads", "Reads that ended", figures.reads),
@@ -201,9 +201,9 @@ class ReadCollector(Collector):
             ("disk_read_cpu_seconds", "CPU time of reads, no checksums", figures.cpu_seconds),
         ):
             family = _counter(name, text, "reader")
-            family.add_metric([found.kind], value)
+            family.add_metric([statistics.kind], value)
             yield family
-        yield _gauge("disk_reads_hung", "Reads that do not end", value=found.hung)
+        yield _gauge("disk_reads_hung", "Reads that do not end", value=statistics.hung)
 
 
 def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
@@ -247,7 +247,7 @@ class DeviceCollector(Collector):
             self._lost = True
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what was seen last; nothing of a device without an account of its own."""
+        """Yield the figures of the last look; none for a device without memory of its own."""
         if self._lost:
             yield _gauge("device_lost", _LOST, value=1.0)
             return

@@ -141,20 +141,20 @@ class Panel:
         ]
 
     def _defaults(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"unit": self.unit, "min": 0}
+        defaults: dict[str, Any] = {"unit": self.unit, "min": 0}
         if self.most is not None:
-            found["max"] = self.most
+            defaults["max"] = self.most
         if self.warns_from is not None:
             steps = [
                 {"color": "green", "value": None},
                 {"color": "orange", "value": self.warns_from},
             ]
-            found["thresholds"] = {"mode": "absolute", "steps": steps}
-            found["color"] = {"mode": "thresholds"}
+            defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+            defaults["color"] = {"mode": "thresholds"}
         if self.lines is not None:
             stacked = {"mode": "normal", "group": "A"}
-            found["custom"] = {"fillOpacity": 40, "lineWidth": 1, "stacking": stacked}
-        return found
+            defaults["custom"] = {"fillOpacity": 40, "lineWidth": 1, "stacking": stacked}
+        return defaults
 
     def _overrides(self) -> list[dict[str, Any]]:
         if self.lines is None:

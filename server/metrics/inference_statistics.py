@@ -1,4 +1,4 @@
-"""What Triton counts of each version of a model, for its statistics and its metrics."""
+"""Triton's counters of each version of a model, for its statistics and its metrics."""
 
 import time
 from collections import Counter
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 _NANOSECONDS = 1_000_000_000
-# Of one model: when new ones keep coming, the oldest are forgotten.
+# Versions of one model that are kept: with more of them the oldest are dropped.
 _MOST_VERSIONS = 8
 
 
@@ -77,13 +77,13 @@ class ModelStatistics:
         self.last_inference = time.time_ns() // 1_000_000
         self.success_ns += round(seconds * _NANOSECONDS)
         self.queue_ns += round(passage.queue * _NANOSECONDS)
-        found = self.batches.get(passage.lanes)
-        if found is None:
-            found = self.batches[passage.lanes] = Computed()
-        found.count += 1
-        found.input_ns += round(passage.compute_input * _NANOSECONDS)
-        found.infer_ns += round(passage.compute_infer * _NANOSECONDS)
-        found.output_ns += round(passage.compute_output * _NANOSECONDS)
+        batch = self.batches.get(passage.lanes)
+        if batch is None:
+            batch = self.batches[passage.lanes] = Computed()
+        batch.count += 1
+        batch.input_ns += round(passage.compute_input * _NANOSECONDS)
+        batch.infer_ns += round(passage.compute_infer * _NANOSECONDS)
+        batch.output_ns += round(passage.compute_output * _NANOSECONDS)
 
     @property
     def computed(self) -> Computed:
@@ -126,17 +126,17 @@ class InferenceStatistics:
     def of(self, model: str, version: str) -> ModelStatistics:
         """Return those of a model that the repository has."""
         versions = self._models.setdefault(model, {})
-        found = versions.get(version)
-        if found is None:
-            found = versions[version] = ModelStatistics()
+        statistics = versions.get(version)
+        if statistics is None:
+            statistics = versions[version] = ModelStatistics()
             if len(versions) > _MOST_VERSIONS:
                 del versions[next(iter(versions))]
-        return found
+        return statistics
 
     def __iter__(self) -> Iterator[tuple[str, str, ModelStatistics]]:
         for model, versions in self._models.items():
-            for version, found in versions.items():
-                yield model, version, found
+            for version, statistics in versions.items():
+                yield model, version, statistics
 
 
 # The metrics of Triton Inference Server beside ours, so that dashboards made for it show something.

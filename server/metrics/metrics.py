@@ -1,4 +1,4 @@
-"""Prometheus metrics: what requests filled, and what is read when scraped."""
+"""Prometheus metrics: those that requests fill, and those that are read when scraped."""
 
 import asyncio
 from bisect import bisect_left
@@ -43,7 +43,7 @@ from server.repository.repository import Repository
 from server.requests.exchange import Exchanges
 from server.transport.registry import Registry
 
-# What became of requests and where their time went: counted often, looked at only by a scrape.
+# Outcomes and times of requests: counted for each of them, read only by a scrape.
 #
 # Plain numbers, since all of it happens on the event loop.
 
@@ -243,7 +243,7 @@ class Metrics:
         self.registry.register(ConnectionCollector(connections))
 
     def models_follow(self) -> None:
-        """Take what the process holds now for what it holds beside its models."""
+        """Note the memory that the process holds now, before its models."""
         self.memory.base = process_memory()
 
     def expect(self, model: str, version: str | None) -> None:

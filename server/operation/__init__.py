@@ -1,1 +1,1 @@
-"""The process and who looks after it: the service manager, the control group, the log."""
+"""The process and what supervises it: the service manager, the control group, the log."""

@@ -31,9 +31,9 @@ _PRIORITIES = (
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    found = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+    fields = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
     current = request_id.get()
-    return {**found, "request_id": current} if current else found
+    return {**fields, "request_id": current} if current else fields
 
 
 def identity(headers: Iterable[tuple[bytes, bytes]]) -> str:
@@ -119,7 +119,7 @@ def configure(log_format: str, environ: Mapping[str, str] = os.environ) -> None:
 def is_journal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether ``stream`` is the one that systemd has connected to its journal."""
     try:
-        found = os.fstat(stream.fileno())
+        status = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return False
-    return environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+    return environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"

@@ -16,7 +16,7 @@ IMPORTED_LATE = ("numpy.random", "anyio._backends._asyncio")
 
 
 def take_short_turns() -> None:
-    """Let no thread that plans, or reads a request, hold up those that compute by much."""
+    """Let threads that plan or read requests give up the interpreter soon, since others compute."""
     sys.setswitchinterval(_TURN_SECONDS)
 
 
@@ -27,7 +27,8 @@ def pass_over_what_stays() -> None:
     that are loaded may go.
     """
     for name in IMPORTED_LATE:
-        with contextlib.suppress(ImportError):  # another version has it elsewhere
+        # Another version of a library may have the module in another place.
+        with contextlib.suppress(ImportError):
             import_module(name)
     gc.collect()
     gc.freeze()

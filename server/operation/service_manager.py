@@ -1,4 +1,4 @@
-"""What systemd is told of the service (sd_notify), and what the service reads again when it is told to.
+"""Messages to systemd about the service (sd_notify), and what the service reads again on SIGHUP.
 
 Written out here because the packages do not fit: sdnotify was last released in 2017, and
 systemd-python and cysystemd bind libsystemd; the protocol itself is one datagram per message.
@@ -94,15 +94,15 @@ async def beat(notifier: Notifier, fault: Callable[[], str]) -> None:
     if interval is None:
         await asyncio.Event().wait()
         return
-    known = ""
+    reported = ""
     while True:
-        found = fault()
-        if not found:
+        reason = fault()
+        if not reason:
             notifier.watchdog()
-        elif found != known:
-            _LOG.error("no heartbeat for the service manager: %s", found)
-            notifier.status(f"no heartbeat: {found}")
-        known = found
+        elif reason != reported:
+            _LOG.error("no heartbeat for the service manager: %s", reason)
+            notifier.status(f"no heartbeat: {reason}")
+        reported = reason
         await asyncio.sleep(interval)
 
 
@@ -129,10 +129,10 @@ Step = Callable[[], Awaitable[object]]
 
 
 class Reloading:
-    """Takes all ``steps``, by what they read, each time somebody asks; ``describe``: what is served then.
+    """Takes all ``steps``, by what they read, after each SIGHUP; ``describe``: what is served then.
 
-    They do not wait for each other: models take minutes, and a key that must not open any more is urgent.
-    A step that is asked for while it is taken is taken once more: what was read may be older than the wish.
+    Steps do not wait for each other: models take minutes, but a key that was removed must be refused soon.
+    A step that is asked for while it runs is taken once more, since it may have read older files.
     """
 
     def __init__(
@@ -147,20 +147,20 @@ class Reloading:
         self._tasks: list[asyncio.Task[None]] = []
 
     def ask(self) -> None:
-        """Let everything be read again, soon: once it has begun, and has not ended."""
+        """Ask for all steps; they are taken between ``begin`` and ``end``."""
         for asked in self._asked.values():
             asked.set()
         if self._tasks:
             self._notifier.reloading()
 
     def begin(self) -> None:
-        """Follow what is asked for from now on, and what was asked for before."""
+        """Take steps from now on, also those that were asked for before."""
         if self._is_asked():
             self._notifier.reloading()
         self._tasks = [asyncio.create_task(self._follow(what)) for what in self._steps]
 
     def end(self) -> None:
-        """Read nothing any more."""
+        """Take no more steps."""
         for task in self._tasks:
             task.cancel()
         self._tasks = []
@@ -169,7 +169,7 @@ class Reloading:
         return any(asked.is_set() for asked in self._asked.values())
 
     async def _follow(self, what: str) -> None:
-        """Take one step whenever somebody asks; the last one that ends says that all has been read."""
+        """Take one step after each SIGHUP; the last one that ends logs that all has been read."""
         asked = self._asked[what]
         while True:
             await asked.wait()
@@ -182,7 +182,7 @@ class Reloading:
                 self._say_what_was_read()
 
     async def _take(self, what: str) -> None:
-        """Take one step; what fails keeps what it had, and the server serves on."""
+        """Take one step; after an error the server serves on with what was read before."""
         self._failed.discard(what)
         try:
             await self._steps[what]()

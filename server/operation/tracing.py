@@ -1,8 +1,8 @@
 """Traces of requests for OpenTelemetry. Nothing of it is imported unless it is asked for.
 
-Spans are made when what they are about is over, by who counts it (server/metrics/metrics.py): a request in
-the trace that its traceparent names, and within it the wait for its turn and its sweep. Reads and kernels
-overlap, so they are times of the sweep and no spans of their own.
+Spans are made after the work that they describe, where that is counted (server/metrics/metrics.py): one of
+the request, in the trace that its traceparent names, and within it one of the wait for its turn and one of
+its sweep. Reads and kernels overlap, so they are times of the sweep and no spans of their own.
 """
 
 import contextvars
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.trace import Span
 
-#: That of the request which is answered here.
+#: The trace of the request that this task answers.
 current: contextvars.ContextVar["Trace | None"] = contextvars.ContextVar("trace", default=None)
 
 _NAME = re.compile(r"(?<=/models/)[^/:]+")

@@ -1,4 +1,4 @@
-"""What is looked at while the service runs: models that load, for the service manager, and stuck engines.
+"""Watches while the service runs: over models that load, for the service manager, and over stuck engines.
 
 A sweep looks at its deadline between kernels and while it waits. What does not come back from a kernel, or
 from the disk, for several times as long as its requests had will not come back in time for others, either.
@@ -14,7 +14,7 @@ from server.repository.entry import Entry, Loading
 from server.repository.repository import Repository
 from server.settings.sizes import format_size
 
-# What the service manager is told while models load: which one, how far, and that it goes on.
+# While models load, the service manager gets status lines and more time.
 
 #: A start may take so much longer after each sign of progress: TimeoutStartSec of the unit.
 GRACE_SECONDS = 90.0
@@ -54,14 +54,14 @@ _log = logging.getLogger(__name__)
 
 #: A sweep is stuck when it takes so many times what its requests had,
 FACTOR = 2.0
-#: and so long: a disk that is busy is not stuck, and a deadline of milliseconds says nothing of engines.
+#: and at least so long: a busy disk is not stuck, and a deadline of milliseconds is too short to tell.
 LEAST_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
 _WHY = "a sweep did not come back, and its engine was given up"
 
 
 def stuck(repository: Repository, factor: float, least_seconds: float) -> Iterator[Entry]:
-    """Yield the models whose engines are stuck."""
+    """Yield the entries of models whose engines are stuck."""
     for entry in repository.entries():
         worker = entry.worker
         if worker is not None and not worker.abandoned and worker.stuck(factor, least_seconds):
@@ -69,7 +69,7 @@ def stuck(repository: Repository, factor: float, least_seconds: float) -> Iterat
 
 
 def give_up_leaving(repository: Repository, factor: float, least_seconds: float) -> None:
-    """Leave stuck engines of models that leave service to themselves: what closes them goes on."""
+    """Give up stuck engines of models that are being closed, so that closing them goes on."""
     for worker in repository.leaving():
         if not worker.abandoned and worker.stuck(factor, least_seconds):
             _log.error("model %s: while it left service %s", worker.served.name, _WHY)
@@ -78,7 +78,7 @@ def give_up_leaving(repository: Repository, factor: float, least_seconds: float)
 
 async def watch(repository: Repository, factor: float = FACTOR) -> None:
     """Replace stuck engines until cancelled; ``factor``: as Worker.stuck."""
-    # Another load may be in the way of a replacement, and what is stuck in the way of that.
+    # A replacement may have to wait for another load, and that load for a stuck engine.
     async with asyncio.TaskGroup() as replacing:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -98,7 +98,7 @@ async def replace_engine(repository: Repository, entry: Entry) -> None:
     worker.abandon(_WHY)
     try:
         is_back = await repository.restore(entry, worker, _WHY)
-    except Exception as exc:  # noqa: BLE001  others are served, and this one says why it is not
+    except Exception as exc:  # noqa: BLE001  others are served, and its entry has the error
         _log.error("model %s is not served again: %s", entry.name, exc)
     else:
         if is_back:

@@ -1,4 +1,4 @@
-"""What the page shows of one model on request: its arena over time, its memory against its delay."""
+"""Figures of one model for the page: its arena over time, its memory against its delay."""
 
 import asyncio
 import weakref
@@ -14,15 +14,15 @@ from server.repository.repository import Repository
 
 Rows = list[dict[str, Any]]
 
-#: Each is a process that searches.
+#: Searches at a time: each takes a process.
 MOST_SEARCHES = 2
-# A connection with no client behind it any more is found by what is sent.
+# Events are sent at least so often: only sending shows that a client has left.
 _SAID_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class LookStep:
-    """What a search does: ``done`` of so many parts of ``step``."""
+    """The progress of a search: ``done`` of so many parts of ``step``."""
 
     step: str
     done: int

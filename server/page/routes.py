@@ -67,13 +67,13 @@ async def arena(asked: Asked, name: str, query: ArenaQuery) -> dict[str, Any]:
 async def frontier(asked: Asked, name: str) -> Answer:
     """Memory against delay of a loaded model as server-sent events; planned when first asked for.
 
-    Each ``step`` of the search, then the ``plans``, or an ``error`` with its status. Who leaves before ends
-    the search, unless others wait for it.
+    Each ``step`` of the search, then the ``plans``, or an ``error`` with its status. When the client leaves
+    before, the search ends, unless others wait for it.
     """
     looks: Looks = asked.app.state.looks
     await asked.context.repository.described(
         name
-    )  # what cannot be asked for is answered with its status
+    )  # an error before the first event is answered with its status
     root = asked.context.settings.repository
     return event_stream(_events(looks.frontier(name), root), AsyncExitStack(), _HEADERS)
 

@@ -1,4 +1,4 @@
-"""What the page shows of the server: read from what is there, never measured for it, and sent as events."""
+"""The state of the server for the page: figures that are there already, sent as events."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ from server.repository.repository import Repository
 
 
 async def current_state(context: Context) -> dict[str, Any]:
-    """Return the state as everybody may see it."""
+    """Return the state of the server, with the models that are on disk now."""
     on_disk = await asyncio.to_thread(_on_disk, context.repository)
     return state(context, on_disk)
 
@@ -36,8 +36,8 @@ def _on_disk(repository: Repository) -> list[str]:
 def state(context: Context, on_disk: Iterable[str]) -> dict[str, Any]:
     """Return the state of everything; counters (sweeps, seconds, bytes) go on from the start of the server.
 
-    ``on_disk``: names in the repository; models that were never loaded are shown, too. Of versions
-    side by side each has a name of its own (``model``: that of all).
+    ``on_disk``: names in the repository; models that were never loaded are shown, too. Where several
+    versions serve, each has a name of its own (``model``: that of all).
     """
     budget, pool, root = context.budget, context.request_memory, context.settings.repository
     known = context.repository.entries()
@@ -95,7 +95,7 @@ def _model(entry: Entry, root: Path) -> dict[str, Any]:
 
 
 def _image(manifest: Manifest) -> dict[str, Any]:
-    """Return what the page asks with an image: ``takes`` has the verb, else ``takes_none`` why none."""
+    """Return how the page may ask with an image: the verb in ``takes``, or in ``takes_none`` why not."""
     shown: dict[str, Any] = {"takes": manifest.verb}
     if manifest.verb is None:
         shown["takes_none"] = "it was compiled without --preprocess"
@@ -106,10 +106,10 @@ def _image(manifest: Manifest) -> dict[str, Any]:
 
 # The state of the server as events: one look a second for all watchers, sent where it has changed.
 
-#: Each is a connection that stays.
+#: Watchers at a time: each keeps a connection.
 MOST_WATCHERS = 16
 _SECONDS = 1.0
-#: So many looks in a row that find nothing new are followed by a sign of life.
+#: After so many looks without a change a comment line is sent, which shows whether the client is there.
 _SILENT = 15
 
 

@@ -76,12 +76,12 @@ def figure(path: Path, rows: int = 1) -> Iterator[Any]:
     from matplotlib.figure import Figure
 
     with rc_context(_SETTINGS):
-        made = Figure(figsize=(8.5, 4.6 * rows), layout="constrained")
-        FigureCanvasAgg(made)
-        yield made.subplots(rows)
+        drawing = Figure(figsize=(8.5, 4.6 * rows), layout="constrained")
+        FigureCanvasAgg(drawing)
+        yield drawing.subplots(rows)
         try:
             with users_file(path) as file:
-                made.savefig(file, format=path.suffix.removeprefix("."), metadata={"Date": None})
+                drawing.savefig(file, format=path.suffix.removeprefix("."), metadata={"Date": None})
         except OSError as exc:
             raise PlotError(f"{path}: {exc.strerror or exc}") from exc
 
@@ -104,13 +104,13 @@ def style(label: str) -> dict[str, Any]:
 def log_ticks(low: float, high: float) -> list[float]:
     """Return round numbers from ``low`` to ``high`` (above 0): 1, 2, 5, 10, ..., or finer where few fit."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found: list[float] = []
+    within: list[float] = []
     for steps in ((1, 2, 5), range(1, 10), [step / 10 for step in range(10, 100)]):
         ticks = [step * 10.0**decade for decade in decades for step in steps]
-        found = [tick for tick in ticks if low <= tick <= high]
-        if len(found) > 1:
+        within = [tick for tick in ticks if low <= tick <= high]
+        if len(within) > 1:
             break
-    return found
+    return within
 
 
 def log_scale(axis: Any, values: Sequence[float], room: float = 0.05) -> None:

@@ -131,8 +131,8 @@ def name_points(
 
     ``obstacles``: lines that names should not lie over, each as its points in data.
     """
-    made = axes.figure
-    made.draw_without_rendering()
+    drawing = axes.figure
+    drawing.draw_without_rendering()
     boxes = [_extent(axes, name, color) for name, _, color in names]
     anchors = [_on_canvas(axes, at) for _, at, _ in names]
     blocked = [LabelBox(x, y, x, y).grown(6) for x, y in anchors]
@@ -154,8 +154,8 @@ def name_points(
 
 def name_ends(axes: Any, names: Sequence[tuple[str, Point]]) -> None:
     """Write the names of lines beside their right ends, in data, at the edge of the axes."""
-    made = axes.figure
-    made.draw_without_rendering()
+    drawing = axes.figure
+    drawing.draw_without_rendering()
     ends = [_on_canvas(axes, at) for _, at in names]
     heights = spread([y for _, y in ends], 1.25 * _SIZE)
     for (name, at), (_, y), height in zip(names, ends, heights, strict=True):
@@ -194,11 +194,11 @@ def _on_canvas(axes: Any, at: Point) -> Point:
 
 def _boxes(line: Sequence[Point]) -> list[LabelBox]:
     """Return small rectangles along a line on the canvas."""
-    found = []
+    boxes = []
     for (x, y), (to_x, to_y) in pairwise(line):
         steps = max(1, math.ceil(math.dist((x, y), (to_x, to_y)) / 6))
         for step in range(steps + 1):
             part = step / steps
             middle = (x + part * (to_x - x), y + part * (to_y - y))
-            found.append(LabelBox(*middle, *middle).grown(2))
-    return found
+            boxes.append(LabelBox(*middle, *middle).grown(2))
+    return boxes

@@ -57,10 +57,10 @@ def plot_search(result: Mapping[str, Any], path: Path) -> None:
     pre = rows["pre"]["delay_ms"]["median"]
     names, lines, widths = [], [], []
     with figure(path) as axes:
-        for label, found in result["searches"].items():
+        for label, search in result["searches"].items():
             look = style(label)
-            curve = [_simulated(point) for point in found["curve"]]
-            chosen, measured = _simulated(found["chosen"]), _measured(rows[label])
+            curve = [_simulated(point) for point in search["curve"]]
+            chosen, measured = _simulated(search["chosen"]), _measured(rows[label])
             axes.plot(*zip(*curve, strict=True), color=look["color"], linewidth=1.8)
             axes.plot(*chosen, linestyle="", **{**look, "zorder": 4})
             hollow = {"markerfacecolor": "white", "markeredgecolor": look["color"]}

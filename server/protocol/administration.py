@@ -1,8 +1,8 @@
-"""Who may change what is served: with keys their role decides, without where a request comes from.
+"""Which requests may change what is served: the key's role decides, or without keys the client's place.
 
-A page in a browser on this machine reaches the server, too, and sends no question first for a plain POST.
-The browser adds an Origin that the page cannot choose; a page whose name was rebound to an address of this
-machine still sends that name as Host.
+Pages of other sites in a browser on this machine can send requests, too: for a plain POST the browser does
+not ask the server first. But it adds an Origin header that the page cannot choose. A site may also point
+its name to an address of this machine (DNS rebinding); its page then still sends that name as Host.
 """
 
 import ipaddress
@@ -17,18 +17,18 @@ from server.errors import ForbiddenError
 from server.requests.exchange import headers_named
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]+)(?::(\d{1,5}))?")
-# Proxies add these: what they pass on is not of this machine, though they may be.
+# Headers of proxies: a request that has one counts as another machine's, even if the proxy runs here.
 _FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
 _OTHER_SITES = ("cross-site", "same-site")
 
 
 @dataclass(frozen=True)
 class Caller:
-    """What a request says of where it comes from.
+    """Where a request comes from.
 
-    ``peer``: the address of the other end, empty where it is not known, None where requests come through
-    the file system (a Unix socket). ``host``, ``origin``, ``site`` (Sec-Fetch-Site): headers, None where
-    there is none. ``forwarded``: a proxy had it.
+    ``peer``: the address of the client; empty where it is not known, None for a Unix socket. ``host``,
+    ``origin``, ``site`` (Sec-Fetch-Site): headers, None where there is none. ``forwarded``: it came through
+    a proxy.
     """
 
     peer: str | None
@@ -46,9 +46,9 @@ class Caller:
         scheme: str,
         host: str | None = None,
     ) -> Self:
-        """Return what a request says in ``headers`` that comes from ``peer``.
+        """Return where a request with ``headers`` from ``peer`` comes from.
 
-        ``host``: of a transport that does not tell it; None: the headers do.
+        ``host``: the host that the client asked for; None: the Host header has it.
         """
         hosts, origins, sites = (
             headers_named(name, headers) for name in (b"host", b"origin", b"sec-fetch-site")
@@ -66,8 +66,8 @@ class Caller:
 def refusal(caller: Caller, own_host: str, allow_admin: bool) -> str:
     """Return why ``caller`` may not change what is served; empty: it may.
 
-    ``own_host``: the address or name that the server was told to listen on. ``allow_admin``: from other
-    machines, too, and through proxies; what pages of other sites ask for stays refused.
+    ``own_host``: the address or name that the server was told to listen on. ``allow_admin``: other machines
+    and proxies may, too; pages of other sites still may not.
     """
     foreign = _foreign(caller, own_host, allow_admin)
     if foreign or allow_admin:
@@ -82,18 +82,18 @@ def refusal(caller: Caller, own_host: str, allow_admin: bool) -> str:
 
 
 def refusal_of_key(key: Key) -> str:
-    """Return why who has ``key`` may not change what is served; empty: he may."""
+    """Return why a client with ``key`` may not change what is served; empty: it may."""
     return "" if key.role == "admin" else f"key {key.name!r} has the role {key.role}, not admin"
 
 
 def check_may_change(context: Context, key: Key | None, caller: Caller) -> None:
-    """Check that ``caller``, who presented ``key`` if keys are asked for, may change what is served.
+    """Check that ``caller``, which presented ``key`` if keys are asked for, may change what is served.
 
     Raises:
-        ForbiddenError: they may not, or nobody may by the settings.
+        ForbiddenError: it may not, or the settings forbid all changes.
     """
     if context.access.wants_keys:
-        # A key is nothing that a browser adds by itself: who sends it means it, from wherever.
+        # A browser adds no key by itself, so a request with a key is intended wherever it comes from.
         why = refusal_of_key(key) if key is not None else "a key is wanted"
     else:
         settings = context.settings
@@ -105,14 +105,14 @@ def check_may_change(context: Context, key: Key | None, caller: Caller) -> None:
 
 
 def _foreign(caller: Caller, own_host: str, allow_admin: bool) -> str:
-    """Return what is wrong with the page that sends the request; empty: nothing, or it is no page."""
+    """Return why the page that sends the request may not; empty: it may, or no page sends it."""
     if caller.origin is None:
         return "not for a page of another site" if caller.site in _OTHER_SITES else ""
     scheme, _, place = caller.origin.lower().partition("://")
     name = _name(place)
     same_host = place == (caller.host or "").lower()
     if allow_admin:
-        # A name may be anybody's that points here for a moment; an address is what it is.
+        # Any site can point its name here for a moment, so only addresses and the own name count.
         own = same_host and (_is_address(name) or _is_own(name, own_host))
         own = own and scheme in ("http", "https")
     else:
@@ -122,22 +122,22 @@ def _foreign(caller: Caller, own_host: str, allow_admin: bool) -> str:
 
 
 def _is_own(name: str, own_host: str) -> bool:
-    """Return whether ``name`` means this machine from anywhere, or is what the server listens on."""
+    """Return whether ``name`` is a loopback name or address, or what the server listens on."""
     if name == "localhost" or (_is_address(name) and _is_loopback(name)):
         return True
     return name == own_host.lower() and not (_is_address(name) and _address(name).is_unspecified)
 
 
 def _name(place: str | None) -> str:
-    """Return the host of ``HOST[:PORT]``, without the brackets of IPv6; empty where it is none."""
-    found = _HOST.fullmatch((place or "").lower())
-    return found[1].strip("[]") if found else ""
+    """Return the host of ``HOST[:PORT]``, without the brackets of IPv6; empty for any other text."""
+    match = _HOST.fullmatch((place or "").lower())
+    return match[1].strip("[]") if match else ""
 
 
 def _port(place: str | None, scheme: str) -> str:
-    found = _HOST.fullmatch((place or "").lower())
+    match = _HOST.fullmatch((place or "").lower())
     usual = "443" if scheme == "https" else "80"
-    return (found[2] or usual) if found else ""
+    return (match[2] or usual) if match else ""
 
 
 def _is_loopback(peer: str | None) -> bool:
@@ -153,10 +153,10 @@ def _is_address(text: str) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    found = ipaddress.ip_address(text)
-    return getattr(found, "ipv4_mapped", None) or found
+    address = ipaddress.ip_address(text)
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _quoted(text: str | None) -> str:
-    """Return ``text``, which anybody sent, at a length for one line."""
+    """Return ``text``, which a client chose, quoted and cut to the length of a line."""
     return repr(text if text is None or len(text) <= 100 else f"{text[:100]}...")

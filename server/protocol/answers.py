@@ -1,6 +1,6 @@
-"""Answers over HTTP: a status, headers, and a body that is here, or comes in parts.
+"""Answers over HTTP: a status, headers, and a body as a whole or in parts.
 
-Long ones are written piece by piece, as fast as the client takes them.
+A long body is written piece by piece, as fast as the client takes it.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from server.transport.http1 import Head
 
 _INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
-#: With each file that a page loads, and with the page: it is what it says it is.
+#: The headers of a page and of each file that it loads: browsers must not guess another media type.
 FILE_HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 
 
 def page_headers(html: str) -> dict[str, str]:
-    """Return the headers of the page ``html``: of scripts in it, these run and no others.
+    """Return the headers of the page ``html``, which let browsers run its scripts and no others.
 
-    Styles in the page are allowed: Swagger UI sets them by the hundred.
+    Styles in the page are allowed, since Swagger UI sets hundreds of them.
     """
     scripts = " ".join(["'self'", *map(_source, _INLINE.findall(html))])
     policy = (
@@ -52,7 +52,7 @@ Headers = list[tuple[bytes, bytes]]
 _JSON, _MIXED = "application/json", "application/octet-stream"
 _MIXED_TYPE = b"content-type", _MIXED.encode()
 _JSON_LENGTH = JSON_LENGTH.encode()
-# So much goes as a whole; and where it could be compressed.
+# Bodies up to this size are sent whole; where the client takes compressed ones, up to the second size.
 _WHOLE_BYTES = 128 << 10
 _WHOLE_UNCOMPRESSED_BYTES = 1 << 10
 
@@ -64,11 +64,11 @@ class HttpClient(Client, Protocol):
 
     @property
     def head(self) -> Head:
-        """Of the request."""
+        """The head of the request."""
 
     @property
     def client(self) -> tuple[str, int | None] | None:
-        """Host and port; None: not known any more, or it is a Unix socket's."""
+        """Host and port; None: they are not known any more, or the connection is a Unix socket's."""
 
     @property
     def server(self) -> tuple[str, int | None] | None:
@@ -79,10 +79,10 @@ class HttpClient(Client, Protocol):
 
     @property
     def is_begun(self) -> bool:
-        """Whether the answer is."""
+        """Whether the answer has begun."""
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Begin the answer; its head goes with what is sent first."""
+        """Begin the answer; its head is sent together with the first bytes of the body."""
 
 
 class Answer:
@@ -105,7 +105,7 @@ class Answer:
     async def send(self, exchange: Exchange, client: HttpClient, identity: str) -> None:
         """Send it to ``client``, with the ``identity`` of its request.
 
-        A request for the head alone is sent no part: an answer without end would never end.
+        A HEAD request is sent no part, not even made and thrown away: some answers have no end.
         """
         parts, is_head = self.parts, client.head.method == "HEAD"
         named = b"x-request-id", identity.encode()
@@ -119,11 +119,11 @@ class Answer:
             if not is_head:
                 with suppress(DisconnectedError):
                     await until_left(exchange, _send_all(parts, exchange))
-        # A client that sees the end finds nothing left of it.
+        # The resources are closed by now, so a client that sees the end may rely on that.
         await exchange.send(b"")
 
     async def describe(self, knows_no_chunks: bool) -> None:
-        """Add the headers that what comes in parts needs time for, before the first of them."""
+        """Add the headers of a body in parts that take time to make, before the first part is sent."""
 
 
 async def _send_all(parts: AsyncGenerator[bytes], exchange: Exchange) -> None:
@@ -136,11 +136,11 @@ def _nothing() -> Iterator[bytes]:
 
 
 class Pieces(Answer):
-    """The pieces that ``text`` makes each time, then ``raw_bytes`` of ``raw``.
+    """An answer of the pieces that ``text`` makes each time, then of ``raw_bytes`` that ``raw`` makes.
 
-    ``media``: what ``text`` is. ``is_mixed``: a header says how long it is. What is little goes whole;
-    else a piece is made when the one before has gone, and between two of them others have their turn, also
-    while the client takes all that comes.
+    ``media``: the type of ``text``. ``is_mixed``: a header has the length of ``text``. A short answer is
+    sent whole. Of a long one a piece is made when the one before was sent, and other tasks run between two
+    pieces, also while the client takes them as fast as they are made.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Pieces(Answer):
         return compressed(chain(text, self._raw()), self._coding)
 
     async def describe(self, knows_no_chunks: bool) -> None:
-        """Say in headers what must be known first: for that, text is made once more."""
+        """Add the lengths that clients need in front; to count them the text is made once more."""
         is_plain = self._coding == "identity"
         if not is_plain:
             self.headers.append((b"content-encoding", self._coding.encode()))
@@ -210,10 +210,10 @@ def answered(
     status: int = HTTPStatus.OK,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Return an answer with a ``body`` that is here."""
-    said = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+    """Return an answer with ``body``."""
+    listed = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
     length = (b"content-length", b"%d" % len(body))
-    return Answer(status, [*said, length, (b"content-type", media.encode())], body)
+    return Answer(status, [*listed, length, (b"content-type", media.encode())], body)
 
 
 def as_json(
@@ -234,9 +234,9 @@ def as_error(
 
 
 class Page(Answer):
-    """What an ASGI application answers: responses of FastAPI and Starlette, such as pages and files.
+    """The answer of an ASGI application: responses of FastAPI and Starlette, such as pages and files.
 
-    Here alone ASGI is spoken.
+    Only this class uses ASGI.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -268,7 +268,7 @@ class Page(Answer):
 
 
 def scope_of(client: HttpClient) -> dict[str, Any]:
-    """Return what ASGI says of the request of ``client``."""
+    """Return the request of ``client`` as ASGI describes it."""
     head = client.head
     return {
         "type": "http",
@@ -290,7 +290,7 @@ def scope_of(client: HttpClient) -> dict[str, Any]:
 
 MEDIA_TYPE = "text/event-stream"
 _TYPE = f"{MEDIA_TYPE}; charset=utf-8"
-#: A line that means nothing, so that a connection with no client behind it any more is found.
+#: A comment line: sending it shows whether the client is still there.
 STILL_HERE = b":\n\n"
 
 
@@ -313,11 +313,11 @@ def event_stream(
 
     ``resources``: closed when they have ended, before the client sees the end.
     """
-    said = {
+    named = {
         "Cache-Control": "no-store",
         **(headers or {}),
         "Content-Type": _TYPE,
         "X-Accel-Buffering": "no",  # nginx would keep events until it has a page of them
     }
-    listed = [(name.lower().encode(), value.encode()) for name, value in said.items()]
+    listed = [(name.lower().encode(), value.encode()) for name, value in named.items()]
     return Answer(200, listed, parts=events, resources=resources)

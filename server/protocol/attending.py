@@ -18,7 +18,7 @@ _INTERNAL = "internal error; the log has the details"
 
 
 class Asking(Protocol):
-    """A request over HTTP, or a call over gRPC: all that most handlers know of it."""
+    """A request over HTTP or a call over gRPC, with as much of it as most handlers need."""
 
     @property
     def context(self) -> Context:
@@ -26,13 +26,13 @@ class Asking(Protocol):
 
 
 class Attended(Protocol):
-    """A request, as what carries it has it."""
+    """A request over HTTP or gRPC as ``attend`` needs it."""
 
-    #: What it is called in the log.
+    #: The word for it in the log.
     kind: str
-    #: Which key was presented, where keys are asked for.
+    #: The key that was presented, where keys are asked for.
     key: Key | None
-    #: Under which it is found in the log.
+    #: The id under which the log has it.
     identity: str
 
     @property
@@ -41,18 +41,18 @@ class Attended(Protocol):
 
     @property
     def admitted(self) -> Admitted | None:
-        """Who may ask it without a key of some role; None: nobody, as there is no such thing."""
+        """Which clients may ask it; None: there is no such route."""
 
     @property
     def is_probe(self) -> bool:
-        """Whether it is asked every few seconds by whoever watches, who is told how things are."""
+        """Whether it is a health check or a scrape, which comes every few seconds."""
 
     async def serve(self) -> None:
         """Answer it; raises FAILURES errors."""
 
     @property
     def is_begun(self) -> bool:
-        """Whether its answer is: too late for an error."""
+        """Whether its answer has begun: then it is too late to send an error."""
 
     async def refuse(self, why: Exception, said: str) -> None:
         """Answer that it failed, and ``why``."""
@@ -65,7 +65,7 @@ class Attended(Protocol):
 
     @property
     def outcome(self) -> str:
-        """What became of it: "well", "busy", or anything else."""
+        """How it ended: "well", "busy", or another word for a failure."""
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -73,7 +73,7 @@ class Attended(Protocol):
 
 
 async def attend(context: Context, asked: Attended) -> None:
-    """Have ``asked`` answered, whatever happens."""
+    """Answer ``asked``, with an error where that fails, and log it."""
     began, trace = time.perf_counter(), None
     asked.identity = identity(asked.headers)
     token = request_id.set(asked.identity)
@@ -96,7 +96,7 @@ async def attend(context: Context, asked: Attended) -> None:
     finally:
         if trace is not None:
             asked.end_trace(trace)
-        # What was answered well is counted, and a line takes as long as a tenth of a short request.
+        # Requests that were answered well are counted only: a line takes a tenth of a short request's time.
         if asked.outcome != "well" or context.settings.access_log == "all":
             _write(asked, time.perf_counter() - began)
         request_id.reset(token)

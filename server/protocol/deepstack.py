@@ -1,7 +1,7 @@
-"""What programs of cameras ask (Frigate, Home Assistant): the API of DeepStack and CodeProject.AI.
+"""The API of DeepStack and CodeProject.AI, for programs of cameras (Frigate, Home Assistant).
 
-A form has the picture, the least confidence and a key; ``:detect`` finds the boxes. Off unless the setting
-``deepstack`` is on.
+A form has the picture, the least confidence and a key; boxes are found as by ``:detect``. The setting
+``deepstack`` turns these routes on.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ _FIELDS = ("api_key", "min_confidence")
 
 
 class _Form(BaseModel):
-    """What a form says of the boxes that are told; None: as the model has it."""
+    """The field of a form that limits the boxes; None: the model's own limit holds."""
 
     min_confidence: Fraction = None
 
@@ -54,20 +54,20 @@ async def custom(asked: Asked, name: str, query: DetectQuery) -> Pieces:
 
 
 async def _begun(asked: Asked) -> SentPicture:
-    """Return what comes first, once a key was presented where keys are asked for.
+    """Return the beginning of the picture, once a key was presented where keys are asked for.
 
-    No more is read without one than what a request may send before it holds anything.
+    Without a key no more is read than the few bytes that a request may send before it holds memory.
 
     Raises:
-        UnknownKeyError: none was, neither in a header nor in the form.
+        UnknownKeyError: no valid key was presented, neither in a header nor in the form.
     """
     context = asked.context
     check_not_encoded(asked.headers)
     async with asked.exchange.within(context.settings.request_timeout):
         sent = await begin_picture(asked, _FIELDS)
     if context.access.wants_keys:
-        given = headers_named(b"authorization", asked.headers)
-        asked.key = context.access.key(given, sent.fields.get("api_key", ""))
+        authorization = headers_named(b"authorization", asked.headers)
+        asked.key = context.access.key(authorization, sent.fields.get("api_key", ""))
     return sent
 
 
@@ -75,20 +75,20 @@ async def _only_detector(asked: Asked) -> str:
     """Return the name of the one model that detects objects.
 
     Raises:
-        NotServingError: none does that answers. NotFoundError: there are several.
+        NotServingError: no model that answers detects objects. NotFoundError: several do.
     """
     repository = asked.context.repository
     names = {entry.model for entry in repository.entries() if entry.answers}
     packs = [(name, (await repository.described(name))[1]) for name in sorted(names)]
-    found = [name for name, pack in packs if pack.manifest.detection is not None]
-    if not found:
+    detectors = [name for name, pack in packs if pack.manifest.detection is not None]
+    if not detectors:
         raise NotServingError("no model that answers detects objects")
-    if len(found) > 1:
+    if len(detectors) > 1:
         raise NotFoundError(
-            f"{few(found)} detect objects: ask /v1/vision/custom/NAME, or name one in the setting "
+            f"{few(detectors)} detect objects: ask /v1/vision/custom/NAME, or name one in the setting "
             "deepstack_model"
         )
-    return found[0]
+    return detectors[0]
 
 
 async def _predicted(asked: Asked, name: str, query: DetectQuery, sent: SentPicture) -> Pieces:
@@ -96,15 +96,15 @@ async def _predicted(asked: Asked, name: str, query: DetectQuery, sent: SentPict
         limits, least = query.limits(), _least_confidence(sent)
         return limits if least is None else replace(limits, score=least)
 
-    def written(found: FoundObjects) -> Iterator[bytes]:
-        tail = {"duration": found.delay_ms / 1e3}
-        return box_pieces({"success": True}, "predictions", found.boxes, _prediction, tail)
+    def written(objects: FoundObjects) -> Iterator[bytes]:
+        tail = {"duration": objects.delay_ms / 1e3}
+        return box_pieces({"success": True}, "predictions", objects.boxes, _prediction, tail)
 
     return await find_objects(asked, name, wanted, written, begun=sent)
 
 
 def _least_confidence(sent: SentPicture) -> float | None:
-    """Return what the form asks for; None: nothing.
+    """Return the least confidence that the form asks for; None: it has none.
 
     Raises:
         InvalidRequestError: it is no number from 0 to 1.
@@ -116,6 +116,6 @@ def _least_confidence(sent: SentPicture) -> float | None:
 
 
 def _prediction(box: Box) -> dict[str, Any]:
-    """Return ``box`` as it is told: in whole pixels, which clients draw with."""
+    """Return ``box`` in whole pixels, with which these clients draw."""
     edges = zip(("x_min", "y_min", "x_max", "y_max"), map(round, box.edges), strict=True)
     return {"label": box.label, "confidence": box.score, **dict(edges)}

@@ -34,12 +34,12 @@ _log = logging.getLogger(__name__)
 
 CLIENT_CLOSED = 499
 
-#: What errors quote is cut by ``shown``; this is for what libraries say.
+#: Texts of libraries may be longer; quotes of what clients wrote are cut by ``shown`` already.
 LONGEST_MESSAGE = 600
-# What is known of sweeps is a guess, and a client that waits for an hour does not come back.
+# The estimate of sweeps may be wrong, and a client that is told to wait for hours does not come back.
 _LONGEST_WAIT_SECONDS = 3600
 
-# The most derived class that is listed decides.
+# The status of an error is that of its most derived class in this list.
 STATUSES: dict[type[Exception], int] = {
     InvalidRequestError: 400,
     InputError: 400,
@@ -68,7 +68,7 @@ STATUSES: dict[type[Exception], int] = {
     DeadlineError: 504,
 }
 
-# Not faults of this request: counted, and written when they begin, not again for every request.
+# States of the server, not faults of one request: the log has them once, when they begin.
 _STATES = (BusyError, NotServingError, UnsupportedError)
 
 _OUTCOMES = {
@@ -95,7 +95,7 @@ def outcome_of(exc: Exception) -> str:
 
 
 def told(exc: Exception, root: Path) -> str:
-    """Return what a client is told of ``exc``, one of FAILURES; log what is a fault of the server.
+    """Return the message of ``exc``, one of FAILURES, for a client; log it if the server is at fault.
 
     ``root``: as ``reason_of``.
     """
@@ -105,7 +105,7 @@ def told(exc: Exception, root: Path) -> str:
 
 
 def retry_after(seconds: float) -> int:
-    """Return ``seconds`` as a client is told them that may come again then: whole, within bounds."""
+    """Return ``seconds`` as the header Retry-After has them: whole, from 1 to an hour."""
     return min(max(math.ceil(seconds), 1), _LONGEST_WAIT_SECONDS)
 
 
@@ -115,7 +115,7 @@ def hints_of(exc: Exception) -> dict[str, str]:
         return {"WWW-Authenticate": exc.challenge}
     if isinstance(exc, ServiceError) and exc.retry_seconds is not None:
         return {"Retry-After": str(retry_after(exc.retry_seconds))}
-    # The rest of the body is not waited for.
+    # The rest of the body is not read, so the connection cannot be used again.
     close = {"Connection": "close"}
     if isinstance(exc, EncodedError):
         return {"Accept-Encoding": ", ".join(exc.taken), **close}

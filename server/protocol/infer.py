@@ -1,4 +1,4 @@
-"""Inference that gives tensors, of tensors or of a photograph; and such requests before they begin."""
+"""Inference that answers with tensors; deadlines and refusals of such requests before they begin."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ from server.requests.exchange import FREE_BYTES, Exchange
 from server.transport.http1 import Head
 from server.transport.intake import Arrived, Refused
 
-#: Raises where a request with this timeout in seconds (None: of its own it has none) is refused.
+#: Raises an error where a request with this timeout in seconds is refused; None: it has none of its own.
 Check = Callable[[float | None], None]
 
 
@@ -53,9 +53,9 @@ async def read_tensors(
 ) -> ModelRequest:
     """Return the infer request that the body of ``exchange`` is, to the model of ``manifest``.
 
-    What it needs is held from the moment on in which more has come than anybody may send: ``short_bytes``
-    where its JSON is short. ``check`` is asked when the JSON of a body has come before its raw tensors:
-    these need not come where it refuses.
+    The first few bytes of a body are read freely; before more is read, the request holds the memory that it
+    needs, ``short_bytes`` where its JSON is short. ``check`` is called when the JSON of a body has come and
+    raw tensors follow: where it raises, these are not read.
 
     Raises:
         InvalidRequestError: it is none. TooLargeError: it is over a limit. DisconnectedError: the client
@@ -74,7 +74,8 @@ async def read_tensors(
     is_checked = False
     while True:
         for number, block in enumerate(opened.blocks(part)):
-            if number:  # others have their turn: a small part may open to a thousand times as much
+            # Other tasks run in between: a small compressed part may open to a thousand times as much.
+            if number:
                 await asyncio.sleep(0)
             decoder.feed(block)
             if decoder.loose_bytes > LOOSE_BYTES:
@@ -91,10 +92,10 @@ async def read_tensors(
 
 
 def _needed_bytes(framing: Framing, short_bytes: int, is_here: bool) -> int:
-    """Return what the request holds while it is read; ``is_here``: its body has come before that.
+    """Return the memory that a request holds while it is read; ``is_here``: all of its body has come.
 
-    Raw tensors need their bytes once; JSON of any length, what its values are on their way. A short body
-    that is compressed may open to a long one.
+    Raw tensors need their bytes once. JSON of any length also needs memory for values on their way into
+    arrays. A short body that is compressed may open to a long one.
     """
     is_opened = framing.coding != "identity"
     is_short = framing.json_bytes is not None and framing.json_bytes <= FREE_BYTES
@@ -144,26 +145,27 @@ def kept_outputs(
 
 
 def _labels(output: str, manifest: Manifest) -> Sequence[str]:
-    found = manifest.classification
-    return found.labels if found is not None and found.output == output else ()
+    recipe = manifest.classification
+    return recipe.labels if recipe is not None and recipe.output == output else ()
 
 
-# Infer requests before they begin: by when they have to be answered, and what is refused unread.
+# Infer requests before they begin: their deadlines, and which of them are refused unread.
 
-# Only where there is not time enough for all does it matter whose parameter this is.
+# The search may find a parameter of an output instead, which does not matter: the deadline counts here only
+# under overload.
 _TIMEOUT = re.compile(rb'"timeout"\s*:\s*(\d{1,15})')
 _MICROSECONDS = 1_000_000
 
 
 class InferReception:
-    """Tells by when infer requests have to be answered, and refuses them, without parsing their bodies."""
+    """Finds the deadlines of infer requests, and refuses them, without parsing their bodies."""
 
     def __init__(self, context: Context, table: Table) -> None:
         self._context = context
         self._table = table
 
     def deadline(self, request: Arrived, is_free: bool) -> float | None:
-        """Return by when an infer request has to be answered, as far as is known; None for all others.
+        """Return the deadline of an infer request, as far as it is known; None for all other requests.
 
         Raises:
             BusyError: its model's line would refuse it.
@@ -181,7 +183,7 @@ class InferReception:
             if request.is_whole and not worker.idle:
                 worker.check_room(deadline - time.monotonic())
         except NotServingError:
-            return None  # the reader of the body says so
+            return None  # the handler reports this when it reads the body
         return deadline
 
     def refusal(self, request: Arrived, why: BusyError) -> Refused:
@@ -192,7 +194,10 @@ class InferReception:
             self._context.metrics.end(entry.model, entry.version, outcome, seconds)
         body = orjson.dumps({"error": str(why)})
         headers = [
-            (b"retry-after", b"%d" % retry_after(why.retry_seconds)),  # first, as handlers say it
+            (
+                b"retry-after",
+                b"%d" % retry_after(why.retry_seconds),
+            ),  # first, as in answers of handlers
             (b"content-length", b"%d" % len(body)),
             (b"content-type", b"application/json"),
             (b"x-request-id", identity(request.head.headers).encode()),
@@ -200,20 +205,20 @@ class InferReception:
         return Refused(status_of(why), headers, body)
 
     def _asked(self, head: Head) -> Entry | None:
-        """Return the entry of the model that an infer request asks; None: it is none, or none answers."""
-        found = self._table.find(head.path)
-        route = found and found.routes.get(head.method)
-        if found is None or route is None or route.answer is not infer:
+        """Return the entry of the model that an infer request asks; None: no entry, or no such request."""
+        match = self._table.find(head.path)
+        route = match and match.routes.get(head.method)
+        if match is None or route is None or route.answer is not infer:
             return None
         try:
-            return self._context.repository.models.find(**found.parts)
+            return self._context.repository.models.find(**match.parts)
         except NotFoundError:
-            return None  # the reader of the body says why
+            return None  # the handler reports this when it reads the body
 
 
 def _named(request: Arrived) -> float | None:
-    """Return the seconds that ``request`` has by its own parameters, where its body is short and here."""
+    """Return the timeout in seconds that the body of ``request`` has, if it is short and has come."""
     if not request.is_whole or len(request.body) > FREE_BYTES:
         return None
-    found = _TIMEOUT.search(request.body)
-    return None if found is None else int(found[1]) / _MICROSECONDS or None
+    match = _TIMEOUT.search(request.body)
+    return None if match is None else int(match[1]) / _MICROSECONDS or None

@@ -1,4 +1,4 @@
-"""What is said of the server and its models: health, metadata, configuration, statistics."""
+"""Answers about the server and its models: health, metadata, configuration, statistics."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ from server.repository.entry import Entry
 
 # Server metadata, health and metrics.
 
-#: In Triton's words, as far as it has them.
+#: Named as Triton names them, as far as it has them.
 EXTENSIONS = (
     "binary_tensor_data",
     "classification",
@@ -77,9 +77,8 @@ _LATEST = {"latest": {"num_versions": 1}}
 async def model_config(asked: Asking, name: str, version: str | None = None) -> dict[str, Any]:
     """The configuration of a model; dims are without the batch, where ``max_batch_size`` is one."""
     entry, pack = await asked.context.repository.described(name, version)
-    if (
-        entry.worker is None
-    ):  # it is away for a moment, and how many workers it will have is not known
+    # An evicted model is away for a moment; how many workers it will have is not known before it is back.
+    if entry.worker is None:
         raise NotServingError(f"model {shown(name)}: {entry.reason}")
     is_gpu = asked.context.settings.device == "cuda"
     return {
@@ -106,10 +105,10 @@ def data_type(dtype: str) -> str:
 def check_override(text: object, name: str) -> None:
     """Check that a configuration that comes with a load of ``name`` changes nothing.
 
-    A pack is what it was compiled to be: a configuration may say again what is so for every model.
+    A pack cannot be changed by a load, so a configuration may only repeat what holds for every model.
 
     Raises:
-        InvalidRequestError: it is none, or a field of it says something else.
+        InvalidRequestError: it is no configuration, or a field of it has another value.
     """
     try:
         document = json.loads(text) if isinstance(text, str) else None
@@ -228,19 +227,19 @@ async def model_statistics(asked: Asking, name: str, version: str | None = None)
 
 
 def _statistics_of(context: Context, entry: Entry, pack: Pack) -> dict[str, Any]:
-    held = entry.fitted.plan.total_bytes if entry.fitted is not None else 0
+    plan_bytes = entry.fitted.plan.total_bytes if entry.fitted is not None else 0
     return {
         "name": entry.model,
         "version": pack.version,
         **context.metrics.inferences.of(entry.model, pack.version).as_dict(),
-        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": held}],
+        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": plan_bytes}],
     }
 
 
-# What Triton's clients may ask that this server has none of: traces, log levels, shared memory.
+# Requests of Triton's clients about what this server does not have: traces, log levels, shared memory.
 #
-# States are told, since they are true: nothing is traced, no region is registered. Settings take no POST;
-# registering a region, which is always refused, is in no documentation.
+# The answers are true: nothing is traced, no region is registered. Settings cannot be changed, so they take
+# no POST. Registering a region is always refused, and is in no documentation.
 
 
 async def trace_settings(asked: Asking) -> dict[str, list[str]]:

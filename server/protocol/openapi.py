@@ -1,4 +1,4 @@
-"""What the table of routes tells: /openapi.json, /docs, and the table in docs/reference/http.md."""
+"""What is made of the table of routes: /openapi.json, /docs, and the table in docs/reference/http.md."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from server.protocol import schemas
 from server.protocol.answers import FILE_HEADERS, page_headers
 from server.protocol.routing import Asked, Content, Document, Route, Table
 
-# Whether it is asked for, the operator decides.
+# The operator decides whether a key is asked for.
 _KEYS = {"key": {"type": "http", "scheme": "bearer"}}
 
 _ERRORS = {
@@ -37,7 +37,7 @@ _ERRORS = {
 }
 _PART = re.compile(r"\{(\w+)\}")
 _PLACES = {"{name}": "NAME", "{version}": "V", "{region}": "REGION"}
-_WHO = {
+_ADMITTED = {
     "open": "everybody",
     "metrics": "key, or everybody",
     "form": "key, also in the form",
@@ -48,16 +48,16 @@ _WHO = {
 
 def document(app: FastAPI, table: Table) -> Document:
     """Return what /openapi.json says of ``app``, which answers by ``table``."""
-    found = get_openapi(
+    described = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=()
     )
     for route in table.routes:
         for path in route.paths if route.group else ():
-            operations = found["paths"].setdefault(path, {})
+            operations = described["paths"].setdefault(path, {})
             operations[route.method.lower()] = _operation(route, path)
-    found["components"] = {"schemas": _components(table), "securitySchemes": _KEYS}
-    found["security"] = [{}, {"key": []}]
-    return found
+    described["components"] = {"schemas": _components(table), "securitySchemes": _KEYS}
+    described["security"] = [{}, {"key": []}]
+    return described
 
 
 def requests_table(table: Table) -> str:
@@ -69,30 +69,30 @@ def requests_table(table: Table) -> str:
             query = "&".join(route.query.model_fields) if route.query else ""
             asked = f"{route.method} {path}{'?' if query else ''}{query}"
             said = cleandoc(route.answer.__doc__ or "").partition("\n")[0].replace("``", "`")
-            lines.append(f"| `{asked}` | {_WHO[route.who]} | {said} |")
+            lines.append(f"| `{asked}` | {_ADMITTED[route.admitted]} | {said} |")
     return "\n".join(lines) + "\n"
 
 
 def _operation(route: Route, path: str) -> Document:
     name, method = route.answer.__name__, route.method.lower()
-    found: Document = {
+    operation: Document = {
         "tags": [route.group],
         "summary": name.replace("_", " ").title(),
         "description": cleandoc(route.answer.__doc__ or ""),
         "operationId": re.sub(r"\W", "_", name + path) + "_" + method,
     }
     if parameters := [*_parameters(route, path), *route.headers]:
-        found["parameters"] = parameters
+        operation["parameters"] = parameters
     gives = {str(status): _answer(*contents) for status, contents in (route.gives or {}).items()}
-    errors = route.errors if route.who == "open" else (*route.errors, 401)
-    found["responses"] = {
+    errors = route.errors if route.admitted == "open" else (*route.errors, 401)
+    operation["responses"] = {
         **gives,
         **{str(status): _error(status, route.failed) for status in errors},
     }
     if route.takes:
         body = {"required": not route.may_be_empty, "content": _contents(*route.takes)}
-        found["requestBody"] = body
-    return found
+        operation["requestBody"] = body
+    return operation
 
 
 def _parameters(route: Route, path: str) -> Iterator[Document]:
@@ -111,15 +111,18 @@ def _answer(*contents: Content) -> Document:
 
 
 def _error(status: int, beside: Mapping[str, Any] | None) -> Document:
-    found = {"description": _ERRORS[status], "content": _contents(Content(_error_schema(beside)))}
+    described = {
+        "description": _ERRORS[status],
+        "content": _contents(Content(_error_schema(beside))),
+    }
     if status == 503:
         retry = {"description": "seconds, where waiting helps", "schema": {"type": "integer"}}
-        found["headers"] = {"Retry-After": retry}
-    return found
+        described["headers"] = {"Retry-After": retry}
+    return described
 
 
 def _error_schema(beside: Mapping[str, Any] | None) -> type[BaseModel] | Document:
-    """Return what an error is that says ``beside`` why."""
+    """Return the schema of an error that has the fields ``beside`` its message."""
     if not beside:
         return schemas.Error
     fields = {name: {"const": value} for name, value in beside.items()}
@@ -147,14 +150,17 @@ def _content(content: Content) -> Document:
 def _components(table: Table) -> Document:
     used: set[type[BaseModel]] = {schemas.Error, schemas.IndexEntry}
     for route in table.routes:
-        bodies = [*route.takes, *(each for found in (route.gives or {}).values() for each in found)]
+        bodies = [
+            *route.takes,
+            *(each for schemas_by_name in (route.gives or {}).values() for each in schemas_by_name),
+        ]
         used.update(body.schema for body in bodies if not isinstance(body.schema, dict))
     models = sorted(used, key=lambda model: model.__name__)
     _, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template=schemas.REFERENCE
     )
-    found: Document = definitions["$defs"]
-    return found
+    schemas_by_name: Document = definitions["$defs"]
+    return schemas_by_name
 
 
 # /docs: Swagger UI from an installed package, so that it works where no other host can be reached.

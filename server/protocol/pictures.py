@@ -1,6 +1,6 @@
-"""What all that take a photograph share: it comes in, a tensor goes to the model.
+"""Requests with a photograph: it comes in, and a tensor goes to the model.
 
-It is all of a body, or the one file of a form, and lies in memory.
+The photograph is all of a body, or the one file of a form, and lies in memory.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from server.protocol.serving import Inference
 from server.requests.pictures import OpenedPicture, PictureLimits
 from server.requests.uninterrupted import to_its_end
 
-# What fields of a form say is short, and no reservation counts it.
+# Fields of a form are limited to so much, since no reservation counts them.
 _FIELD_BYTES = 256
 
 P = TypeVarTuple("P")
@@ -47,7 +47,7 @@ class Picture:
 
 
 async def begin_picture(asked: Asked, wanted: Collection[str] = ()) -> "SentPicture":
-    """Return what comes of the picture before its reader holds anything; ``wanted``: as of SentPicture.
+    """Return the beginning of a picture, before the request holds memory; ``wanted``: as of SentPicture.
 
     Raises:
         As ``read_picture``.
@@ -64,12 +64,13 @@ async def read_picture(
     fault: str | None = None,
     begun: "SentPicture | None" = None,
 ) -> Picture:
-    """Return what the image that is sent is to ``model``.
+    """Return the image of the request as input of ``model``.
 
-    It holds what it will take, body, pixels and tensor, before more has come of it than anybody may send.
+    Only the first few bytes are read freely; before more is read, the request holds the memory for body,
+    pixels and tensor.
 
-    ``verb``: what will be made of it. ``fault`` says why there is no such answer of this model; None: there
-    is. ``begun``: what has come of it already.
+    ``verb``: the kind of answer. ``fault``: why the model cannot give that answer; None: it can. ``begun``:
+    what has come of the image already.
 
     Raises:
         InvalidRequestError: there is a ``fault``, or the body is not a picture.
@@ -86,7 +87,7 @@ async def read_picture(
             or f"model {model.name!r} does not take images: it was compiled without --preprocess"
         )
     exchange.may_be_hastened = True
-    await exchange.patience.arm()  # threads are waited for
+    await exchange.patience.arm()  # decoding waits for threads
     sent = begun or await begin_picture(asked)
     opened = await _received(asked, sent, partial(photograph_bytes, manifest, recipe, verb))
     await exchange.hold(opened.needed_bytes)
@@ -101,10 +102,11 @@ async def read_picture(
 async def _received(
     asked: Asked, sent: "SentPicture", needed: Callable[[int, Size, int], int]
 ) -> OpenedPicture:
-    """Return the picture that has come; ``needed``: what one of so many bytes, this size and pixels takes.
+    """Return the picture when all of it has come.
 
-    What that is, its header says, mostly in its first bytes, and how long the body is, that of the request.
-    As long as either is unknown it holds all that one request may have, and gives back the rest then.
+    ``needed``: the memory for a picture of so many bytes, this size and bytes a pixel. The size is mostly
+    in the picture's first bytes, the length of the body in the request's header. As long as either is
+    unknown, the request holds all that one may have; then it gives back the rest.
     """
     exchange = asked.exchange
     most = exchange.lease.memory.room_bytes
@@ -129,21 +131,24 @@ async def _received(
 
 
 async def _aside(work: Callable[[*P], T], *args: *P) -> T:
-    """Return what ``work`` does on a thread; to its end, or what it takes would count as free."""
+    """Return what ``work`` returns on a thread.
+
+    A request that is cancelled still waits for the end: until then the work uses memory that it holds.
+    """
     return await to_its_end(asyncio.get_running_loop().run_in_executor(None, work, *args))
 
 
 def _made(
     context: Context, recipe: Preprocess, opened: OpenedPicture
 ) -> tuple[PictureTensor, Size]:
-    """Return what the picture is to a network, and its size; blocks; raises as decode."""
+    """Return the picture as a network's input, and its size; blocks; raises as decode."""
     try:
         photograph = opened.decode()
         tensor, size = recipe.tensor(photograph.image), photograph.size
         del photograph
         return tensor, size
     finally:
-        context.trimming.look()  # the pixels are gone by now
+        context.trimming.look()  # here, since the pixels have just been freed
 
 
 class SentPicture:
@@ -156,7 +161,7 @@ class SentPicture:
     """
 
     def __init__(self, content_type: str, wanted: Collection[str] = ()) -> None:
-        #: What has come of it, at any position; what is added goes to its end.
+        #: The bytes that have come. Its position may be anywhere; new bytes go to its end.
         self.file = BytesIO()
         is_form = content_type.lower().startswith("multipart/form-data")
         self._form = _Form(self.file, wanted) if is_form else None
@@ -164,15 +169,15 @@ class SentPicture:
 
     @property
     def fields(self) -> dict[str, str]:
-        """What has come of the fields that are wanted; of one that is there twice, the last."""
-        kept = {} if self._form is None else self._form.fields
-        return {name: value.decode("utf-8", "replace") for name, value in kept.items()}
+        """The wanted fields as far as they have come; of a field that is there twice, the last."""
+        fields = {} if self._form is None else self._form.fields
+        return {name: value.decode("utf-8", "replace") for name, value in fields.items()}
 
     def add(self, part: bytes) -> None:
         """Take the next ``part`` of the body.
 
         Raises:
-            InvalidRequestError: no form begins like this, or a field is longer than any is.
+            InvalidRequestError: the body is no form, or a field is too long.
         """
         self.file.seek(0, SEEK_END)
         if self._parser is None:
@@ -184,7 +189,7 @@ class SentPicture:
             raise _no_form("Invalid multipart data.") from exc
 
     def finish(self) -> BytesIO:
-        """Return it: the body has ended.
+        """Return the picture: the body has ended.
 
         Raises:
             InvalidRequestError: it is empty, or a form without a file.
@@ -226,7 +231,7 @@ def _no_form(why: str) -> InvalidRequestError:
 
 
 class _Form:
-    """What the parts of a form are: one is the ``file``, others ``fields`` that are wanted."""
+    """Takes the parts of a form: writes one to ``file``, and keeps the ``wanted`` others as ``fields``."""
 
     def __init__(self, file: BytesIO, wanted: Collection[str]) -> None:
         self._file = file
@@ -249,7 +254,7 @@ class _Form:
         self._name, self._value = b"", b""
 
     def begin(self) -> None:
-        """A part begins: what it is was said by now.
+        """Begin a part, whose headers have come.
 
         Raises:
             InvalidRequestError: it has no name, or is a second file.

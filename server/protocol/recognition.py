@@ -81,7 +81,7 @@ def _classify_fault(name: str, manifest: Manifest) -> str | None:
 
 # Detection of objects: photograph in, labelled boxes out.
 
-# How many are written at once, within a millisecond or so.
+# So many boxes are written at once, which takes about a millisecond.
 _BOXES_A_PIECE = 256
 
 Fraction = Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -96,7 +96,7 @@ class DetectQuery(BaseModel):
     clip: bool = True
 
     def limits(self) -> BoxLimits:
-        """Return them as they are looked for."""
+        """Return the limits for the search."""
         return BoxLimits(self.score_threshold, self.iou_threshold, self.max_detections, self.clip)
 
 
@@ -116,14 +116,14 @@ async def detect(asked: Asked, name: str, query: DetectQuery, version: str | Non
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
     """
 
-    def written(found: FoundObjects) -> Iterator[bytes]:
+    def written(objects: FoundObjects) -> Iterator[bytes]:
         head = {
             "model_name": name,
-            "model_version": found.model_version,
-            "image": {"width": found.size[0], "height": found.size[1]},
+            "model_version": objects.model_version,
+            "image": {"width": objects.size[0], "height": objects.size[1]},
         }
-        tail = {"delay_ms": found.delay_ms}
-        return box_pieces(head, "detections", found.boxes, Box.as_dict, tail)
+        tail = {"delay_ms": objects.delay_ms}
+        return box_pieces(head, "detections", objects.boxes, Box.as_dict, tail)
 
     return await find_objects(asked, name, query.limits, written, version)
 
@@ -136,9 +136,10 @@ async def find_objects(
     version: str | None = None,
     begun: SentPicture | None = None,
 ) -> Pieces:
-    """Return the objects in the picture that is sent as they are ``written``.
+    """Return the objects in the picture of the request, in the form in which ``written`` writes them.
 
-    ``wanted``: which, asked when the picture has come; ``begun``: what has come of it already.
+    ``wanted``: called for the limits of boxes when the picture has come; ``begun``: what has come of the
+    picture already.
     """
     exchange = asked.exchange
     async with Inference(asked.context, exchange, name, version) as model:
@@ -148,14 +149,16 @@ async def find_objects(
         limits, recipes = wanted(), _recipes(model.manifest)
 
         def keep(outputs: Arrays) -> Kept[Candidates]:
-            found = seen(outputs, *recipes, limits, boxes_room(exchange.lease.memory.room_bytes))
-            return Kept(found, boxes_bytes(found))
+            candidates = seen(
+                outputs, *recipes, limits, boxes_room(exchange.lease.memory.room_bytes)
+            )
+            return Kept(candidates, boxes_bytes(candidates))
 
         candidates = await model.compute(picture, keep)
-        # Thousands of boxes, compared with each other, would hold up every other request of the event loop.
+        # On a thread: comparing thousands of boxes with each other would hold up the event loop.
         boxes = await asyncio.to_thread(boxes_among, candidates, *recipes, picture.size, limits)
-        found = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
-        return Pieces(lambda: written(found))
+        objects = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
+        return Pieces(lambda: written(objects))
 
 
 def _detect_fault(name: str, manifest: Manifest) -> str | None:
@@ -195,7 +198,7 @@ def _box_json(fields: dict[str, Any]) -> str:
 
 # Segmentation of an image: photograph in, a mask out, which class each of its pixels is.
 
-#: What a mask as a picture is.
+#: The media type of a mask as a picture.
 PNG = "image/png"
 _SMALL_PIXELS = 1 << 16
 
@@ -265,7 +268,7 @@ def _mask(manifest: Manifest, classes: Bytes, picture: Picture, query: SegmentQu
 
 
 def _few(mask: Mask, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield ``pieces``, those of a small mask as one, which is made within a few milliseconds."""
+    """Yield ``pieces``; those of a small mask as one, since they take only a few milliseconds."""
     if mask.size[0] * mask.size[1] > _SMALL_PIXELS:
         yield from pieces
     else:
@@ -279,7 +282,7 @@ def _mask_pieces(head: dict[str, Any], mask: Mask, tail: dict[str, Any]) -> Iter
     text = f'{_mask_json(head)[:-1]},"mask":{{"width":{width},"height":{height},"runs":['
     comma = ""
     for some in runs(mask, counted):
-        if not some:  # others have their turn all the same
+        if not some:  # an empty piece lets other tasks run
             yield b""
             continue
         yield (text + comma + ",".join(map(str, some))).encode()

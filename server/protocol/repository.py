@@ -1,4 +1,4 @@
-"""The model repository: what there is, load and unload while serving, and models that are sent as files."""
+"""The model repository: its models, load and unload while serving, and models that are sent as files."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +29,7 @@ _MOST_BYTES = 64 << 10
 
 
 async def _read_object(asked: Asked) -> dict[str, Any]:
-    """Return the body of what is ``asked`` as a JSON object; an empty body is an empty one.
+    """Return the body of the request as a JSON object; an empty body is an empty object.
 
     Raises:
         InvalidRequestError: it is none. TooLargeError: it is over 64 KiB. DisconnectedError: the client
@@ -55,18 +55,18 @@ async def _read_object(asked: Asked) -> dict[str, Any]:
 
 
 async def _read_parameters(asked: Asked) -> dict[str, Any]:
-    """Return the ``parameters`` of the body of what is ``asked``; raises as ``_read_object``."""
-    found = (await _read_object(asked)).get("parameters", {})
-    if not isinstance(found, dict):
+    """Return the ``parameters`` in the body of the request; raises as ``_read_object``."""
+    parameters = (await _read_object(asked)).get("parameters", {})
+    if not isinstance(parameters, dict):
         raise InvalidRequestError("parameters: not a JSON object")
-    return found
+    return parameters
 
 
 def _flag(holder: Mapping[str, Any], name: str) -> bool:
     """Return the boolean ``name`` of ``holder``; False where there is none.
 
     Raises:
-        InvalidRequestError: it is none.
+        InvalidRequestError: it is no boolean.
     """
     value = holder.get(name, False)
     if not isinstance(value, bool):
@@ -74,7 +74,7 @@ def _flag(holder: Mapping[str, Any], name: str) -> bool:
     return value
 
 
-# The model repository extension: what there is, load and unload while serving.
+# The model repository extension: list models, load and unload them while serving.
 
 
 async def index(asked: Asked) -> list[dict[str, Any]]:
@@ -101,8 +101,8 @@ async def states(context: Context, only_ready: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _by_name_and_version(found: tuple[str, Entry | None]) -> tuple[str, int]:
-    name, entry = found
+def _by_name_and_version(named: tuple[str, Entry | None]) -> tuple[str, int]:
+    name, entry = named
     version = entry.version if entry else None
     return name, int(version) if version and version.isdecimal() else 0
 
@@ -164,10 +164,10 @@ async def replan(asked: Asked, name: str) -> dict[str, Any]:
     """Serve a loaded model in less memory, or in more again; its requests wait in line meanwhile."""
     wanted = Replan.of(await _read_object(asked))
     entries = await asked.context.repository.replan(name, wanted.memory_bytes)
-    taken: Counter[str] = Counter()
+    memory: Counter[str] = Counter()
     for entry in entries:
-        taken.update(entry.fitted.plan.memory if entry.fitted else {})
-    return {"name": name, "state": entries[-1].state, "memory_bytes": dict(taken) or None}
+        memory.update(entry.fitted.plan.memory if entry.fitted else {})
+    return {"name": name, "state": entries[-1].state, "memory_bytes": dict(memory) or None}
 
 
 async def unload(asked: Asked, name: str) -> dict[str, Any]:
@@ -199,7 +199,7 @@ async def upload(asked: Asked, name: str, query: UploadQuery) -> Answer | dict[s
     """Take the ONNX file that the body is, compile it, and serve it as the next version of the model.
 
     ``shape``: NAME=1,3,224,224, of an input whose file leaves it open; for several inputs repeated.
-    Who accepts ``text/event-stream`` is told of each step; others are answered at the end.
+    A client that accepts ``text/event-stream`` is told of each step; others are answered at the end.
     """
     context, exchange = asked.context, asked.exchange
     if (asked.header("content-type") or "").startswith("multipart/"):
@@ -220,7 +220,7 @@ def _shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of inputs by name.
 
     Raises:
-        InvalidRequestError: one is none.
+        InvalidRequestError: a text is no shape.
     """
     try:
         return parse_shapes(texts)
@@ -229,7 +229,7 @@ def _shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
-    """Yield the body part by part; a part holds memory of requests, the file none."""
+    """Yield the body part by part; request memory is held for one part, since the file goes to disk."""
     yield await exchange.beginning()
     while not exchange.is_read:
         await exchange.hold(_PART_BYTES)
@@ -237,7 +237,7 @@ async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
 
 
 async def _placed(taken: Upload) -> PlacedVersion:
-    """Return what became of ``taken``."""
+    """Finish ``taken`` and return the version that it became."""
     async with aclosing(taken.make()) as steps:
         async for said in steps:
             if isinstance(said, PlacedVersion):

@@ -1,7 +1,7 @@
-"""The one way of requests: a table says which function answers a path and a method, and who may ask.
+"""How HTTP requests find their handlers: a table has the function for a path and a method, and its keys.
 
-Handlers take what is asked and the parts of the path by name, and return an answer or what becomes JSON.
-FastAPI's router sees no request: it takes as long as a small network.
+Handlers take the request and the parts of its path by name, and return an answer, or an object that becomes
+JSON. FastAPI's router is not used, since it takes as long as a small network.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
 from server.requests.exchange import Exchange, Kind, headers_named
 
 Document = dict[str, Any]
-Who = Admitted | Literal["admin"]
+Admission = Admitted | Literal["admin"]
 
-# Of the paths of requests that came last it is known what they ask; clients may send any.
+# The routes of so many paths are remembered; the number has a limit since clients may send any path.
 _KNOWN_PATHS = 64
 _PART = re.compile(r"\{(\w+)\}")
 _OPTION = re.compile(r"\[(.*)\]")
@@ -40,9 +40,9 @@ _PROBES = re.compile(r"/metrics|/v2/health/(live|ready)|/v2/models/[^/]+(/versio
 
 @dataclass(frozen=True)
 class Content:
-    """A body of one media type; ``schema``: a model, or as JSON Schema has it.
+    """A body of one media type; ``schema``: a model, or a JSON Schema.
 
-    ``example``: of a body that any model takes, where there is one; a test sends it.
+    ``example``: a body that is right for every model, where there is one; a test sends it.
     """
 
     schema: type[BaseModel] | Document
@@ -52,13 +52,13 @@ class Content:
 
 @dataclass(frozen=True)
 class Route:
-    """What answers ``method`` of ``path``, and what is told of it.
+    """The handler of ``method`` and ``path``, and its documentation.
 
-    ``path``: parts in braces are handed to ``answer`` by name, what is in brackets may be left out.
-    ``who``: may ask. ``query``: handed to ``answer`` where it is not None. ``takes``: bodies, where
-    ``may_be_empty`` none as well. ``gives``: bodies by status. ``errors``: statuses of others. ``headers``:
-    that are read. ``group``: where it is documented; empty: nowhere. ``body``: what it is to limits.
-    ``failed``: what an error says beside why.
+    ``path``: parts in braces are handed to ``answer`` by name; the part in brackets may be left out.
+    ``admitted``: which requests may ask. ``query``: handed to ``answer`` where it is not None. ``takes``:
+    possible bodies of requests; with ``may_be_empty`` also none. ``gives``: bodies of answers by status.
+    ``errors``: other statuses. ``headers``: those that are read. ``group``: where it is documented; empty:
+    nowhere. ``body``: which limit the body has. ``failed``: fields of an error beside its message.
     """
 
     method: str
@@ -67,7 +67,7 @@ class Route:
     group: str = ""
     gives: Mapping[int, Sequence[Content]] | None = None
     errors: tuple[int, ...] = ()
-    who: Who = "infer"
+    admitted: Admission = "infer"
     query: type[BaseModel] | None = None
     takes: tuple[Content, ...] = ()
     may_be_empty: bool = False
@@ -85,10 +85,10 @@ class Route:
 
 
 class FoundRoute(NamedTuple):
-    """What answers a path, by method, and its parts by name; ``path``: with these in braces.
+    """The routes of a path by method, and its parts by name; ``path``: the path with braces for the parts.
 
-    ``admitted``: who may ask for one of these without a key of some role. ``is_probe``: whether it is asked
-    every few seconds by what watches the server.
+    ``admitted``: which requests may ask, apart from the role that a handler may need. ``is_probe``: whether
+    it is a health check or a scrape, which comes every few seconds.
     """
 
     path: str
@@ -99,12 +99,12 @@ class FoundRoute(NamedTuple):
 
     @property
     def failed(self) -> Mapping[str, Any] | None:
-        """What an error says beside why."""
+        """The fields of an error beside its message."""
         return next(iter(self.routes.values())).failed
 
 
 class Table:
-    """Finds routes; what has an action behind a part of the path comes before what ends with it."""
+    """Finds routes. NAME:ACTION comes before NAME, which would match as well."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = routes
@@ -114,14 +114,16 @@ class Table:
                 by_path.setdefault(path, {})[route.method] = route
                 if route.method == "GET":
                     by_path[path]["HEAD"] = route
-        self._plain = {path: found for path, found in by_path.items() if "{" not in path}
+        self._plain = {
+            path: routes_of_path for path, routes_of_path in by_path.items() if "{" not in path
+        }
         ordered = sorted(by_path.keys() - self._plain, key=lambda path: "}:" not in path)
         self._patterns = [(_pattern(path), path, by_path[path]) for path in ordered]
         self._actions = sorted({path.rpartition("}:")[2] for path in ordered if "}:" in path})
         self.find = lru_cache(_KNOWN_PATHS)(self._find)
 
     def _find(self, path: str) -> FoundRoute | None:
-        """Return what answers ``path``; None: it is none of this server."""
+        """Return the routes of ``path``; None: the server has no such path."""
         if path in self._plain:
             return _found(path, path, self._plain[path], {})
         for pattern, template, routes in self._patterns:
@@ -130,14 +132,14 @@ class Table:
         return None
 
     def refused(self, client: HttpClient) -> Answer:
-        """Return the answer to what no route answers: a redirection, a 404, or a 405 with all methods.
+        """Return the answer to a request without a route: a redirection, a 404, or a 405 with all methods.
 
-        A path that ends in NAME:ACTION would be that of a model called so: where no GET is asked of it the
-        action is meant, and a 404 names those that there are.
+        NAME:ACTION with an unknown action matches the path of a model of that name. Except for a GET the
+        client means an action, so a 404 names the actions that there are.
         """
         method, path = client.head.method, client.head.path
-        found = self.find(path)
-        if found is None:
+        match = self.find(path)
+        if match is None:
             if path.endswith("/") and self.find(path.rstrip("/")):
                 there = URL(scope={**scope_of(client), "path": path.rstrip("/")})
                 return Page(RedirectResponse(str(there)))
@@ -150,24 +152,27 @@ class Table:
                 f"Not Found: {shown(place)} has no action {shown(action)}; there are {there_are}",
                 404,
             )
-        taken = ", ".join(sorted(found.routes))
-        said = f"Method Not Allowed: {shown(path)} takes {taken}"
-        return as_error(said, 405, {"Allow": taken}, found.failed)
+        methods = ", ".join(sorted(match.routes))
+        message = f"Method Not Allowed: {shown(path)} takes {methods}"
+        return as_error(message, 405, {"Allow": methods}, match.failed)
 
     def _actions_of(self, place: str) -> Iterator[str]:
-        """Yield what may stand behind ``place`` and a colon; nothing where it is no path."""
+        """Yield the actions that may follow ``place`` and a colon; nothing where it is no path."""
         for action in self._actions:
-            found = self.find(f"{place}:{action}")
-            if found is not None and found.path.endswith(f"}}:{action}"):
+            match = self.find(f"{place}:{action}")
+            if match is not None and match.path.endswith(f"}}:{action}"):
                 yield action
 
 
 def _found(
     path: str, template: str, routes: Mapping[str, Route], parts: Mapping[str, str]
 ) -> FoundRoute:
-    who = next(iter(routes.values())).who
+    admission = next(iter(routes.values())).admitted
+    admitted: Admitted = (
+        "infer" if admission == "admin" else admission
+    )  # the handler checks the role
     is_probe = _PROBES.fullmatch(path) is not None
-    return FoundRoute(template, routes, parts, "infer" if who == "admin" else who, is_probe)
+    return FoundRoute(template, routes, parts, admitted, is_probe)
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -178,7 +183,7 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 
 class Asked:
-    """A request over HTTP to ``app``, as what answers it sees it; ``table`` says which function does."""
+    """A request over HTTP to ``app``, as its handler, which ``table`` names, sees it."""
 
     kind = "request"
     identity = ""
@@ -190,10 +195,10 @@ class Asked:
         self.app, self.context, self.client = app, context, client
         self.headers = client.head.headers
         self._table = table
-        self._found = found = table.find(client.head.path)
-        #: Who may ask it without a key of some role; None: nobody, as there is no such thing.
-        self.admitted = found and found.admitted
-        self.is_probe = found is not None and found.is_probe
+        self._found = match = table.find(client.head.path)
+        #: Which requests are admitted; None: there is no such route.
+        self.admitted = match and match.admitted
+        self.is_probe = match is not None and match.is_probe
         # What nginx calls a client that closed the connection before an answer.
         self._status = CLIENT_CLOSED
 
@@ -205,7 +210,7 @@ class Asked:
     def caller(self) -> Caller:
         """Where the request comes from."""
         peer, server = self.client.client, self.client.server
-        # A client that has reset its connection has no address any more: that is no Unix socket.
+        # No address alone does not mean a Unix socket: a client that reset its connection has none either.
         is_unix = server is not None and server[1] is None
         address = peer[0] if peer else None if is_unix else ""
         return Caller.of(self.headers, address, self.client.scheme)
@@ -214,22 +219,22 @@ class Asked:
 
     async def serve(self) -> None:
         """Answer it; raises FAILURES errors, as long as its answer has not begun."""
-        context, head, found = self.context, self.client.head, self._found
-        route = found and found.routes.get(head.method)
+        context, head, match = self.context, self.client.head, self._found
+        route = match and match.routes.get(head.method)
         kind = "body" if route is None else route.body
         with context.exchanges.exchange(self.client, kind) as self.exchange:
             try:
                 self.exchange.check_length()
                 if head.method == "POST":
-                    context.check_begun()  # as long as the start has not said what requests may hold
+                    context.check_begun()  # earlier in the start it is not known how much requests may hold
                 answer: Any
-                if found is None or route is None:
+                if match is None or route is None:
                     answer = self._table.refused(self.client)
                 else:
-                    if route.who == "admin":
+                    if route.admitted == "admin":
                         check_may_change(context, self.key, self.caller)
                     asked = {"query": read_query(route.query, head.query)} if route.query else {}
-                    answer = await route.answer(self, **found.parts, **asked)
+                    answer = await route.answer(self, **match.parts, **asked)
                 await self._send(answer)
             except asyncio.CancelledError:
                 # The server ends, and has waited as long as it may.
@@ -238,7 +243,7 @@ class Asked:
                 raise
 
     async def _send(self, what: Any) -> None:
-        """Send what a handler has returned: one of our answers, Starlette's, or what becomes JSON."""
+        """Send what a handler has returned: an Answer, a response of Starlette, or an object for JSON."""
         answer: Answer
         match what:
             case Answer():
@@ -249,7 +254,7 @@ class Asked:
                 answer = as_json(what)
         self._status = answer.status
         await answer.send(self.exchange, self.client, self.identity)
-        self._status = answer.status  # of a page it is known by now
+        self._status = answer.status  # a Page knows its status only after it was sent
 
     @property
     def is_begun(self) -> bool:
@@ -288,21 +293,24 @@ class Asked:
 def answering(
     app: FastAPI, context: Context, table: Table
 ) -> Callable[[HttpClient], Awaitable[None]]:
-    """Return what answers requests of ``app`` by its ``table``."""
+    """Return the function that answers requests of ``app`` by its ``table``."""
     return lambda client: attend(context, Asked(app, context, table, client))
 
 
 def read_query(kind: type[BaseModel], text: bytes) -> BaseModel:
-    """Return what the query ``text`` says; of what is given twice, the last counts where it is no list.
+    """Return the query ``text`` parsed; of a field that is given twice, the last counts if it is no list.
 
     Raises:
-        InvalidRequestError: it is none of this ``kind``.
+        InvalidRequestError: it is not of this ``kind``.
     """
-    given = parse_qs(text.decode("latin-1"), keep_blank_values=True) if text else {}
+    values_by_name = parse_qs(text.decode("latin-1"), keep_blank_values=True) if text else {}
     lists = {name for name, field in kind.model_fields.items() if field.annotation == list[str]}
     try:
         return kind.model_validate(
-            {name: values if name in lists else values[-1] for name, values in given.items()}
+            {
+                name: values if name in lists else values[-1]
+                for name, values in values_by_name.items()
+            }
         )
     except ValidationError as exc:
         first = exc.errors()[0]

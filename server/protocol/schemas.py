@@ -1,7 +1,7 @@
-"""What requests and answers look like, for /openapi.json: the Open Inference Protocol, version 2, and ours.
+"""Schemas of requests and answers for /openapi.json: of the Open Inference Protocol, version 2, and ours.
 
-Nothing is parsed or checked by these: they say in one place what the handlers and ``errors`` take and give.
-A test holds answers of a running server against them. An infer request is described by what checks it.
+They are documentation: nothing is parsed or checked by them, but a test compares answers of a running
+server with them. Only an infer request is described by the class that also checks it.
 """
 
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ REFERENCE = "#/components/schemas/{model}"
 
 
 def reference(schema: type[BaseModel]) -> dict[str, str]:
-    """Return what stands for ``schema`` where it is used."""
+    """Return the reference to ``schema`` that stands where it is used."""
     return {"$ref": REFERENCE.format(model=schema.__name__)}
 
 
@@ -250,7 +250,7 @@ class Placed(Schema):
     warnings: list[str]
 
 
-# What requests and answers of the protocol's extensions look like, for /openapi.json; Triton's fields.
+# Schemas of the protocol's extensions, with Triton's fields.
 
 
 class ConfigTensor(Schema):

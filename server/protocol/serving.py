@@ -1,4 +1,4 @@
-"""What infer, classify and detect share: a request to a model, from finding it to its answer."""
+"""A request to a model, from finding the model to the answer: what infer, classify and detect share."""
 
 import time
 from collections.abc import Callable
@@ -33,11 +33,11 @@ class Question(Protocol):
 
     @property
     def timeout_seconds(self) -> float | None:
-        """Within which the client wants the answer; None: as the server has it."""
+        """Within so many seconds the client wants the answer; None: the server's own limit holds."""
 
     @property
     def decoding_seconds(self) -> float:
-        """What it took to make the inputs of what came."""
+        """How long making the inputs of the body took."""
 
     @property
     def priority(self) -> int:
@@ -45,7 +45,7 @@ class Question(Protocol):
 
 
 class Kept(NamedTuple, Generic[A]):
-    """What a request keeps of the outputs, and what that takes; ``is_raw``: it is sent as it is."""
+    """What a request keeps of the outputs, and the bytes of that; ``is_raw``: they are sent as they are."""
 
     what: A
     n_bytes: int
@@ -58,11 +58,12 @@ def array_bytes(array: NDArray[Any]) -> int:
 
 
 class Inference:
-    """A request of the client of ``exchange`` to model ``name``; inside, what becomes of it is counted.
+    """A request of the client of ``exchange`` to model ``name``; its outcome is counted.
 
-    Reading and computing may each take the time limit; a time that the client names, or the model has,
-    counts from the first byte of the request. The model does not go inside. An evicted one comes back, for
-    which another goes, once a request to it was read and found right: ``pack`` is on disk until then.
+    Use it as a context: the model stays loaded inside. Reading and computing may each take the time limit;
+    a timeout of the client or of the model counts from the first byte of the request. An evicted model is
+    loaded again, which evicts another, only after the request was read and found right; ``pack`` is the one
+    on disk until then.
     """
 
     use: Use
@@ -113,10 +114,10 @@ class Inference:
         return 0.0 if self._answer is None else self._answer.statistics.delay_seconds * 1e3
 
     def reading(self, *, names_timeout: bool = False) -> AbstractAsyncContextManager[None]:
-        """Limit the time in which the request is read inside; it has no place in line before.
+        """Return a context in which the request is read, within a limit of time.
 
-        A refusal costs least before the body is read. ``names_timeout``: it may have a timeout of its own,
-        which nobody knows before.
+        The request has no place in line yet, but is refused if there is none: that costs least before its
+        body is read. ``names_timeout``: the body may have a timeout, which is unknown before it is read.
 
         Raises:
             BusyError: the line is full, of the model or for memory. LateError: no answer would come in
@@ -126,41 +127,43 @@ class Inference:
             named = names_timeout or self.use.timeout_seconds is None
             self.use.worker.check_room(None if named else self._left())
         self.exchange.check_room()
-        # An answer that would be late is not waited for, with a body or without memory.
+        # A request whose answer would be late does not wait any longer for its body or for memory.
         return self.exchange.within(self._limit if names_timeout else self._left())
 
     def check(self, timeout_seconds: float | None) -> None:
-        """Check that a request with this timeout would be let in, before all of it has come.
+        """Check, before all of the request has come, that it would be let in with this timeout.
 
         Raises:
             As ``reading``.
         """
-        left = self._left(timeout_seconds)
+        seconds_left = self._left(timeout_seconds)
         if self.use.worker is not None:
-            self.use.worker.check_room(left)
+            self.use.worker.check_room(seconds_left)
 
     async def compute(self, question: Question, keep: Callable[[Arrays], Kept[A]]) -> A:
-        """Return what ``keep`` takes of the outputs, while nobody else may use the model.
+        """Return what ``keep`` takes of the outputs, before the next sweep overwrites them.
 
         Raises:
-            DisconnectedError: the client went away; its work was cancelled, no one else's.
+            DisconnectedError: the client went away; the work for it alone was cancelled.
             LateError: no answer could come in time. Otherwise as Repository.use, Worker.answer, ``keep``.
         """
         if self.use.worker is None:
             await self._bring_back(question)
-        worker, left = self.use.worker, self._left(question.timeout_seconds)
+        worker, seconds_left = self.use.worker, self._left(question.timeout_seconds)
         assert worker is not None
 
-        def take(outputs: Arrays) -> "Kept[A]":  # unquoted it would be looked up every time
+        def take(
+            outputs: Arrays,
+        ) -> "Kept[A]":  # in quotes, which saves its evaluation at every call
             question.inputs.clear()
             return keep(outputs)
 
         try:
             answer = await worker.answer(
-                question.inputs, left, take, question.priority, self.exchange
+                question.inputs, seconds_left, take, question.priority, self.exchange
             )
         except DeadlineError as exc:
-            # Who asked knows the time that it named, not what was left of it.
+            # The client knows the timeout that it gave, not what was left of it here.
             named = question.timeout_seconds or self.use.timeout_seconds or self._limit
             raise DeadlineError(f"no answer within {min(named, self._limit):g} s") from exc
         await self._hold(answer.outputs)
@@ -170,9 +173,9 @@ class Inference:
         return answer.outputs.what
 
     async def _bring_back(self, question: Question) -> None:
-        """Have an evicted model there for ``question``, which was read without it."""
-        before, left = self.pack, self._left(question.timeout_seconds)
-        self.use = await self.context.repository.use(self.name, self._version, left)
+        """Load an evicted model again for ``question``, which was read without it."""
+        before, seconds_left = self.pack, self._left(question.timeout_seconds)
+        self.use = await self.context.repository.use(self.name, self._version, seconds_left)
         self.pack, self.manifest = self.use.pack, self.use.pack.manifest
         if not _take_the_same(before, self.pack):
             raise NotServingError(
@@ -180,18 +183,18 @@ class Inference:
             )
 
     async def _hold(self, kept: Kept[Any]) -> None:
-        """Hold what the answer takes, in place of what the request did."""
-        held = answer_bytes(kept.n_bytes, kept.is_raw)
-        # So little is not worth changing.
-        if not held <= self.exchange.lease.held_bytes <= SMALL_BYTES:
+        """Hold the memory of the answer in place of that of the request."""
+        n_bytes = answer_bytes(kept.n_bytes, kept.is_raw)
+        # A small amount that is held and enough is not worth changing.
+        if not n_bytes <= self.exchange.lease.held_bytes <= SMALL_BYTES:
             async with self.exchange.within(self._limit, "there was no memory for the answer"):
-                await self.exchange.hold(held)
+                await self.exchange.hold(n_bytes)
 
     def _left(self, wanted: float | None = None) -> float:
-        """Return within how many seconds the answer must come; ``wanted``: by the request itself.
+        """Return within how many seconds the answer must come; ``wanted``: the timeout of the request.
 
         Raises:
-            LateError: the time that was wanted has passed before anything was computed.
+            LateError: the timeout has passed before anything was computed.
         """
         if wanted is None:
             wanted = self.use.timeout_seconds

@@ -1,9 +1,9 @@
-"""Long searches in processes of their own: neither the interpreter nor the memory of the server is theirs.
+"""Long searches for plans, in processes of their own.
 
-A search is pure Python, and holds the interpreter's lock: on a busy machine a thread that does so and waits
-for a core stops the event loop for that long. But a process takes memory beside the budget. Where the limit
-of the service leaves no room for that, searches run on the thread that asks. What is sent are pickles, to
-and from our own process.
+A search is pure Python and holds the interpreter's lock: on a busy machine a thread that holds it and waits
+for a core would stop the event loop for that long. But a process takes memory beside the budget, so where
+the limit of the service leaves no room for that, searches run on the calling thread. Tasks and results are
+pickles, sent only between the server and its own process.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ from server.memory.search import Search
 
 _COMMAND = (sys.executable, "-m", "server.repository.apart")
 _LENGTH_BYTES = 8
-#: How soon a search ends that nobody wants any more.
+#: A search that is not wanted any more ends within so long.
 _LOOK_MS = 50
 _MEMORY_BYTES = 4 << 30
-#: What a process takes that searches for the plan of a large network; 60 to 150 MB were measured.
+#: The memory of a process that searches for the plan of a large network; 60 to 150 MB were measured.
 APART_BYTES = 192 << 20
 _CPU_SECONDS = 1800
 
@@ -38,9 +38,9 @@ T = TypeVar("T")
 
 
 class SearchApart(Search):
-    """Searches on the thread that asks where that is brief, else in a process that ``command`` runs.
+    """Searches on the calling thread where that is brief, else in a process that ``command`` runs.
 
-    ``spare_bytes``: returns what is free beside all that the service itself may come to hold.
+    ``spare_bytes``: returns the memory that stays free even when the service holds all that it may.
     """
 
     def __init__(self, spare_bytes: Callable[[], int], command: Sequence[str] = _COMMAND) -> None:
@@ -48,40 +48,40 @@ class SearchApart(Search):
         self._command = tuple(command)
 
     def fully(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what ``function`` returns; what it tells of its progress is told here, too.
+        """Return the result of ``function``; its progress is reported here as if it ran here.
 
         Raises:
             PlanningStoppedError: the plan is not wanted any more. PlanError: the process ended without a
-                word. Otherwise what ``function`` raises.
+                result. Otherwise the errors of ``function``.
         """
-        found = self.briefly(function, *arguments)
-        return self._apart(function, arguments, gives_way=True) if found is None else found
+        result = self.briefly(function, *arguments)
+        return self._apart(function, arguments, gives_way=True) if result is None else result
 
     def now(self, function: Callable[..., T], *arguments: Any) -> T:
         """Do as ``fully``, with the priority of the server."""
-        found = self.briefly(function, *arguments)
-        return self._apart(function, arguments, gives_way=False) if found is None else found
+        result = self.briefly(function, *arguments)
+        return self._apart(function, arguments, gives_way=False) if result is None else result
 
     def _apart(self, function: Callable[..., T], arguments: Sequence[Any], gives_way: bool) -> T:
         if self._spare_bytes() < APART_BYTES:
             return function(*arguments)
         task = _Task(function, tuple(arguments), os.getpid(), gives_way)
-        said: Any = None
-        with contextlib.closing(self._said(task)) as all_said:
-            for said in all_said:
-                if isinstance(said, _Progress):
-                    tell(said.step, said.done, said.of)
-        if isinstance(said, Exception):
-            raise said
-        if not isinstance(said, _Found):
+        message: Any = None
+        with contextlib.closing(self._said(task)) as messages:
+            for message in messages:
+                if isinstance(message, _Progress):
+                    tell(message.step, message.done, message.of)
+        if isinstance(message, Exception):
+            raise message
+        if not isinstance(message, _Found):
             raise PlanError("the search for a plan ended without a word")
-        for mine, theirs in zip(_known(arguments), said.known, strict=True):
+        for mine, theirs in zip(_known(arguments), message.known, strict=True):
             mine.take(theirs)
-        return _whole(said.what, arguments)  # type: ignore[no-any-return]
+        return _whole(message.what, arguments)  # type: ignore[no-any-return]
 
     def _said(self, task: "_Task") -> Generator[Any]:
-        """Yield what a process says of ``task``; it is gone when this ends."""
-        process = subprocess.Popen(  # noqa: S603  ourselves
+        """Yield the messages of a process that does ``task``; the process ends with this generator."""
+        process = subprocess.Popen(  # noqa: S603  the server's own program
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert process.stdin is not None
@@ -113,7 +113,7 @@ class _Progress:
 
 @dataclass(frozen=True)
 class _Found:
-    """``known``: what was found before and now, of each of the arguments that know such."""
+    """A result; ``known``: all plans found before and now, for each argument that keeps such."""
 
     what: Any
     known: list[FoundPlans]
@@ -125,31 +125,31 @@ def _known(arguments: Sequence[Any]) -> list[FoundPlans]:
 
 @dataclass(frozen=True)
 class _Slim:
-    """A ``fitted`` plan as what was chosen: all the rest of it follows from that, and is large."""
+    """A ``fitted`` plan by its choice alone: the rest of the plan is large, and is made of that again."""
 
     fitted: Fitted
     architecture: Architecture
     choice: Choice
 
 
-def _slim(found: Any) -> Any:
-    if not isinstance(found, Fitted) or type(found.plan) is not Plan:
-        return found
-    without = replace(found, plan=None)  # type: ignore[arg-type]
-    return _Slim(without, found.plan.architecture, found.plan.choice)
+def _slim(result: Any) -> Any:
+    if not isinstance(result, Fitted) or type(result.plan) is not Plan:
+        return result
+    without = replace(result, plan=None)  # type: ignore[arg-type]
+    return _Slim(without, result.plan.architecture, result.plan.choice)
 
 
-def _whole(found: Any, arguments: Sequence[Any]) -> Any:
-    if not isinstance(found, _Slim):
-        return found
+def _whole(result: Any, arguments: Sequence[Any]) -> Any:
+    if not isinstance(result, _Slim):
+        return result
     program = next(each for each in arguments if isinstance(each, Program))
-    plan = make_plan(program, found.architecture, choice=found.choice)
-    return replace(found.fitted, plan=plan)
+    plan = make_plan(program, result.architecture, choice=result.choice)
+    return replace(result.fitted, plan=plan)
 
 
 def _read(stream: int) -> Iterator[Any]:
-    """Yield what comes through the pipe ``stream`` until it ends; asks whether that is still wanted."""
-    held = bytearray()
+    """Yield the messages in the pipe ``stream`` until it ends; stop when they are not wanted any more."""
+    received = bytearray()
     waiting = select.poll()
     waiting.register(stream, select.POLLIN)
     while True:
@@ -159,23 +159,23 @@ def _read(stream: int) -> Iterator[Any]:
         part = os.read(stream, 1 << 16)
         if not part:
             return
-        held += part
-        while len(held) >= _LENGTH_BYTES:
-            end = _LENGTH_BYTES + int.from_bytes(held[:_LENGTH_BYTES], "little")
-            if len(held) < end:
+        received += part
+        while len(received) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(received[:_LENGTH_BYTES], "little")
+            if len(received) < end:
                 break
-            yield pickle.loads(held[_LENGTH_BYTES:end])  # noqa: S301  our own process
-            del held[:end]
+            yield pickle.loads(received[_LENGTH_BYTES:end])  # noqa: S301  our own process
+            del received[:end]
 
 
-def _say(said: Any) -> None:
-    content = pickle.dumps(said)
+def _say(message: Any) -> None:
+    content = pickle.dumps(message)
     sys.stdout.buffer.write(len(content).to_bytes(_LENGTH_BYTES, "little") + content)
     sys.stdout.buffer.flush()
 
 
 def main() -> None:
-    """Do the task that comes through stdin."""
+    """Do the task that is read from stdin."""
     from pipeline.program.stopping import telling
     from server.repository.child_limits import limit
 
@@ -183,14 +183,14 @@ def main() -> None:
     limit(task.server, _MEMORY_BYTES, _CPU_SECONDS, gives_way=task.gives_way)
     try:
         with telling(lambda *told: _say(_Progress(*told))):
-            found = _slim(task.function(*task.arguments))
-            _say(_Found(found, _known(task.arguments)))
-    except Exception as exc:  # noqa: BLE001  whoever asked hears of it
+            result = _slim(task.function(*task.arguments))
+            _say(_Found(result, _known(task.arguments)))
+    except Exception as exc:  # noqa: BLE001  the server raises it again
         _say(exc)
 
 
 if __name__ == "__main__":
-    # What is pickled names its classes by this module.
+    # Pickles name classes by their module, which must not be __main__.
     from server.repository.apart import main as named
 
     named()

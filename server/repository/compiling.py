@@ -1,4 +1,4 @@
-"""Compiling in a child process, from the side of the server: its lines, its end, and what that means."""
+"""Compiling in a child process, from the side of the server: the child's lines, its end, its errors."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from server.requests.uninterrupted import to_its_end
 from server.settings.sizes import format_size
 
 _COMMAND = (sys.executable, "-m", "server.repository.compiling_child")
-#: Of a line that the child writes, and of what it says on stderr.
+#: The longest line that is read from the child.
 _LONGEST_LINE = 1 << 16
 
 
@@ -30,7 +30,7 @@ class Limits:
 
 
 class Compiler:
-    """Compiles for ``target`` within ``limits``; ``command``: what runs a task, a process of our own."""
+    """Compiles for ``target`` within ``limits``; ``command``: of the process that does a task."""
 
     def __init__(self, target: str, limits: Limits, command: Sequence[str] = _COMMAND) -> None:
         self._target = target
@@ -44,11 +44,11 @@ class Compiler:
 
         ``shapes``: of inputs, whole, by name.
 
-        The process is gone when this ends, however it does.
+        The process has ended when this ends, also after an error.
 
         Raises:
             InvalidRequestError: the file cannot be compiled. TooLargeError: not within the limits.
-            SpoolError: the disk is full. ServiceError: a fault of ours.
+            SpoolError: the disk is full. ServiceError: a fault of the server.
         """
         task = Task(
             *(str(source), str(destination), self._target),
@@ -63,27 +63,27 @@ class Compiler:
             stderr=asyncio.subprocess.DEVNULL,
             limit=_LONGEST_LINE,
         )
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         try:
             assert process.stdout is not None
             async for line in process.stdout:
-                said = _read(line)
-                if not said.keys() & {"pack", "error"}:
-                    yield said
-            await process.wait()  # it has closed its side, and says with its status how it ended
+                fields = _read(line)
+                if not fields.keys() & {"pack", "error"}:
+                    yield fields
+            await process.wait()  # its output has ended; now its status is needed
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await to_its_end(process.wait())
-        if "pack" not in said:
-            raise self._failure(said, process.returncode or 0)
+        if "pack" not in fields:
+            raise self._failure(fields, process.returncode or 0)
 
-    def _failure(self, said: dict[str, Any], status: int) -> ServiceError:
-        """Return what it means that the process ended so."""
-        if "error" not in said:
+    def _failure(self, fields: dict[str, Any], status: int) -> ServiceError:
+        """Return the error for a process that ended without a pack, with this last line and status."""
+        if "error" not in fields:
             return self._killed(-status)
-        message, kind = str(said["error"]), said.get("kind")
+        message, kind = str(fields["error"]), fields.get("kind")
         if kind == "memory":
             return self._over_memory()
         failures: dict[Kind, type[ServiceError]] = {
@@ -96,11 +96,8 @@ class Compiler:
         if number == signal.SIGXCPU:
             allowed = self._limits.cpu_seconds
             return TooLargeError(f"compiling it takes more than {allowed} s (setting compile_time)")
-        if number in {
-            signal.SIGKILL,
-            signal.SIGABRT,
-            signal.SIGSEGV,
-        }:  # what a lack of memory ends in
+        # A process that lacks memory ends by one of these signals.
+        if number in {signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV}:
             return self._over_memory()
         return ServiceError(f"compiling it ended without a word (status {-number})")
 
@@ -112,9 +109,9 @@ class Compiler:
 
 
 def _read(line: bytes) -> dict[str, Any]:
-    """Return what a line of the child says; nothing, where a library has written it."""
+    """Return the fields of a line of the child; none where a library has written the line."""
     try:
-        said = json.loads(line)
+        fields = json.loads(line)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return fields if isinstance(fields, dict) else {}

@@ -1,8 +1,8 @@
 """The process that compiles an uploaded file: ``python -m server.repository.compiling_child TASK``.
 
-TASK is JSON (``Task``). Each line that it writes is JSON: a step and what it is at, at the end
-``{"pack": ...}`` or ``{"error": ..., "kind": ...}``. It limits itself before it reads what a client sent,
-and goes with the server: nobody else would end it.
+TASK is JSON (``Task``). Each line that it writes is JSON: a step and its detail, at the end
+``{"pack": ...}`` or ``{"error": ..., "kind": ...}``. It limits itself before it reads the client's file,
+and ends with the server, since no other process would end it.
 """
 
 import contextlib
@@ -16,13 +16,15 @@ from typing import Any, Literal
 
 from server.repository.child_limits import limit
 
-#: What failed: the file, the memory or the time that it may take, the disk, or something of ours.
+#: The cause of a failure: the file, too little memory, the disk, or a fault of the compiler.
 Kind = Literal["model", "memory", "disk", "fault"]
 
 
 @dataclass(frozen=True)
 class Task:
-    """``source``: the file; ``destination``: FOLDER/NAME, to hold version 1; ``server``: its process.
+    """What to compile. ``source``: the file; ``destination``: FOLDER/NAME, which gets version 1.
+
+    ``server``: the number of its process.
 
     ``shapes``: of inputs, whole, by name.
     """
@@ -36,7 +38,7 @@ class Task:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def text(self) -> str:
-        """Return it as the argument of the process."""
+        """Return the task as the argument of the process."""
         return json.dumps(asdict(self))
 
 
@@ -59,7 +61,7 @@ class _FailedError(Exception):
         self.kind = kind
 
 
-# Of C++, threads, and the loader of libraries: these are imported within the limit, too.
+# Messages of C++, of threads, and of the loader of libraries, which are loaded within the limit, too.
 _OUT_OF_MEMORY = (
     "Cannot allocate memory",
     "bad_alloc",
@@ -71,7 +73,7 @@ _OUT_OF_MEMORY = (
 
 @contextlib.contextmanager
 def _failures() -> Iterator[None]:
-    """Turn whatever compiling raises into what is said of it."""
+    """Turn every error of compiling into one with a message and a kind."""
     from models.errors import ModelError
 
     try:
@@ -90,7 +92,7 @@ def _failures() -> Iterator[None]:
 
 
 def _is_short(exc: BaseException) -> bool:
-    """Return whether it is memory that lacked, which libraries tell in words alone."""
+    """Return whether memory was lacking, which libraries report by message alone."""
     return any(words in str(exc) for words in _OUT_OF_MEMORY)
 
 
@@ -109,7 +111,7 @@ def _compile(task: Task) -> Path:
     from pipeline.checking.check import checker
     from pipeline.devices.find import device_measure
 
-    claim_process()  # sessions with threads of their own would take the limit for stacks
+    claim_process()  # stacks of threads that each session starts would count against the limit
     source, target = Path(task.source), named_target(task.target)
     options = CompileOptions(
         target=target,

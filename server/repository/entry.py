@@ -1,7 +1,8 @@
-"""One slot as the service knows it: in one of four states, and in each exactly what belongs to it.
+"""One slot as the service knows it: in one of four states, each with the data that belongs to it.
 
-Which state follows which says ``_NEXT``. A model that serves may meet a fault that lasts (the file was
-changed, the disk is gone): its worker knows. It does not go before the requests end that use it.
+``_NEXT`` says which state may follow which. A model that serves may meet a fault that lasts (the file was
+changed, the disk is gone), which its worker knows. A worker is not closed before the requests that use it
+end.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ class Uses:
         self._clock = clock
         self._count = 0
         self._over: asyncio.Future[None] | None = None
-        #: When a request began or ended last; before the first, when the model came.
+        #: When a request began or ended last; before the first one, when the model was loaded.
         self.used_at = clock()
 
     def __len__(self) -> int:
@@ -49,7 +50,7 @@ class Uses:
             self._over.set_result(None)
 
     async def over(self, limit_seconds: float) -> None:
-        """Wait until nobody uses it any more, but no longer than ``limit_seconds``."""
+        """Wait until no request uses it any more, but no longer than ``limit_seconds``."""
         if not self._count or not limit_seconds:
             return
         self._over = asyncio.get_running_loop().create_future()
@@ -58,10 +59,10 @@ class Uses:
 
 @dataclass
 class Use:
-    """What a request has of a model until it ends: ``worker`` answers, and does not go before.
+    """A request's use of a model: ``worker`` answers, and is not closed before the use ends.
 
-    Of a model that was evicted there is what is on disk, and no worker. ``infer_bytes``: what a request
-    with tensors holds whose JSON is short. ``timeout_seconds``: as Entry has it.
+    A model that was evicted has only its pack on disk, and no worker. ``infer_bytes``: of a request with
+    tensors whose JSON is short. ``timeout_seconds``: as of Entry.
     """
 
     pack: Pack
@@ -71,16 +72,16 @@ class Use:
     uses: Uses | None = None
 
     def end(self) -> None:
-        """Let the model go, once."""
+        """End the use; call it once."""
         if self.uses is not None:
             self.uses.end()
 
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
-#: Why a model does not serve, in a word for metrics. "failed" is all that has no word of its own.
+#: Why a model does not serve, in a word for metrics; "failed" for all other reasons.
 Absence = Literal["loading", "refused", "evicted", "unloaded", "failed"]
 
-# Whose fault it is that nothing serves: what is not listed is the server's.
+# The errors of requests to a model that does not serve; others are NotServingError.
 _ABSENT: dict[Absence | None, type[ServiceError]] = {
     "loading": LoadingError,
     "refused": RefusedError,
@@ -92,9 +93,9 @@ _ABSENT: dict[Absence | None, type[ServiceError]] = {
 class Unloaded:
     """It holds nothing. ``cause``: refused for want of budget, unloaded by request, evicted, or failed.
 
-    What was evicted went for another model: the next request loads it again.
+    An evicted model was closed to make room for another one; the next request loads it again.
 
-    ``may_pass``: ``why`` may be gone at the next try, without anybody changing a file or a setting.
+    ``may_pass``: the next try may succeed although no file and no setting was changed.
     """
 
     why: str = "not loaded"
@@ -103,7 +104,7 @@ class Unloaded:
 
     @classmethod
     def after(cls, exc: BaseException, *, was_evicted: bool = False) -> Self:
-        """Return what a model becomes whose loading ended with ``exc``."""
+        """Return the state of a model after its loading ended with ``exc``."""
         cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
         if was_evicted and (cause == "refused" or may_pass(exc)):
             cause = "evicted"  # the next request tries again
@@ -120,14 +121,14 @@ class Loading:
 
     @property
     def why(self) -> str:
-        """What is being done, and how far that is."""
-        said = self.progress.said if self.step == "planning" else ""
-        return f"loading: {self.step}{said and f', {said}'}"
+        """The step, and how far it is."""
+        progress = self.progress.said if self.step == "planning" else ""
+        return f"loading: {self.step}{progress and f', {progress}'}"
 
 
 @dataclass(frozen=True)
 class Serving:
-    """It has a worker. ``prepared`` and ``place``: what is loaded, and what it is planned as."""
+    """It has a worker. ``prepared`` and ``place``: the model that is loaded, and its plan."""
 
     worker: Worker
     prepared: Prepared
@@ -135,7 +136,7 @@ class Serving:
 
     @property
     def why(self) -> str:
-        """Why no request is answered after all; empty while they are."""
+        """The fault that keeps it from answering; empty while it answers."""
         return self.worker.served.fault
 
     @property
@@ -145,16 +146,16 @@ class Serving:
 
 @dataclass(frozen=True)
 class Lost:
-    """Its memory, which a disk may still write to, can never be used again."""
+    """Its memory can never be used again, since a disk may still write to it."""
 
     why: str
     cause: Absence = "failed"
 
 
 Condition = Unloaded | Loading | Serving | Lost
-# One that is replaced by its next pack, or planned again, serves on; one that gave way to that serves again
-# where it cannot be opened. Memory is lost when an engine is closed, or was to be opened; from there only a
-# restart of the process leads away.
+# A model whose next pack is opened beside it, or that is planned again, stays Serving. One that is closed
+# for its next pack becomes Serving again if that cannot be opened. Memory is lost when an engine is closed
+# or opened; after that only a restart of the process helps.
 _NEXT: Mapping[type[Condition], tuple[type[Condition], ...]] = {
     Unloaded: (Unloaded, Loading, Serving, Lost),
     Loading: (Unloaded, Serving, Lost),
@@ -164,21 +165,21 @@ _NEXT: Mapping[type[Condition], tuple[type[Condition], ...]] = {
 
 
 def how_to_load(model: str) -> str:
-    """Return what a client is told of a model that is there to be loaded."""
+    """Return the hint for clients about a model that can be loaded."""
     return f"; POST /v2/repository/models/{quote(model)}/load loads it"
 
 
 @dataclass
 class Entry:
-    """One slot by ``name`` (on_disk.py); ``model``: whose it is, if it is not called as that.
+    """One slot by ``name`` (on_disk.py); ``model``: its model, where that has another name.
 
-    ``weight_bytes``: of what was loaded last; ``slot``, ``version``: of that, or what was tried since.
-    ``refusals``, ``evictions``, ``cold_starts``, and the seconds that these took: how often it was refused
-    for want of budget, has gone for another, was loaded for a request.
-    ``uses``: of what is loaded, and of what comes next while nothing is. ``coming``: what requests wait for
-    while it is away for a moment. ``deadline``: within how many seconds the settings want an answer where a
-    request does not say; ``timeout_seconds``: that, or what its own configuration says; None: as the
-    server has it.
+    ``slot``, ``version``: of the last load, or of the last try; ``weight_bytes``: of the last load.
+    ``most_bytes``: the limit of its memory; None: its share of the budget. ``refusals``, ``evictions``,
+    ``cold_starts``, ``cold_start_seconds``: how often it was refused for want of budget, was evicted, was
+    loaded for a request, and how long the latter took. ``uses``: of the model that is loaded, or of the
+    next one while none is. ``coming``: the future for which requests wait while it is away for a moment.
+    ``deadline``: the setting; ``timeout_seconds``: that, or the value of its own configuration, for
+    requests that have no timeout; None: the server's limit.
     """
 
     name: str
@@ -201,7 +202,7 @@ class Entry:
         self.timeout_seconds = self.deadline
 
     def become(self, condition: Condition) -> None:
-        """Go to another state; what is lost stays so."""
+        """Go to another state; a lost one stays lost."""
         if not self.is_lost:
             assert type(condition) in _NEXT[type(self.condition)], (self.condition, condition)
             self.condition = condition
@@ -212,7 +213,7 @@ class Entry:
         return isinstance(self.condition, Lost)
 
     def serve(self, worker: Worker, prepared: Prepared, place: Place) -> None:
-        """Have ``worker`` answer from now on, also who waits for it, whoever brought it."""
+        """Let ``worker`` answer from now on, also the requests that wait for the model."""
         self.become(Serving(worker, prepared, place))
         if self.coming is not None:
             self.coming.set_result(None)
@@ -221,45 +222,45 @@ class Entry:
         self.weight_bytes = prepared.pack.manifest.weight_bytes
 
     def take(self, slot: Slot) -> None:
-        """Note that what is in ``slot`` is tried, or serves."""
+        """Note that the pack in ``slot`` is tried, or serves."""
         self.slot, self.version = slot, slot.folder.name
         self.timeout_seconds = self.deadline or slot.config.default_timeout_seconds
 
     def read(self) -> None:
-        """Note, where it loads, that it has been planned, and is read now."""
+        """Note, if it is loading, that it has been planned and its weights are read now."""
         if isinstance(self.condition, Loading):
             self.condition.step = "reading weights"
 
     def serving(self) -> Serving:
-        """Return what answers now.
+        """Return the state in which it answers.
 
         Raises:
-            NotLoadedError: unloaded by request. RefusedError, NotServingError: nothing does.
+            NotLoadedError: it was unloaded by request. RefusedError, NotServingError: it does not answer.
         """
-        found = self.condition
-        if isinstance(found, Serving) and not found.why:
-            return found
+        condition = self.condition
+        if isinstance(condition, Serving) and not condition.why:
+            return condition
         raise _ABSENT.get(self.absence, NotServingError)(self.message + self._remedy)
 
     def use(self) -> Use:
-        """Return a use of what answers, from now on; raises as ``serving``."""
-        found = self.serving()
+        """Return a use that begins now; raises as ``serving``."""
+        serving = self.serving()
         self.uses.begin()
-        model, seconds = found.prepared, self.timeout_seconds
-        return Use(model.pack, model.infer_bytes, seconds, found.worker, self.uses)
+        model, seconds = serving.prepared, self.timeout_seconds
+        return Use(model.pack, model.infer_bytes, seconds, serving.worker, self.uses)
 
     def move(self, place: Place) -> None:
-        """Note that what is loaded has been opened again as ``place``."""
+        """Note that it has been opened again with the plan ``place``."""
         if isinstance(self.condition, Serving):
             self.become(replace(self.condition, place=place))
 
     def has(self, slot: Slot) -> bool:
-        """Return whether it serves what is in ``slot``."""
+        """Return whether it serves the pack in ``slot``."""
         return self.serves and self.slot is not None and self.slot.seen == slot.seen
 
     @contextlib.contextmanager
     def coming_back(self) -> Iterator[None]:
-        """Have requests wait while this is open, unless they wait already."""
+        """Let requests wait inside this context, unless they wait already."""
         if self.coming is not None:
             yield
             return
@@ -267,19 +268,20 @@ class Entry:
         try:
             yield
         finally:
-            if self.coming is coming:  # it has not come
+            if self.coming is coming:  # the model was not loaded
                 coming.set_result(None)
                 self.coming = None
 
     @property
     def evicted(self) -> bool:
         """Whether the next request loads it again."""
-        found = self.condition  # of a request each time: whose engine works need not be asked
-        return isinstance(found, Unloaded) and found.cause == "evicted"
+        # Every request asks this, so not by ``absence``, which looks for faults of the engine as well.
+        condition = self.condition
+        return isinstance(condition, Unloaded) and condition.cause == "evicted"
 
     @property
     def answers(self) -> bool:
-        """Whether a request gets an answer: at once, or when the model has come back."""
+        """Whether a request gets an answer, at once or when the model was loaded again."""
         return self.serves or (self.worker is None and (self.evicted or self.coming is not None))
 
     @property
@@ -296,7 +298,7 @@ class Entry:
 
     @property
     def pack(self) -> Pack | None:
-        """What is loaded."""
+        """The pack that is loaded."""
         return None if self.prepared is None else self.prepared.pack
 
     @property
@@ -309,7 +311,7 @@ class Entry:
 
     @property
     def may_pass(self) -> bool:
-        """Whether the next try to load it may succeed, though nobody changes anything."""
+        """Whether the next try to load it may succeed although nothing was changed."""
         return isinstance(self.condition, Unloaded) and self.condition.may_pass
 
     @property
@@ -330,7 +332,7 @@ class Entry:
 
     @property
     def _remedy(self) -> str:
-        """Return what brings it back where somebody has unloaded it; else nothing."""
+        """How to load it again if a client has unloaded it; else nothing."""
         return how_to_load(self.model) if self.absence == "unloaded" else ""
 
     @property

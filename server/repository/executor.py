@@ -1,7 +1,8 @@
-"""Steps are carried out: engines are opened, opened again and closed, and what fails is undone.
+"""Carries out steps: opens engines, opens them again with other plans, closes them, and undoes failures.
 
-Invariant: a model's ``place`` is what its engine was opened with, and what the budget holds for it; what
-an engine that cannot be closed holds stays reserved. Who calls does one thing at a time (repository.py).
+Invariant: a model's ``place`` is the plan with which its engine was opened, and for which the budget holds
+memory. Memory of an engine that cannot be closed stays reserved. Calls never overlap: repository.py makes
+one at a time.
 """
 
 import asyncio
@@ -25,14 +26,14 @@ from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 
-#: What gives back what was before, the last change first.
+#: Functions that each undo one change; they are called from the last to the first.
 Undo = list[Callable[[], Awaitable[None]]]
 
 
 class Executor:
     """Changes the engines of ``models``, within ``budget``.
 
-    ``patience_seconds``: how long a request takes at most that has found a model and is still being read.
+    ``patience_seconds``: the longest time from when a request has found a model to its answer.
     """
 
     def __init__(
@@ -42,14 +43,14 @@ class Executor:
         self._budget = budget
         self._opener = opener
         self._patience = patience_seconds
-        #: What no entry has any more, until the requests that it accepted are answered.
+        #: Workers that no entry has any more, until the requests that they accepted are answered.
         self.leaving: set[Worker] = set()
-        #: What was given up, until it ends.
+        #: Stuck workers that were given up, until they end.
         self.left_behind: set[Worker] = set()
 
     @contextlib.asynccontextmanager
     async def undoing(self) -> AsyncIterator[Undo]:
-        """Yield a log of how to undo what is done inside; on an error, or when cancelled, that is done."""
+        """Yield a list for functions that undo; they are called on an error, or when this is cancelled."""
         undo: Undo = []
 
         async def back() -> None:
@@ -63,7 +64,7 @@ class Executor:
             raise
 
     async def change(self, changes: Iterable[Change], undo: Undo) -> None:
-        """Have loaded models served with other plans, one after the other."""
+        """Open loaded models again with other plans, one after the other."""
         for name, place in changes:
             entry = self._models[name]
             if entry.place is not None:
@@ -75,19 +76,16 @@ class Executor:
             await self.try_reopen(entry, place)
 
     async def try_reopen(self, entry: Entry, place: Place) -> None:
-        """Have a loaded model served with another plan, if that can be."""
+        """Open a loaded model again with another plan, if that is possible."""
         try:
             await self.reopen(entry, place)
-        except Exception as exc:  # noqa: BLE001  it serves as it did, or has said why it does not
+        except Exception as exc:  # noqa: BLE001  it serves as before, or its state says why not
             if entry.serves:
                 _log.warning("model %s keeps the plan it has: %s", entry.name, exc)
 
     @uninterrupted
     async def reopen(self, entry: Entry, place: Place) -> None:
-        """Have a loaded model served with another plan.
-
-        Where it can be served neither so nor as before, it is closed.
-        """
+        """Open a loaded model again with another plan, or if that fails as before, or else close it."""
         model, before, worker = entry.prepared, entry.place, entry.worker
         assert model is not None
         assert before is not None
@@ -101,21 +99,21 @@ class Executor:
                 partial(self._opener.reopen, entry.name, model, before),
             )
         except Exception:
-            # Who gave up what is stuck closes it, and brings another in its place.
+            # A worker that was given up as stuck is closed and replaced by ``Repository.restore``.
             if not entry.serves and not worker.abandoned:
                 await self.close(entry, entry.reason)
             raise
         entry.move(place)
 
     async def open(self, entry: Entry, model: Prepared, place: Place) -> None:
-        """Have ``entry``, which is not loaded, serve ``model``; raises as Opener.open."""
+        """Let ``entry``, which is not loaded, serve ``model``; raises as Opener.open."""
         entry.read()
         entry.serve(await self._opener.open(entry.name, model, place), model, place)
 
     async def open_beside(
         self, entry: Entry, model: Prepared, place: Place, key: str
     ) -> tuple[Worker, Uses]:
-        """Have ``entry`` serve ``model``, which holds memory as ``key``; return what it served, to retire.
+        """Let ``entry`` serve ``model``, which holds memory as ``key``; return the old worker to retire.
 
         Raises as Opener.open.
         """
@@ -131,7 +129,7 @@ class Executor:
 
     @uninterrupted
     async def retire(self, name: str, worker: Worker, uses: Uses, key: str) -> None:
-        """Close ``worker``, whose place another has taken, and let that hold its memory as ``name``."""
+        """Close ``worker``, which another one has replaced; that one then holds its memory as ``name``."""
         await uses.over(self._patience)
         lost = await self._ended(name, worker)
         if lost:
@@ -143,7 +141,7 @@ class Executor:
         trim_heap()
 
     async def go_back(self, entry: Entry, model: Prepared, place: Place) -> None:
-        """Have ``entry``, which is not loaded, serve again what it did, where its files are still there."""
+        """Let ``entry``, which is not loaded, serve the former ``model`` again, if its files are there."""
         self.keep_lost(entry.name)
         try:
             if await asyncio.to_thread(model.is_there):
@@ -152,24 +150,24 @@ class Executor:
             _log.warning("model %s cannot be served as before: %s", entry.name, exc)
 
     def keep_lost(self, key: str) -> None:
-        """Keep reserved, beside what comes next, what is left as ``key`` of an engine that is not open."""
+        """Move memory that an engine could not give back from ``key`` to another name, where it stays."""
         if key in self._budget.held():
             self._budget.set_apart(key, "lost")
 
-    @uninterrupted  # what nobody can close any more would stay reserved
+    @uninterrupted  # else an engine that is half closed would keep its memory reserved
     async def close(
         self, entry: Entry, why: str, cause: Absence = "failed", *, patiently: bool = False
     ) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
 
-        ``patiently``: also those that have found it and are still being read.
+        ``patiently``: also the requests that have found the model and are still being read.
         """
         worker = entry.worker
         entry.become(Unloaded(why, cause))
         if worker is None:
             return
         uses, entry.uses = entry.uses, Uses()
-        # What is stuck does not end; nor do the requests that it had.
+        # The requests of a stuck worker do not end, so they are not waited for.
         if patiently and not worker.abandoned:
             await uses.over(self._patience)
         lost = await self._ended(entry.name, worker)
@@ -182,7 +180,8 @@ class Executor:
     async def _ended(self, name: str, worker: Worker) -> str:
         """Close ``worker``; return why its memory can never be used again, empty where it can.
 
-        The memory of a broken engine is still the disk's; that of a stuck one stands apart until it ends.
+        The disk may still write to the memory of a broken engine. That of a stuck one stays reserved under
+        another name until it ends.
         """
         self.leaving.add(worker)
         try:
@@ -198,7 +197,7 @@ class Executor:
         return worker.engine.broken or worker.served.lost
 
     def _leave_behind(self, name: str, worker: Worker) -> None:
-        """Keep what a stuck engine holds reserved until it ends, beside what ``name`` takes anew."""
+        """Keep the memory of a stuck engine reserved until it ends, while ``name`` may be loaded again."""
         apart = self._budget.set_apart(name, "stuck")
         self.left_behind.add(worker)
 
@@ -209,7 +208,7 @@ class Executor:
                 self._budget.release(apart)
                 trim_heap()
 
-        # Nobody waits for it, the end of the process neither.
+        # The end of the process does not wait for this thread.
         threading.Thread(target=wait, name=f"left-{name}", daemon=True).start()
 
 

@@ -1,8 +1,8 @@
-"""The loaded models as one value, and what a wish changes of them: pure, step by step within the budget.
+"""The loaded models as one value, and the changes that a wish needs, each step within the budget; pure.
 
-A change closes an engine and opens it with another plan, so as few are made as are needed: before a new
-model comes only so many as let it in, afterwards only what is worth it. What was planned by rules of thumb,
-so that it serves at once, is changed for what a search has found. Steps are carried out by executor.py.
+A change closes an engine and opens it with another plan, so as few as possible are made: before a new model
+comes only those that it needs, afterwards only those that gain enough. A plan by rules of thumb, with which
+a model serves at once, is later changed for the one that a search has found. executor.py carries them out.
 """
 
 import itertools
@@ -18,17 +18,17 @@ from server.memory.holdings import Holding
 from server.memory.sharing import Activations, Sharer, Shares, admission, share_out
 from server.settings.sizes import format_least
 
-# Which models go when one comes that does not fit: the least recently used, and no more than it takes.
+# Which models are evicted when a new one does not fit: the least recently used, and no more than needed.
 #
-# Pure. Whether it fits is what ``share_out`` will say, so that none goes for nothing.
+# Whether it fits is decided as ``share_out`` does later, so that none is evicted in vain.
 
 
 @dataclass(frozen=True)
 class Resident:
     """A loaded model. ``used_at``: when a request used it last, in seconds of one clock.
 
-    ``is_used``: requests use it now; it goes only where idle ones do not suffice, and when these have been
-    answered. ``may_go``: it need not stay.
+    ``is_used``: requests use it now; it is evicted only where idle ones do not suffice, and after these
+    requests. ``may_go``: it may be evicted.
     """
 
     sharer: Sharer
@@ -44,10 +44,10 @@ def victims(
     budget: Budget,
     activations: Activations,
 ) -> list[str] | None:
-    """Return the names of the models that go, in that order, so that ``newcomer`` fits beside the others.
+    """Return the names of the models to evict, in that order, so that ``newcomer`` fits beside the others.
 
-    ``absent``: models that are served and not loaded; ``budget``: what is there when no model is loaded.
-    None: it would not fit if all went that may. With room for it none goes.
+    ``absent``: models that are served and not loaded; ``budget``: with no model loaded. Empty: it fits
+    already. None: it does not fit even without all that may be evicted.
     """
 
     def fits(gone: Sequence[Resident]) -> bool:
@@ -64,7 +64,7 @@ def victims(
 
 
 def _needed(gone: Sequence[Resident], fits: Callable[[Sequence[Resident]], bool]) -> list[Resident]:
-    """Return those of ``gone`` without which it does not fit; the one used last is spared first."""
+    """Return those of ``gone`` that must go for it to fit; the one used last is spared first."""
     needed = list(gone)
     for each in reversed(gone):
         fewer = [other for other in needed if other is not each]
@@ -73,22 +73,22 @@ def _needed(gone: Sequence[Resident], fits: Callable[[Sequence[Resident]], bool]
     return needed
 
 
-# The fleet, and what a wish changes of it.
+# The fleet, and the changes that a wish needs.
 
-#: A larger plan is worth opening a model again when it is larger by this part.
+#: A model is opened again for a larger plan only if that is larger by one part in so many.
 _WORTH = 16
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a model is planned as. ``in_turns``: its activations lie where those of others do."""
+    """The plan of a model. ``in_turns``: its activations use the arena that other models use, too."""
 
     fitted: Fitted
     in_turns: bool
 
     @classmethod
     def of(cls, fitted: Fitted, in_turns: bool) -> Self:
-        """Return the place of a model where those that can take turns do (``in_turns``)."""
+        """Return the place of a model in a set that computes ``in_turns``, which pipelines cannot."""
         return cls(fitted, in_turns and not isinstance(fitted.plan, PipelinePlan))
 
     @property
@@ -96,24 +96,24 @@ class Place:
         return Holding(self.fitted.plan.memory, self.in_turns)
 
     def is_like(self, other: "Place") -> bool:
-        """Return whether nothing changes from one to the other."""
+        """Return whether both are the same plan."""
         same = _chosen(self.fitted.plan) == _chosen(other.fitted.plan)
         return same and self.in_turns == other.in_turns
 
 
 def _chosen(plan: Plan | PipelinePlan) -> tuple[object, ...]:
-    """Return what makes a plan of a model what it is: the rest follows, and is not always comparable."""
+    """Return the choices that a plan is made of: the rest follows, and cannot always be compared."""
     if isinstance(plan, PipelinePlan):
         return plan.cuts, *map(_chosen, plan.partitions)
     return plan.architecture, plan.choice
 
 
-#: Models by name.
+#: Plans by the names of models.
 Places = Mapping[str, Place]
 
 
 class Change(NamedTuple):
-    """A step: the model ``name`` is opened again as ``place``."""
+    """A step: the model ``name`` is opened again with the plan ``place``."""
 
     name: str
     place: Place
@@ -121,7 +121,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Member(Resident):
-    """A loaded model and its ``place``. ``stays``: it cannot be opened again, its files are others by now.
+    """A loaded model and its ``place``. ``stays``: it cannot be opened again, since its files have changed.
 
     ``serves``: else it has left service, and only holds its memory; then it stays, too.
     """
@@ -131,36 +131,36 @@ class Member(Resident):
     serves: bool = field(default=True, kw_only=True)
 
     def rigid(self) -> Self:
-        """Return it as it shares with others: one that stays needs what it has."""
+        """Return the same model for planning; one that stays needs exactly what it has."""
         if not self.stays:
             return self
         fitted = self.place.fitted
-        kept = replace(
+        rigid_sharer = replace(
             self.sharer,
             least=fitted.plan.memory,
             within=lambda _: fitted,
             at_once=lambda _: fitted,
             alone=not self.place.in_turns,
         )
-        return replace(self, sharer=kept)
+        return replace(self, sharer=rigid_sharer)
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The loaded models by name; ``budget``: what is held now, also by others."""
+    """The loaded models by name; ``budget``: as it is now, with other holdings."""
 
     budget: Budget
     members: Mapping[str, Member]
     activations: Activations
 
     def without(self, name: str) -> "Fleet":
-        """Return it when ``name`` has gone."""
+        """Return the fleet without ``name``."""
         others = {each: member for each, member in self.members.items() if each != name}
         return replace(self, budget=self.budget.without([name]), members=others)
 
     @property
     def places(self) -> dict[str, Place]:
-        """What those that serve are planned as."""
+        """The plans of the models that serve."""
         return {name: each.place for name, each in self._serving.items()}
 
     @property
@@ -170,10 +170,10 @@ class Fleet:
     def coming(
         self, key: str, newcomer: Sharer, absent: Iterable[Sharer]
     ) -> tuple[Place, list[Change]]:
-        """Return what ``newcomer`` shall be at once, and which of the others change before.
+        """Return the first plan of ``newcomer``, and the changes of others that it needs before.
 
-        ``key``: under which it will hold memory; ``absent``: models that are served and not loaded: they
-        keep their least, behind it.
+        ``key``: the name under which it will hold memory; ``absent``: models that are served and not
+        loaded: their least is kept free, after that of ``newcomer``.
 
         Raises:
             RefusedError: it does not fit. Otherwise why it cannot be planned.
@@ -186,10 +186,10 @@ class Fleet:
         return place, making_room(place, self.places, self._planned(shares), room)
 
     def limited(self, name: str, most_bytes: int | None) -> list[Change]:
-        """Return what changes so that ``name`` keeps its limit, ``most_bytes``, itself last.
+        """Return the changes after which ``name`` keeps its limit, ``most_bytes``; its own comes last.
 
         Raises:
-            FilesChangedError: it stays. RefusedError: it needs more at least.
+            FilesChangedError: it cannot be opened again. RefusedError: its least plan is larger.
         """
         if self.members[name].stays:
             raise FilesChangedError(name)
@@ -207,20 +207,20 @@ class Fleet:
         return changes
 
     def best(self) -> tuple[list[Change], dict[str, Place]]:
-        """Return what changes so that all use what is free, and what a search has found of each."""
+        """Return the changes with which the models use all free memory, and the best plan of each."""
         planned = self._planned(self._shared([], [], at_once=False))
         return growing(self.places, planned, self.budget), planned
 
     def going(self, newcomer: Sharer, absent: Iterable[Sharer]) -> list[str] | None:
-        """Return which go so that ``newcomer`` fits, None where it does not; ``absent``: as ``coming``."""
+        """Return the models to evict so that ``newcomer`` fits; None: it does not. See ``victims``."""
         room = self.budget.without([*self.members])
         loaded = [each.rigid() for each in self.members.values()]
         return victims(newcomer, loaded, list(absent), room, self.activations)
 
     def _shared(self, others: Iterable[Sharer], gone: list[str], *, at_once: bool) -> Shares:
-        """Plan those that serve and ``others`` behind them.
+        """Plan the models that serve, and after them ``others``, with the memory of ``gone`` free.
 
-        ``at_once``: what would take long to find is planned by rules of thumb.
+        ``at_once``: a plan that would take long to find is made by rules of thumb.
         """
         serving = self._serving
         sharers = [*(each.sharer for each in serving.values()), *others]
@@ -230,7 +230,7 @@ class Fleet:
         return share_out(sharers, room, self.activations, len(serving))
 
     def _planned(self, shares: Shares) -> dict[str, Place]:
-        """Return what those that serve shall be; one that is not planned, or stays, is as it is."""
+        """Return the new plans of the models that serve; one that gets none, or stays, keeps its own."""
         return {
             name: Place.of(outcome, shares.in_turns)
             if isinstance(outcome, Fitted) and not self.members[name].stays
@@ -240,12 +240,13 @@ class Fleet:
 
 
 def making_room(newcomer: Place, loaded: Places, planned: Places, budget: Budget) -> list[Change]:
-    """Return what changes, in order, so that ``newcomer`` fits in ``budget`` beside ``loaded``.
+    """Return the changes, in order, after which ``newcomer`` fits in ``budget`` beside ``loaded``.
 
-    ``planned``: what the loaded ones shall be when it has come. At first none grows: one that shall, in
-    turns with others, keeps its plan there. Where that is not enough, all become what was planned: of plans
-    in turns the smaller one may leave less room, since it may have more of what is not shared. Each step
-    leaves the budget whole; one that does not fit yet is tried once more at the end.
+    ``planned``: the plans of the loaded models beside the new one. In a first round no model grows: one
+    with a larger plan keeps its own, and at most changes to computing in turns. A second round makes all
+    planned changes: in turns, even a smaller plan may leave less room, since it may have more memory of
+    kinds that are not shared. Each step fits in the budget; one that does not yet is tried in the second
+    round.
     """
     trial, now = budget.without(()), dict(loaded)
     changes: list[Change] = []
@@ -264,7 +265,7 @@ def making_room(newcomer: Place, loaded: Places, planned: Places, budget: Budget
 
 
 def growing(loaded: Places, planned: Places, budget: Budget) -> list[Change]:
-    """Return what changes, in order, so that ``loaded`` use what is free; each step fits in ``budget``."""
+    """Return the changes, in order, with which ``loaded`` use free memory; each step fits in ``budget``."""
     trial = budget.without(())
     changes: list[Change] = []
     for name in sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget)):
@@ -284,7 +285,7 @@ def growing(loaded: Places, planned: Places, budget: Budget) -> list[Change]:
 
 
 def _added(name: str, target: Place, loaded: Places, budget: Budget) -> int:
-    """Return by how many bytes more are held when ``name`` becomes ``target``."""
+    """Return how many more bytes are held when ``name`` gets the plan ``target``."""
     others = budget.without([name])
     after, before = others.added(target.holding), others.added(loaded[name].holding)
     return sum(after.values()) - sum(before.values())

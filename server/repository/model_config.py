@@ -1,7 +1,7 @@
 """config.pbtxt of a model, as Triton has it: the few fields that mean something here, and which do not.
 
-What Triton reads of tensors, instances and backends is the pack's to say. So every other field is ignored,
-and named, so that nobody waits for what it would do.
+Tensors, instances and backends, which Triton reads there, are decided by the pack. So the other fields are
+ignored, and the log names them, so that no user waits for their effect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,22 +14,22 @@ from server.repository.text_format import At, Fields, TextFormatError, parse, te
 
 @dataclass(frozen=True)
 class Latest:
-    """The ``count`` highest numbers."""
+    """Serves the ``count`` highest numbers."""
 
     count: int = 1
 
     def wanted(self, there: Sequence[int]) -> list[int]:
-        """Return those of ``there`` that are served, lowest first."""
+        """Return the numbers of those ``there`` that are served, lowest first."""
         return sorted(there)[-self.count :]
 
 
-#: As usual.
+#: The policy where none is configured.
 LATEST = Latest()
 
 
 @dataclass(frozen=True)
 class Specific:
-    """These numbers, as far as they are there."""
+    """Serves these numbers, as far as they are there."""
 
     numbers: frozenset[int]
 
@@ -39,7 +39,7 @@ class Specific:
 
 @dataclass(frozen=True)
 class Every:
-    """All that are there."""
+    """Serves all versions that are there."""
 
     def wanted(self, there: Sequence[int]) -> list[int]:
         return sorted(there)
@@ -65,7 +65,7 @@ class ModelConfigError(ModelError):
 
 @dataclass(frozen=True)
 class ConfiguredBatching:
-    """How requests that wait are computed together. ``preferred_sizes``: those worth waiting for."""
+    """How waiting requests share a sweep. ``preferred_sizes``: at these it waits for no more of them."""
 
     preferred_sizes: tuple[int, ...] = ()
     most_queue_seconds: float = 0.0
@@ -74,11 +74,10 @@ class ConfiguredBatching:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a config.pbtxt says. ``batching``: None where it says nothing of requests computed together.
+    """What a config.pbtxt says. ``batching``: None where it has no dynamic_batching.
 
-    ``label_files``: by output, relative to the model's folder. ``policy_line``: where ``policy`` stands.
-    ``ignored``: fields without a meaning here,
-    each once, with its line.
+    ``label_files``: by output, relative to the model's folder. ``policy_line``: the line of ``policy``.
+    ``ignored``: the line of each field that has no meaning here.
     """
 
     max_batch_size: int | None = None
@@ -90,15 +89,15 @@ class ModelConfig:
 
     @property
     def default_timeout_seconds(self) -> float | None:
-        """For a request that names none; None: as the server has it."""
+        """The timeout of requests that have none of their own; None: the server's."""
         return None if self.batching is None else self.batching.default_timeout_seconds
 
 
 def read_model_config(folder: Path) -> ModelConfig:
-    """Return what the config.pbtxt in ``folder``, a model's, says; without one that all is as usual.
+    """Return the config.pbtxt in ``folder``, a model's; without that file one with all defaults.
 
     Raises:
-        ModelConfigError: it cannot be read, or says what cannot be; the message has file and line.
+        ModelConfigError: it cannot be read, or is wrong; the message has file and line.
     """
     file = folder / FILE
     try:
@@ -120,7 +119,7 @@ def read_model_config(folder: Path) -> ModelConfig:
 
 
 def model_config(written: str, name: str) -> ModelConfig:
-    """Return what ``written`` says of the model ``name``.
+    """Return the configuration of the model ``name`` that the text ``written`` is.
 
     Raises:
         TextFormatError: it is not in the text format, a field has the wrong type or is there twice, or two
@@ -143,9 +142,9 @@ def model_config(written: str, name: str) -> ModelConfig:
 
 
 def _check_name(fields: Fields, name: str) -> None:
-    given = fields.one("name", text)
-    if given not in {None, name}:
-        shown = repr(given if len(given or "") <= 60 else f"{(given or '')[:60]}...")
+    configured = fields.one("name", text)
+    if configured not in {None, name}:
+        shown = repr(configured if len(configured or "") <= 60 else f"{(configured or '')[:60]}...")
         raise TextFormatError(
             fields.line("name"), f"name: {shown}, the model's folder is called {name!r}"
         )
@@ -161,11 +160,11 @@ def _batching(at: At) -> ConfiguredBatching:
 
 
 def _timeout(at: At) -> int | None:
-    """Return microseconds; none and 0 mean the server's."""
+    """Return the default timeout in microseconds; None or 0: the server's."""
     fields = at.fields()
-    found = fields.one("default_timeout_microseconds", whole(0, _MOST_INT64))
+    microseconds = fields.one("default_timeout_microseconds", whole(0, _MOST_INT64))
     fields.ignore_rest()
-    return found
+    return microseconds
 
 
 def _check_batching(fields: Fields, config: ModelConfig) -> None:
@@ -198,11 +197,11 @@ def _policy(at: At) -> Policy:
         "all": _every,
         "specific": _specific,
     }
-    found = [way for name, read in ways.items() if (way := fields.one(name, read)) is not None]
+    policies = [way for name, read in ways.items() if (way := fields.one(name, read)) is not None]
     fields.ignore_rest()
-    if len(found) != 1:
-        raise at.fault(f"expected one of {', '.join(ways)}, found {len(found)}")
-    return found[0]
+    if len(policies) != 1:
+        raise at.fault(f"expected one of {', '.join(ways)}, found {len(policies)}")
+    return policies[0]
 
 
 def _latest(at: At) -> Policy:
@@ -228,7 +227,7 @@ def _specific(at: At) -> Policy:
 
 def _label_files(fields: Fields) -> dict[str, str]:
     """Return the files of labels by output; inside the model's folder."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for at in fields.each("output", lambda at: at):
         output = at.fields()
         name, file = output.one("name", text), output.one("label_filename", text)
@@ -239,6 +238,6 @@ def _label_files(fields: Fields) -> dict[str, str]:
             raise at.fault("label_filename without the name of an output")
         if "\0" in file or Path(file).is_absolute() or ".." in Path(file).parts:
             raise at.fault("label_filename: must lie inside the model's folder")
-        if found.setdefault(name, file) != file:
+        if files.setdefault(name, file) != file:
             raise at.fault("label_filename: two files for one output")
-    return found
+    return files

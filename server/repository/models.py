@@ -1,4 +1,4 @@
-"""The models: what is known of each slot, and what is on disk of those that shall be served."""
+"""The models: the state of each slot, and what is on disk of those that shall be served."""
 
 import asyncio
 import contextlib
@@ -22,14 +22,14 @@ from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-# Settings in which models are named.
+# Settings with values by model.
 _BY_MODEL = ("workers", "deadline", "lanes", "preferred_lanes", "lane_delay", "evictable")
 
 
 class Models(dict[str, Entry]):
     """Entries by the names of their slots; on disk are those that the settings name, or all.
 
-    ``least``: what is in a slot needs so much at least.
+    ``least``: returns how much the pack in a slot needs at least.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Models(dict[str, Entry]):
         self._settings = settings
         self._budget = budget
         self._least = least
-        #: Of each slot, as it was seen then: each upload brings another version, and none is kept.
+        #: The least memory of each slot, with the files of which that is true: only of the last version.
         self._minima: dict[str, tuple[Seen, Minimum]] = {}
-        #: Fields of configurations that were said to mean nothing, by model.
+        #: Ignored fields of configurations as the log named them last, by model.
         self._ignored: dict[str, str] = {}
 
     def known(self, slot: str, model: str) -> Entry:
@@ -50,13 +50,13 @@ class Models(dict[str, Entry]):
         return self.setdefault(slot, Entry(slot, model, deadline=deadline))
 
     def of(self, model: str) -> list[Entry]:
-        """Return what is known of the versions of ``model``."""
+        """Return the entries of ``model``, one or one for each version."""
         return [entry for entry in self.values() if entry.model == model]
 
     def note(self, model: str, exc: Exception) -> None:
-        """Note why nothing of ``model`` can be loaded as it is on disk now, if it is there at all.
+        """Note the error ``exc`` of loading ``model`` as it is on disk now, if it is there at all.
 
-        What is loaded serves on; for what was evicted, the client that it is loaded for is told.
+        A loaded version serves on. An evicted one stays so: the client that asked for it gets the error.
         """
         if isinstance(exc, NotFoundError):
             return
@@ -66,8 +66,8 @@ class Models(dict[str, Entry]):
 
     def versions(self, model: str) -> list[str]:
         """Return the versions of ``model`` that answer, lowest first."""
-        found = [entry.slot for entry in self.of(model) if entry.answers]
-        return sorted((slot.folder.name for slot in found if slot is not None), key=_number)
+        answering = [entry.slot for entry in self.of(model) if entry.answers]
+        return sorted((slot.folder.name for slot in answering if slot is not None), key=_number)
 
     def find(self, name: str, version: str | None = None) -> Entry:
         """Return the entry that answers requests to ``version``, or to the latest that answers.
@@ -78,17 +78,17 @@ class Models(dict[str, Entry]):
         only = self.get(name)
         if only is not None and (version is None or only.version in {None, version}):
             return only
-        known = self.of(name) if only is None else [only]
-        if not known:
+        candidates = self.of(name) if only is None else [only]
+        if not candidates:
             raise NotFoundError(f"model {shown(name)}: not found")
         if version is not None:
-            known = [each for each in known if each.version in {None, version}]
-            if not known:
+            candidates = [each for each in candidates if each.version in {None, version}]
+            if not candidates:
                 raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
-        return max(known, key=lambda each: (each.answers, _number(each.version)))
+        return max(candidates, key=lambda each: (each.answers, _number(each.version)))
 
     def serving(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
-        """Return what answers now, and its pack.
+        """Return the entry that answers now, and its pack.
 
         Raises:
             NotFoundError: unknown name or version, or unloaded by request. RefusedError, NotServingError:
@@ -98,13 +98,13 @@ class Models(dict[str, Entry]):
         return entry, entry.serving().prepared.pack
 
     def is_unloaded(self, model: str) -> bool:
-        """Return whether somebody has unloaded ``model``."""
+        """Return whether a client has unloaded ``model``."""
         return any(entry.absence == "unloaded" for entry in self.of(model))
 
     def is_evicted(self, model: str) -> bool:
-        """Return whether all of ``model`` went for others: the next request takes what is on disk then."""
-        known = self.of(model)
-        return bool(known) and all(entry.evicted for entry in known)
+        """Return whether ``model`` is evicted: the next request will load it as it is on disk then."""
+        entries = self.of(model)
+        return bool(entries) and all(entry.evicted for entry in entries)
 
     # On disk
 
@@ -131,7 +131,7 @@ class Models(dict[str, Entry]):
     def slots(self) -> Iterator[Slot]:
         """Yield the slots of all models, as far as they can be read; blocks."""
         for name in self.names():
-            with contextlib.suppress(*FAILURES):  # said when it is loaded
+            with contextlib.suppress(*FAILURES):  # loading it reports the error
                 yield from self.slots_of(name)
 
     def set_aside(self, activations: Activations) -> None:
@@ -140,16 +140,16 @@ class Models(dict[str, Entry]):
         Raises:
             RefusedError: there is not as much.
         """
-        found = [self.minimum(slot) for slot in self.slots()]
-        minima = [minimum for minimum in found if minimum is not None]
+        minimum_of_slots = [self.minimum(slot) for slot in self.slots()]
+        minima = [minimum for minimum in minimum_of_slots if minimum is not None]
         together = least_together(minima, activations != "own")
         needs = [minimum.need for minimum in minima]
         self._budget.set_aside(self._settings.request_memory, needs, together)
 
     def absent(self, present: Collection[str]) -> Iterator[Sharer]:
-        """Yield models that are not ``present`` and keep a place for later; blocks.
+        """Yield models that are not ``present`` and whose least memory is kept free for later; blocks.
 
-        Not those that somebody has unloaded, nor those that can never come back.
+        Models that a client has unloaded and those that can never come back are left out.
         """
         for slot in self.slots():
             entry = self.get(slot.name)
@@ -160,36 +160,36 @@ class Models(dict[str, Entry]):
                     yield least
 
     def minimum(self, slot: Slot) -> Minimum | None:
-        """Return what that in ``slot`` needs at least; None: it cannot be served. Blocks.
+        """Return how much the pack in ``slot`` needs at least; None: it cannot be served. Blocks.
 
-        It is opened for that once, and again when it is another.
+        The pack is opened for that once, and again after its files have changed.
         """
-        seen, known = self._minima.get(slot.name, ((), None))
-        if known is None or seen != slot.seen:
+        seen, minimum = self._minima.get(slot.name, ((), None))
+        if minimum is None or seen != slot.seen:
             try:
-                known = self._least(slot)
-            except FAILURES:  # said when it is loaded
+                minimum = self._least(slot)
+            except FAILURES:  # loading it reports the error
                 return None
-            self._minima[slot.name] = slot.seen, known
-        return known
+            self._minima[slot.name] = slot.seen, minimum
+        return minimum
 
     def least(self, slot: Slot) -> Sharer | None:
-        """Return what is in ``slot`` as one that takes its least; None: it cannot be served. Blocks."""
+        """Return the pack in ``slot`` as a sharer of its least; None: it cannot be served. Blocks."""
         least = self.minimum(slot)
         if least is None or not least.has_room(self._budget.request_bytes):
             return None
         return Sharer(slot.name, least.memory, alone=least.alone)
 
     def fits_alone(self, slot: Slot) -> bool:
-        """Return whether what is in ``slot`` has room where no other is loaded; blocks."""
+        """Return whether the pack in ``slot`` has room where no other model is loaded; blocks."""
         room = self._budget.total_bytes - self._budget.request_bytes
         least = self.minimum(slot)
         return least is None or sum(least.memory.values()) <= room
 
-    # What the log says of settings and configurations that mean nothing here
+    # Log lines about settings and configurations without an effect
 
     def say_unknown(self) -> None:
-        """Say which models settings name that are not in the repository."""
+        """Log which models settings name that are not in the repository."""
         there = {ALL, *self.on_disk()}
         for setting in _BY_MODEL:
             unknown = sorted(set(getattr(self._settings, setting)) - there)
@@ -198,11 +198,11 @@ class Models(dict[str, Entry]):
                 _log.warning("%s: not in the repository: %s", setting, listed)
 
     def say_ignored(self, model: str, config: ModelConfig) -> None:
-        """Say which fields of the configuration of ``model`` mean nothing, if that was not said last."""
+        """Log which fields of the configuration of ``model`` are ignored, if that has changed."""
         ignored = ", ".join(f"{name} (line {line})" for name, line in config.ignored.items())
         if self._ignored.get(model, "") != ignored:
-            known = f"ignored: {ignored}" if ignored else "nothing of it is ignored any more"
-            _log.info("model %s: %s: %s", model, FILE, known)
+            sentence = f"ignored: {ignored}" if ignored else "nothing of it is ignored any more"
+            _log.info("model %s: %s: %s", model, FILE, sentence)
         self._ignored[model] = ignored
 
 
@@ -210,13 +210,13 @@ def _number(version: str | None) -> int:
     return int(version) if version is not None and version.isdecimal() else -1
 
 
-# Requests that wait for a model which is away for a moment: evicted, or its next pack takes its place.
+# Requests that wait for a model which is away for a moment: it was evicted, or is being replaced.
 
 
 class Arrivals:
     """Lets requests wait: at most ``limit`` for a model, all of them for one ``fetch`` of it.
 
-    ``fetch`` returns whether it brought the model. Also counts these cold starts.
+    ``fetch`` loads an evicted model, and returns whether it did. These cold starts are counted.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Arrivals:
         self._fetching: set[asyncio.Task[None]] = set()
 
     async def use(self, model: str, version: str | None, limit_seconds: float) -> Use:
-        """Return a use of what answers; as Repository.use."""
+        """Return a use of a model; as Repository.use."""
         until = self._clock() + limit_seconds
         while True:
             entry = self._models.find(model, version)
@@ -243,7 +243,7 @@ class Arrivals:
             uses.begin()
             try:
                 await self._wait(entry, until)
-                # Or it came, and went again for another; or another version answers by now.
+                # It may have been loaded and evicted again, or another version may answer by now.
                 has_come = uses is entry.uses and not entry.evicted
                 if has_come and entry is self._models.find(model, version):
                     return entry.use()
@@ -251,14 +251,14 @@ class Arrivals:
                 uses.end()
 
     async def close(self) -> None:
-        """Let nothing come any more."""
+        """Cancel all loads."""
         for task in self._fetching:
             task.cancel()
         if self._fetching:
             await asyncio.wait(self._fetching)
 
     async def _wait(self, entry: Entry, until: float) -> None:
-        """Wait for what comes to ``entry``, if anything does; raises what its load does."""
+        """Wait until the model of ``entry`` is there, if it is to come; raises the errors of its load."""
         if entry.coming is None and entry.evicted:
             self._send_for(entry)
         coming = entry.coming
@@ -283,7 +283,7 @@ class Arrivals:
         def ended(task: "asyncio.Task[None]") -> None:
             self._fetching.discard(task)
             exc = None if task.cancelled() else task.exception()
-            if entry.coming is not coming:  # it has come, for all that waited
+            if entry.coming is not coming:  # it was loaded, and the requests were told
                 return
             entry.coming = None
             if task.cancelled():
@@ -292,7 +292,7 @@ class Arrivals:
                 coming.set_result(None)
             else:
                 coming.set_exception(exc)
-                coming.exception()  # seen, also where no request waits any more
+                coming.exception()  # else asyncio logs an error that no request waits for
 
         task.add_done_callback(ended)
 

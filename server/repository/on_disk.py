@@ -1,8 +1,8 @@
-"""What of models is on disk: their folders, which versions are served, and whether all of a pack is there.
+"""Models on disk: their folders, which versions are served, and whether all of a pack is there.
 
-A slot is what is loaded at most once. A model of which one version is served at a time has one, called as
-the model, whatever version is in it: its metrics go on when the next version takes its place. Where several
-may be served at once, each has a slot NAME/VERSION.
+At most one pack of a slot is loaded. A model with one served version at a time has one slot with the
+model's name, whatever version is in it, so that its metrics go on when the next version replaces it. Where
+several versions may be served at once, each has a slot NAME/VERSION.
 """
 
 import asyncio
@@ -28,27 +28,28 @@ from server.repository.model_config import (
 )
 from server.requests.uninterrupted import to_its_end
 
-#: What makes a pack what it is. Plans that were found are not among them: the service writes them itself.
+#: A change of one of these files makes it another pack. The file of found plans is not among them, since
+#: the service itself writes it.
 PACK_FILES = ("manifest.json", *FILES, "profile.json")
 
-#: Of each file that is there: its path, device, inode, size, nanoseconds of its last change.
+#: The path, device, inode, size and last change in nanoseconds of each file that is there.
 Seen = tuple[tuple[str, int, int, int, int], ...]
 
 
 def look(files: Iterable[Path]) -> Seen:
-    """Return what is seen of ``files``; one that is not there, or that nobody may look at, is left out."""
-    found = []
+    """Return what is seen of ``files``; one that is not there, or without access, is left out."""
+    seen = []
     for file in files:
         try:
             state = file.stat()
         except OSError:
             continue
-        found.append((str(file), state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
-    return tuple(found)
+        seen.append((str(file), state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns))
+    return tuple(seen)
 
 
 def look_at_pack(folder: Path) -> Seen:
-    """Return what is seen of the pack in ``folder``, a version's."""
+    """Return what is seen of the pack in ``folder``, that of a version."""
     return look(folder / name for name in PACK_FILES)
 
 
@@ -62,7 +63,7 @@ _LIMIT_SECONDS = 1.0
 
 
 class Presence:
-    """Asks the file system, by one thread at a time: one that is far away may not answer for minutes."""
+    """Asks the file system on one thread at a time, since a remote one may not answer for minutes."""
 
     def __init__(self, folder: Path, limit_seconds: float = _LIMIT_SECONDS) -> None:
         self._folder = folder
@@ -70,17 +71,17 @@ class Presence:
         self._turn = asyncio.Lock()
 
     async def is_there(self) -> bool:
-        """Return whether the folder is there; no answer in time is no."""
+        """Return whether the folder is there; without an answer in time False."""
         return await self.has(is_folder)
 
     async def has(self, question: Callable[[Path], bool]) -> bool:
-        """Return what ``question``, which blocks, says of the folder; no answer in time is no."""
+        """Return the answer of ``question``, which blocks, for the folder; without one in time False."""
         asking = asyncio.create_task(self._asked(question))
         try:
             done, _ = await asyncio.wait({asking}, timeout=self._limit_seconds)
             return any(answer.result() for answer in done)
         finally:
-            asking.cancel()  # who is asked goes on to the end; who has not had the turn leaves the line
+            asking.cancel()  # a question that waits for its turn ends; one that has begun goes on
 
     async def _asked(self, question: Callable[[Path], bool]) -> bool:
         async with self._turn:
@@ -88,18 +89,18 @@ class Presence:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether ``path`` is a folder, as far as the file system says; blocks."""
+    """Return whether ``path`` is a folder; False also where the file system refuses to say. Blocks."""
     try:
         return path.is_dir()
-    except OSError:  # a name longer than it has, or nobody may look
+    except OSError:  # the name is too long, or there is no access
         return False
 
 
 def model_names(root: Path) -> list[str]:
-    """Return the models in ``root``, by name: folders with versions in them, whatever these hold.
+    """Return the models in ``root``, by name: folders with folders of versions in them.
 
-    One that may not be looked into counts where its name could be a model's: that it cannot be served is
-    said, where a model that is silently missing would be looked for in vain.
+    A folder without access counts if its name could be a model's: then the log says that it cannot be
+    served, where an operator would search in vain for a model that is silently missing.
 
     Raises:
         NotFoundError: there is no such folder.
@@ -110,7 +111,7 @@ def model_names(root: Path) -> list[str]:
 
 
 def is_model(root: Path, name: str) -> bool:
-    """Return whether there is a model of that name in ``root``; looks at its folder alone, and blocks."""
+    """Return whether there is a model of that name in ``root``; looks only at its folder, and blocks."""
     folder = folder_of(root, name)
     return folder is not None and _has_versions(folder)
 
@@ -125,7 +126,7 @@ def folder_of(root: Path, name: str) -> Path | None:
 def _has_versions(folder: Path) -> bool:
     try:
         return bool(versions(folder))
-    except OSError:  # a disk has lost+found, too
+    except OSError:  # there is no access, as to lost+found, which is no model
         return is_model_name(folder.name)
 
 
@@ -133,7 +134,7 @@ def _has_versions(folder: Path) -> bool:
 class Slot:
     """``name``: of the slot; ``model``: of the model; ``folder``: of the version that is served there.
 
-    ``seen``: of its files before any was read, so that what changes afterwards is seen, too.
+    ``seen``: what was seen of its files before one was read, so that later changes are noticed.
     """
 
     name: str
@@ -143,13 +144,13 @@ class Slot:
     seen: Seen = field(repr=False)
 
     def is_as_seen(self) -> bool:
-        """Return whether the files of the pack are still those that were seen; asks the disk."""
+        """Return whether the files of the pack are still those that were seen; blocks."""
         return set(look_at_pack(self.folder)) <= set(self.seen)
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A version that the configuration of ``model`` names and that is not there; ``name``: of its slot."""
+    """A version that the configuration of ``model`` names, but that is not there; ``name``: of its slot."""
 
     name: str
     model: str
@@ -158,13 +159,13 @@ class Missing:
 
 
 def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slot]:
-    """Return what is served of ``model`` in the repository ``root``, lowest version first; blocks.
+    """Return the slots of ``model`` in the repository ``root``, lowest version first; blocks.
 
-    ``config``: what counts in place of its config.pbtxt.
+    ``config``: counts in place of its config.pbtxt.
 
     Raises:
-        NotFoundError: no such model. ModelConfigError: its config.pbtxt. PackError: no version of it is to
-            be served. OSError: no access.
+        NotFoundError: no such model. ModelConfigError: its config.pbtxt is wrong. PackError: no version of
+            it is to be served. OSError: no access.
     """
     folder = folder_of(root, model)
     if folder is None:
@@ -172,9 +173,11 @@ def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slo
     there = versions(folder)
     config = read_model_config(folder) if config is None else config
     beside = look([folder / FILE, *(folder / file for file in config.label_files.values())])
-    if (folder / "manifest.json").exists():  # a pack as such, without a folder for its version
+    if (
+        folder / "manifest.json"
+    ).exists():  # the folder itself is a pack, without a folder of a version
         return [Slot(model, model, folder, config, beside + look_at_pack(folder))]
-    found = _wanted(folder, there, config)
+    folders = _wanted(folder, there, config)
     several = serves_several(config.policy)
     return [
         Slot(
@@ -182,7 +185,7 @@ def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slo
             *(model, path, config),
             seen=beside + look_at_pack(path),
         )
-        for path in found
+        for path in folders
     ]
 
 
@@ -190,7 +193,7 @@ def _wanted(folder: Path, there: Sequence[Path], config: ModelConfig) -> list[Pa
     """Return those of ``there``, the folders of versions in ``folder``, that are served."""
     if not there:
         raise PackError(f"{folder}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
-    # One without a manifest is being copied there.
+    # A version without a manifest is still being copied.
     begun = {int(path.name): path for path in there if (path / "manifest.json").exists()}
     if not begun:
         raise PackError(f"{there[-1] / 'manifest.json'}: No such file or directory")
@@ -201,16 +204,16 @@ def _wanted(folder: Path, there: Sequence[Path], config: ModelConfig) -> list[Pa
     return wanted
 
 
-def missing_versions(found: Sequence[Slot]) -> dict[str, Missing]:
-    """Return what is not there of the versions that a model's configuration names, by slot.
+def missing_versions(present: Sequence[Slot]) -> dict[str, Missing]:
+    """Return the versions that a model's configuration names and that are not there, by slot.
 
-    ``found``: what is there (``slots``).
+    ``present``: the slots of the model that are there (``slots``).
     """
-    model, config = found[0].model, found[0].config
+    model, config = present[0].model, present[0].config
     if not isinstance(config.policy, Specific) or not serves_several(config.policy):
         return {}
-    there = {slot.folder.name for slot in found}
-    where = f"{found[0].folder.parent / FILE}:{config.policy_line}: version_policy"
+    there = {slot.folder.name for slot in present}
+    where = f"{present[0].folder.parent / FILE}:{config.policy_line}: version_policy"
     return {
         f"{model}/{number}": Missing(
             f"{model}/{number}", model, str(number), f"{where}: version {number} is not there"
@@ -233,15 +236,15 @@ def labelled(pack: Pack, slot: Slot) -> Pack:
 
 
 def _with_labels(pack: Pack, output: str, file: Path) -> Pack:
-    known = pack.manifest.classification
+    recipe = pack.manifest.classification
     ports = {port.name: port for port in pack.manifest.outputs}
-    if known is None or known.output != output:
+    if recipe is None or recipe.output != output:
         raise PackError(f"{file}: labels for {shown(output)}, no output of scores of the pack")
     labels = read_labels(file)
     classes = ports[output].shape[1]
     if len(labels) != classes:
         raise PackError(f"{file}: {len(labels)} labels for {classes} classes")
-    named = {"classification": replace(known, labels=labels)}
+    named = {"classification": replace(recipe, labels=labels)}
     return replace(pack, manifest=pack.manifest.model_copy(update=named))
 
 
@@ -249,13 +252,13 @@ _READ_BYTES = 1 << 20
 
 
 def check_whole(folder: Path) -> None:
-    """Check that every byte of the weights in ``folder`` is what the manifest says; blocks meanwhile.
+    """Check every byte of the weights in ``folder`` against the checksums of the manifest; blocks.
 
-    A copy may have its full size before its last byte, and nobody says when it is done. So what is taken
-    without being asked for is read once, as the first sweep would.
+    A copy may have its full size before its last byte has come, and nothing says when it is done. So a pack
+    that the server takes by itself is read once, as the first sweep would read it.
 
     Raises:
-        PackError: something is not as the manifest says. OSError: no access.
+        PackError: bytes are not those of the manifest. OSError: no access.
     """
     pack = read_pack(folder)
     with pack.weights_path.open("rb", buffering=0) as file:
@@ -269,11 +272,11 @@ def check_whole(folder: Path) -> None:
 
 
 def _checksum(descriptor: int, span: Span) -> str:
-    made, position = xxhash.xxh3_64(), span.file_offset
+    checksum, position = xxhash.xxh3_64(), span.file_offset
     end = position + span.file_length
     while position < end and (
         part := os.pread(descriptor, min(_READ_BYTES, end - position), position)
     ):
-        made.update(part)
+        checksum.update(part)
         position += len(part)
-    return made.hexdigest()
+    return checksum.hexdigest()

@@ -1,4 +1,4 @@
-"""From a plan to a model that serves: reserve what was planned, read, start."""
+"""From a plan to a model that serves: reserve memory, read weights, start the worker."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-# What only a profile gives; how much it gains depends on the machine, and is not known before.
+# The message does not say how much a profile gains: that depends on the machine.
 _NO_PROFILE = (
     "model %s has no profile: its memory is planned by rules of thumb and its delay is not predicted; "
     "`layerstream profile %s` measures this machine, load the model again afterwards"
@@ -48,21 +48,21 @@ class Opener:
         self._pool = pool
         self._dispatcher = Dispatcher()
         self._arena = self._shared_arena()
-        #: Where the partitions of the next model begin: cores are given out in turn.
+        #: The first core for the partitions of the next model: cores are given out in turn.
         self._next_core = 0
-        #: As the settings say, as far as the device can.
+        #: As the settings say, but "own" if the device cannot share activations.
         self.activations: Activations = settings.activations if self._arena else "own"
 
     async def open(self, key: str, model: Prepared, place: Place) -> Worker:
-        """Reserve under ``key``, read and start ``model`` as it is planned.
+        """Reserve memory under ``key``, read ``model`` and start it with the plan ``place``.
 
-        When this is cancelled, and on errors but DrainError, nothing stays reserved but what an engine has
-        that cannot be closed; no thread is left.
+        When this is cancelled, and on all errors but DrainError, only the memory of an engine that cannot
+        be closed stays reserved; no thread is left.
 
         Raises:
             RefusedError: it does not fit. NotServingError: the system has not the memory, or refuses its
-            files. LoaderError, DeviceError: its pack is damaged, or not for here. DrainError: a read never
-            ended; its memory stays reserved.
+            files. LoaderError, DeviceError: its pack is damaged, or is not for this machine. DrainError: a
+            read never ended; its memory stays reserved.
         """
         opening = asyncio.create_task(asyncio.to_thread(self._open, key, model, place))
         try:
@@ -72,28 +72,28 @@ class Opener:
             raise
 
     async def _undone(self, key: str, opening: "asyncio.Task[Worker]") -> None:
-        """Close what ``opening`` opens, if it does, and give its memory back."""
+        """Wait for ``opening``; if it succeeds, close the worker and give its memory back."""
         await asyncio.wait({opening})
         if opening.cancelled() or opening.exception() is not None:
             return
         worker = opening.result()
         try:
             await worker.close()
-        except Exception:  # noqa: BLE001  what it holds stays reserved
+        except Exception:  # noqa: BLE001  its memory stays reserved
             _log.exception("model %s cannot be closed", worker.served.name)
         else:
-            if not worker.engine.broken:  # or the disk may still write to what was reserved
+            if not worker.engine.broken:  # the disk may still write to the memory of a broken one
                 self._budget.release(key)
 
     def _open(self, key: str, model: Prepared, place: Place) -> Worker:
-        """Do as ``open`` does; blocks."""
+        """Do as ``open``; blocks."""
         name = model.slot.name
         with naming(name):
             self._budget.reserve(key, place.fitted.plan.memory, place.in_turns)
             try:
                 running = self._running(model, place)
             except DrainError:
-                raise  # the disk may still write to what was reserved
+                raise  # the disk may still write to the reserved memory
             except BaseException:
                 self._budget.release(key)
                 raise
@@ -108,7 +108,7 @@ class Opener:
         """Open ``model``, whose engine has been closed, with another plan; blocks.
 
         Raises:
-            As ``open``; what was reserved for the plan before may be changed.
+            As ``open``; the reservation may be that of the new plan or of the one before.
         """
         trim_heap()
         with naming(name):
@@ -116,12 +116,12 @@ class Opener:
             return self._running(model, place)
 
     def close(self) -> None:
-        """Give back the arena that models share; all are closed."""
+        """Give back the arena that models share, after all of them were closed."""
         if self._arena is not None:
             self._arena.close()
 
     def _running(self, model: Prepared, place: Place) -> Running:
-        """Open an engine as it is planned."""
+        """Open an engine with the plan ``place``."""
         program, plan = model.program, place.fitted.plan
         if model.profile is not None:  # other models may have been prepared since
             self._device.tune(model.profile.tuning)
@@ -135,7 +135,7 @@ class Opener:
         return Running(engine, reader, watch, fitted.predicted_seconds, fitted.bound_seconds)
 
     def _pipeline(self, program: Program, plan: PipelinePlan) -> Running:
-        """Open an engine for each partition, each with a core, as far as there are so many."""
+        """Open an engine for each partition, each on a core of its own if there are so many."""
         workers = len(plan.partitions)
         cores = cores_for(workers, self._next_core)
         if not cores:
@@ -167,7 +167,7 @@ class Opener:
         return self._arena.join(plan.arena_bytes)
 
     def _shared_arena(self) -> SharedArena | None:
-        """Reserve addresses for activations that models share: no arena is larger than the budget."""
+        """Reserve addresses for activations that models share, as many as the budget has bytes."""
         space, why = shared_space(
             self._device, self._budget.total_bytes, self._settings.activations
         )
@@ -177,6 +177,6 @@ class Opener:
 
 
 def _watch(fitted: Fitted, profile: Profile | None) -> BoundWatch | None:
-    """Return a judge of sweeps where the limits of exactly this plan were measured."""
+    """Return a watch over the bound of sweeps, if the limits of exactly this plan were measured."""
     limits = profile.limits_of(fitted.plan) if profile is not None else None
     return BoundWatch(fitted.plan, limits) if limits is not None else None

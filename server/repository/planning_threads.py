@@ -1,6 +1,6 @@
-"""Planning beside the event loop, on threads that wait for searches; what is unwanted ends soon.
+"""Planning beside the event loop, on threads; a search that is not wanted any more ends soon.
 
-A call that is cancelled ends when its planning has: the next one does not take memory beside it.
+A call that is cancelled waits for the end of its planning, so that the next one takes no memory beside it.
 """
 
 import asyncio
@@ -14,51 +14,53 @@ from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when
 from server.errors import NotServingError
 from server.requests.uninterrupted import to_its_end
 
-#: At once; one more waits.
+#: How many plan at once; further ones wait.
 _MOST = 8
-#: How long a cancelled call waits for a search that does not ask whether it is wanted.
+#: How long a cancelled call waits for a search that does not check whether it is wanted.
 _END_SECONDS = 1.0
 
 T = TypeVar("T")
 
 
 class SearchProgress:
-    """What a search has told last, in words; empty before it tells anything."""
+    """The last progress of a search, in words; empty before it reports any."""
 
     def __init__(self) -> None:
         self.said = ""
 
     def __call__(self, step: str, done: int, of: int) -> None:
-        """Hear that ``done`` of so many parts of ``step`` are done."""
+        """Note that ``done`` of so many parts of ``step`` are done."""
         self.said = f"{step}, {done} of {of}"
 
 
 class PlanningThreads:
-    """Runs what plans, until it is closed."""
+    """Runs functions that plan, until it is closed."""
 
     def __init__(self) -> None:
         self._closed = False
-        # A thread that gave way to others, and held the interpreter, would hold up the event loop.
+        # At normal priority: a thread with a lower one would wait for a core while it holds the
+        # interpreter, and hold up the event loop.
         self._threads = ThreadPoolExecutor(_MOST, "planner")
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns.
+        """Return the result of ``work``.
 
-        When this is cancelled, ``work`` ends as soon as its search asks, and this ends then; or a second
-        later, where the search does not ask.
+        When this is cancelled, ``work`` ends as soon as its search checks whether it is wanted, and this
+        ends with it; or a second later, if the search does not check.
 
         Raises:
-            NotServingError: closed. Otherwise what ``work`` raises.
+            NotServingError: it is closed. Otherwise the errors of ``work``.
         """
         if self._closed:
             raise NotServingError("the server is stopping")
-        left = threading.Event()
-        # Taken out: its thread may keep a call for long after its result.
+        unwanted = threading.Event()
+        # ``work`` is taken out of this list when it runs: the thread may keep the call itself for long, and
+        # would keep with it all that ``work`` refers to.
         waiting = [work]
         del work
 
         def stoppable() -> T:
-            with stopping_when(lambda: self._closed or left.is_set()):
+            with stopping_when(lambda: self._closed or unwanted.is_set()):
                 go_on()
                 return waiting.pop()()
 
@@ -70,18 +72,18 @@ class PlanningThreads:
         except PlanningStoppedError as exc:
             raise NotServingError("the server is stopping") from exc
         except asyncio.CancelledError:
-            left.set()
+            unwanted.set()
             planned.add_done_callback(_take)
             await to_its_end(asyncio.wait({planned}, timeout=_END_SECONDS))
             raise
 
     def close(self) -> None:
-        """End what is being planned; nothing will be any more."""
+        """End all planning; later calls fail."""
         self._closed = True
         self._threads.shutdown(wait=False)
 
 
 def _take(planned: asyncio.Future[Any]) -> None:
-    """Take what became of a plan that nobody wants: the loop logs an error that nobody takes."""
+    """Read the error of planning that is not wanted any more: asyncio logs errors that are not read."""
     if not planned.cancelled():
         planned.exception()

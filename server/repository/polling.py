@@ -1,9 +1,8 @@
-"""Packs that come, change and go while the service runs: seen, and taken when they are whole.
+"""Packs that come, change and go while the service runs; they are loaded when they are whole.
 
-With model_control = poll the repository is looked at every few seconds. Looking is a stat for each file: a
-few microseconds each, and the same on every file system. The kernel's notices (inotify, what watchfiles is
-for) are lost where a repository is shared over a network, and say of a copy when it began, not when it is
-whole.
+With model_control = poll the repository is looked at every few seconds. A look is a stat for each file: a
+few microseconds each, and the same on every file system. The kernel's events (inotify, as watchfiles uses)
+do not come where a repository is shared over a network, and say when a copy began, not when it is whole.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ Sight = Mapping[str, Seen]
 
 @dataclass(frozen=True)
 class Changes:
-    """Models that are new or others than before, and models that are gone; by name."""
+    """Models that are new or have changed, and models that are gone; by name."""
 
     come: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
@@ -36,8 +35,8 @@ class Changes:
 class Changing:
     """Compares looks. ``settled``: what was seen of the models as they are served.
 
-    A model counts once two looks in a row have seen the same of it: what is being copied there changes from
-    look to look.
+    A changed model counts once two looks in a row have seen the same of it: while it is being copied, it
+    changes from look to look.
     """
 
     def __init__(self, settled: Sight) -> None:
@@ -46,9 +45,9 @@ class Changing:
         self._missing: Set[str] = set()
 
     def look(self, now: Sight, known: Collection[str] = ()) -> Changes:
-        """Return what is another than what was settled, and is as at the look before; it is settled now.
+        """Return models that differ from those settled and are as at the last look; they are settled now.
 
-        ``known``: what else was there before this look.
+        ``known``: other models that were there before this look.
         """
         come = tuple(
             name
@@ -65,9 +64,9 @@ class Changing:
 
 
 def look_at_all(root: Path, chosen: Collection[str]) -> Sight | None:
-    """Return what is seen of the models in ``root``; ``chosen``: only these, none: all; blocks.
+    """Return what is seen of the models in ``root``; ``chosen``: only these; empty: all. Blocks.
 
-    None: the repository itself is not there now, as while it is mounted again: that says nothing of models.
+    None: the repository itself is not there, as while it is mounted again; its models count as unchanged.
     """
     try:
         names = model_names(root)
@@ -77,24 +76,24 @@ def look_at_all(root: Path, chosen: Collection[str]) -> Sight | None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a model that matter: of its versions, and beside them."""
+    """Yield the files of a model: those beside its versions, and those of its packs."""
     try:
         yield from (path for path in sorted(folder.iterdir()) if path.is_file())
-        found = versions(folder)
-    except OSError:  # it went meanwhile
+        folders = versions(folder)
+    except OSError:  # the folder was removed meanwhile
         return
-    for version in found:
+    for version in folders:
         yield from (version / name for name in PACK_FILES)
 
 
-#: After so many looks at the latest what could not be loaded is tried again.
+#: A model that could not be loaded is tried again after at most so many looks.
 _MOST_LOOKS = 64
 
 
 class Poller:
-    """Has ``repository`` follow its folder; ``chosen``: only these models, none: all.
+    """Lets ``repository`` follow its folder; ``chosen``: only these models; empty: all.
 
-    Made before the models are loaded: what changes while they are is seen. Blocks for the first look.
+    Make it before the models are loaded, so that changes meanwhile are seen. It blocks for the first look.
     """
 
     def __init__(self, repository: Repository, chosen: Collection[str]) -> None:
@@ -102,7 +101,7 @@ class Poller:
         self._chosen = chosen
         self._changing = Changing(look_at_all(repository.root, chosen) or {})
         self._looks = 0
-        #: Models that are tried again: at which look they are tried again, after how many.
+        #: Models that are tried again: at which look, and after how many looks that is.
         self._retries: dict[str, tuple[int, int]] = {}
 
     async def run(self, interval_seconds: float) -> None:
@@ -111,11 +110,11 @@ class Poller:
             await asyncio.sleep(interval_seconds)
             try:
                 await self.step()
-            except Exception:  # noqa: BLE001  what it may be: the service goes on, and looks again
+            except Exception:  # noqa: BLE001  after any error the service goes on, and looks again
                 _log.exception("the repository cannot be followed")
 
     async def step(self) -> Changes:
-        """Look once, and follow what has changed; return that."""
+        """Look once, follow the changes, and return them."""
         entries = self._followed()
         now = await asyncio.to_thread(look_at_all, self._repository.root, self._chosen)
         if now is None:
@@ -128,7 +127,7 @@ class Poller:
         for name in changes.gone:
             await self._repository.remove(name)
             self._retries.pop(name, None)
-        if changes.come or changes.gone:  # there may be room now
+        if changes.come or changes.gone:  # a model that was refused may have room now
             again.update(each.model for each in self._followed() if each.absence == "refused")
             again.update(self._retries)
         again = {name for name in again if not self._repository.models.is_evicted(name)}
@@ -137,14 +136,15 @@ class Poller:
         return changes
 
     def _followed(self) -> list[Entry]:
-        """Return what is known of the models that are looked at, also of those that never were seen."""
+        """Return the entries of the models that are followed, also of those that were never on disk."""
         entries = self._repository.entries()
         return [entry for entry in entries if not self._chosen or entry.model in self._chosen]
 
     async def _bring(self, name: str) -> None:
-        """Load what is there of ``name`` now, unless somebody has unloaded it; the log has what fails.
+        """Load ``name`` as it is now, unless a client has unloaded it; the log has errors.
 
-        What may pass, or may find room later, is tried again, after twice as many looks each time.
+        After an error that may pass, or want of room, it is tried again, after twice as many looks each
+        time.
         """
         _, waited = self._retries.pop(name, (0, 0))
         if self._repository.models.is_unloaded(name):
@@ -159,10 +159,10 @@ class Poller:
 
 
 async def follow(repository: Repository) -> None:
-    """Let what is gone go, and take what is new or another; who asks says that all of it is whole.
+    """Remove models that are gone, and load new and changed ones, which the operator knows to be whole.
 
-    What somebody has unloaded stays away, and what was evicted until a request comes. What fails is in
-    the log.
+    A model that a client has unloaded stays so, and an evicted one until a request comes. The log has
+    errors.
 
     Raises:
         NotFoundError: there is no repository any more; nothing has changed.

@@ -1,4 +1,4 @@
-"""From a folder to a model that can be planned with others: its pack as the device runs it, its profile."""
+"""From a folder to a model that can be planned: its pack as the device runs it, and its profile."""
 
 import contextlib
 import logging
@@ -32,7 +32,7 @@ from server.settings.settings import Settings
 
 
 def batching_of(settings: Settings, slot: Slot) -> Batching:
-    """Return how requests to what is in ``slot`` share sweeps, as far as its plan has lanes."""
+    """Return how requests to the model in ``slot`` share sweeps, as far as its plan has lanes."""
     own = _configured(slot) if workers_of(settings.workers, slot.model) == 1 else ALONE
     lanes = of_model(settings.lanes, slot.model, None)
     if lanes is None:
@@ -42,7 +42,7 @@ def batching_of(settings: Settings, slot: Slot) -> Batching:
 
 
 def _configured(slot: Slot) -> Batching:
-    """Return what the configuration says: a sweep carries up to ``max_batch_size`` requests."""
+    """Return the batching of the configuration: a sweep carries up to ``max_batch_size`` requests."""
     batching, most = slot.config.batching, slot.config.max_batch_size
     if batching is None or not most:
         return ALONE
@@ -53,7 +53,10 @@ def _configured(slot: Slot) -> Batching:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is in a slot: a pack as the device runs it, and the model as one that shares the budget."""
+    """The model in a slot: its pack as the device runs it, and its share of the budget.
+
+    ``known``: plans that were found for it.
+    """
 
     slot: Slot
     program: Program
@@ -67,16 +70,16 @@ class Prepared:
 
     @cached_property
     def infer_bytes(self) -> int:
-        """What an infer request holds whose JSON is short."""
+        """The memory of an infer request whose JSON is short."""
         return short_infer_bytes(self.pack.manifest)
 
     def is_there(self) -> bool:
-        """Return whether its weights are still those that were found; asks the disk."""
+        """Return whether its file of weights is still the same; blocks."""
         return is_still(self.slot.seen, self.pack.weights_path)
 
 
 def figures(*asked: Any) -> list[dict[str, Any]]:
-    """Return the points of the frontier that is ``asked`` for, ascending in memory, as JSON has them."""
+    """Return the points of ``frontier`` with the arguments ``asked``, ascending in memory, for JSON."""
     return [_shown(point) for point in frontier(*asked)]
 
 
@@ -98,27 +101,27 @@ class Preparer:
         self._budget = budget
         self._device = device
         self._search = SearchApart(self._spare_bytes)
-        #: What was found of packs beside which nothing can be written, by their folders.
+        #: Found plans that cannot be saved beside their packs, by the folders of these.
         self._unsaved: dict[Path, FoundPlans] = {}
-        #: What ``least`` has opened, by slots, as far as the budget may hold them at once: what it was
-        #: opened for is most of what loading them takes.
+        #: Models that ``least`` has opened, by slots, as many as the budget may hold at once. Loading them
+        #: soon after uses them, since opening and planning takes most of the time of a load.
         self._surveyed: dict[str, Prepared] = {}
 
     def _spare_bytes(self) -> int:
-        """Return what is free beside all that the service may come to hold."""
+        """Return the memory that stays free even when the service holds all that it may."""
         if self._settings.memory is not None:
-            return 0  # it is for all of the process, and the budget has what it leaves
-        # What requests may hold is reserved and not there yet.
+            return 0  # that setting limits the process, and the budget takes all that is left
+        # The memory of requests is reserved in the budget, but is mostly not used yet.
         return free_bytes() - self._budget.free_bytes - self._budget.request_bytes
 
     def least(self, slot: Slot) -> Minimum:
-        """Return what is in ``slot`` needs at least, as the device is; blocks.
+        """Return how much the model in ``slot`` needs at least on this device; blocks.
 
         Raises:
-            ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
+            ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or for other machines.
             OSError: no access.
         """
-        # What is wrong with a profile is said when the pack is opened.
+        # At level DEBUG, since loading the model later warns of a profile that does not hold.
         opened = self._open(slot, logging.DEBUG)
         if not opened.known.save():
             self._unsaved[opened.pack.folder] = opened.known
@@ -129,10 +132,10 @@ class Preparer:
         return Minimum(least.least, Need.of(opened.pack.manifest), least.alone)
 
     def prepare(self, slot: Slot) -> Prepared:
-        """Return what is in ``slot``, ready to be planned; blocks.
+        """Return the model in ``slot``, ready to be planned; blocks.
 
         Raises:
-            ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
+            ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or for other machines.
             NotServingError: the system refuses its files. RefusedError: no request could be answered.
         """
         with naming(slot.name):
@@ -157,7 +160,7 @@ class Preparer:
         return self._search.fully(figures, *asked)
 
     def _open(self, slot: Slot, level: int = logging.WARNING) -> Prepared:
-        """Open what is in ``slot``, for one lane; ``level``: of what is said of its profile.
+        """Open the pack in ``slot``, for one lane; ``level``: of log lines about its profile.
 
         Raises:
             As ``prepare``.
@@ -168,11 +171,11 @@ class Preparer:
         return Prepared(slot, program, profile, self._sharer(slot, program, profile, known), known)
 
     def _as_surveyed(self, slot: Slot) -> Prepared | None:
-        """Return what was opened to see what it needs, once, if it is still as it was."""
+        """Return the model that ``least`` has opened, once, if its files are still the same."""
         opened = self._surveyed.pop(slot.name, None)
         if opened is None or opened.slot.seen != slot.seen or not slot.is_as_seen():
             return None
-        profile = find_profile(opened.pack, self._device)  # and says what is wrong with it
+        profile = find_profile(opened.pack, self._device)  # which also warns if it does not hold
         return opened if profile == opened.profile else None
 
     def _known(self, pack: Pack) -> FoundPlans:
@@ -189,10 +192,10 @@ class Preparer:
         known: FoundPlans,
         lanes: int = 1,
     ) -> Sharer:
-        """Return what is in ``slot`` as one of a set, in partitions where the settings say so.
+        """Return the model in ``slot`` as a sharer, in partitions where the settings say so.
 
         Raises:
-            PlanError: it cannot be cut into as many, or not here.
+            PlanError: it cannot be cut into as many, or the device cannot run partitions.
         """
         name, workers = slot.name, workers_of(self._settings.workers, slot.model)
         if workers == 1:
@@ -212,7 +215,7 @@ class Preparer:
 
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Turn what the system and the device say of memory and files into errors that name the model."""
+    """Turn errors of memory and files, from the system or the device, into errors that name the model."""
     try:
         yield
     except DeviceMemoryError as exc:

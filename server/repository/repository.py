@@ -1,9 +1,10 @@
 """The models of the service: which packs there are, which are loaded, and what each holds.
 
-Invariant: a model is loaded exactly when it has a worker, and then its plan is reserved in the budget.
-Loaded is not serving: its worker may have met a fault that lasts (the file was changed, the disk is gone).
+Invariant: a model is loaded exactly when it has a worker, and then its plan is reserved in the budget. A
+loaded model may not serve: its worker may have met a fault that lasts (the file was changed, the disk is
+gone).
 
-All models are planned together (server/memory/sharing.py). One that comes takes what others have beyond
+All models are planned together (server/memory/sharing.py). A new one takes memory that others have beyond
 their least, as far as it needs; when one goes, the others grow again, in the background.
 """
 
@@ -50,7 +51,7 @@ from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-# What requests are told of a model that the start has not come to yet.
+# The state of a model while the start loads others before it.
 _COMING = Unloaded("waits for its turn to be loaded", "loading")
 
 
@@ -61,7 +62,6 @@ class Repository:
         self._settings = settings
         self._preparer = Preparer(settings, budget, device)
         self._opener = Opener(settings, budget, device, pool)
-        #: What is known of them, and what is on disk.
         self.models = Models(settings, budget, self._preparer.least)
         self._evicts = settings.budget_policy == "evict-lru"
         # Reading a request and computing may each take the time limit.
@@ -82,15 +82,15 @@ class Repository:
         return self._settings.repository
 
     def entries(self) -> list[Entry]:
-        """Return what is known of each slot (on_disk.py)."""
+        """Return the entries of all slots (on_disk.py)."""
         return list(self.models.values())
 
     def leaving(self) -> list[Worker]:
-        """Return the workers of what was loaded that still have requests to answer."""
+        """Return the workers of models that were unloaded or replaced and still have requests to answer."""
         return list(self._executor.leaving)
 
     def left_behind(self) -> list[Worker]:
-        """Return the workers of what was given up and has not ended."""
+        """Return the stuck workers that were given up and have not ended."""
         return list(self._executor.left_behind)
 
     async def set_aside(self) -> None:
@@ -105,8 +105,8 @@ class Repository:
     async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on.
 
-        ``set_aside`` comes before the first: it takes out of the budget what models do not share. Nothing
-        else changes what is loaded meanwhile. Raises what that raises; NotFoundError: no repository.
+        ``set_aside`` is called before the first: it reserves memory that models do not share. No other call
+        changes what is loaded meanwhile. Raises the errors of ``set_aside``; NotFoundError: no repository.
         """
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
@@ -123,7 +123,7 @@ class Repository:
                 await self._load(name, evicts=False)
             except NotFoundError:
                 raise
-            except FAILURES:  # noted, and said below
+            except FAILURES:  # its entry has the error, which is logged below
                 pass
             for entry in self.models.of(name):
                 slot = entry.slot if self._evicts and entry.absence == "refused" else None
@@ -134,20 +134,21 @@ class Repository:
                     _log.error("not served: %s", entry.message)
 
     async def load(self, name: str, *, is_whole: bool = True) -> Entry:
-        """Load what the repository has of ``name`` now, within its share of the budget.
+        """Load ``name`` as it is on disk now, within its share of the budget.
 
-        ``is_whole``: somebody says that it is; else it is read once before, and its state says what is not.
+        ``is_whole``: the caller knows that all its bytes are there; else it is read once before, and its
+        entry has the error if they are not.
 
         Loaded models whose share it needs are closed and opened again with a smaller plan, one by one;
-        requests to them wait in line. Models that are served and not loaded keep what they need at least,
-        as far as it is there. What is loaded stays, unless its files are others now: then these take its
-        place, and no request is lost. Versions that are not to be served any more go.
+        requests to them wait in line. The least memory of models that are served and not loaded stays free,
+        as far as it is there. A version that is loaded stays, unless its files have changed: then the new
+        ones replace it, and no request is lost. Versions that are not to be served any more are closed.
 
         Raises:
             NotFoundError: no such model. RefusedError: it does not fit. NotServingError: the system has
             not the memory, or refuses its files. ModelError, LoaderError, DeviceError: its pack or its
-            configuration is damaged. What was loaded before is as it was. Of several versions, the others
-            are tried all the same.
+            configuration is damaged. Models that were loaded stay as they were. Of several versions, the
+            others are tried all the same.
         """
         if not is_whole:
             with self._noting(name):
@@ -160,16 +161,16 @@ class Repository:
         return entry
 
     async def _load(self, name: str, evicts: bool) -> Entry:
-        """Do as ``load``, alone in changing what is loaded."""
+        """Do as ``load``; no other call changes what is loaded meanwhile."""
         with self._noting(name):
-            found = await asyncio.to_thread(self.models.slots_of, name)
-        self.models.say_ignored(name, found[0].config)
-        missing = missing_versions(found)
-        await self._remove(name, {*missing, *(slot.name for slot in found)})
+            slots = await asyncio.to_thread(self.models.slots_of, name)
+        self.models.say_ignored(name, slots[0].config)
+        missing = missing_versions(slots)
+        await self._remove(name, {*missing, *(slot.name for slot in slots)})
         for each in missing.values():
             await self._miss(each)
         failures = []
-        for slot in found:
+        for slot in slots:
             try:
                 await self._wishes.bring(slot, evicts)
             except FAILURES as exc:
@@ -180,7 +181,7 @@ class Repository:
 
     @contextlib.contextmanager
     def _noting(self, name: str) -> Iterator[None]:
-        """Note why what is on disk of ``name`` cannot be loaded as it is."""
+        """Note in the entries of ``name`` an error that is raised inside."""
         try:
             yield
         except FAILURES as exc:
@@ -188,13 +189,13 @@ class Repository:
             raise
 
     async def _whole(self, name: str, config: ModelConfig | None = None) -> list[Slot]:
-        """Return the slots of ``name``; what is not as it was tried last has been read as a whole then."""
-        found = await asyncio.to_thread(self.models.slots_of, name, config)
-        for slot in found:
-            known = self.models.get(slot.name)
-            if known is None or known.slot is None or known.slot.seen != slot.seen:
+        """Return the slots of ``name``, after a check of all bytes of those that were not tried before."""
+        slots = await asyncio.to_thread(self.models.slots_of, name, config)
+        for slot in slots:
+            entry = self.models.get(slot.name)
+            if entry is None or entry.slot is None or entry.slot.seen != slot.seen:
                 await asyncio.to_thread(check_whole, slot.folder)
-        return found
+        return slots
 
     async def unload(self, name: str) -> None:
         """Let all versions of ``name`` finish their requests and give their memory back.
@@ -203,21 +204,21 @@ class Repository:
             NotFoundError: no such model is known.
         """
         async with self._wishes.alone():
-            known = self.models.of(name)
-            if not known:
+            entries = self.models.of(name)
+            if not entries:
                 error = NotFoundError(f"model {shown(name)}: not in the repository")
                 raise await self._explained(name, error)
-            for entry in known:
+            for entry in entries:
                 await self._wishes.let_go(entry, "unloaded", "unloaded")
                 entry.most_bytes = None
 
     async def remove(self, name: str) -> None:
-        """Let ``name``, which is not in the repository any more, finish its requests, and forget it."""
+        """Let ``name``, which is not in the repository any more, finish its requests; drop its entries."""
         async with self._wishes.alone():
             await self._remove(name, ())
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
-        """Close the slots of ``name`` but those ``kept``, and forget those whose memory is free."""
+        """Close the slots of ``name`` but those ``kept``, and drop their entries unless memory is lost."""
         gone = "its versions are others now" if kept else "not in the repository any more"
         for entry in self.models.of(name):
             if entry.name in kept:
@@ -229,13 +230,13 @@ class Repository:
                 del self.models[entry.name]
 
     async def _miss(self, missing: Missing) -> None:
-        """Note a version that shall be served and is not on disk; one that was goes."""
+        """Note a version that shall be served and is not on disk; close it if it was loaded."""
         entry = self.models.known(missing.name, missing.model)
         await self._wishes.let_go(entry, missing.why, patiently=True)
         entry.version = missing.version
 
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
-        """Return as Models.serving; of a model that is away for a moment, what is on disk.
+        """Return an entry and its pack, as Models.serving; of a model that is away, the pack on disk.
 
         Raises:
             As ``use``.
@@ -253,7 +254,7 @@ class Repository:
             raise await self._explained(name, exc) from None
 
     async def _on_disk(self, folder: Path) -> Pack:
-        """Return the pack in ``folder``; requests at once share one reading. Raises as read_pack."""
+        """Return the pack in ``folder``; concurrent calls share one reading. Raises as read_pack."""
         reading = self._reading.get(folder)
         if reading is None:
             reading = asyncio.create_task(asyncio.to_thread(read_pack, folder))
@@ -262,18 +263,18 @@ class Repository:
             def ended(task: "asyncio.Task[Pack]") -> None:
                 del self._reading[folder]
                 if not task.cancelled():
-                    task.exception()  # seen, also where no request waits any more
+                    task.exception()  # else asyncio logs an error that no request waits for
 
             reading.add_done_callback(ended)
         return await asyncio.shield(reading)
 
     async def check_answers(self, name: str, version: str | None = None) -> None:
-        """Check that a request would be answered, if need be after a load; raises as ``use``."""
+        """Check that a request would be answered, maybe after a load; raises as ``use``."""
         if not (await self._find(name, version)).answers:
             self.models.serving(name, version)
 
     async def found(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return as ``use``; of a model that was evicted, what a request would bring back, from disk."""
+        """Return as ``use``; but of an evicted model a use of its pack on disk, without loading it."""
         try:
             entry = self.models.find(name, version)
             if entry.worker is not None:
@@ -281,17 +282,17 @@ class Repository:
             if entry.evicted and entry.slot is not None:
                 pack = await self._on_disk(entry.slot.folder)
                 return Use(pack, short_infer_bytes(pack.manifest), entry.timeout_seconds)
-        except FAILURES:  # which ``use`` tells
+        except FAILURES:  # ``use`` raises the same, with more of an explanation
             pass
         return await self.use(name, version, limit_seconds)
 
     async def use(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return a ready model, which does not go before its use ends; waits for one that comes back.
+        """Return a use of a loaded model, which stays until the use ends; an evicted one is loaded first.
 
         Raises:
             As Models.serving; of a model that was evicted, as ``load``. BusyError: too many wait for it.
-            DeadlineError: it has not come within ``limit_seconds``. NotLoadedError: the repository
-            has it, and it was not asked for since the start.
+            DeadlineError: it was not loaded within ``limit_seconds``. NotLoadedError: it is in the
+            repository, but was never loaded.
         """
         try:
             return await self._arrivals.use(name, version, limit_seconds)
@@ -299,7 +300,7 @@ class Repository:
             raise await self._explained(name, exc) from None
 
     async def _explained(self, name: str, error: NotFoundError) -> NotFoundError:
-        """Return ``error``, or, of a model that lies in the repository unknown, that it is not loaded."""
+        """Return ``error``, or one that says that the model is in the repository but was never loaded."""
         if self.models.of(name):
             return error
         if not await self.presence.has(lambda root: is_model(root, name)):
@@ -308,10 +309,11 @@ class Repository:
         return NotLoadedError(f"model {shown(name)}: in the repository, and not loaded{remedy}")
 
     async def restore(self, entry: Entry, given_up: Worker, why: str) -> bool:
-        """Serve a model with another engine in place of one that was given up, and say ``why`` it was.
+        """Load a model again, whose worker was ``given_up``, for the reason ``why``.
 
-        Where there is no room for it, and models go for others, the next request tries again. Return
-        whether it is served; not where somebody loaded or unloaded it meanwhile. Raises as ``load``.
+        Where there is no room for it and the setting ``budget_policy`` is evict-lru, the next request tries
+        again. Return whether it was loaded: False if a client has loaded or unloaded it meanwhile. Raises
+        as ``load``.
         """
         async with self._wishes.alone():
             if entry.worker is not given_up:
@@ -321,42 +323,44 @@ class Repository:
             return True
 
     async def _fetch(self, entry: Entry) -> bool:
-        """Load an evicted model again, if anybody waits for it; return whether. Raises as ``load``."""
+        """Load an evicted model again, if a request waits for it; return whether. Raises as ``load``."""
         async with self._wishes.alone():
-            # Somebody may have loaded or unloaded it before this had its turn.
+            # It may have been loaded or unloaded before this call had its turn.
             is_wanted = entry.evicted and len(entry.uses) > 0
             if is_wanted:
                 await self._bring_back(entry)
             return is_wanted
 
     async def _bring_back(self, entry: Entry) -> None:
-        """Load again what has left service without anybody's wish; raises as ``load``.
+        """Load a model again that was evicted or given up; raises as ``load``.
 
-        It is not known whether what is on disk by now is whole.
+        Its files are checked, since a new version may be being copied just now.
         """
         try:
-            found = await self._whole(entry.model)
-        except ModelConfigError as exc:  # that changes nothing that is served, and this is
+            slots = await self._whole(entry.model)
+        except (
+            ModelConfigError
+        ) as exc:  # a wrong configuration never changes a model that is served
             if entry.slot is None:
                 raise
             _log.warning("model %s: served as it was configured before: %s", entry.name, exc)
-            found = await self._whole(entry.model, entry.slot.config)
-        await self._remove(entry.model, {slot.name for slot in found})
-        # Where its versions are laid out otherwise by now, all of them are what it was.
-        for slot in [each for each in found if each.name == entry.name] or found:
+            slots = await self._whole(entry.model, entry.slot.config)
+        await self._remove(entry.model, {slot.name for slot in slots})
+        # If its slots have other names now, as with another version_policy, all of them take its place.
+        for slot in [each for each in slots if each.name == entry.name] or slots:
             await self._wishes.bring(slot, self._evicts)
 
     async def replan(self, name: str, most_bytes: int | None) -> list[Entry]:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
 
-        Of several versions that are loaded each keeps this limit; return them, lowest first. Requests wait
-        in line meanwhile, as those to models that shrink for it. A plan is there at once, and the best one
-        follows when it is found. The limit stays until the model is unloaded.
+        Each of several loaded versions keeps this limit; they are returned, lowest first. Requests wait in
+        line meanwhile, also those to models that shrink for it. It gets a plan at once, and the best one
+        when that is found. The limit stays until the model is unloaded.
 
         Raises:
-            NotFoundError, NotServingError: it is not loaded, or its files are others by now. ConflictError:
-            it was evicted. RefusedError: it needs more at least. Nothing has changed then. Otherwise as
-            ``load``.
+            NotFoundError, NotServingError: it is not loaded, or its files have changed. ConflictError: it
+            is evicted. RefusedError: its least plan is larger. After an error nothing has changed.
+            Otherwise as ``load``.
         """
         async with self._wishes.alone():
             if (latest := self.models.find(name)).evicted:
@@ -369,17 +373,17 @@ class Repository:
 
     @property
     def search(self) -> str | None:
-        """How far the search is for better plans than the loaded models have; None: there is none."""
+        """How far the search for better plans of the loaded models is; None: there is none."""
         search = self._wishes.search
         return None if search is None else search.said
 
     async def frontier(self, name: str, heard: Tell) -> list[dict[str, Any]]:
         """Return the plans that a loaded model may have, ascending in memory, in figures.
 
-        ``heard``: told how far that is, on another thread. When this is cancelled, the search ends.
+        ``heard``: called with the progress, on another thread. When this is cancelled, the search ends.
 
         Raises:
-            PlanError, ProfileError: it has none. NotServingError: the server ends, or it is not loaded.
+            PlanError, ProfileError: it has no plans. NotServingError: the server ends, or it is not loaded.
         """
         model = self.models.find(name).serving().prepared
 

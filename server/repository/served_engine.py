@@ -1,6 +1,6 @@
-"""The engine of a model as it is served: what it answers, what puts it out of service, what is usual.
+"""The engine of a model as it is served: its answers, faults that put it out of service, its usual times.
 
-Invariant: an answer is given out only if the file of the weights is as it was when it was loaded.
+Invariant: an answer is given out only if the file of weights is the same as when it was loaded.
 """
 
 import errno
@@ -25,24 +25,25 @@ from server.errors import NotServingError
 
 _log = logging.getLogger(__name__)
 
-# A sweep without reads that takes less than this runs on the event loop: no reading of a body holds it
-# up for longer, and the change to another thread and back costs a tenth to a half of that.
+# A sweep without reads that takes less than this runs on the event loop. Reading a body keeps the loop busy
+# for as long, and a change to another thread and back takes a tenth to a half of that.
 _QUICK_SECONDS = 0.0005
-# What is usual is the least of late: a busy machine makes single sweeps longer. It grows with each.
+# The usual time is the least of recent sweeps, since a busy machine makes single ones longer. It grows by
+# this factor with each sweep, so that a short one is forgotten in time.
 _FORGETTING = 1.02
-# Of so many sweeps.
+# The part of its time that a sweep waits for weights is averaged over so many sweeps.
 _STALLS_OF = 4
 
-# What the kernel says of a disk that is not there any more.
+# Errors of a disk that is not there any more.
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
 
 T = TypeVar("T")
 
 
 class ComputedAnswer(NamedTuple, Generic[T]):
-    """What was taken of the outputs, what the sweep took, and how long the request waited for its turn.
+    """What was kept of the outputs, figures of the sweep, and how long the request waited for its turn.
 
-    ``ended_at``: when it had ended, on time.monotonic's clock. ``lanes``: requests of the sweep.
+    ``ended_at``: when the sweep ended, on time.monotonic's clock. ``lanes``: how many requests it had.
     """
 
     outputs: T
@@ -53,9 +54,9 @@ class ComputedAnswer(NamedTuple, Generic[T]):
 
 
 class Running(NamedTuple):
-    """An open engine, what it reads through, and what judges every sweep by the bound on its delay.
+    """An open engine, the reader of its weights, and the watch that compares sweeps with their bound.
 
-    Predicted and bound are of a sweep, in seconds, where its plan knows them.
+    Predicted time and bound are of one sweep, in seconds, where its plan has them.
     """
 
     engine: Answering
@@ -66,19 +67,19 @@ class Running(NamedTuple):
 
 
 class ServedEngine:
-    """Answers with what is ``running``, ``engine.callers`` threads at a time."""
+    """Answers with the engine ``running``, on ``engine.callers`` threads at a time."""
 
     def __init__(self, running: Running) -> None:
         self.running = running
-        #: Answered sweeps, their requests, and the seconds that they took beside waiting for others.
+        #: How many sweeps and requests were answered, and the seconds of these without waiting for others.
         self.sweeps, self.requests, self.sweep_seconds = 0, 0, 0.0
-        #: The part of its time in which a sweep waits for weights, of late.
+        #: The part of its time in which a sweep waits for weights, recently.
         self.stalls = 0.0
         self._counting = threading.Lock()
-        #: Why the memory of an engine that could not be opened stays reserved; empty where none does.
+        #: Why the memory of an engine that could not be opened stays reserved; empty if there is none.
         self.lost = ""
         self._fault = ""
-        #: What a sweep takes when nothing holds it up, of late.
+        #: How long a sweep takes when nothing holds it up, recently.
         self.usual_seconds = math.inf
         self._has_resident_pieces = bool(self.engine.program.pack.manifest.resident_pieces)
 
@@ -108,10 +109,11 @@ class ServedEngine:
 
     @property
     def is_quick(self) -> bool:
-        """Whether an answer takes next to nothing, without reads.
+        """Whether an answer needs no reads and takes so little time that the event loop may compute it.
 
-        Never where nodes run whose time depends on the data, such as loops: what is usual says nothing. Nor
-        where it may have to wait for the sweeps of other models, or is judged.
+        False with nodes whose time depends on the data, such as loops: their usual time says nothing. False
+        also where it may have to wait for sweeps of other models, or where a watch compares sweeps with
+        their bound.
         """
         if self.usual_seconds >= _QUICK_SECONDS or self._has_resident_pieces:
             return False
@@ -119,7 +121,7 @@ class ServedEngine:
         return watch is None and engine.reads_nothing and not engine.takes_turns
 
     def answer(self, inputs: Tensors, deadline: float, take: Take[T]) -> ComputedAnswer[T]:
-        """Answer one request that has not waited, in next to no time. Raises as ``sweep`` says."""
+        """Answer one request that has not waited. Raises the errors that ``sweep`` returns."""
         (answer,) = self.sweep([Lane(inputs, deadline, take=take)], [0.0], keeps_core=False)
         if isinstance(answer, Exception):
             raise answer
@@ -134,22 +136,22 @@ class ServedEngine:
         *,
         keeps_core: bool = True,
     ) -> list[ComputedAnswer[Any] | Exception]:
-        """Run the engine for ``lanes``; return for each its answer, or why it has none.
+        """Run the engine for ``lanes``; return an answer or an error for each.
 
-        A fault that lasts takes the model out of service. ``waited``: seconds before, of each lane.
-        Errors are NotServingError: it is out of service; FileChangedError: the file of the weights is not
-        the one that was loaded; otherwise see Engine.run_lanes.
+        A fault that lasts takes the model out of service. ``waited``: for how many seconds the request of
+        each lane has waited. Errors are NotServingError: it is out of service; FileChangedError: the file
+        of weights has changed since it was loaded; otherwise see Engine.run_lanes.
         """
         if self.fault:
             return [self.out_of_service() for _ in lanes]
         try:
-            found = self._swept(lanes, record, claim, keeps_core)
-        except Exception as exc:  # noqa: BLE001  the thread outlives it, and who asked hears of it
-            found = [exc for _ in lanes]
+            outcomes = self._swept(lanes, record, claim, keeps_core)
+        except Exception as exc:  # noqa: BLE001  the thread goes on, and each request gets the error
+            outcomes = [exc for _ in lanes]
         answers: list[ComputedAnswer[Any] | Exception] = []
         now = time.monotonic()
         answered, swept = 0, None
-        for each, before in zip(found, waited, strict=True):
+        for each, before in zip(outcomes, waited, strict=True):
             if isinstance(each, Exception):
                 self.leave(self.engine.broken or _lasting(each))
                 answers.append(each)
@@ -174,18 +176,18 @@ class ServedEngine:
             self.usual_seconds = min(self.usual_seconds * _FORGETTING, delay)
 
     def leave(self, fault: str) -> None:
-        """Leave service, if there is a fault; what came before stays: others may be answered meanwhile."""
+        """Leave service, if there is a fault; answers that other threads have computed still go out."""
         if fault:
             self._fault = fault
             _log.error("model %s leaves service: %s", self.name, fault)
 
     def judge(self, events: Sequence[TraceEvent], delay_seconds: float) -> None:
-        """Say when a sweep contradicts the analysis of the bound; its answer has gone out by now."""
+        """Log when a sweep has taken longer than its bound; its answer has gone out by now."""
         if self.watch is None:
             return
         try:
             verdict = self.watch.see(events, delay_seconds)
-        except Exception:  # noqa: BLE001  the thread outlives what a trace may raise
+        except Exception:  # noqa: BLE001  the thread goes on after any error
             _log.exception("model %s: a sweep cannot be judged", self.name)
             return
         if verdict.violation:
@@ -197,12 +199,12 @@ class ServedEngine:
             )
 
     def reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
-        """Close the engine and go on with what ``make`` returns; on an error with what ``back`` does.
+        """Close the engine and go on with the one that ``make`` opens, or after an error ``back``.
 
         Where that fails, too, the model leaves service.
 
         Raises:
-            NotServingError: the engine could not be closed. Otherwise what ``make`` raises.
+            NotServingError: the engine could not be closed. Otherwise the error of ``make``.
         """
         if not self.fault:
             self._close()
@@ -221,17 +223,17 @@ class ServedEngine:
     def _open(self, make: Callable[[], Running]) -> None:
         try:
             self.running = make()
-        except DrainError as exc:  # the disk may still write to what was reserved
+        except DrainError as exc:  # the disk may still write to the reserved memory
             self.lost = str(exc)
             self.leave(self.lost)
             raise
         self.usual_seconds = math.inf
 
     def _close(self) -> None:
-        """Close the engine: what is in flight and does not end breaks it."""
+        """Close the engine; a read that does not end breaks it."""
         try:
             self.engine.close()
-        except Exception as exc:  # noqa: BLE001  requests that come are told
+        except Exception as exc:  # noqa: BLE001  later requests get this fault as their error
             self.leave(f"it could not be closed: {exc}")
 
     def _swept(
@@ -241,15 +243,15 @@ class ServedEngine:
         claim: ComputeClaim,
         keeps_core: bool,
     ) -> "list[tuple[Any, SweepStatistics] | Exception]":
-        """Run the engine; its answers and its errors count only if the file is the same to the end."""
+        """Run the engine; return its answers and errors only if the file has not changed to the end."""
         engine = self.running.engine
-        found = engine.run_lanes(lanes, record, claim=claim, keeps_core=keeps_core)
-        if not engine.reads_nothing or any(isinstance(each, LoaderError) for each in found):
+        outcomes = engine.run_lanes(lanes, record, claim=claim, keeps_core=keeps_core)
+        if not engine.reads_nothing or any(isinstance(each, LoaderError) for each in outcomes):
             try:
                 self.reader.check()
             except LoaderError as exc:
                 return [exc for _ in lanes]
-        return found
+        return outcomes
 
 
 def _lasting(exc: Exception) -> str:

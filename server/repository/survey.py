@@ -1,6 +1,6 @@
-"""What is in a repository, and which of it a server with a budget would serve, before there is one.
+"""Which models are in a repository, and which of them a server with a budget would serve, without one.
 
-The decision is the server's own (server/memory/sharing.py), model by model in the order in which it loads.
+The decision is that of the server (server/memory/sharing.py), in the order in which it loads models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,10 +33,10 @@ _ARCHITECTURE = ARCHITECTURES["auto"]
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model of a repository, of which the latest version counts. ``fault``: why it cannot be opened.
+    """A model of a repository, in its latest version. ``fault``: why it cannot be opened.
 
-    ``least``: bytes by kind that it takes at least, requests to it aside. ``profile_fault``: why its
-    profile, if there is one, does not hold here.
+    ``least``: bytes by kind of its smallest plan, without requests. ``profile_fault``: why its profile, if
+    there is one, does not hold on this machine.
     """
 
     name: str
@@ -63,7 +63,7 @@ class FoundModel:
 
     @property
     def pictures_budget_bytes(self) -> int | None:
-        """The smallest in which photographs are, where it takes any; else as above."""
+        """The smallest budget in which it alone answers photographs, if it takes any; else as above."""
         return self._smallest and self._smallest.bare_bytes
 
     @property
@@ -73,7 +73,7 @@ class FoundModel:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a model in a budget: the bytes that it takes, or why none.
+    """Whether a model is served in a budget: the bytes that it takes, or why it is not.
 
     ``missing_bytes``: by how much the budget is too small for it beside those that are served.
     """
@@ -100,11 +100,11 @@ def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found
         if name not in known:
             raise NotFoundError(f"model {shown(name)}: not in the repository")
     names = list(chosen or known)
-    found = []
+    models = []
     for number, name in enumerate(names):
         tell(f"model {name}", number + 1, len(names))
-        found.append(_found(root / name, device))
-    return found
+        models.append(_found(root / name, device))
+    return models
 
 
 def needed_for_all(models: Sequence[FoundModel], activations: Activations = "auto") -> int:
@@ -123,13 +123,13 @@ def judge(
     request_bytes: int | None = None,
     activations: Activations = "auto",
 ) -> list[Verdict]:
-    """Return what becomes of each of ``models``; what they take is reserved in ``budget``.
+    """Return a verdict for each of ``models``; their memory is reserved in ``budget``.
 
-    ``request_bytes``: for requests in flight; None: as the server chooses. With profiles it may take
-    seconds.
+    ``request_bytes``: for requests in flight; None: as the server chooses. It may take seconds for models
+    with profiles.
 
     Raises:
-        RefusedError: not even the memory of requests is in the budget.
+        RefusedError: the memory of requests alone exceeds the budget.
     """
     minima = _minima(models)
     needs = [minimum.need for minimum in minima]
@@ -166,7 +166,7 @@ def _found(folder: Path, device: Device) -> FoundModel:
 
 
 def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
-    """Return the profile of ``pack``, or None and why the one that is there does not hold."""
+    """Return the profile of ``pack``, or None and why the one beside it does not hold on this machine."""
     try:
         return load_profile(pack, this_machine(pack.weights_path, device)), ""
     except ProfileError as exc:
@@ -174,7 +174,7 @@ def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
 
 
 def _unservable(model: FoundModel, budget: Budget) -> Verdict | None:
-    """Return why ``model`` is served in no budget as large as this one; None: it may be."""
+    """Return why ``model`` cannot be served with this much request memory; None: it may be."""
     if model.program is None:
         return Verdict(reason=model.fault)
     try:

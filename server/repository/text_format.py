@@ -1,8 +1,8 @@
 """Protobuf's text format, as config.pbtxt is written: text to fields, and fields by name, with their types.
 
-The protobuf library would want the whole schema of Triton's configuration, and some MiB of the server's
-memory, for a dozen fields; the grammar takes a page. Read here is what
-https://protobuf.dev/reference/protobuf/textformat-spec/ says, with a bound on nesting.
+The protobuf library would need the whole schema of Triton's configuration, and some MiB of the server's
+memory, for a dozen fields; the grammar takes a page. This parser follows
+https://protobuf.dev/reference/protobuf/textformat-spec/ with a bound on nesting.
 """
 
 import re
@@ -56,7 +56,7 @@ class Field:
     line: int
 
 
-#: Fields in the order of the text; a name may come again.
+#: Fields in the order of the text; a name may occur several times.
 Message = tuple[Field, ...]
 Value = bytes | int | float | Word | Message
 
@@ -71,7 +71,7 @@ def parse(text: str) -> Message:
     """Return the fields of ``text``.
 
     Raises:
-        TextFormatError: it is not in the text format; the message quotes what stands there.
+        TextFormatError: it is not in the text format; the message quotes the token.
     """
     return _Parser(text).whole()
 
@@ -91,13 +91,13 @@ class _Parser:
         return fields
 
     def _fields(self, closing: str) -> Message:
-        """Return fields up to ``closing``, which stays; empty: to the end."""
-        found: list[Field] = []
+        """Return fields up to the mark ``closing``, which is not taken; empty: to the end."""
+        fields: list[Field] = []
         while self._next.kind != "end" and self._next.text != closing:
-            found += self._field()
+            fields += self._field()
             if self._next.text in {";", ","}:
                 self._take()
-        return tuple(found)
+        return tuple(fields)
 
     def _field(self) -> list[Field]:
         line, name = self._next.line, self._name()
@@ -113,7 +113,7 @@ class _Parser:
         return [Field(name, self._scalar(), line)]
 
     def _name(self) -> str:
-        """Return a field's name; an extension's or a type's keeps its brackets."""
+        """Return a field's name; that of an extension or a type with its brackets."""
         if self._next.text != "[":
             return self._expect("word", "a field").text
         self._take()
@@ -164,7 +164,7 @@ class _Parser:
         return Word(("-" if sign < 0 else "") + token.text)
 
     def _string(self) -> bytes:
-        """Return a string; those that follow each other are one."""
+        """Return a string; several that follow each other are joined to one."""
         parts: list[bytes] = []
         while self._next.kind == "string":
             parts.append(_unescaped(self._take()))
@@ -188,21 +188,21 @@ class _Parser:
 
     def _unexpected(self, wanted: str) -> TextFormatError:
         token = self._next
-        found = "the end" if token.kind == "end" else _shown(token.text)
-        return TextFormatError(token.line, f"expected {wanted}, found {found}")
+        shown_token = "the end" if token.kind == "end" else _shown(token.text)
+        return TextFormatError(token.line, f"expected {wanted}, found {shown_token}")
 
 
 def _tokens(text: str) -> Iterator[_Token]:
     position, line = 0, 1
     while position < len(text):
-        found = _TOKEN.match(text, position)
-        if found is None:
+        match = _TOKEN.match(text, position)
+        if match is None:
             raise TextFormatError(line, f"what stands here is no token: {_rest(text, position)}")
-        kind = found.lastgroup or ""
+        kind = match.lastgroup or ""
         if kind != "space":
-            yield _Token(kind, found[0], line)
-        line += found[0].count("\n")
-        position = found.end()
+            yield _Token(kind, match[0], line)
+        line += match[0].count("\n")
+        position = match.end()
     yield _Token("end", "", line)
 
 
@@ -219,23 +219,23 @@ def _number(token: _Token) -> int | float:
 
 
 def _unescaped(token: _Token) -> bytes:
-    r"""Return the bytes of a quoted string: characters are UTF-8, \x and \ooo bytes as they are."""
-    made: list[bytes] = []
+    r"""Return the bytes of a quoted string: characters as UTF-8, \x and \ooo as single bytes."""
+    parts: list[bytes] = []
     position, body = 0, token.text[1:-1]
-    for found in _ESCAPE.finditer(body):
-        made += [_utf8(body[position : found.start()], token.line), _escaped(found, token.line)]
-        position = found.end()
-    return b"".join([*made, _utf8(body[position:], token.line)])
+    for escape in _ESCAPE.finditer(body):
+        parts += [_utf8(body[position : escape.start()], token.line), _escaped(escape, token.line)]
+        position = escape.end()
+    return b"".join([*parts, _utf8(body[position:], token.line)])
 
 
-def _escaped(found: re.Match[str], line: int) -> bytes:
-    if found["simple"]:
-        return _SIMPLE[found["simple"]].encode()
-    byte = int(found["octal"], 8) if found["octal"] else int(found["hex"] or "0", 16)
-    point = found["short"] or found["long"]
+def _escaped(escape: re.Match[str], line: int) -> bytes:
+    if escape["simple"]:
+        return _SIMPLE[escape["simple"]].encode()
+    byte = int(escape["octal"], 8) if escape["octal"] else int(escape["hex"] or "0", 16)
+    point = escape["short"] or escape["long"]
     code = int(point, 16) if point else 0
-    if found["bad"] or byte > 255 or code > 0x10FFFF:
-        raise TextFormatError(line, f"{_shown(found[0])} is no escape")
+    if escape["bad"] or byte > 255 or code > 0x10FFFF:
+        raise TextFormatError(line, f"{_shown(escape[0])} is no escape")
     return _utf8(chr(code), line) if point else bytes([byte])
 
 
@@ -258,7 +258,7 @@ T = TypeVar("T")
 
 
 class Fields:
-    """The fields of one message at ``path``; those that nobody asks for go to ``ignored`` at the end."""
+    """The fields of one message at ``path``; those that were not read go to ``ignored`` at the end."""
 
     def __init__(self, message: Message, path: str, ignored: dict[str, int]) -> None:
         self._message = message
@@ -272,40 +272,40 @@ class Fields:
         return [each for each in self._message if each.name == name]
 
     def one(self, name: str, read: "Callable[[At], T]") -> T | None:
-        """Return what ``read`` makes of the field ``name``; None where there is none."""
-        found = self.all(name)
-        if len(found) > 1:
-            raise TextFormatError(found[1].line, f"{self._path}{name}: given twice")
-        return read(self._at(found[0])) if found else None
+        """Return the value of the field ``name`` by ``read``; None where there is none."""
+        matching = self.all(name)
+        if len(matching) > 1:
+            raise TextFormatError(matching[1].line, f"{self._path}{name}: given twice")
+        return read(self._at(matching[0])) if matching else None
 
     def each(self, name: str, read: "Callable[[At], T]") -> list[T]:
-        """Return what ``read`` makes of every field ``name``."""
-        return [read(self._at(found)) for found in self.all(name)]
+        """Return the values of all fields ``name`` by ``read``."""
+        return [read(self._at(each)) for each in self.all(name)]
 
     def line(self, name: str) -> int:
-        """Return where the first field ``name`` stands; 1 where there is none."""
+        """Return the line of the first field ``name``; 1 where there is none."""
         return next((each.line for each in self._message if each.name == name), 1)
 
     def ignore_rest(self) -> None:
-        """Note what nobody has asked for."""
+        """Note the fields that were not read as ignored."""
         for each in self._message:
             if each.name not in self._known:
                 self._ignored.setdefault(f"{self._path}{each.name}", each.line)
 
-    def _at(self, found: Field) -> "At":
-        return At(found, f"{self._path}{found.name}", self._ignored)
+    def _at(self, field: Field) -> "At":
+        return At(field, f"{self._path}{field.name}", self._ignored)
 
 
 @dataclass(frozen=True)
 class At:
-    """A field, the path to it, and where what is ignored in it goes."""
+    """A field, the path to it, and the mapping for ignored fields inside it."""
 
     field: Field
     path: str
     ignored: dict[str, int]
 
     def fault(self, message: str) -> TextFormatError:
-        """Return the error that ``message`` is wrong with this field."""
+        """Return an error with ``message`` that names this field and its line."""
         return TextFormatError(self.field.line, f"{self.path}: {message}")
 
     def fields(self) -> Fields:
@@ -328,7 +328,7 @@ def whole(least: int, most: int) -> Callable[[At], int]:
 
 
 def text(at: At) -> str:
-    """Return the text of ``at``; TextFormatError where it is none."""
+    """Return the text of ``at``; raises TextFormatError if the value is no text."""
     if not isinstance(at.field.value, bytes):
         raise at.fault("expected a text in quotes")
     try:

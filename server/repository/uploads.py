@@ -1,7 +1,7 @@
-"""From a body to a new version that serves: kept on the repository's disk, compiled, placed, loaded.
+"""From a body to a new version that serves: written to the repository's disk, compiled, placed, loaded.
 
-Invariant: what is not whole lies in one hidden folder, locked while it is worked on and removed at the end,
-or at the next start. A name has one upload at a time, and one file is compiled at a time.
+Invariant: unfinished files lie in one hidden folder, which is locked during the upload and removed at its
+end, or at the next start. A name has one upload at a time, and one file is compiled at a time.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 
 class Turns(asyncio.Lock):
-    """A lock for which ``limit`` may wait."""
+    """A lock for which ``limit`` requests may wait; ``what``: its name in errors."""
 
     def __init__(self, what: str, limit: int) -> None:
         super().__init__()
@@ -66,10 +66,10 @@ class Turns(asyncio.Lock):
 
 
 def check_takes_versions(root: Path, name: str) -> None:
-    """Check that what becomes a version of ``name`` in the repository ``root`` can be served; blocks.
+    """Check that a new version of ``name`` in the repository ``root`` could be served; blocks.
 
     Raises:
-        ConflictError: it cannot, as long as what is there under that name stays.
+        ConflictError: it could not, because of what has that name in the repository.
     """
     folder = root / name
     if folder.exists() and not folder.is_dir():
@@ -81,20 +81,20 @@ def check_takes_versions(root: Path, name: str) -> None:
         )
 
 
-def place(made: Path, root: Path) -> Path:
-    """Move ``made``, FOLDER/NAME with version 1 of a pack in it, into the repository ``root``.
+def place(pack_folder: Path, root: Path) -> Path:
+    """Move ``pack_folder``, FOLDER/NAME with version 1 in it, into the repository ``root``; blocks.
 
-    Return the pack's folder there: the next version of NAME, or its first; blocks.
+    Return the folder of the pack there: the next version of NAME, or its first.
 
     Raises:
         OSError: the disk refuses it.
     """
-    folder = root / made.name
-    if not folder.exists() and _moved(made, folder):
+    folder = root / pack_folder.name
+    if not folder.exists() and _moved(pack_folder, folder):
         return folder / "1"
-    while True:  # others put versions there, too
+    while True:  # other programs may add versions at the same time
         number = max((int(path.name) for path in versions(folder)), default=0) + 1
-        if _moved(made / "1", folder / str(number)):
+        if _moved(pack_folder / "1", folder / str(number)):
             return folder / str(number)
 
 
@@ -121,7 +121,7 @@ _Compiled = Callable[[Path, Path], AsyncGenerator[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class UploadStep:
-    """What is being done, and how far that is."""
+    """A step of an upload, and how far it is."""
 
     step: str
     detail: str = ""
@@ -129,7 +129,7 @@ class UploadStep:
 
 @dataclass(frozen=True)
 class PlacedVersion:
-    """A version is in the repository; ``state`` and ``reason``: whether it serves, and why not."""
+    """A version that is in the repository; ``state`` and ``reason``: whether it serves, and why not."""
 
     name: str
     version: str
@@ -143,7 +143,7 @@ class PlacedVersion:
 
 
 class Uploads:
-    """Takes uploads for ``repository``; ``compiler`` makes packs of them."""
+    """Takes uploads for ``repository``, of which ``compiler`` makes packs."""
 
     def __init__(self, repository: Repository, compiler: Compiler) -> None:
         self._repository = repository
@@ -153,19 +153,19 @@ class Uploads:
 
     def steps(self) -> dict[str, UploadStep]:
         """Return the step of each upload that is under way, by name."""
-        return {name: taken.step for name, taken in self._underway.items() if taken is not None}
+        return {name: upload.step for name, upload in self._underway.items() if upload is not None}
 
     @contextlib.asynccontextmanager
     async def upload(
         self, name: str, shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     ) -> AsyncIterator["Upload"]:
-        """Yield an upload of the model ``name``; at its end nothing is left but what was placed.
+        """Yield an upload of the model ``name``; at the end only the placed version remains of its files.
 
         ``shapes``: of inputs, whole, by name.
 
         Raises:
-            InvalidRequestError: no name of a model. ConflictError: it is being uploaded, or takes no
-            versions. SpoolError: the repository cannot be written.
+            InvalidRequestError: ``name`` cannot be a model's. ConflictError: it is being uploaded already,
+            or takes no versions. SpoolError: the repository cannot be written.
         """
         if not is_model_name(name):
             raise InvalidRequestError(
@@ -181,9 +181,9 @@ class Uploads:
                 await asyncio.to_thread(check_takes_versions, self._repository.root, name)
                 folder = await to_its_end(asyncio.to_thread(stack.enter_context, hidden))
             compiled = functools.partial(self._compiler.compiled, shapes=shapes)
-            taken = Upload(name, folder, self._repository, compiled, self._turns)
-            self._underway[name] = taken
-            yield taken
+            upload = Upload(name, folder, self._repository, compiled, self._turns)
+            self._underway[name] = upload
+            yield upload
         finally:
             del self._underway[name]
             await to_its_end(asyncio.to_thread(stack.close))
@@ -208,8 +208,8 @@ class Upload:
         """Write ``parts`` to the disk; return how many bytes they are.
 
         Raises:
-            SpoolError: the disk takes no more. InvalidRequestError: there are none. Otherwise what
-            ``parts`` raises.
+            SpoolError: the disk takes no more. InvalidRequestError: there are none. Otherwise the errors of
+            ``parts``.
         """
         size = 0
         with _disk():
@@ -223,35 +223,35 @@ class Upload:
         return size
 
     async def make(self) -> AsyncGenerator[UploadStep | PlacedVersion]:
-        """Compile what was received, place it and load it; the last thing yielded is what became of it.
+        """Compile the received file, place the pack and load it; yield the steps, then the placed version.
 
         ``step`` is the last step that was yielded.
 
         Raises:
             BusyError: too many wait. InvalidRequestError, TooLargeError: it cannot be compiled, or not
-            within the limits. SpoolError: the disk is full. ServiceError: a fault of ours.
+            within the limits. SpoolError: the disk is full. ServiceError: a fault of the server.
         """
         yield self._next("wait")
-        made = self._folder / self._name
-        async with self._turns, aclosing(self._compiled(made)) as steps:
+        pack_folder = self._folder / self._name
+        async with self._turns, aclosing(self._compiled(pack_folder)) as steps:
             async for step in steps:
                 yield step
         with _disk():
-            pack = await to_its_end(asyncio.to_thread(place, made, self._repository.root))
+            pack = await to_its_end(asyncio.to_thread(place, pack_folder, self._repository.root))
         _log.info("model %s: version %s was uploaded", self._name, pack.name)
         yield self._next("load")
         yield await self._loaded(pack.name)
 
-    async def _compiled(self, made: Path) -> AsyncGenerator[UploadStep]:
+    async def _compiled(self, pack_folder: Path) -> AsyncGenerator[UploadStep]:
         """Compile into ``made``; yield the steps, and keep the warnings."""
         try:
-            async with aclosing(self._compile(self._source, made)) as lines:
-                async for said in lines:
-                    if "warning" in said:
-                        self._warnings.append(self._public(str(said["warning"])))
-                    elif "step" in said:
+            async with aclosing(self._compile(self._source, pack_folder)) as lines:
+                async for fields in lines:
+                    if "warning" in fields:
+                        self._warnings.append(self._public(str(fields["warning"])))
+                    elif "step" in fields:
                         yield self._next(
-                            str(said["step"]), self._public(str(said.get("detail", "")))
+                            str(fields["step"]), self._public(str(fields.get("detail", "")))
                         )
         except ServiceError as exc:
             raise type(exc)(self._public(str(exc))) from exc
@@ -261,7 +261,7 @@ class Upload:
         return self.step
 
     async def _loaded(self, version: str) -> PlacedVersion:
-        """Load what was placed, as far as it is to be served."""
+        """Load the model, and return whether ``version`` serves."""
         reason = ""
         try:
             await self._repository.load(self._name)
@@ -284,10 +284,10 @@ async def _close(file: Any) -> None:
 
 @contextlib.contextmanager
 def _disk() -> Iterator[None]:
-    """Turn what the disk of the repository says into an error without paths.
+    """Turn errors of the repository's disk into one without paths.
 
     Raises:
-        SpoolError: it has no room, or refuses to be written.
+        SpoolError: the disk is full, or cannot be written.
     """
     try:
         yield

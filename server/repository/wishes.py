@@ -1,8 +1,8 @@
-"""What is wished of the models is decided of the fleet (fleet.py), on a planning thread, and carried out.
+"""Wishes for the models: each is decided over the fleet (fleet.py) on a planning thread, and carried out.
 
-A model that comes takes what others have beyond their least; where that is not enough and settings allow
-it, others go for it. One whose files are others takes the place of what it was, and no request is lost.
-Whoever calls wishes one thing at a time (repository.py).
+A new model takes memory that others have beyond their least; where that is not enough and settings allow
+it, others are evicted. A model whose files have changed replaces its former version, and no request is
+lost. Calls never overlap: repository.py makes one at a time.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Wishes:
-    """Has ``models`` become what is wished. ``evictable``: models that may go for others."""
+    """Loads, replaces, limits and evicts ``models``. ``evictable``: models that may be evicted."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Wishes:
         self._activations = activations
         self._evictable = evictable
         self.planning = PlanningThreads()
-        #: How far the search is for plans in place of those that models have; None: there is none.
+        #: How far the search for new plans of the loaded models is; None: there is none.
         self.search: SearchProgress | None = None
         self._alone = asyncio.Lock()
         self._growth: asyncio.Task[None] | None = None
@@ -64,7 +64,7 @@ class Wishes:
 
     @contextlib.asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Be alone in changing what is loaded; growth that is under way stops, and goes on afterwards."""
+        """Let no other call change what is loaded; growth that is under way goes on afterwards."""
         growth, self._growth = self._growth, None
         try:
             if growth is not None:
@@ -77,27 +77,27 @@ class Wishes:
                 self.grow_later()
 
     def grow_later(self) -> None:
-        """Let the loaded models use what is free, in the background, once nobody changes them."""
+        """Let the loaded models use free memory, in the background, when no other call changes them."""
         if not self._closed and (self._growth is None or self._growth.done()):
             self._growth = asyncio.create_task(self._grown())
 
     def close(self) -> None:
-        """Let nothing be planned any more, nor grow."""
+        """End all planning and growth."""
         self._closed = True
         self.planning.close()
 
     async def let_go(
         self, entry: Entry, why: str, cause: Absence = "failed", *, patiently: bool = False
     ) -> None:
-        """Close ``entry`` as the executor does; others may have what it leaves."""
+        """Close ``entry`` as the executor does; other models may use its memory then."""
         if entry.worker is not None:
             self.grow_later()
         await self._executor.close(entry, why, cause, patiently=patiently)
 
     async def bring(self, slot: Slot, evicts: bool) -> None:
-        """Let ``slot`` be served as it is on disk.
+        """Load the pack in ``slot``, in place of its former version if there is one.
 
-        ``evicts``: where it does not fit, those of the others go that may. Raises as Repository.load.
+        ``evicts``: where it does not fit, others are evicted. Raises as Repository.load.
         """
         entry = self._models.known(slot.name, slot.model)
         if entry.has(slot):
@@ -110,14 +110,16 @@ class Wishes:
         try:
             await self._replace(entry, slot, evicts)
         except Exception as exc:
-            if isinstance(entry.condition, Unloaded):  # nothing was there to go back to
+            if isinstance(
+                entry.condition, Unloaded
+            ):  # the former version could not be opened again
                 self._note(entry, exc, was_evicted=False)
             raise
 
     async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> None:
-        """Load what ``entry``, which does not serve, shall."""
+        """Load the pack in ``slot`` for ``entry``, which does not serve."""
         was_evicted = entry.evicted
-        # What left service holds its memory until here.
+        # A model that has left service holds its memory until here.
         await self._executor.close(entry, entry.reason)
         if entry.is_lost:
             raise NotServingError(f"{entry.message}; restart the server")
@@ -126,7 +128,7 @@ class Wishes:
         entry.take(slot)
         try:
             with telling(loading.progress):
-                # Before it is prepared, which takes memory, too.
+                # Room is made before the model is prepared, which takes memory, too.
                 if evicts:
                     await self._make_room(slot)
                 await self._admit(entry, await self._prepared(slot))
@@ -139,19 +141,19 @@ class Wishes:
     def _note(self, entry: Entry, exc: BaseException, was_evicted: bool) -> None:
         """Note that the loading of ``entry`` ended with ``exc``."""
         after = Unloaded.after(exc, was_evicted=was_evicted)
-        # What holds memory could not be closed when it was opened.
+        # An engine that could neither be opened nor closed still holds its memory.
         is_lost = entry.name in self._budget.held()
         entry.become(Lost(after.why) if is_lost else after)
 
     async def _admit(self, entry: Entry, model: Prepared) -> None:
-        """Have ``entry`` serve ``model``; raises as ``_come``."""
+        """Let ``entry`` serve ``model``; raises as ``_come``."""
         await self._come(entry.name, model, partial(self._executor.open, entry, model))
 
     async def _come(self, key: str, model: Prepared, opens: Callable[[Place], Awaitable[T]]) -> T:
-        """Have others shrink for ``model``, which will hold memory as ``key``; return what ``opens`` does.
+        """Let others shrink for ``model``, which will hold memory as ``key``; return what ``opens`` does.
 
-        On an error that is undone. One that cannot shrink, since its files have become others meanwhile,
-        stays as it is, and it is decided again.
+        After an error that is undone. A model whose files have changed meanwhile cannot shrink: it stays as
+        it is, and a new decision is made.
         """
         while True:
             place, changes = await self._coming(await self._fleet(), key, model)
@@ -166,11 +168,11 @@ class Wishes:
             return opened
 
     async def _replace(self, entry: Entry, slot: Slot, evicts: bool) -> None:
-        """Serve what is in ``slot`` in place of what ``entry`` serves now; no request is lost.
+        """Serve the pack in ``slot`` in place of the one that ``entry`` serves now; no request is lost.
 
-        It is opened beside the other where there is room for both, and takes the requests that come from
-        then on. Elsewhere the other ends its requests first, and those that come wait. On an error the
-        other serves on.
+        Where there is room for both, it is opened beside the old one, and takes new requests from then on.
+        Otherwise the old one finishes its requests first, and new ones wait. After an error the old one
+        serves on.
         """
         model = await self._prepared(slot)
         key = f"{entry.name} (next)"
@@ -179,20 +181,20 @@ class Wishes:
                 key, model, lambda place: self._executor.open_beside(entry, model, place, key)
             )
         except RefusedError:
-            if not entry.serves:  # it has left service when it was to shrink for the next one
+            if not entry.serves:  # it left service when it was opened again with a smaller plan
                 raise
             await self._replace_in_turn(entry, model, evicts)
             return
         await self._executor.retire(entry.name, *before, key)
 
     async def _replace_in_turn(self, entry: Entry, model: Prepared, evicts: bool) -> None:
-        """Close what ``entry`` serves, then open ``model``; requests that come meanwhile wait."""
+        """Close the pack that ``entry`` serves, then open ``model``; requests that come meanwhile wait."""
         others = (await self._fleet()).without(entry.name)
         try:
             await self._coming(others, entry.name, model)
         except RefusedError:
-            found = await self._going(others, model.slot)
-            if not evicts or found is None:
+            victims = await self._going(others, model.slot)
+            if not evicts or victims is None:
                 raise
         await self._replaced(entry, model, evicts)
 
@@ -212,7 +214,7 @@ class Wishes:
                 await self._admit(entry, model)
 
     async def _make_room(self, slot: Slot) -> None:
-        """Let those models go without which what is in ``slot`` fits."""
+        """Evict the models without which the pack in ``slot`` fits."""
         for name in await self._going(await self._fleet(), slot) or []:
             entry = self._models[name]
             if entry.serves:
@@ -242,7 +244,7 @@ class Wishes:
         self.grow_later()
 
     async def _limit(self, entry: Entry, undo: Undo) -> None:
-        """Have ``entry`` keep its limit; as _come does, it is decided again where files have changed."""
+        """Let ``entry`` keep its limit; as in _come, a new decision is made where files have changed."""
         while True:
             entry.serving()
             fleet = await self._fleet()
@@ -256,7 +258,7 @@ class Wishes:
             await self._grow()
 
     async def _grow(self) -> None:
-        """Let the loaded models use what is free, each in the best plan that a search finds."""
+        """Let the loaded models use free memory, each with the best plan that a search finds."""
         try:
             changes, planned = await self._searched((await self._fleet()).best)
         except FAILURES as exc:
@@ -267,17 +269,17 @@ class Wishes:
         for name, place in planned.items():
             entry = self._models[name]
             if entry.place is not None and place.is_like(entry.place):
-                entry.move(place)  # the best there is was found by rules of thumb
+                entry.move(place)  # the search confirms its plan, which was made by rules of thumb
 
     async def _fleet(self) -> Fleet:
-        """Return what is loaded now."""
+        """Return the models that are loaded now."""
         models = {entry.name: entry.prepared for entry in self._models.values() if entry.prepared}
         there = await asyncio.to_thread(lambda: {name: models[name].is_there() for name in models})
         changed = [name for name, is_there in there.items() if not is_there]
         return Fleet(self._budget.without(()), dict(self._members(changed)), self._activations)
 
     def _members(self, changed: Collection[str]) -> Iterator[tuple[str, Member]]:
-        """Yield what is loaded; the files of those ``changed`` are others by now."""
+        """Yield the loaded models by name; the files of those ``changed`` are not the same any more."""
         for entry in self._models.values():
             model, place = entry.prepared, entry.place
             if model is None or place is None:
@@ -287,7 +289,7 @@ class Wishes:
                 entry.name,
                 Member(
                     model.sharer.limited(entry.most_bytes),
-                    # What has left service goes first: it answers nobody.
+                    # A model that has left service answers no requests, so it goes first.
                     entry.uses.used_at if serves else -math.inf,
                     is_used=serves and len(entry.uses) > 0,
                     may_go=not serves or bool({entry.model, ALL}.intersection(self._evictable)),
@@ -298,19 +300,19 @@ class Wishes:
             )
 
     async def _prepared(self, slot: Slot) -> Prepared:
-        """Return what is in ``slot``, ready to be planned; raises as Preparer.prepare."""
+        """Return the model in ``slot``, ready to be planned; raises as Preparer.prepare."""
         return await self.planning.run(lambda: self._preparer.prepare(slot))
 
     async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> tuple[Place, list[Change]]:
         """Return as Fleet.coming."""
         newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
-        known = {*fleet.places, model.slot.name}
+        present = {*fleet.places, model.slot.name}
         return await self._decided(
-            lambda: fleet.coming(key, newcomer, self._models.absent(known)), model
+            lambda: fleet.coming(key, newcomer, self._models.absent(present)), model
         )
 
     async def _going(self, fleet: Fleet, slot: Slot) -> list[str] | None:
-        """Return who goes so that what is in ``slot`` fits, None where it does not."""
+        """Return the models to evict so that the pack in ``slot`` fits; None where it does not."""
 
         def chosen() -> list[str] | None:
             newcomer: Sharer | None = self._models.least(slot)
@@ -321,7 +323,7 @@ class Wishes:
         return await self.planning.run(chosen)
 
     async def _searched(self, decide: Callable[[], T]) -> T:
-        """Return what ``decide`` does; meanwhile ``search`` says how far it is."""
+        """Return the result of ``decide``; meanwhile ``search`` says how far it is."""
         self.search = search = SearchProgress()
         try:
             with telling(search):
@@ -330,19 +332,19 @@ class Wishes:
             self.search = None
 
     async def _decided(self, decide: Callable[[], T], *newcomers: Prepared) -> T:
-        """Return what ``decide``, which plans the loaded models and ``newcomers``, says."""
+        """Return the result of ``decide``, which plans the loaded models and ``newcomers``."""
         loaded = [entry.prepared for entry in self._models.values() if entry.serves]
         models = [model for model in (*loaded, *newcomers) if model is not None]
 
         def decided() -> T:
             try:
-                found = decide()
+                decision = decide()
                 for model in models:
-                    # What somebody removes or replaces now gets no new file.
+                    # A pack that is being removed or replaced gets no new file.
                     if model.is_there():
                         model.known.save()
-                return found
-            finally:  # before anybody takes what was planned
+                return decision
+            finally:  # before models are opened with the plans
                 give_back()
 
         return await self.planning.run(decided)

@@ -1,6 +1,6 @@
-"""One thread a model, several where it computes in partitions: it takes sweeps of requests from a line.
+"""One thread a model, or several where it computes in partitions, which take sweeps from a line.
 
-Where an answer takes less than handing it over, the event loop runs the engine while its thread is idle.
+The event loop itself computes very short answers while the thread is idle: handing one over takes longer.
 
 Invariant: every request that was accepted gets a result or an error, also when the worker closes.
 """
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Answers requests with what is ``running``, ``engine.callers`` sweeps at a time.
+    """Answers requests with the engine ``running``, ``engine.callers`` sweeps at a time.
 
-    At most ``limit`` wait. ``dispatcher``: of all workers on the machine. ``batching``: how requests
-    may share sweeps, as far as the plan has lanes.
+    At most ``limit`` requests wait. ``dispatcher``: of all workers on the machine. ``batching``: how
+    requests may share sweeps, as far as the plan has lanes.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Worker:
         self._follow(running)
         self._gate = Gate()
         self._underway = Underway()
-        #: Whether what runs is stuck, and nobody waits for it.
+        #: Whether its threads are stuck and were given up.
         self.abandoned = False
-        #: Released by each thread that ends, and for all of them when nobody waits for them any more.
+        #: Released by each thread that ends, and for all of them when they are given up.
         self._over = threading.Semaphore(0)
         self._threads = [
             threading.Thread(target=self._work, name=f"engine-{self.served.name}", daemon=True)
@@ -98,7 +98,7 @@ class Worker:
         return self._underway.is_stuck(factor, least_seconds)
 
     def abandon(self, why: str) -> None:
-        """Tell who waits ``why`` there will be no answer, and leave what is stuck to itself."""
+        """Give up the stuck sweeps; requests in line get ``why`` as their error."""
         self.abandoned = True
         self.served.leave(why)
         self._line.close()
@@ -130,7 +130,7 @@ class Worker:
 
     @property
     def is_quick(self) -> bool:
-        """Whether an answer takes next to nothing, and nobody waits."""
+        """Whether an answer takes very little time, and no request waits."""
         return self.served.is_quick and self._line.idle
 
     async def infer(
@@ -147,19 +147,20 @@ class Worker:
         priority: int,
         exchange: Exchange,
     ) -> ComputedAnswer[T]:
-        """Answer a request: here and now if that takes next to nothing, else it waits in line.
+        """Answer a request: at once if that takes very little time, else it waits in line.
 
-        Cancelling cancels only its own work, as its client does who leaves its ``exchange``. ``take`` runs
-        where it is computed; see Engine.answer. ``priority``: as clients number it.
+        Cancelling this cancels only the work for this request, as does its client when it leaves
+        ``exchange``. ``take`` runs on the computing thread; see Engine.answer. ``priority``: as clients
+        number it.
 
         Raises:
             BusyError: the queue is full. LateError: the answer would come too late, or make another one
-            late that was promised. NotServingError: the worker is closing. DisconnectedError: the client
+            late that was let in. NotServingError: the worker is closing. DisconnectedError: the client
             left. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
         if not self.is_quick:
             return await until_left(exchange, self._queued(inputs, limit_seconds, take, priority))
-        # On this thread, the event loop's, while the worker's own sleeps.
+        # This thread, the event loop's, computes while the worker's own sleeps.
         late = self.served.usual_seconds - limit_seconds
         if late > 0:
             raise LateError(f"model {self.served.name!r}: no answer in time", late)
@@ -173,10 +174,10 @@ class Worker:
     def _queued(
         self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int
     ) -> Coroutine[Any, Any, ComputedAnswer[T]]:
-        """Queue a request at once, and return its answer to wait for, which has to be done.
+        """Queue a request at once, and return a coroutine for its answer, which must be awaited.
 
         Raises:
-            As ``answer``; refusals at once: they cost no task.
+            As ``answer``; refusals are raised at once, without a task.
         """
         outside = self._dispatcher.costs.outside_seconds
         job = Job.within(limit_seconds, inputs, take, priority, outside)
@@ -199,13 +200,13 @@ class Worker:
         return answer
 
     async def reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
-        """Close the engine and serve with what ``make`` returns, on the worker's thread.
+        """Close the engine and serve with the one that ``make`` opens, on the worker's thread.
 
-        The request that runs is answered first, those in line wait. On an error what ``back`` returns
-        serves; where that fails, too, the model leaves service. Runs to its end even when cancelled.
+        Requests that run are answered first, those in line wait. After an error ``back`` opens the engine
+        that serves; where that fails, too, the model leaves service. Runs to its end even when cancelled.
 
         Raises:
-            NotServingError: the worker is closing, or has a fault. Otherwise what ``make`` raises.
+            NotServingError: the worker is closing, or has a fault. Otherwise the error of ``make``.
         """
         job = Reopening(make, back, asyncio.get_running_loop().create_future())
         self._line.join_first(job)
@@ -214,7 +215,7 @@ class Worker:
     async def close(self) -> None:
         """Refuse new requests, answer those accepted, end the threads, close the engine.
 
-        Returns at once when this is ``abandoned``: then they are not ended, and it is not closed.
+        When the worker is ``abandoned``, return at once: the threads do not end, the engine stays open.
         """
         self._line.close()
         await asyncio.to_thread(self._wait_unless_abandoned)
@@ -229,7 +230,7 @@ class Worker:
     def _wait_unless_abandoned(self) -> None:
         for _ in self._threads:
             self._over.acquire()
-        self._over.release(self._callers)  # whoever closes it once more does not wait
+        self._over.release(self._callers)  # so that closing it once more does not wait
         if not self.abandoned:
             self.wait()
 
@@ -243,28 +244,28 @@ class Worker:
                 else:
                     with self._gate.together():
                         self._compute(job)
-                del job  # a request must not live on while the worker waits for the next one
+                del job  # else its memory would be kept while the thread waits for the next one
         finally:
             self._over.release()
 
     def _reopen(self, job: Reopening) -> None:
         try:
             self.served.reopen(job.make, job.back)
-        except Exception as exc:  # noqa: BLE001  whoever asked for it hears of it
+        except Exception as exc:  # noqa: BLE001  the caller of ``reopen`` gets the error
             tell(job.future, exc)
         else:
             tell(job.future, None)
         self._follow(self.served.running)
 
     def _follow(self, running: Running) -> None:
-        """Have the line know what runs now: what it takes, and how many requests a sweep carries."""
+        """Tell the line how long sweeps of the new engine take, and how many requests one carries."""
         line, lanes = self._line, running.engine.plan.choice.lanes
         line.batching = self._batching.within(lanes) if self._callers == 1 else ALONE
         line.takes_turns = running.engine.takes_turns
         self._dispatcher.expect(line.key, running.predicted_seconds, running.bound_seconds)
 
     def _compute(self, sweep: Sweep) -> None:
-        """Answer the requests of ``sweep``, but for those that were cancelled."""
+        """Answer the requests of ``sweep`` except those that were cancelled."""
         jobs = [job for job in jobs_of(sweep) if not job.future.cancelled()]
         seconds = None
         claim = self._dispatcher.claim(self._callers, self.served.stalls)
@@ -277,7 +278,7 @@ class Worker:
             self._line.done(sweep, seconds)
 
     def _answer(self, jobs: list[Job], began: float, claim: ComputeClaim) -> float | None:
-        """Run one sweep for ``jobs``; return what it took, or None where that says nothing."""
+        """Run one sweep for ``jobs``; return its seconds of computing, or None if it failed."""
         events: list[TraceEvent] = []
         record = events.append if self.served.watch is not None and len(jobs) == 1 else None
         waited = [began - job.arrived for job in jobs]

@@ -1,4 +1,4 @@
-"""What a worker works on: requests and changes of its engine, what it computes now, who computes alone."""
+"""The work of a worker: requests and changes of its engine, sweeps that run now, and a gate for threads."""
 
 import asyncio
 import threading
@@ -17,9 +17,9 @@ from server.scheduling.sweeps import Sweep, Ticket, level
 
 @dataclass(eq=False, kw_only=True)
 class Job(Ticket):
-    """``deadline`` is when the sweep has to have ended, ``limit`` when its answer has to be there.
+    """A request in line. ``deadline``: by when its sweep has to end; ``limit``: by when its answer is due.
 
-    ``future``: of the event loop, to which a thread tells its answer; cancelled when nobody waits for it.
+    ``future``: of the event loop; a thread sets its result. It is cancelled when the client leaves.
     """
 
     inputs: Tensors
@@ -33,7 +33,7 @@ class Job(Ticket):
     ) -> Self:
         """Return a request that came now.
 
-        ``priority``: as clients number it. ``outside_seconds``: what an answer takes beside its sweep.
+        ``priority``: as clients number it. ``outside_seconds``: how long an answer takes outside its sweep.
         """
         now = time.monotonic()
         limit = now + seconds
@@ -49,13 +49,13 @@ class Job(Ticket):
         )
 
     def lane(self) -> Lane:
-        """Return it as a lane of a sweep."""
+        """Return the request as a lane of a sweep."""
         return Lane(self.inputs, self.limit, self.future.cancelled, self.take)
 
 
 @dataclass(eq=False)
 class Reopening:
-    """Takes a turn as requests do; what ``make`` returns replaces the engine, else what ``back`` does."""
+    """A change in line: the engine that ``make`` opens replaces the old one; if that fails, ``back``'s."""
 
     make: Callable[[], Running]
     back: Callable[[], Running]
@@ -68,11 +68,11 @@ def jobs_of(sweep: Sweep) -> tuple[Job, ...]:
 
 
 def tell(future: "asyncio.Future[Any]", said: object) -> None:
-    """Have ``future``, of an event loop, end with what is ``said``, unless nobody waits for it any more.
+    """Let ``future``, of an event loop, end with ``said``, a result or an error, unless it has ended.
 
     Thread-safe.
     """
-    with suppress(RuntimeError):  # the loop is closed, and with it all who waited
+    with suppress(RuntimeError):  # the loop is closed, so nothing waits for the future
         future.get_loop().call_soon_threadsafe(_settle, future, said)
 
 
@@ -86,9 +86,9 @@ def _settle(future: "asyncio.Future[Any]", said: object) -> None:
 
 
 class Underway:
-    """Runs that have begun and not ended: sweeps of the line, and what the event loop computes.
+    """Runs that have begun and not ended: sweeps of the line, and answers that the event loop computes.
 
-    Threads begin and end runs, the event loop looks: every look is at a copy.
+    Threads begin and end runs while the event loop reads them, so it always reads a copy.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,7 +109,7 @@ class Underway:
         self._claims.pop(run, None)
 
     def end_claims(self) -> None:
-        """Let nobody wait for the runs that do not end."""
+        """End the claims of stuck runs, so that other sweeps do not wait for these to compute."""
         for claim in list(self._claims.values()):
             claim.end()
 
@@ -119,10 +119,7 @@ class Underway:
         return 0.0 if since is None else self._clock() - since
 
     def is_stuck(self, factor: float, least_seconds: float) -> bool:
-        """Return whether a sweep runs ``factor`` times as long as its requests had.
-
-        ``least_seconds``: and at least so long.
-        """
+        """Return whether a sweep runs ``factor`` times the time of its requests, and ``least_seconds``."""
         now = self._clock()
         return any(
             now - began > max(factor * (_limit(sweep) - began), least_seconds)
@@ -137,7 +134,7 @@ def _limit(sweep: Sweep) -> float:
 
 
 class Gate:
-    """Many may be inside together, or one alone; once one asks to be alone, nobody else gets in before."""
+    """Lets in many threads together, or one alone; one that wants to be alone is the next to get in."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -146,7 +143,7 @@ class Gate:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Be inside, with others that are; waits for one that is, or wants to be, alone."""
+        """Be inside together with others; wait for a thread that is alone or wants to be."""
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
             self._inside += 1

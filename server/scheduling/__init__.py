@@ -1,1 +1,1 @@
-"""Which requests run next, of all models: who is let in, in which order, and in whose sweep."""
+"""Which requests run next, of all models: which are let in, in which order, and in which sweeps."""

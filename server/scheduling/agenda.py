@@ -1,12 +1,12 @@
-"""The decision over all models that share a processor: who is let in, and which sweep is next.
+"""The decision over all models that share a processor: which request is let in, and which sweep is next.
 
 Pure: no IO, no threads, no clock. ``now`` and all times are seconds on one clock that the caller has.
 
-Invariant (the promise): what waits is a list of sweeps in the order in which they will run. A request is
-let in only together with a list in which it ends by its deadline, and nobody who was let in before ends
-later than by his own. So as long as sweeps take no longer than they cost here, whoever was let in is in
-time, and nobody is made late by who comes later (docs/explanation/scheduling.md). What waits for a model
-that is away is promised nothing while it is: nobody knows when it comes back, so nobody waits for it.
+Invariant (the promise): the agenda is a list of sweeps in the order in which they will run. A request is
+let in only together with a list in which it ends by its deadline, and every request that was let in before
+ends by its own. So as long as sweeps take no longer than their cost, each request that was let in is in
+time, and no later request makes it late (docs/explanation/scheduling.md). While a model is away, its
+requests have no such promise: it is not known when it comes back, so no other request waits for it.
 """
 
 import heapq
@@ -23,35 +23,36 @@ from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
 Cost = Callable[[str, int], float]
 #: Sweeps in the order in which they run, each with the time by which it has to have ended.
 _Placed = list[tuple[Sweep, float]]
-#: At a place one computes, and one more reads and computes in the gaps.
+#: Sweeps at one place: one computes, and a second one reads its weights and computes in the gaps.
 _AT_A_PLACE = 2
 
 
 @dataclass(eq=False)
 class _Place:
-    """Where one sweep computes at a time. ``until``: when all that have begun there have ended."""
+    """Cores on which one sweep computes at a time. ``until``: when all that have begun there end."""
 
     until: float = 0.0
     running: list[Sweep] = field(default_factory=list)
 
 
 class _Room:
-    """Where in a list one more sweep may stand, known for all positions at once.
+    """Where in a list one more sweep may stand, for all positions at once.
 
-    ``ends``: of the sweeps in it; ``free``: when each place is. A thousand requests may be refused in a
-    second, and trying each list whole takes the square of its length.
+    ``ends``: when the sweeps of the list end; ``free``: when each place is free. It saves time where a
+    thousand requests are refused in a second: to check the list for each position takes the square of its
+    length.
     """
 
     def __init__(self, placed: _Placed, ends: list[float], free: list[float]) -> None:
-        #: With several places a sweep in between may make others begin in another order.
+        #: With several places another sweep may change the order in which the others begin.
         self.is_exact = len(free) == 1
         self._begins = [free[0], *ends]
         slack = [limit - end for (_, limit), end in zip(placed, ends, strict=True)]
-        #: By how much all from there on may end later; ascending, as the begins are.
+        #: By how much all sweeps from a position on may end later; ascending, as the begins are.
         self._slack = [*reversed([*accumulate(reversed(slack), min)]), math.inf]
 
     def positions(self, cost: float, deadline: float) -> range:
-        """Return where a sweep may be in time, and all behind it; with several places all there are."""
+        """Return where a sweep is in time, as all behind it; with several places all positions."""
         if not self.is_exact:
             return range(len(self._begins))
         last = bisect_right(self._begins, deadline, key=lambda begin: begin + cost)
@@ -61,8 +62,8 @@ class _Room:
 class Agenda:
     """Sweeps of requests to several models on a machine where ``places`` compute at once.
 
-    ``cost`` is asked anew for each list. ``batching``: of a model. ``away``: whether no sweep of a model
-    can begin, nobody knows for how long.
+    ``cost`` is called anew for each list. ``batching``: of a model. ``away``: whether no sweep of a model
+    can begin, for an unknown time.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Agenda:
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
-        """What waits, in the order in which it will run."""
+        """The sweeps that wait, in the order in which they will run."""
         return tuple(self._sweeps)
 
     @property
@@ -92,7 +93,7 @@ class Agenda:
         """Let ``ticket`` in, or refuse it: return None, or in how many seconds it would be let in.
 
         It joins a sweep of its model that has room, else it gets one of its own; as far in front as its
-        priority and deadline say, and where that would make somebody late, at a place where it does not.
+        priority and deadline say, or where that would make a request late, at a position where it does not.
         """
         trial, refusal = self._trial(ticket, now)
         if trial is not None:
@@ -104,9 +105,10 @@ class Agenda:
         return self._trial(ticket, now)[1]
 
     def _trial(self, ticket: Ticket, now: float) -> tuple[_Placed | None, float | None]:
-        """Return the list in which ``ticket`` stands, too, and nobody is late.
+        """Return a list that has ``ticket``, too, and in which every sweep is in time.
 
-        Without one: None, and in how many seconds the ticket, with as much time as it has now, finds one.
+        If there is none: None, and in how many seconds a ticket with as much time as this one has now would
+        be let in.
         """
         ends = [*self._ends(self._sweeps, now)]
         for trial in self._trials(ticket, ends, now):
@@ -118,8 +120,8 @@ class Agenda:
     def start(self, now: float, can: Callable[[str], bool]) -> Sweep | None:
         """Take the next sweep that begins now out of the list; None: none does.
 
-        ``can``: whether a sweep of a model may begin. The first one does that can, and one that goes
-        before others only where nobody is late for it.
+        ``can``: whether a sweep of a model may begin. The first one that can begins; it goes before others
+        only where that makes none of them late.
         """
         if not self._sweeps:
             return None
@@ -139,19 +141,19 @@ class Agenda:
         return None
 
     def end(self, sweep: Sweep, now: float) -> None:
-        """Note that ``sweep`` has ended, however it did."""
+        """Note that ``sweep`` has ended, with or without an answer."""
         for place in self._places:
             if sweep in place.running:
                 place.running.remove(sweep)
-                left = sum(map(self._cost_of, place.running))
-                place.until = min(place.until, now + left)
+                running_cost = sum(map(self._cost_of, place.running))
+                place.until = min(place.until, now + running_cost)
 
     def leave(self, ticket: Ticket) -> None:
         """Take ``ticket`` out, if it waits."""
         for position, sweep in enumerate(self._sweeps):
             if ticket in sweep.tickets:
-                left = sweep.without(ticket)
-                self._sweeps[position : position + 1] = [left] if left.tickets else []
+                rest = sweep.without(ticket)
+                self._sweeps[position : position + 1] = [rest] if rest.tickets else []
                 return
 
     def next_look(self, now: float) -> float:
@@ -160,7 +162,7 @@ class Agenda:
         return min((at for at in ready if at > now), default=math.inf)
 
     def _trials(self, ticket: Ticket, ends: list[float], now: float) -> Iterator[_Placed]:
-        """Yield lists in which ``ticket`` stands, too, the ones first that suit it best."""
+        """Yield lists that have ``ticket``, too, first those that suit its rank best."""
         placed = self._placed(ends)
         rank, lanes = (ticket.priority, ticket.deadline), self._batching(ticket.model).lanes
         first = next((i for i, (each, _) in enumerate(placed) if each.rank > rank), len(placed))
@@ -172,10 +174,11 @@ class Agenda:
                     yield [*others[:earlier], joined, *others[earlier:]]
         own = Sweep(ticket.model, (ticket,)), ticket.deadline
         room = _Room(placed, ends, self._free(now))
-        found = room.positions(self._cost_of(own[0]), ticket.deadline)
-        for position in sorted(found, key=lambda each: (each < first, abs(each - first))):
+        positions = room.positions(self._cost_of(own[0]), ticket.deadline)
+        for position in sorted(positions, key=lambda each: (each < first, abs(each - first))):
             yield [*placed[:position], own, *placed[position:]]
-        # What no order can do, this one cannot. Where it is that of the list, it was among those above.
+        # The order by deadline is in time wherever any order is. If the list has that order already, this
+        # trial was among those above.
         if not (room.is_exact and _is_by_limit(placed)):
             yield sorted([*placed, own], key=_limit)
 
@@ -184,7 +187,7 @@ class Agenda:
     ) -> bool:
         """Return whether the sweep at ``position`` may begin at ``place`` before those in front of it.
 
-        Beside one that runs it may where that one is in time though all of this sweep were in its way.
+        Beside a running sweep it may only if that one is in time even if all of this sweep delays it.
         """
         if position == 0 and not place.running:
             return True
@@ -196,12 +199,12 @@ class Agenda:
         return self._keeps([all_placed[position], *others], now)
 
     def _waits(self, sweep: Sweep, placed: Callable[[], _Placed], now: float) -> bool:
-        """Return whether ``sweep`` waits for more requests: only while nobody would be late for that."""
+        """Return whether ``sweep`` waits for more requests; it never does where that makes one late."""
         ready = self._batching(sweep.model).ready_at(sweep)
         return ready > now and self._keeps(placed(), ready)
 
     def _placed(self, ends: Iterable[float]) -> _Placed:
-        """Return the list, with when each sweep has to have ended; one that is late: as in ``ends``."""
+        """Return the sweeps with their limits: their deadlines, or for late ones their ``ends``."""
         if not self._sweeps:
             return []
         away = cache(self._away)
@@ -211,16 +214,16 @@ class Agenda:
         ]
 
     def _keeps(self, placed: _Placed, now: float) -> bool:
-        """Return whether each sweep of a list, one after the other, ends within its limit."""
+        """Return whether each sweep of a list ends by its limit if they run in this order."""
         ends = self._ends((sweep for sweep, _ in placed), now)
         return all(end <= limit for end, (_, limit) in zip(ends, placed, strict=True))
 
     def _ends(self, sweeps: Iterable[Sweep], now: float) -> Iterator[float]:
-        """Yield when each of ``sweeps`` ends: the next one begins where a place is free first."""
+        """Yield when each of ``sweeps`` ends, if each begins at the place that is free first."""
         free, costs = self._free(now), dict[tuple[str, int], float]()
         for sweep in sweeps:
             size = sweep.model, len(sweep.tickets)
-            if size not in costs:  # a thousand of them are of a few kinds
+            if size not in costs:  # a long list has few different models and sizes
                 costs[size] = self._cost(*size)
             end = free[0] + costs[size]
             heapq.heapreplace(free, end)

@@ -1,32 +1,34 @@
-"""What a sweep of each model takes, from above: as measured here, or as its plan says before that.
+"""How long a sweep of each model takes at most: as measured here, or before that as its plan says.
 
-Pure. A refusal is a decision on a guess, so what is known must be able to heal: a machine that was busy for
-a moment must not have requests refused for ever.
+Pure. Requests are refused by these estimates, so a wrong one must be corrected: after a moment in which the
+machine was busy, requests must not be refused for ever.
 """
 
 import math
 from collections import deque
 from dataclasses import dataclass, field
 
-#: So many sweeps of late are looked at.
+#: An estimate is made of so many recent sweeps.
 _WINDOW = 32
-#: And so many answers: each is late by itself, where the costs of sweeps that wait for each other add up.
+#: The time outside of sweeps is estimated from more answers: its errors do not add up along the line.
 _ANSWERS = 128
-#: The next one may take a little more than the longest of these but for one: that was an accident.
+#: A sweep may take so many times the second-longest; the longest counts as an accident.
 _MARGIN = 1.2
 
 
 def _longest(seen: "deque[float]") -> float:
-    """Return what hardly any of ``seen`` exceeded."""
+    """Return an estimate from above of the next time after those ``seen``."""
     ordered = sorted(seen)
     return _MARGIN * ordered[-2 if len(ordered) > _WINDOW // 4 else -1]
 
 
 @dataclass
 class _Known:
-    """Of one model. ``predicted``: before anything was measured. ``bound``: of a sweep of one request.
+    """Times of sweeps of one model, in seconds.
 
-    ``reckoned``: by number of requests, while nothing more is known; one decision asks a hundred times.
+    ``predicted``: by its plan, before anything was measured. ``bound``: for a sweep of one request.
+    ``seen``: measured, by number of requests. ``reckoned``: estimates by number of requests, kept until the
+    next measurement, since one decision may need one a hundred times.
     """
 
     predicted: float = 0.0
@@ -47,7 +49,7 @@ class _Known:
         self.reckoned.clear()
 
     def doubt(self) -> None:
-        """Forget the worst: the bound, then the longest of what was seen."""
+        """Forget the worst: the bound, and once that is gone, the longest measured time."""
         samples = [seen for seen in self.seen.values() if seen]
         if self.bound or not samples:
             self.predicted = self.bound = 0.0
@@ -57,34 +59,34 @@ class _Known:
         self.reckoned.clear()
 
     def _reckon(self, requests: int) -> float:
-        """Return what follows from what is known.
+        """Return an estimate from the measured sizes.
 
-        Of a size that was not seen: as long as the next larger one, or as the next smaller one and a sweep
-        for each of the others; the less of the two, since requests of one sweep share its reads.
+        A size that was not measured takes as long as the next larger one, or as the next smaller one and a
+        sweep for each further request, whichever is less: requests of one sweep share its reads.
         """
-        known = {size: _longest(seen) for size, seen in self.seen.items() if seen}
-        if self.predicted and 1 not in known:
-            known[1] = self.predicted
-        if 1 in known:
-            known[1] = max(known[1], self.bound)
-        if not known:
+        by_size = {size: _longest(seen) for size, seen in self.seen.items() if seen}
+        if self.predicted and 1 not in by_size:
+            by_size[1] = self.predicted
+        if 1 in by_size:
+            by_size[1] = max(by_size[1], self.bound)
+        if not by_size:
             return 0.0
-        larger = [known[size] for size in known if size > requests]
-        smaller = [size for size in known if size <= requests]
+        larger = [by_size[size] for size in by_size if size > requests]
+        smaller = [size for size in by_size if size <= requests]
         if not smaller:
             return min(larger)
         nearest = max(smaller)
-        most = max(known[size] for size in smaller)
-        one_by_one = most + (requests - nearest) * known.get(1, most / nearest)
+        most = max(by_size[size] for size in smaller)
+        one_by_one = most + (requests - nearest) * by_size.get(1, most / nearest)
         return max(most, min([one_by_one, *larger]))
 
 
 class Costs:
-    """Of all models. Not thread-safe: who decides holds a lock."""
+    """Times of sweeps of all models. Not thread-safe: the dispatcher holds a lock."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
-        #: How long answers took from the end of their sweep to whoever asked.
+        #: How long answers took from the end of their sweep to the client.
         self._outside: deque[float] = deque(maxlen=_ANSWERS)
 
     def expect(self, model: str, predicted: float | None, bound: float | None) -> None:
@@ -92,32 +94,32 @@ class Costs:
         self._known[model] = _Known(predicted or bound or 0.0, bound or 0.0)
 
     def forget(self, model: str) -> None:
-        """Let go of what is known of ``model``."""
+        """Drop all that is known of ``model``."""
         self._known.pop(model, None)
 
     def see(self, model: str, requests: int, seconds: float) -> None:
-        """Note what a sweep has taken."""
+        """Note how many seconds a sweep has taken."""
         self._known.setdefault(model, _Known()).see(requests, seconds)
 
     def doubt(self, model: str) -> None:
-        """Forget the worst that is known: nobody else was there, and still a request was refused.
+        """Forget the worst times of ``model``: a request was refused although nothing else ran or waited.
 
-        What is left may say otherwise, and when nothing is left the next request runs, and tells.
+        The remaining times may let the next one in; when none remain, it is let in and measured.
         """
         if self._outside:
             self._outside.remove(max(self._outside))
         self._known.setdefault(model, _Known()).doubt()
 
     def see_outside(self, seconds: float) -> None:
-        """Note how long an answer took from the end of its sweep to whoever asked."""
+        """Note how long an answer took from the end of its sweep to the client."""
         self._outside.append(seconds)
 
     @property
     def outside_seconds(self) -> float:
-        """What an answer takes beside its sweep."""
+        """How long an answer takes outside of its sweep, from above."""
         return _longest(self._outside) if self._outside else 0.0
 
     def sweep_seconds(self, model: str, requests: int) -> float:
-        """Return what a sweep of so many requests takes, from above; 0: nothing is known."""
-        found = self._known.get(model)
-        return 0.0 if found is None else found.of(requests)
+        """Return how long a sweep of so many requests takes, from above; 0: nothing is known."""
+        times = self._known.get(model)
+        return 0.0 if times is None else times.of(requests)

@@ -59,7 +59,7 @@ class Dispatcher:
             self.costs.expect(key, predicted, bound)
 
     def forget(self, key: str) -> None:
-        """Let go of a line that is closed, and from which nobody takes any more."""
+        """Drop a line that is closed, and from which no thread takes any more."""
         with self._lock:
             self._lines.pop(key, None)
             self.costs.forget(key)
@@ -77,9 +77,9 @@ class Dispatcher:
         line = self._lines[key]
         if not line.can_begin:
             return False
-        # Of those that share an arena the second one would only wait for it.
-        taken = any(each.takes_turns and each.runs for each in self._lines.values())
-        return not (line.takes_turns and taken)
+        # A second model of those that share an arena would only wait for it.
+        arena_is_used = any(each.takes_turns and each.runs for each in self._lines.values())
+        return not (line.takes_turns and arena_is_used)
 
     def _is_away(self, key: str) -> bool:
         return self._lines[key].changing

@@ -1,7 +1,7 @@
-"""The line before one model: bounded, and left at any time; its threads take sweeps from it, and changes.
+"""The line of one model: a bounded one from which threads take sweeps and changes of the plan.
 
 Invariant: a request is let in or refused when it joins; one that was let in stays until a sweep takes it,
-or until whoever asked leaves.
+or until its client leaves.
 """
 
 import math
@@ -31,7 +31,7 @@ class Desk:
 
 
 class Line(Generic[C]):
-    """Requests and changes (of type C) that wait for the model ``name``. All methods are thread-safe.
+    """Requests and changes of its plan (of type C) that wait for the model ``name``. Thread-safe.
 
     ``key``: the model in the agenda. ``limit``: of requests that wait. ``threads`` take from it.
     """
@@ -39,9 +39,9 @@ class Line(Generic[C]):
     def __init__(self, desk: Desk, name: str, key: str, limit: int, threads: int) -> None:
         self.key = key
         self.batching: Batching = ALONE
-        #: Whether sweeps of this model lie in an arena that other models use, too.
+        #: Whether sweeps of this model use an arena that other models use, too.
         self.takes_turns = False
-        #: How often ``take`` looked whether there is something to do; while nothing comes, it sleeps.
+        #: How often ``take`` has looked for work: it sleeps while none comes, which a test checks.
         self.wake_ups = 0
         self._desk = desk
         self._name = name
@@ -51,7 +51,7 @@ class Line(Generic[C]):
         self._granted: deque[Sweep] = deque()
         self._running: list[Sweep] = []
         self._changes: deque[C] = deque()
-        #: Changes that were taken, and are being made.
+        #: Changes that a thread has taken and is making.
         self._making: list[C] = []
         self._closed = False
         self._idle = 0
@@ -62,7 +62,7 @@ class Line(Generic[C]):
 
     @property
     def idle(self) -> bool:
-        """Whether it is open, nothing waits, and whoever took something has come back for more."""
+        """Whether it is open, nothing waits, and all threads wait for work."""
         busy = self._closed or self._waiting or self._granted or self._changes
         return not busy and self._idle == self._threads
 
@@ -78,7 +78,7 @@ class Line(Generic[C]):
 
     @property
     def runs(self) -> bool:
-        """Whether a sweep was handed out that has not ended."""
+        """Whether a sweep of it runs."""
         return bool(self._running)
 
     def waiting(self) -> list[Ticket]:
@@ -90,8 +90,8 @@ class Line(Generic[C]):
         """Check that there is room for one more, which has to be answered by ``deadline`` if there is one.
 
         Raises:
-            BusyError: there is none. LateError: it would be refused if it came now. NotServingError: it is
-            closed.
+            BusyError: there is none. LateError: a request with this deadline would be refused now.
+            NotServingError: the line is closed.
         """
         if self._closed:
             raise self._leaving()
@@ -122,20 +122,20 @@ class Line(Generic[C]):
             desk.start()
 
     def join_first(self, change: C) -> None:
-        """Have ``change`` taken before all requests, also where the line is full.
+        """Put ``change`` before all requests, also where the line is full.
 
         Raises:
-            NotServingError: it is closed.
+            NotServingError: the line is closed.
         """
         with self._changed:
             if self._closed:
                 raise self._leaving()
             self._changes.append(change)
             self._changed.notify()
-            self._desk.start()  # others need not wait for this model any more
+            self._desk.start()  # sweeps of other models do not wait for this one now
 
     def made(self, change: C) -> None:
-        """Note that ``change``, which was taken, has been made, or cannot be."""
+        """Note that ``change``, which a thread has taken, has been made or has failed."""
         with self._changed:
             self._making.remove(change)
             self._desk.start()
@@ -143,18 +143,18 @@ class Line(Generic[C]):
     def take_changes(self) -> list[C]:
         """Take the changes that wait out of the line."""
         with self._changed:
-            taken = list(self._changes)
+            changes = list(self._changes)
             self._changes.clear()
-            return taken
+            return changes
 
     def take_waiting(self) -> list[Ticket]:
         """Take the requests that wait out of the line, before a thread begins with one of them."""
         with self._changed:
-            taken = list(self._waiting)
-            for ticket in taken:
+            tickets = list(self._waiting)
+            for ticket in tickets:
                 self._forget(ticket)
                 self._desk.agenda.leave(ticket)
-            return taken
+            return tickets
 
     def leave(self, ticket: Ticket) -> None:
         """Take ``ticket`` out, if it still waits: its place is free for another."""
@@ -173,7 +173,7 @@ class Line(Generic[C]):
         self._changed.notify()
 
     def take(self) -> Sweep | C | None:
-        """Return what to do next; wait for it; None when the line is closed and empty."""
+        """Wait for a sweep or a change, and return it; None when the line is closed and empty."""
         with self._changed:
             self._idle += 1
             try:
@@ -182,7 +182,7 @@ class Line(Generic[C]):
                     self._desk.start()
                     if self._granted:
                         return self._granted.popleft()
-                    # Until nothing runs it waits here, where it can still be taken back.
+                    # A change waits in the line until nothing runs: there it can still be taken back.
                     if self._changes and not self._running:
                         self._making.append(self._changes.popleft())
                         return self._making[-1]
@@ -193,10 +193,10 @@ class Line(Generic[C]):
                 self._idle -= 1
 
     def done(self, sweep: Sweep, seconds: float | None) -> None:
-        """Note that ``sweep`` has ended, after so many ``seconds`` of computing; None: it says nothing."""
+        """Note that ``sweep`` has ended, after so many ``seconds`` of computing; None: unknown."""
         with self._changed:
             if sweep not in self._running:
-                return  # it was given up
+                return  # ``give_up`` has ended it already
             self._running.remove(sweep)
             if seconds is not None:
                 self._desk.costs.see(self.key, len(sweep.tickets), seconds)
@@ -206,7 +206,7 @@ class Line(Generic[C]):
                 self._changed.notify_all()
 
     def give_up(self) -> None:
-        """Let others begin: what runs here does not end."""
+        """Count the sweeps that run here, which are stuck, as ended, so that others may begin."""
         with self._changed:
             for sweep in list(self._running):
                 self.done(sweep, None)

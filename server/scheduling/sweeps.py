@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-#: What ``Ticket.priority`` can be: first, as usual, last.
+#: Values of ``Ticket.priority``: before others, as usual, after others.
 HIGHEST, NORMAL, LOWEST = 1, 2, 3
 
 
@@ -14,9 +14,9 @@ def level(priority: int) -> int:
 
 @dataclass(eq=False)
 class Ticket:
-    """One request that was let in, or asks to be; times in seconds on one clock.
+    """One request that was let in, or is to be; times in seconds on one clock.
 
-    ``deadline``: when its sweep has to have ended. ``arrived``: when it came.
+    ``deadline``: by when its sweep has to end. ``arrived``: when it came.
     """
 
     model: str
@@ -64,11 +64,11 @@ class Batching:
     delay_seconds: float = 0.0
 
     def within(self, lanes: int) -> "Batching":
-        """Return what is left of it where a sweep carries at most ``lanes`` requests."""
+        """Return the same with at most ``lanes`` requests a sweep."""
         return replace(self, lanes=min(self.lanes, lanes))
 
     def ready_at(self, sweep: Sweep) -> float:
-        """Return when ``sweep`` need not wait for more requests."""
+        """Return until when ``sweep`` waits for more requests."""
         size = len(sweep.tickets)
         if size >= self.lanes or size in self.preferred:
             return 0.0

@@ -35,13 +35,13 @@ from server.settings.per_model import (
 )
 from server.settings.sizes import Size
 
-# What the groups of settings are made of: their base, and what is said of a field beside its type.
+# What groups of settings share: their base class, and annotations that say more of a field than its type.
 
 
 class Group(BaseModel):
     """Settings that belong together; ``title``: over them in ``serve --help`` and in the table."""
 
-    # Commands that have some of these options look at their words, and make none of them.
+    # Commands with some of these options read their descriptions only: validators are built when needed.
     model_config = ConfigDict(defer_build=True, validate_default=True)
 
     title: ClassVar[str]
@@ -49,14 +49,14 @@ class Group(BaseModel):
 
 @dataclass(frozen=True)
 class Default:
-    """What an absent value means, in words."""
+    """The words for what an absent value means."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Takes:
-    """What a value is, in a word, where its type does not say."""
+    """The word for a value in help texts, where its type does not give it."""
 
     word: str
 
@@ -73,7 +73,7 @@ def _split(value: object) -> object:
     return split_names(value) if isinstance(value, str) else value
 
 
-#: A year: what waits for longer waits for ever, and timers end somewhere.
+#: At most a year: timers have a limit, and a longer wait is as good as an endless one.
 Seconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
 #: Names separated by commas.
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
@@ -184,7 +184,7 @@ class MemorySettings(Group):
     @field_validator("budget")
     @classmethod
     def _one_of_two(cls, value: object, info: ValidationInfo) -> object:
-        memory = info.data.get("memory", ...)  # ...: it is wrong, and said to be
+        memory = info.data.get("memory", ...)  # ...: its value is wrong and has its own error
         if value is None and memory is None:
             raise PydanticCustomError("missing", "neither", {"instead": "memory"})
         if value is not None and memory is not None and memory is not ...:
@@ -294,8 +294,8 @@ class LimitSettings(Group):
 
     @field_validator("proxy_protocol")
     @classmethod
-    def _is_somebodys(cls, value: bool, info: ValidationInfo) -> bool:
-        # Where trusted_proxies is wrong, that is what is said.
+    def _has_proxies(cls, value: bool, info: ValidationInfo) -> bool:
+        # Where trusted_proxies is wrong, that error alone is reported.
         if value and not info.data.get("trusted_proxies", True):
             raise ValueError("true, and trusted_proxies names none whose PROXY header is read")
         return value
@@ -369,7 +369,7 @@ class NetworkSettings(Group):
     @field_validator("tls_key")
     @classmethod
     def _of_a_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        # Where the certificate is wrong, that is what is said.
+        # Where the certificate is wrong, that error alone is reported.
         if value is not None and info.data.get("tls_certificate", value) is None:
             raise ValueError(f"{str(value)!r} is a key without tls_certificate")
         return value
@@ -383,7 +383,7 @@ class NetworkSettings(Group):
 
 
 class AccessSettings(Group):
-    """Who may ask, and who may change what is served."""
+    """Which requests are answered, and which may change what is served."""
 
     title: ClassVar[str] = "Access"
 

@@ -14,29 +14,30 @@ D = TypeVar("D")
 
 
 def parse_per_model(value: object, number: Callable[[str], float], example: str = "2") -> object:
-    """Return values by model of 2, "2" or "resnet50=2,yolov4=2"; anything else as it is.
+    """Return the values by model that ``value`` is: 2, "2" or "resnet50=2,yolov4=2"; else ``value`` itself.
 
-    ``number``: makes a value of its text, ValueError where it is none. ``example``: of one.
+    ``number``: makes a value of its text; raises ValueError where that is not one. ``example``: a value for
+    the error message.
 
     Raises:
-        ValueError: a text is neither.
+        ValueError: a text is of none of these forms.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return {ALL: value}
     if not isinstance(value, str):
         return value
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for part in value.split(","):
         name, equals, text = part.strip().rpartition("=")
         key = name.strip() if equals else ALL
-        told = _number(text.strip(), number)
-        if not key or told is None:
+        number_of_part = _number(text.strip(), number)
+        if not key or number_of_part is None:
             raise ValueError(
                 f"{part[:_LONGEST]!r}: write {example}, or MODEL={example} for one model"
             )
-        if found.setdefault(key, told) != told:
+        if values.setdefault(key, number_of_part) != number_of_part:
             raise ValueError(f"{part[:_LONGEST]!r} contradicts another one")
-    return found
+    return values
 
 
 def _number(text: str, number: Callable[[str], float]) -> float | None:
@@ -50,7 +51,7 @@ def whole(text: str) -> int:
     """Return the whole number that ``text`` is.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     if not text.isdecimal():
         raise ValueError(text)
@@ -62,18 +63,14 @@ def of_model(values: Mapping[str, T], model: str, default: D) -> T | D:
     return values.get(model, values.get(ALL, default))
 
 
-#: More threads than any machine has use for.
+#: No machine has use for more threads.
 MOST_THREADS = 1024
-#: Of one model: each has a core.
+#: The limit for one model: each worker takes a core.
 MOST_WORKERS = 64
 
 
 def parse_workers(value: object) -> object:
-    """Return numbers by model of 2, "2" or "resnet50=2,yolov4=2"; anything else as it is.
-
-    Raises:
-        ValueError: a text is neither.
-    """
+    """Return the numbers by model that ``value`` is; as ``parse_per_model``, for whole numbers."""
     return parse_per_model(value, whole)
 
 
@@ -83,11 +80,11 @@ def workers_of(workers: Mapping[str, int], model: str) -> int:
 
 
 def has_several(workers: Mapping[str, int]) -> bool:
-    """Return whether any model has more than one."""
+    """Return whether any model has more than one worker."""
     return any(number > 1 for number in workers.values())
 
 
-#: Of one sweep: each has an arena.
+#: The limit for one sweep: each lane takes an arena.
 MOST_LANES = 64
 
 
@@ -95,7 +92,7 @@ def check_lanes(lanes: Mapping[str, int], workers: Mapping[str, int]) -> None:
     """Check that no model has several lanes and several workers.
 
     Raises:
-        ValueError: one has, by name.
+        ValueError: a model has; the message names it.
     """
     for model in {**lanes, **workers}:
         if of_model(lanes, model, 1) > 1 and of_model(workers, model, 1) > 1:
@@ -106,7 +103,7 @@ def check_preferred(preferred: Mapping[str, int], lanes: Mapping[str, int]) -> N
     """Check that sweeps can carry as many requests as are preferred.
 
     Raises:
-        ValueError: those of a model cannot.
+        ValueError: those of a model cannot; the message names it.
     """
     for model in {**preferred, **lanes}:
         most = of_model(lanes, model, 1)

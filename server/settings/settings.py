@@ -1,7 +1,7 @@
 """Settings of the service: flags first, then LAYERSTREAM_* variables, then a TOML file, then defaults.
 
-A setting has one name: flag, variable and key of the file are made of it. What is said of it anywhere is
-its description in its group (server/settings/table.py).
+A setting has one name, from which its flag, its variable and its key in the file are made. Its one
+description is that in its group; help texts and tables are made of that (server/settings/table.py).
 """
 
 import ipaddress
@@ -37,8 +37,8 @@ class SettingsError(Exception):
     """A setting is missing or not what it should be; the message names it, and where it was given."""
 
 
-# Python finds the fields of the last base first: the order is that of the table, and of what a field may
-# know of others when it is checked.
+# pydantic takes the fields of the last base first. That order is the order of the table, and a validator
+# sees only the fields before its own.
 class Settings(
     LogSettings,
     UploadSettings,
@@ -75,13 +75,13 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
     Raises:
         SettingsError: values are missing or wrong, or the file cannot be read.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
+    present = {name: value for name, value in flags.items() if value is not None}
     named = os.environ.get(CONFIG_VARIABLE, "") if config is None else str(config)
     try:
         file = read_file(Path(named)) if named else None
     except ValueError as exc:
         raise SettingsError(str(exc)) from exc
-    sources = Sources(given, variables(os.environ, Settings.model_fields), file)
+    sources = Sources(present, variables(os.environ, Settings.model_fields), file)
     try:
         return Settings(**sources.values(os.environ, _SIZES))
     except ValidationError as exc:
@@ -95,21 +95,21 @@ def warn_of_variables() -> None:
         _log.warning("%s", unknown)
 
 
-# What it means to listen where others can reach: said once, at the start.
+# A warning at the start where other machines can reach the server.
 
 
 def warn_of_exposure(settings: Settings, host: str | None) -> None:
-    """Log a warning when more is open than somebody may think.
+    """Log a warning when the server is open to more clients than an operator may expect.
 
-    ``host``: the address that is listened on, None: a Unix socket.
+    ``host``: the address that the server listens on; None: a Unix socket.
     """
-    found = exposure(settings, host) if host is not None else ""
-    if found:
-        _log.warning("%s", found)
+    warning = exposure(settings, host) if host is not None else ""
+    if warning:
+        _log.warning("%s", warning)
 
 
 def exposure(settings: Settings, host: str) -> str:
-    """Return what listening on ``host`` means as ``settings`` are; empty: nothing to warn of."""
+    """Return what other machines can do when the server listens on ``host``; empty: nothing to warn of."""
     reached = not is_loopback(host)
     if settings.keys is not None:
         if not reached or settings.tls_certificate is not None:
@@ -136,7 +136,9 @@ def exposure(settings: Settings, host: str) -> str:
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches ``host``, an address or a name; may ask the resolver."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False
-    return all(ipaddress.ip_address(str(item[4][0]).split("%")[0]).is_loopback for item in found)
+    return all(
+        ipaddress.ip_address(str(item[4][0]).split("%")[0]).is_loopback for item in addresses
+    )

@@ -10,7 +10,7 @@ _WRITTEN = re.compile(r"\s*[+-]?[\d.]+\s*[a-zA-Z]*\s*")
 
 
 def _alone(value: Any) -> Any:
-    """Return ``value``, where nothing follows the size: pydantic passes over what does."""
+    """Return ``value``, where nothing follows the size: pydantic would ignore text behind it."""
     if isinstance(value, str) and not _WRITTEN.fullmatch(value):
         raise ValueError("not a size")
     return value
@@ -18,15 +18,15 @@ def _alone(value: Any) -> Any:
 
 Size = Annotated[ByteSize, BeforeValidator(_alone), Field(gt=0)]
 _ADAPTER: TypeAdapter[ByteSize] = TypeAdapter(Size)
-# Below, a number alone was hardly meant as bytes: a budget of 16, or of 2048, is one in MiB.
+# A smaller number without a unit was hardly meant as bytes: users write 16 or 2048 for MiB.
 _LEAST_BARE = 1 << 20
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that ``text`` names; a number without a unit is bytes, from a million or so up.
+    """Return the bytes that ``text`` names. A number without a unit is bytes if it is at least 1 MiB.
 
     Raises:
-        ValueError: it is not a positive size, or what it means can only be guessed.
+        ValueError: it is not a positive size, or a smaller number without a unit.
     """
     try:
         n_bytes = int(_ADAPTER.validate_python(text))
@@ -68,12 +68,12 @@ def format_size(n_bytes: int) -> str:
 
 
 def format_least(n_bytes: int) -> str:
-    """Return ``n_bytes`` rounded up: a minimum that is enough when someone types it back."""
+    """Return ``n_bytes`` rounded up, so that a user who types the text into a setting gives enough."""
     unit, factor, digits = _unit(n_bytes)
     parts = 10**digits
     rounded = -(-n_bytes * parts // factor)
     text = f"{rounded / parts:.{digits}f} {unit}"
-    # As a float, 0.1 may be a little less than it says.
+    # A decimal fraction such as 0.1 may be a little less as a float than its text.
     enough = not n_bytes or parse_size(text) >= n_bytes
     return text if enough else f"{(rounded + 1) / parts:.{digits}f} {unit}"
 

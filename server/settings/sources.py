@@ -1,4 +1,4 @@
-"""Where settings come from: a wrong one is named as it was given, by flag, variable or line of a file."""
+"""Where settings come from: errors name a setting by the flag, the variable or the line that gave it."""
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -50,21 +50,21 @@ def _text(value: object) -> str:
 
 
 def variables(environment: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
-    """Return the variable that gives each setting, as it is written: case does not matter."""
+    """Return the name of the variable that gives each setting, as it is written: case does not matter."""
     names = {name.upper().removeprefix(PREFIX).lower(): name for name in _ours(environment)}
     return {setting: name for setting, name in names.items() if setting in known}
 
 
 def unknown_variables(known: Collection[str], environment: Mapping[str, str] = os.environ) -> str:
-    """Return what to say of LAYERSTREAM_* variables that are no setting; empty where there are none.
+    """Return a message about LAYERSTREAM_* variables that are no setting; empty where there are none.
 
-    They are no error: container platforms put variables there that are named after a service.
+    They are no error: container platforms set variables that are named after a service.
     """
     settings = (*known, _CONFIG)
-    found = sorted(set(_ours(environment)) - set(variables(environment, settings).values()))
-    if not found:
+    unknown = sorted(set(_ours(environment)) - set(variables(environment, settings).values()))
+    if not unknown:
         return ""
-    named = (name + _meant(name, map(variable, settings)) for name in map(_short, found))
+    named = (name + _meant(name, map(variable, settings)) for name in map(_short, unknown))
     return f"variables that are no setting: {few(list(named))}"
 
 
@@ -83,16 +83,16 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Sources:
-    """What was given: flags by setting, names of variables by setting, a file."""
+    """All sources of settings: flags by setting, names of variables by setting, a file."""
 
     flags: Mapping[str, Any]
     variables: Mapping[str, str]
     file: TomlFile | None
 
     def values(self, environment: Mapping[str, str], texts: Collection[str]) -> dict[str, Any]:
-        """Return what is given: by flags, else by variables of ``environment``, else by the file.
+        """Return the values by setting: from flags, else from ``environment``, else from the file.
 
-        ``texts``: settings that mean the same as a number of the file as in quotes, or as a flag.
+        ``texts``: settings for which a number in the file means what the same digits mean in quotes.
         """
         values = self.file.values if self.file else {}
         of_file = {name: _text(value) if name in texts else value for name, value in values.items()}
@@ -100,7 +100,7 @@ class Sources:
         return {**of_file, **of_variables, **self.flags}
 
     def faults(self, errors: Sequence[ErrorDetails], known: Collection[str]) -> str:
-        """Return what is wrong, in one line: the first few faults, each with its place."""
+        """Return the first few errors in one line, each with its place."""
         texts = dict.fromkeys(self._fault(error, known) for error in errors)
         return few(list(texts), "; ")
 

@@ -16,7 +16,7 @@ from server.settings.groups import Default, Group, Takes
 from server.settings.settings import Settings
 from server.settings.sources import flag, variable
 
-# What a value is, by its type.
+# The word for a value, by its type.
 _VALUES: dict[Any, str] = {
     ByteSize: "SIZE",
     float: "SECONDS",
@@ -28,7 +28,7 @@ _VALUES: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting as people see it. ``value``: what it takes: SIZE, first|always; empty: nothing."""
+    """One setting as help texts show it. ``value``: what its flag takes, as SIZE; empty: nothing."""
 
     name: str
     panel: str
@@ -70,9 +70,9 @@ def _group(name: str) -> type[Group]:
 
 
 def _taken(field: FieldInfo) -> str:
-    """Return what the setting takes: as it says of itself, or by its type."""
-    said = (item.word for item in field.metadata if isinstance(item, Takes))
-    return next(said, None) or _value(field.annotation)
+    """Return the word for what the setting takes: its own, or that of its type."""
+    words = (item.word for item in field.metadata if isinstance(item, Takes))
+    return next(words, None) or _value(field.annotation)
 
 
 def _value(annotation: Any) -> str:
@@ -85,12 +85,12 @@ def _value(annotation: Any) -> str:
     if get_origin(annotation) is Annotated:
         return _value(get_args(annotation)[0])
     named = (_VALUES.get(part) for part in (annotation, get_origin(annotation)))
-    of_parts = map(_value, get_args(annotation))  # of what is beside None
+    of_parts = map(_value, get_args(annotation))  # of an optional value
     return next(filter(None, (*named, *of_parts)), "NAME")
 
 
 def _default(field: FieldInfo) -> str:
-    """Return the default as one writes it; empty where there is none."""
+    """Return the default as users write it; empty where there is none."""
     if field.is_required():
         return ""
     words = next((item.words for item in field.metadata if isinstance(item, Default)), None)
@@ -117,9 +117,9 @@ _HEAD = "| setting | flag | variable | default | |\n|---|---|---|---|---|"
 
 
 def _row(item: Setting) -> str:
-    given = f"{item.flag} {item.value}".rstrip().replace("|", r"\|")
+    usage = f"{item.flag} {item.value}".rstrip().replace("|", r"\|")
     default = item.default or "must be given"
-    return f"| `{item.name}` | `{given}` | `{item.variable}` | {default} | {item.meaning} |"
+    return f"| `{item.name}` | `{usage}` | `{item.variable}` | {default} | {item.meaning} |"
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Connections: who may open one, how long it may stay silent, and what one may hold."""
+"""Connections: which ones find a place, how long one may stay silent, and how much it may hold."""

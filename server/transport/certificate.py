@@ -9,16 +9,16 @@ class CertificateError(Exception):
 
 
 class Certificate:
-    """``context`` is what connections handshake with that come from now on; others keep theirs.
+    """A certificate and its key. New connections handshake with ``context``; older ones keep theirs.
 
-    ``pem``: key and certificate, for whoever speaks TLS without Python's.
+    ``pem``: key and certificate as bytes, for gRPC, which does not use Python's TLS.
     """
 
     context: ssl.SSLContext
     pem: tuple[bytes, bytes]
 
     def __init__(self, certificate: Path, key: Path | None) -> None:
-        """Read the files; without ``key`` that of the certificate has both.
+        """Read the files; without ``key`` the file of the certificate has both.
 
         Raises:
             CertificateError: they cannot be used.
@@ -30,7 +30,7 @@ class Certificate:
         """Read the files again.
 
         Raises:
-            CertificateError: they cannot be used; the certificate is the one of before.
+            CertificateError: they cannot be used; the certificate of before stays.
         """
         self.context = _context(self._certificate, self._key)
         self.pem = self._key.read_bytes(), self._certificate.read_bytes()
@@ -39,7 +39,7 @@ class Certificate:
 def _context(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A client that asks for handshake after handshake would have the event loop to itself.
+    # A client that asks for one handshake after another could keep the event loop busy.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.set_alpn_protocols(["http/1.1"])
     for path in (certificate, key):
@@ -55,15 +55,15 @@ def _context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 def _check(path: Path) -> None:
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
             raise CertificateError(f"{path}: not a file")
         path.open("rb").close()
-    except OSError as exc:  # OpenSSL would not say which of the two it is
+    except OSError as exc:  # an error of OpenSSL would not name the file
         raise CertificateError(f"{path}: {exc.strerror or exc}") from exc
 
 
 def _no_passphrase() -> str:
-    """Stand for the question on the terminal, which nobody would answer."""
+    """Raise an error in place of OpenSSL's question on the terminal, which a server cannot answer."""
     raise CertificateError(
         "it has a passphrase; write it without one, readable by the server alone"
     )

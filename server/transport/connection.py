@@ -1,11 +1,11 @@
-"""One HTTP connection: what comes goes to who answers it, within bounds on what is held and how long.
+"""One HTTP connection: hands requests to the application, within bounds of bytes and time.
 
 It reads at most READ_BYTES at a time, and no further into a body than the application asked for. A request
-begins when the intake lets it, and may be refused instead. What ends before its request was read lingers,
-so that the client sees the answer and no reset. It tells the registry how long it has been silent, and
-where a newcomer waits for its place, the next answer says that it is the last. From a trusted proxy a
-request's client is the one that the proxy names: in a field of the request, or of the whole connection
-before its first byte. What of all this is HTTP is in ``http1.py``.
+begins when the intake lets it, and may be refused instead. A connection that ends before its request was
+read is read on for a while, so that the client sees the answer and no reset. A connection tells the
+registry how long it has been silent; where a newcomer waits for its place, its next answer says that it is
+the last. Behind a trusted proxy the client of a request is the one that the proxy names: in a header field,
+or in a PROXY header for the whole connection. ``http1.py`` does the HTTP of all this.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ from server.transport.sockets import came_at, has_unread
 
 _log = logging.getLogger(__name__)
 
-#: Host and port, or the path of a Unix socket; None: nobody knows any more.
+#: Host and port, or the path of a Unix socket; None: it is not known any more.
 Address = tuple[str, int | None] | None
 
-# Between get_buffer and buffer_updated nothing else runs: all connections may share one.
+# All connections share one buffer, since nothing else runs between get_buffer and buffer_updated.
 BUFFER = memoryview(bytearray(READ_BYTES))
-# For what nobody keeps: the rest of a body that was refused is gone in few turns of the loop.
+# The rest of a refused body is read into this and dropped; it is large, so that few reads are enough.
 _SINK = memoryview(bytearray(16 * READ_BYTES))
-# When nothing could be read so long ago, nothing has waited for longer.
+# If the event loop looked at all sockets so short a time ago, that is when new bytes came, exactly enough.
 _EXACT_SECONDS = 0.002
 
 _NO_HEADER = "the header did not come in time"
@@ -52,10 +52,10 @@ _FAULT = "internal error; the log has the details"
 
 
 class Request:
-    """A request of ``connection`` from its head on: what its intake and who answers it see of it.
+    """A request of ``connection`` from its head on, for the intake and for the application.
 
-    ``client``: whose it is, as far as that is known; ``owner``: who has that address. ``at``: when its
-    first byte came, on time.monotonic's clock.
+    ``client``: its client's address, as far as it is known; ``owner``: of that address, as limits count.
+    ``at``: when its first byte came, on time.monotonic's clock.
     """
 
     def __init__(
@@ -65,70 +65,70 @@ class Request:
         self.head, self.headers = head, head.headers
         self.client, self.owner = client, owner
         self.at = at
-        #: What has come of the body and was not handed on; whether the rest of it has come, too, and
-        #: whether no more of it comes.
+        #: The bytes of the body that have come and were not handed on.
         self.body = bytearray()
+        #: Whether all of the body has come; whether no more of it will, also because the client left.
         self.is_whole = self.body_has_come = False
         #: Whether all of it was handed on.
         self.is_read = False
-        #: The client waits to be told to send the body.
+        #: Whether the client waits for "100 Continue" before it sends the body.
         self.is_expecting = head.expects
-        #: Nobody waits for the answer any more.
+        #: Whether the client does not wait for the answer any more.
         self.is_gone = False
         self.answer = WireAnswer(head, connection.state.default_headers)
-        # Set when there is what ``part`` or ``left`` waits for; None: nobody has waited.
+        # Set when something happens that ``part`` or ``left`` waits for; None: neither has waited yet.
         self._news: asyncio.Event | None = None
 
-    # What the connection and the intake ask
+    # For the connection and the intake
 
     def begin(self) -> None:
-        """Have it answered, if anybody still waits for that."""
+        """Start the task that answers it, unless the client has left."""
         if not self.is_gone:
             self._connection.run(self._run())
 
     def refuse(self, answer: Refused) -> None:
-        """Give it ``answer`` without beginning it; what comes of it is read past."""
+        """Send ``answer`` without beginning the request; the rest of its body is dropped."""
         if not self.is_gone:
             self.answer.begin(answer.status, answer.headers)
             self._connection.write(self.answer.body(answer.body, more=False))
             self._connection.answered(self)
 
     def leave(self) -> None:
-        """Nobody waits for the answer."""
+        """Note that the client has left."""
         self.is_gone = self.body_has_come = True
         if self._news is not None:
             self._news.set()
 
     def grows(self, body: bytes) -> None:
-        """More of the body has come."""
+        """Take more of the body."""
         self.body += body
         if self._news is not None:
             self._news.set()
 
     def ends(self) -> None:
-        """The body has come to its end."""
+        """Note that all of the body has come."""
         self.is_whole = self.body_has_come = True
         self.is_read = not self.body
         if self._news is not None:
             self._news.set()
 
     async def _run(self) -> None:
-        """Have it answered."""
+        """Let the application answer; where it fails, answer with an error."""
         connection, answer = self._connection, self.answer
         try:
             await connection.answer(self)
         except asyncio.CancelledError:
             pass  # the server ends, and has waited as long as it may
-        except Exception:  # noqa: BLE001  whatever it is, the client is told
+        except Exception:  # noqa: BLE001  after any error the client gets an answer
             _log.exception("the application failed")
         if self.is_gone or answer.is_complete:
             return
         if not answer.is_begun:
             connection.refuse(500, _FAULT)
         else:
-            connection.end()  # the client sees that it breaks off
+            connection.end()  # an answer that breaks off shows the client that it is not whole
 
-    # What who answers it asks
+    # For the application
 
     @property
     def scheme(self) -> str:
@@ -141,14 +141,14 @@ class Request:
 
     @property
     def is_begun(self) -> bool:
-        """Whether its answer is."""
+        """Whether its answer has begun."""
         return self.answer.is_begun
 
     async def part(self) -> bytes:
-        """Wait for more of the body, and hand on what has come.
+        """Return the bytes of the body that have come; wait for some if there are none.
 
         Raises:
-            DisconnectedError: nothing more comes.
+            DisconnectedError: the client has left, or has had its answer.
         """
         if self.is_expecting and not self._connection.is_closing():
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -165,15 +165,15 @@ class Request:
         return body
 
     async def left(self) -> None:
-        """Return when nobody waits for the answer any more."""
+        """Return when the client has left, or has had its answer."""
         while not (self.is_gone or self.answer.is_complete):
             await self._hear()
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Begin the answer; its head goes with what is sent first.
+        """Begin the answer; its head is sent together with the first bytes of the body.
 
         Raises:
-            RuntimeError: it has begun, or a header would end in another one.
+            RuntimeError: it has begun already, or a header has a line end in it.
         """
         if self.is_gone:
             return
@@ -213,7 +213,7 @@ class Request:
         self._connection.abort()
 
     async def _hear(self) -> None:
-        """Wait for what comes next: of the body, or that the client leaves."""
+        """Wait for bytes of the body, the end of the answer, or that the client leaves."""
         if self._news is None:
             self._news = asyncio.Event()
         self._news.clear()
@@ -224,8 +224,9 @@ class Request:
 class Connection(asyncio.BufferedProtocol):
     """A connection that ``registry`` counts, whose requests ``answer`` answers.
 
-    Without ``has_place`` its request is refused. ``state``: what uvicorn waits for when it ends.
-    ``intake``: None lets every request begin at once. ``visitor``: whose it is, and its socket.
+    Without ``has_place`` its request is refused. ``state``: the connections and tasks for which uvicorn
+    waits when it ends. ``intake``: None: every request begins at once. ``visitor``: its client and its
+    socket.
     """
 
     def __init__(
@@ -251,13 +252,15 @@ class Connection(asyncio.BufferedProtocol):
         self._request: Request | None = None
         self._is_paused = False
         self._buffer = BUFFER
-        # When the first byte of a request came, where the kernel knows that, and of the one behind it.
+        # When the bytes that are read next came, as far as the kernel or the intake knows.
         self._came_at: float | None = None
+        # When the first byte of the current request came.
         self._at = 0.0
+        # Since when the client has sent nothing that counts as progress.
         self._since = self.loop.time()
-        self._body_bytes = 0  # since they last were progress
-        self._left_over_bytes = 0  # of a body, behind the answer
-        #: Set when the client takes again what it is sent; None: it does.
+        self._body_bytes = 0  # bytes of the body since the last progress
+        self._left_over_bytes = 0  # bytes of the body that came after the answer
+        #: Waits until the client takes bytes again; None: it takes them.
         self.writable: asyncio.Event | None = None
         self._blocked_since: float | None = None
         self._ended_at: float | None = None
@@ -290,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
             self._note_arrival()
             self._buffer = BUFFER
         else:
-            # What comes now may belong to a request that has had its answer.
+            # The bytes may be the rest of a body whose request has had its answer: they are dropped.
             is_sunk = self._ended_at is not None or self._is_left_over
             self._buffer = _SINK if is_sunk else BUFFER
         return self._buffer
@@ -299,15 +302,15 @@ class Connection(asyncio.BufferedProtocol):
         self.data_received(bytes(self._buffer[:nbytes]))
 
     def _note_arrival(self) -> None:
-        """Find when what is read next came: a request begins with it."""
+        """Find when the bytes that are read next came: a request begins with them."""
         looked_at = 0.0 if self._intake is None else self._intake.looked_at
-        # The kernel knows exactly, but asking it takes as long as a hundredth of a short request.
-        # What a newcomer sends may have waited with it at the door.
+        # The kernel knows exactly, but asking it takes a hundredth of the time of a short request. It is
+        # always asked for the first bytes of a new connection, which may have waited with it at the door.
         is_exact = self.used and time.monotonic() - looked_at < _EXACT_SECONDS
         self._came_at = looked_at if is_exact else came_at(self._visitor.sock)
 
     def data_received(self, data: bytes) -> None:
-        """Take ``data`` off the wire."""
+        """Take ``data``, which the client has sent."""
         if self._ended_at is not None:
             return
         if not self._has_place:
@@ -316,13 +319,13 @@ class Connection(asyncio.BufferedProtocol):
         requests = self._requests
         if requests.is_between:
             self._since = self.loop.time()
-        if not requests.rest:  # else what begins with this is known to have come
+        if not requests.rest:  # else the first bytes of the next request came earlier
             self._at = time.monotonic() if self._came_at is None else self._came_at
             self._came_at = None
         self._take(requests.receive(data))
 
     def _take(self, events: list[Event]) -> None:
-        """Do what ``events`` say; a request is offered once all that has come of it is known."""
+        """Handle ``events``; a new request is offered to the intake after all that has come of it."""
         new: Request | None = None
         for event in events:
             match event:
@@ -340,10 +343,10 @@ class Connection(asyncio.BufferedProtocol):
         self._steer()
 
     def _begun(self, head: Head) -> Request:
-        client, whose = self._client, self._owner
+        client, client_owner = self._client, self._owner
         if self.peer.is_proxy and (named := self._registry.limits.proxies.client(head.headers)):
-            client, whose = (named, 0), owner(named)
-        return Request(self, head, client, whose, self._at)
+            client, client_owner = (named, 0), owner(named)
+        return Request(self, head, client, client_owner, self._at)
 
     def _take_body(self, data: bytes) -> None:
         request = self._request
@@ -365,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take(self._requests.resume())
 
     def _steer(self) -> None:
-        """Read no further than to what somebody has to take first."""
+        """Stop reading while bytes have come that the application has not taken yet."""
         request = self._request
         if request is None or request.answer.is_complete:
             is_paused = False
@@ -375,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pause(is_paused)
 
     def read_on(self) -> None:
-        """Read what comes: somebody asks for it. A few requests may wait behind the one that runs."""
+        """Read on, since a request waits for bytes; a few requests may come behind the one that runs."""
         if self._is_paused and len(self._requests.rest) < READ_BYTES:
             self._pause(False)
 
@@ -389,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
     # Answering
 
     def run(self, call: Any) -> None:
-        """Have ``call`` go on beside all others; the end of the server waits for it."""
+        """Start ``call`` as a task, for which the end of the server waits."""
         task = self.loop.create_task(call)
         task.add_done_callback(self.state.tasks.discard)
         self.state.tasks.add(task)
@@ -399,11 +402,11 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.write(data)
 
     def is_wanted_back(self) -> bool:
-        """Return whether the answer that begins is the last, since a newcomer wants the place."""
+        """Return whether the answer that begins shall be the last, since a newcomer wants the place."""
         return not self._requests.rest and self._registry.wants_back(self, self.loop.time())
 
     def answered(self, request: Request) -> None:
-        """Go on behind the last byte of an answer; the registry ends every kind of waiting."""
+        """Go on with the next request after an answer; the registry ends a connection without one."""
         self.used = True
         self._since, self._left_over_bytes = self.loop.time(), 0
         if not request.answer.keeps:
@@ -423,33 +426,33 @@ class Connection(asyncio.BufferedProtocol):
             self.writable = None
 
     def end(self) -> None:
-        """Close behind what was written; while the client still sends, read on without looking."""
+        """Close when all written bytes were sent; while the client still sends, read on and drop."""
         if self.is_closing():
             return
         request = self._request
         if request is not None:
             self.write(request.answer.held())
-        self._requests.stop()  # who asked behind the last answer gets none
+        self._requests.stop()  # requests behind the last one get no answer
         if request is not None and request.is_whole and not has_unread(self.transport):
             self._close()
             return
         self._end_behind_reading()
 
     def _end_behind_reading(self) -> None:
-        """Say that nothing more is sent, and read on without looking."""
+        """Shut down sending, and read on and drop the bytes."""
         self._end()
         self.transport.write_eof()
         self.read_on()
 
     def shutdown(self) -> None:
-        """End soon: the server does. What is on its way now is answered, and that answer says so."""
-        self._since = self.loop.time()
+        """End soon, as the server does. A request on its way is answered with "Connection: close"."""
+        self._since = self.loop.time()  # for a request that the client may have just sent
         running = self._running
         if running is not None and not running.answer.is_begun:
             running.answer.keeps = False
 
     def _close(self) -> None:
-        """Close behind what was written, for which the client has as long as one that lingers."""
+        """Close when all written bytes were sent, for which the client has LINGER_SECONDS."""
         self._end()
         self.transport.close()
 
@@ -462,7 +465,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.abort()
 
     def refuse(self, status: int, message: str) -> None:
-        """Answer what never became a whole request; an answer on its way is cut off instead."""
+        """Answer bytes that are no whole request with an error; cut off an answer that has begun."""
         running = self._running
         if running is not None and running.answer.is_begun:
             self.transport.abort()
@@ -470,12 +473,12 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closing():
             return
         if running is not None:
-            running.leave()  # who reads it is told that there is no more to come
+            running.leave()  # a task that waits for its body goes on
         self.write(refused(status, message, self.state.default_headers))
         self._request = None
         self.end()
 
-    # What requests and the registry ask
+    # For requests and the registry
 
     @property
     def _running(self) -> Request | None:
@@ -502,7 +505,7 @@ class Connection(asyncio.BufferedProtocol):
         return Worth.KEPT if self.used else Worth.EMPTY
 
     def _waits_for_body(self, request: Request) -> bool:
-        """Return whether it is the client who keeps ``request`` waiting, not who reads it."""
+        """Return whether ``request`` waits for the client to send its body, not for the application."""
         wants_more = not (request.is_whole or request.body or request.answer.is_begun)
         return wants_more and not (request.is_expecting or self._is_paused)
 
@@ -524,7 +527,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _patience_seconds(self) -> float:
-        """How long it may be silent, or send what is left over of a body."""
+        """How long it may be silent, or send the rest of a body that was refused."""
         limits = self._registry.limits
         if self._registry.draining:
             is_between = self._requests.is_between and self._has_place and not self._is_left_over
@@ -563,7 +566,7 @@ class Connection(asyncio.BufferedProtocol):
         elif has_unread(self.transport):
             return False
         elif self._registry.draining:
-            self._end_behind_reading()  # what the client has sent meanwhile shall be no reset
+            self._end_behind_reading()  # a request that crosses with the end gets no reset
         else:
             self._close()
         return True

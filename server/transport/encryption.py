@@ -1,8 +1,8 @@
-"""TLS of one connection, between the event loop and what speaks HTTP.
+"""TLS of one connection, between the event loop and the HTTP connection.
 
-Event loops have TLS of their own, with a quarter of a MiB of buffers a connection, and one that nobody
-counts until its handshake has ended. Here a connection is one from its first byte: its handshake has the
-time of a header, gives way like others, and no more is read, or decrypted, than HTTP asks for.
+The TLS of event loops takes a quarter of a MiB of buffers a connection, and shows a connection only after
+its handshake. Here the registry counts a connection from its first byte: the handshake has the time limit
+of a header, the connection may give way to another, and no more is read or decrypted than HTTP asks for.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _PLAIN = "this port speaks TLS: https://"
 
 
 class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
-    """To the event loop a protocol, to ``connection`` a transport of plain bytes."""
+    """A protocol for the event loop, and a transport of plain bytes for ``connection``."""
 
     def __init__(self, connection: Connection, context: ssl.SSLContext) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._shaken = self._ended = False
-        # Nobody wants to read; nothing more can be sent for now, answers of the handshake neither.
+        # Whether HTTP wants no more bytes; whether nothing can be sent for now, of the handshake neither.
         self._paused = self._blocked = False
 
     # What the event loop calls
@@ -39,17 +39,17 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         self._connection.connection_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of the session now: collecting garbage finds a thousand handshakes too late."""
+        """Free the session now: the garbage collector would find thousands of handshakes too late."""
         self._connection.connection_lost(exc)
         self._ended = True
         del self._tls, self._incoming, self._outgoing
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._connection.get_buffer(sizehint)  # it notes when a request came
+        self._connection.get_buffer(sizehint)  # which notes when a request came
         return BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self._ended:  # behind the end of what is sent nobody looks at them
+        if not self._ended:  # after the end bytes are dropped
             self._incoming.write(BUFFER[:nbytes])
             self._advance()
 
@@ -62,7 +62,7 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         self._connection.resume_writing()
 
     def _block(self, blocked: bool) -> None:
-        """Read on only while answers leave: who asks for new keys and takes none would fill memory."""
+        """Read only while bytes can be sent: a client that asks for new keys would fill memory."""
         self._blocked = blocked
         self._read_on()
 
@@ -102,7 +102,7 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
 
     def resume_reading(self) -> None:
         self._paused = False
-        # Later: who calls does not expect to be given bytes before this returns.
+        # Not at once: the caller does not expect data_received before this method returns.
         asyncio.get_running_loop().call_soon(self._advance)
 
     def get_write_buffer_size(self) -> int:
@@ -121,7 +121,7 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         self._read_on()
 
     def _decrypt(self) -> None:
-        """Go on with the handshake, then hand on what is decrypted, as far as it is wanted."""
+        """Go on with the handshake, then hand on decrypted bytes as long as they are wanted."""
         try:
             if not self._shaken:
                 self._tls.do_handshake()
@@ -134,13 +134,13 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
-            self.close()  # the client has said goodbye
+            self.close()  # the client has ended the session
         except ssl.SSLError as exc:
             self._fail(exc)
         self._send()
 
     def _fail(self, exc: ssl.SSLError) -> None:
-        """End what is no TLS, or none that is taken, with the alert that OpenSSL has for it."""
+        """End a connection without valid TLS, with the alert that OpenSSL has for it."""
         self._ended = True
         if exc.reason == "HTTP_REQUEST":
             usual = self._connection.state.default_headers
@@ -149,12 +149,12 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         self._raw.close()
 
     def _say_goodbye(self) -> None:
-        """Tell the client that nothing was cut off; its answer is not waited for."""
+        """Send close_notify, which tells the client that nothing was cut off; do not wait for its own."""
         if self._ended:
             return
         self._ended = True
         if self._shaken:
-            with contextlib.suppress(ssl.SSLError):  # its goodbye has not come, or data before it
+            with contextlib.suppress(ssl.SSLError):  # the client's close_notify has not come yet
                 self._tls.unwrap()
             self._send()
 

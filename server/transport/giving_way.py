@@ -1,7 +1,7 @@
-"""Which connection gives way to one that finds no place: rules and an order, over what connections say.
+"""Which connection gives way to a new one when there is no place: the rules and the order.
 
-Decisions only; the clock is an argument. A connection whose client waits for it never gives way, nor one
-that holds bytes which were not read yet, nor one on which something was answered within the last second.
+Decisions only; the clock is an argument. Three kinds of connections never give way: those whose clients
+wait for an answer, those with bytes that were not read yet, and those with an answer in the last second.
 """
 
 from collections.abc import Callable, Collection
@@ -11,36 +11,36 @@ from typing import Protocol
 
 from server.transport.limits import FRESH_SECONDS, GRACE_SECONDS
 
-# An order is good for so long, and for so much a connection: with many, sorting them for each that
-# comes would be all that is done.
+# An order is used for so long, and longer with many connections: sorting thousands of them for each
+# newcomer would take all of the event loop's time.
 _ORDER_SECONDS = 0.02
 _ORDER_SECONDS_EACH = 20e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Whose connections are counted together; those of a proxy carry the requests of many clients."""
+    """A client address whose connections count together, or a proxy, which passes on many clients."""
 
     name: str
     is_proxy: bool = False
 
 
 class Worth(IntEnum):
-    """What is lost with a connection that is silent, least first."""
+    """How much is lost with a silent connection, least first."""
 
-    ANSWERED = 0  # it has had its answer, and the rest of a refused body comes
+    ANSWERED = 0  # it has had its answer, and only the rest of a refused body comes
     EMPTY = 1  # nothing of a request has ever come
     UNANSWERED = 2  # a part of its first request has come
-    KEPT = 3  # idle between two requests
+    KEPT = 3  # it is idle between two requests
     BEGINNING = 4  # a part of a further request has come
-    FRESH = 5  # it has come within the last second, and its first request may be on its way
+    FRESH = 5  # it was opened within the last second, and its first request may be on its way
 
 
 _UNUSED = (Worth.EMPTY, Worth.UNANSWERED)
 
 
 class CountedConnection(Protocol):
-    """What the registry sees of a connection."""
+    """A connection as the registry sees it."""
 
     @property
     def peer(self) -> Peer: ...
@@ -49,24 +49,24 @@ class CountedConnection(Protocol):
     def worth(self) -> Worth: ...
 
     def silence(self, now: float) -> float | None:
-        """Seconds that it has been waiting for its client; None while the client waits for it."""
+        """Return for how many seconds it has waited for its client; None while the client waits for it."""
 
     def overdue(self, now: float) -> bool:
-        """It has been silent for longer than it may."""
+        """Return whether it has been silent for longer than it may."""
 
     def drop(self) -> bool:
-        """Close it, or cut it off where it was closed before; False where a request has just come."""
+        """Close it, or cut it off if it is closing already; return False where a request has just come."""
 
     def give_way(self) -> bool:
-        """End it for another; False where a request has just come."""
+        """End it for another connection; return False where a request has just come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a newcomer may ask others to leave.
+    """A newcomer's claim to the place of another connection.
 
-    ``holds``: how many places its peer counts as having; ``fair``: places that each peer would have if
-    all had as many.
+    ``holds``: how many places its peer counts as having; ``fair``: how many each peer would have if all had
+    equally many.
     """
 
     peer: Peer
@@ -76,8 +76,9 @@ class Claim:
     def reaches(self, worth: Worth, peer: Peer, holds: int) -> bool:
         """Return whether a silent connection of ``peer``, which ``holds`` so many places, gives way.
 
-        What serves no request goes for any newcomer. What may be used goes for another peer alone, one with
-        fewer places, and no peer falls below its fair share so but by first requests that do not come on.
+        A connection without a request gives way to any newcomer. Another one gives way only to a different
+        peer that has fewer places, and no peer falls below its fair share by that. The exception is a first
+        request that has stalled: it gives way also below that share.
         """
         if worth <= Worth.EMPTY:
             return True
@@ -87,7 +88,7 @@ class Claim:
 
 
 class Leavers:
-    """The silent ones of ``members``, in the order in which they give way."""
+    """The silent connections among ``members``, in the order in which they give way."""
 
     def __init__(self, members: Collection[CountedConnection]) -> None:
         self._members = members
@@ -97,9 +98,9 @@ class Leavers:
     def next(
         self, now: float, may: Callable[[Worth, CountedConnection], bool]
     ) -> CountedConnection | None:
-        """Return the first that ``may`` go; it has been told to. None: none can.
+        """End the first connection that ``may`` give way, and return it; None: none can.
 
-        Least worth first, then the longest silent.
+        Connections of the least worth come first, among these the one that has been silent for longest.
         """
         lasts = max(_ORDER_SECONDS, len(self._members) * _ORDER_SECONDS_EACH)
         if not 0 <= now - self._ordered_at < lasts:
@@ -107,7 +108,7 @@ class Leavers:
         for index, (worth, member) in enumerate(self._order):
             if member not in self._members or not may(worth, member):
                 continue
-            # What was asked something since the order was made is no longer silent.
+            # A connection with a request since the order was made is no longer silent.
             rank = _rank(member, now)
             if rank is not None and rank[0] == worth and member.give_way():
                 del self._order[index]
@@ -116,7 +117,7 @@ class Leavers:
 
 
 def _rank(member: CountedConnection, now: float) -> tuple[Worth, float] | None:
-    """Return what is lost with ``member``, then the longest silence first; None: it cannot go."""
+    """Return the place of ``member`` in the order: worth, then negative silence; None: it cannot go."""
     silence = member.silence(now)
     if silence is None or silence < FRESH_SECONDS:
         return None

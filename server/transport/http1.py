@@ -1,8 +1,8 @@
 """HTTP/1.1 without a network: bytes that have come become events, answers become bytes.
 
 Nothing here waits or knows the time. httptools parses; it is fed heads as a whole, and never bytes of two
-requests at once: so the events are the same however reads fall, limits are exact, and what lies behind a
-request is not looked at before that has its answer.
+requests at once. So the events do not depend on how reads cut the bytes, limits are exact, and bytes behind
+a request are not looked at before it has its answer.
 """
 
 import re
@@ -21,13 +21,13 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 _END = b"\r\n\r\n"
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
-# Of what has come so far: it may become a request.
+# The first bytes of something that may become a request.
 _BEGINNING = re.compile(_TOKEN + rb"{0,32}(?: |\Z)")
 _FIRST_LINE = re.compile(rb"(" + _TOKEN + rb"{1,32}) (\S+)(?: HTTP/([0-9]\.[0-9]))?")
 _FIELD = re.compile(_TOKEN + rb"+:[^\0\r\n]*")
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r]*", re.IGNORECASE)
 
-# What a client reads of what cannot be answered otherwise.
+# Messages to clients that have sent no valid request.
 _NO_REQUEST = "this is not an HTTP request: it does not begin with a line METHOD PATH HTTP/1.1"
 _NO_LINES = "this is not an HTTP request: a line of its header does not end in CRLF"
 _NO_FIELD = "this is not an HTTP request: its header has a line that is not NAME: VALUE"
@@ -40,10 +40,10 @@ _NO_PATH = "this is not an HTTP request: what it asks for has no path"
 
 
 class Head(NamedTuple):
-    """A request begins; names of ``headers`` are in lower case.
+    """The head of a request; names of ``headers`` are in lower case.
 
-    ``keeps``: the client keeps the connection behind the answer. ``expects``: it waits with the body to be
-    told to send it.
+    ``keeps``: the client keeps the connection after the answer. ``expects``: it sends the body only after
+    "100 Continue".
     """
 
     method: str
@@ -57,24 +57,24 @@ class Head(NamedTuple):
 
 
 class End(NamedTuple):
-    """It has come to its end."""
+    """The end of a request."""
 
 
 class Refusal(NamedTuple):
-    """What came is no request, or is over a limit; nothing comes behind it."""
+    """The bytes are no request, or exceed a limit; it is the last event."""
 
     status: int
     message: str
 
 
-#: Bytes are a part of the body.
+#: What the parser reports; bytes are a part of the body.
 Event = Head | bytes | End | Refusal
 
 _THE_END: Final = End()
 
 
-# Where a connection is: between two requests or in the head of one; in a body; behind a request that waits
-# for its answer; behind the last one.
+# States of a connection: between two requests or in the head of one; in a body; after a request that waits
+# for its answer; after the last request.
 _HEAD, _BODY, _WHOLE, _OVER = range(4)
 
 
@@ -84,21 +84,22 @@ class Requests:
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
         self._state = _HEAD
-        #: What has come and was not looked at yet.
+        #: The bytes that have come and were not looked at yet.
         self.rest = b""
-        self._found: list[Event] = []
-        # Of a head: empty lines before it.
+        self._events: list[Event] = []
+        # How many bytes of empty lines came before a head.
         self._skipped = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        # Of a body: what is left of it, where its header says how long it is. Else it comes in chunks:
-        # their last bytes, what is left of a block, and whether anything of the body was in that.
+        # How many bytes of a body are to come, where its header says how long it is; None: it comes in
+        # chunks. Of chunks: their last bytes, how many bytes are left of a block, and whether the block had
+        # bytes of the body.
         self._left: int | None = None
         self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
 
     @property
     def is_between(self) -> bool:
-        """Whether what comes next begins a request."""
+        """Whether the next bytes begin a request."""
         return self._state == _HEAD and not self.rest
 
     @property
@@ -107,42 +108,42 @@ class Requests:
         return self._state == _HEAD and bool(self.rest)
 
     def receive(self, data: bytes) -> list[Event]:
-        """Take ``data``; return what it says of the request that it belongs to."""
+        """Take ``data``; return the events of the request to which it belongs."""
         self.rest = self.rest + data if self.rest else data
         return self._read()
 
     def resume(self) -> list[Event]:
-        """Go on with what is behind a request that is whole and has its answer; return what that says."""
+        """Go on with the bytes behind a request that is whole and has its answer; return their events."""
         if self._state == _WHOLE:
             self._state, self._skipped = _HEAD, 0
         return self._read() if self.rest else []
 
     def stop(self) -> None:
-        """Look at nothing any more."""
+        """Drop all bytes, also those that come later."""
         self._state, self.rest = _OVER, b""
 
     def close(self) -> None:
-        """Let go of the parser, which knows this: only the garbage collector would find the two."""
+        """Drop the parser, which refers to this object: else only the garbage collector frees both."""
         self.stop()
         del self._parser
 
     def _read(self) -> list[Event]:
-        found = self._found = []
+        events = self._events = []
         while self.rest and self._state <= _BODY:
             if self._state == _BODY:
                 self._read_body()
             elif not self._read_head():
                 break
-        return found
+        return events
 
     def _refuse(self, status: int, message: str) -> None:
-        self._found.append(Refusal(status, message))
+        self._events.append(Refusal(status, message))
         self.stop()
 
     # The head
 
     def _read_head(self) -> bool:
-        """Take a head that has come to its end, or find that none will; return whether it has."""
+        """Parse a head if all of it has come, refuse one that is wrong; return whether it is whole."""
         if self.rest[0] in _END:
             before = len(self.rest)
             self.rest = self.rest.lstrip(_END)
@@ -169,23 +170,23 @@ class Requests:
             self._parser.feed_data(head)
         except httptools.HttpParserUpgrade:
             if self._state == _WHOLE:
-                # No other protocol is spoken. The parser takes what follows for one, also a body.
+                # Upgrades are ignored. This parser would take all bytes that follow for the other protocol.
                 self._parser, self._state = httptools.HttpRequestParser(self), _HEAD
-                self._found.clear()
+                self._events.clear()
                 self._feed(_UPGRADE.sub(b"", head))
         except httptools.HttpParserError as exc:
             wrong = _wrong(head, isinstance(exc, httptools.HttpParserInvalidMethodError))
         else:
-            if self._state == _HEAD:  # so HTTP/2 begins, and it is none
+            if self._state == _HEAD:  # the parser skips the first bytes of HTTP/2
                 wrong = _wrong(head, is_method_unknown=True)
         if wrong is not None and self._state != _OVER:
-            self._found.clear()
+            self._events.clear()
             self._refuse(*wrong)
 
     # The body
 
     def _read_body(self) -> None:
-        """Take a part of the body, to its end at most."""
+        """Parse the bytes that have come, up to the end of the body."""
         size = self._cut() if self._left is None else self._left
         part, self.rest = self.rest[:size], self.rest[size:]
         try:
@@ -199,7 +200,7 @@ class Requests:
             self._count(len(part))
 
     def _cut(self) -> int:
-        """Return how much of ``rest`` may be fed: chunks end behind an empty line, if they do."""
+        """Return how many bytes of ``rest`` may be fed: chunks can end only after an empty line."""
         joined = self._tail + self.rest
         end = joined.find(_END) + len(_END)
         size = end - len(self._tail) if end >= len(_END) else len(self.rest)
@@ -208,7 +209,7 @@ class Requests:
         return size
 
     def _count(self, n_bytes: int) -> None:
-        """Find after ``n_bytes`` more that chunks are but headers: a block that has nothing of the body."""
+        """Count ``n_bytes`` of chunks, and refuse a whole block that has no byte of the body."""
         self._block_left -= n_bytes
         if self._block_left:
             return
@@ -222,11 +223,11 @@ class Requests:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._state == _HEAD:  # what is behind chunks is for nobody
+        if self._state == _HEAD:  # fields after the chunks (trailers) are ignored
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Find what the head says that the parser has taken."""
+        """Check the head that the parser has read, and add it to the events."""
         headers, parser = self._headers, self._parser
         method, version = parser.get_method().decode("ascii"), parser.get_http_version()
         if method == "CONNECT":
@@ -254,7 +255,7 @@ class Requests:
             self._left = None if length is None else int(length)
             self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
             self._state = _BODY
-            self._found.append(
+            self._events.append(
                 Head(
                     method=method,
                     version=version,
@@ -262,7 +263,7 @@ class Requests:
                     raw_path=url.path,
                     query=url.query or b"",
                     headers=headers,
-                    # Before 1.1 there were no chunks: who sends some may mean another end.
+                    # HTTP/1.0 has no chunks: a client that sends some may see another end of the body.
                     keeps=parser.should_keep_alive()
                     and (version == "1.1" or b"transfer-encoding" not in first),
                     expects=version == "1.1"
@@ -272,16 +273,16 @@ class Requests:
 
     def on_body(self, body: bytes) -> None:
         self._has_moved = True
-        self._found.append(body)
+        self._events.append(body)
 
     def on_message_complete(self) -> None:
         if self._state == _BODY:
-            self._found.append(_THE_END)
+            self._events.append(_THE_END)
             self._state = _WHOLE
 
 
 def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
-    """Return in our own words what the parser finds wrong with ``head``."""
+    """Return the refusal of ``head``, which the parser cannot read, with a message that says why."""
     first, *fields = head[: -len(_END)].split(b"\r\n")
     line = _FIRST_LINE.fullmatch(first)
     if line is None:
@@ -309,10 +310,10 @@ _WITHOUT_BODY = (204, 304)
 
 
 class WireAnswer:
-    """The answer to ``head``: what the application says of it as bytes.
+    """The answer to ``head``: makes bytes of the status, headers and body that the application gives.
 
-    ``usual``: headers that every answer has. ``keeps``: whether the connection is kept behind it; it says
-    so where that is False when it begins.
+    ``usual``: headers that every answer has. ``keeps``: whether the connection is kept after it; where that
+    is False when it begins, it has "Connection: close".
     """
 
     def __init__(self, head: Head, usual: Headers) -> None:
@@ -326,16 +327,16 @@ class WireAnswer:
         self._is_chunked = False
 
     def begin(self, status: int, headers: Headers) -> None:
-        """Begin; the head goes with what follows it, as one segment.
+        """Begin; the head is kept until the first bytes of the body, so that both go as one segment.
 
         Raises:
-            RuntimeError: a header would end in another one.
+            RuntimeError: a header has a line end in it.
         """
         every = [*self._usual, *headers]
-        said = dict(every)
-        length = said.get(b"content-length")
+        values_by_name = dict(every)
+        length = values_by_name.get(b"content-length")
         self._left = None if length is None else int(length)
-        says_close = b"close" in said.get(b"connection", b"").lower()
+        says_close = b"close" in values_by_name.get(b"connection", b"").lower()
         self._has_body = self._has_body and status not in _WITHOUT_BODY
         has_end = self._left is not None or not self._has_body
         self._is_chunked = not (has_end or self._is_old)
@@ -353,10 +354,10 @@ class WireAnswer:
         self._held, self.is_begun = head, True
 
     def body(self, data: bytes | memoryview, more: bool) -> bytes | memoryview:
-        """Return what is sent for ``data``, a part of the body; the last one where there is no ``more``.
+        """Return the bytes to send for ``data``, a part of the body; without ``more`` the last one.
 
         Raises:
-            RuntimeError: it is not as long as its header says, or was whole before.
+            RuntimeError: the body is not as long as its header says, or was whole before.
         """
         if self.is_complete:
             raise RuntimeError("the answer is whole")
@@ -377,15 +378,15 @@ class WireAnswer:
 
     def held(self) -> bytes:
         """Return the head of the answer, if that was not sent yet."""
-        held, self._held = self._held, b""
-        return held
+        head, self._held = self._held, b""
+        return head
 
 
-_NOBODY: Final = Head("", "1.1", "", b"", b"", [], keeps=False, expects=False)
+_NO_HEAD: Final = Head("", "1.1", "", b"", b"", [], keeps=False, expects=False)
 
 
 def refused(status: int, message: str, usual: Headers = ()) -> bytes:
-    """Return the answer to what never became a whole request: the last one of its connection."""
+    """Return the answer to bytes that are no whole request: the last answer of a connection."""
     body = orjson.dumps({"error": message})
     headers = [
         (b"content-length", b"%d" % len(body)),
@@ -394,6 +395,6 @@ def refused(status: int, message: str, usual: Headers = ()) -> bytes:
     ]
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append((b"retry-after", b"1"))
-    answer = WireAnswer(_NOBODY, usual)
+    answer = WireAnswer(_NO_HEAD, usual)
     answer.begin(status, headers)
     return bytes(answer.body(body, more=False))

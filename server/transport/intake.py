@@ -1,10 +1,10 @@
 """Requests that have come and wait for the event loop: which begins next, and which is refused unread.
 
 Where the loop itself computes short answers, requests wait for it, and it sees none of them while it works.
-So it works for a slice of time, looks at all sockets, and works on. What has come by then waits here, where
-it is known how long each may take, and not in sockets, where nobody knows of it.
+So it works for a slice of time, looks at all sockets, and works on. Requests then wait here, where their
+deadlines are known, and not unseen in sockets.
 
-Decisions only: requests are begun and refused by those who offer them, the clock is an argument.
+Decisions only: a request itself knows how to begin or to be refused, and the clock is an argument.
 """
 
 import time
@@ -17,17 +17,17 @@ from typing import NamedTuple, Protocol
 from server.errors import BusyError, LateError
 from server.transport.http1 import Head
 
-# So long the loop works before it looks at the sockets again: a part of the time that is left to the first
-# of those that wait, within bounds. Looking costs as much as a few short answers.
+# The loop works for so long before it looks at the sockets again: for this part of the time that is left to
+# the first deadline, within bounds. A look costs as much as a few short answers.
 _SLICE_OF_LEFT = 1 / 20
 SLICES_SECONDS = (0.001, 0.004)
 #: No refusal goes sooner after its request: clients that ask again at once would keep the loop refusing.
 PAUSE_SECONDS = 0.02
-# A wait that was foreseen may become so many times as long: others take the processor, too.
+# An estimated wait may become so many times as long, since other threads use the processor, too.
 _HEADROOM = 3.0
-# Before anything was measured.
+# The estimate before the first measurement.
 _FIRST_PACE_SECONDS = 0.0005
-# What is measured is the mean over so many requests; one that takes far longer is an accident.
+# The pace is the mean over so many requests; one that takes far longer counts with so many times the mean.
 _MEAN_OF = 32
 _MOST_OF_MEAN = 4.0
 
@@ -50,7 +50,7 @@ class Arrived(Protocol):
 
     @property
     def body(self) -> bytes | bytearray:
-        """What has come of it."""
+        """The bytes of its body that have come."""
 
     @property
     def is_whole(self) -> bool:
@@ -61,19 +61,19 @@ class Arrived(Protocol):
         """When its first byte came, on time.monotonic's clock."""
 
     def begin(self) -> None:
-        """Have it answered."""
+        """Start to answer it."""
 
     def refuse(self, answer: Refused) -> None:
-        """Give it ``answer``."""
+        """Send ``answer``."""
 
 
 class Reception(Protocol):
-    """Knows what requests ask for."""
+    """Knows the deadlines of requests, and how to refuse them."""
 
     def deadline(self, request: Arrived, is_free: bool) -> float | None:
         """Return by when ``request`` has to be answered; None: it begins at once, whatever waits.
 
-        ``is_free``: nothing waits, so that it need not be known exactly.
+        ``is_free``: nothing waits, so an exact deadline is not needed.
 
         Raises:
             BusyError: it would be refused if it began.
@@ -86,7 +86,7 @@ class Reception(Protocol):
 class Intake:
     """Lets requests begin, the first deadline first, as many in a slice as there is time for.
 
-    ``loop`` calls back when it has looked at the sockets once more, and when a pause is over.
+    ``loop`` calls it again after a look at the sockets, and when a refusal is due.
     """
 
     def __init__(
@@ -98,22 +98,23 @@ class Intake:
         self._reception = reception
         self._loop = loop
         self._clock = clock
-        #: Seconds from one that begins to the next where more wait.
+        #: Seconds from the beginning of one request to that of the next, while more wait.
         self.pace = _FIRST_PACE_SECONDS
-        # What of that is its own work; the rest is reading others, and refusing them.
+        # The part of that in which the request itself is answered; the rest is reading and refusing others.
         self._work_seconds = _FIRST_PACE_SECONDS
         self._waiting: list[tuple[float, Arrived]] = []
-        # Those that are refused, with the answer and when it is due.
+        # Refused requests: when the answer is due, the request, the answer.
         self._refused: deque[tuple[float, Arrived, Refused]] = deque()
         self._working = False
-        # Of a slice: how many it is for, how many began in it, when they did, and when they went on.
+        # Of a slice: the most requests that may begin in it, how many began, when they began, and when they
+        # went on after the look at the sockets.
         self._most = 1
         self._begun = 0
         self._begun_at = self._went_on_at = 0.0
 
     @property
     def looked_at(self) -> float:
-        """When all that could be read had been read, if requests wait; on time.monotonic's clock."""
+        """When all sockets were last read, on time.monotonic's clock; 0 if no requests wait."""
         return self._went_on_at if self._working else 0.0
 
     def take(self, request: Arrived) -> None:
@@ -128,13 +129,13 @@ class Intake:
                 self._waiting.insert(before, (deadline, request))
             else:
                 request.begin()
-                self._working, self._begun = True, 0  # how long this one takes is seen by nobody
+                self._working, self._begun = True, 0  # 0: the time of this request is not measured
                 self._loop.call_soon(self._work)
         except BusyError as exc:
             self._refuse(request, exc)
 
     def _check(self, deadline: float, before: int) -> None:
-        """Check that there is time for ``before`` others, and then for a slice: answers go at its end.
+        """Check that there is time for ``before`` others and a slice, at whose end answers are sent.
 
         Raises:
             LateError: there is not.
@@ -148,7 +149,7 @@ class Intake:
         return (before + self._most) * self.pace
 
     def _work(self) -> None:
-        """Begin as many as a slice of time is for, and come back when they have had it."""
+        """Begin as many requests as a slice has time for, and call this again when they have run."""
         now = self._clock()
         if self._begun:
             self.pace = self._mean(self.pace, now - self._begun_at)
@@ -157,9 +158,9 @@ class Intake:
         if self._waiting:
             self._loop.call_soon(self._note)
             least, longest = SLICES_SECONDS
-            left = (self._waiting[0][0] - now) * _SLICE_OF_LEFT
-            self._most = max(1, int(min(max(left, least), longest) / self._work_seconds))
-        # Where it takes longer than it did, the last are told now and not when their time is over.
+            seconds = (self._waiting[0][0] - now) * _SLICE_OF_LEFT
+            self._most = max(1, int(min(max(seconds, least), longest) / self._work_seconds))
+        # If requests take longer than before, the last ones are refused now, not at their deadlines.
         while self._waiting and now + self._wait(len(self._waiting)) > self._waiting[-1][0]:
             _, request = self._waiting.pop()
             self._refuse(request, LateError(_LATE, self._wait(len(self._waiting))))
@@ -177,13 +178,13 @@ class Intake:
             self._loop.call_soon(self._work)
 
     def _note(self) -> None:
-        """Note that those that have begun go on, now that all sockets were looked at."""
+        """Note the time: all sockets were looked at, and the requests that have begun go on."""
         self._went_on_at = self._clock()
 
     def _mean(self, mean: float, seconds: float) -> float:
-        """Return the ``mean`` of one request, now that those that had begun took so many seconds."""
-        seen = min(seconds / self._begun, _MOST_OF_MEAN * mean)
-        return mean + (seen - mean) * self._begun / (self._begun + _MEAN_OF)
+        """Return the new ``mean`` of one request, after those of the slice took so many seconds."""
+        seconds_each = min(seconds / self._begun, _MOST_OF_MEAN * mean)
+        return mean + (seconds_each - mean) * self._begun / (self._begun + _MEAN_OF)
 
     def _refuse(self, request: Arrived, why: BusyError) -> None:
         answer, due = self._reception.refusal(request, why), request.at + PAUSE_SECONDS
@@ -192,7 +193,7 @@ class Intake:
             self._loop.call_later(max(due - self._clock(), 0.0), self._answer)
 
     def _answer(self) -> None:
-        """Give those that are refused the answers that are due."""
+        """Send the refusals that are due."""
         tick = SLICES_SECONDS[0]
         now = self._clock()
         while self._refused and self._refused[0][0] <= now + tick:

@@ -1,4 +1,4 @@
-"""Listening: on an address, a path, or what came with the process; and the tasks that let clients in."""
+"""Listening: on an address, a path, or an inherited socket; and the tasks that let clients in."""
 
 import asyncio
 import contextlib
@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 
 _Knocking = tuple[socket.socket, Any]
 
-#: Who may knock before somebody opens.
+#: Connections that the kernel keeps until they are accepted.
 BACKLOG = 512
-# Of systemd's socket activation.
+# The first descriptor of systemd's socket activation.
 _FIRST_INHERITED = 3
 _BATCH = 64
 _RETRY_SECONDS = 0.2
 _QUIET_SECONDS = 60.0
-# Connections fall silent without saying so: so often a door with visitors is looked at.
+# While visitors wait, they are looked at so often: no event says that a connection has fallen silent.
 _LOOK_SECONDS = 0.05
 
 
@@ -45,7 +45,7 @@ def listen(host: str, port: int) -> socket.socket:
     # With the protocol named, event loops know TCP and send small answers at once (TCP_NODELAY).
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # What it accepts inherits that: bytes that come to the door have a time.
+    # Accepted sockets inherit this, so also bytes that come while a connection waits have a time.
     stamp_arrivals(listener)
     try:
         listener.bind((host, port))
@@ -60,22 +60,22 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class UnixListener(socket.socket):
-    """Listens at ``path``, which goes when this is closed."""
+    """Listens at ``path``, which is removed when this is closed."""
 
     def __init__(self, path: Path, mode: int) -> None:
-        """Bind and listen; what is left of a server that was killed makes room.
+        """Bind and listen; remove the socket of a server that was killed.
 
         Raises:
-            PortError: somebody listens there, something else lies there, or it is not allowed.
+            PortError: a process listens there, the path is no socket, or it is not allowed.
         """
         super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
         self._path = path
-        self._made: tuple[int, int] | None = None
+        self._bound: tuple[int, int] | None = None
         try:
             _clear(path)
             self.bind(str(path))
-            self._made = _identity(path)
-            path.chmod(mode)  # before it listens: until then nobody gets in
+            self._bound = _identity(path)
+            path.chmod(mode)  # before it listens: no client can connect earlier
             self.listen(BACKLOG)
         except OSError as exc:
             self.close()
@@ -84,17 +84,17 @@ class UnixListener(socket.socket):
 
     def close(self) -> None:
         """Close; the path stays if it is another server's by now."""
-        made, self._made = self._made, None
-        if made is not None and _identity(self._path) == made:
+        bound, self._bound = self._bound, None
+        if bound is not None and _identity(self._path) == bound:
             self._path.unlink(missing_ok=True)
         super().close()
 
 
 def _clear(path: Path) -> None:
-    """Remove a socket that nobody listens on.
+    """Remove a socket on which no process listens.
 
     Raises:
-        OSError: somebody does, or it is something else.
+        OSError: a process listens on it, or the path is no socket.
     """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -102,7 +102,7 @@ def _clear(path: Path) -> None:
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.setblocking(False)  # a server that is too busy to accept is there
+        asking.setblocking(False)  # not to wait for a server that is too busy to accept
         try:
             asking.connect(str(path))
         except ConnectionRefusedError:
@@ -115,10 +115,10 @@ def _clear(path: Path) -> None:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def inherited(
@@ -126,10 +126,10 @@ def inherited(
 ) -> socket.socket | None:
     """Return the one socket that the service manager listens on already; None: there is none.
 
-    What says so is taken out of ``environ``: it is not for children.
+    The variables for it are taken out of ``environ``, since they are not for child processes.
 
     Raises:
-        PortError: there are several, or it is none that listens.
+        PortError: there are several sockets, or it does not listen.
     """
     count, owner = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_PID", "")
     environ.pop("LISTEN_FDNAMES", None)
@@ -139,29 +139,29 @@ def inherited(
         raise PortError(f"{count[:20]!r} sockets from the service manager: one is served")
     try:
         os.set_inheritable(first, False)
-        found = socket.socket(fileno=first)
-        listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        listener = socket.socket(fileno=first)
+        listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as exc:
         raise PortError(f"the service manager's socket: {exc.strerror or exc}") from exc
-    if not listens or found.type != socket.SOCK_STREAM:
-        found.close()
+    if not listens or listener.type != socket.SOCK_STREAM:
+        listener.close()
         raise PortError("the service manager's socket is no stream that listens")
-    if found.family != socket.AF_UNIX:
-        stamp_arrivals(found)
-    found.setblocking(False)
-    return found
+    if listener.family != socket.AF_UNIX:
+        stamp_arrivals(listener)
+    listener.setblocking(False)
+    return listener
 
 
 class Create(Protocol):
-    """Makes the protocol of a connection: one with a place, or one whose request is refused."""
+    """Makes the protocol of a connection: with a place, or to refuse its request."""
 
     def __call__(self, visitor: Visitor, *, has_place: bool) -> asyncio.BaseProtocol: ...
 
 
 async def accept(listener: socket.socket, registry: Registry, create: Create) -> None:
-    """Accept until cancelled; what finds no place waits at the door, and is refused where none comes free.
+    """Accept until cancelled. A connection without a place waits at the door, and is refused after a while.
 
-    Beyond that connections wait in the kernel's queue.
+    When the door is full as well, connections wait in the kernel's queue.
     """
     door = _Door(registry, create)
     opening = asyncio.create_task(door.keep())
@@ -181,9 +181,9 @@ async def _accept(listener: socket.socket, registry: Registry, door: "_Door") ->
         try:
             knocking = [listener.accept(), *_others(listener)]
         except (BlockingIOError, ConnectionError):
-            continue  # it left before its turn
+            continue  # the client left before it was accepted
         except OSError as exc:
-            # No descriptor or no memory: somebody silent may give his back.
+            # There is no descriptor or no memory: a silent connection is closed to free one.
             if loop.time() - said_at >= _QUIET_SECONDS:
                 said_at = loop.time()
                 _log.warning("cannot accept connections: %s", exc.strerror or exc)
@@ -195,7 +195,10 @@ async def _accept(listener: socket.socket, registry: Registry, door: "_Door") ->
 
 
 async def _knocks(listener: socket.socket) -> None:
-    """Wait until somebody knocks. Whoever ``loop.sock_accept`` has let in when it is cancelled is lost."""
+    """Wait until a client connects.
+
+    ``loop.sock_accept`` is not used: a connection that it has accepted when it is cancelled is lost.
+    """
     loop = asyncio.get_running_loop()
     knocked = asyncio.Event()
     loop.add_reader(listener, knocked.set)
@@ -206,18 +209,21 @@ async def _knocks(listener: socket.socket) -> None:
 
 
 def _others(listener: socket.socket) -> list[_Knocking]:
-    """Return who else knocks: on a busy event loop a turn for each would keep the last for seconds."""
-    found: list[_Knocking] = []
-    while len(found) < _BATCH:
+    """Accept what else waits: with one a turn, the last would wait for seconds on a busy event loop."""
+    accepted: list[_Knocking] = []
+    while len(accepted) < _BATCH:
         try:
-            found.append(listener.accept())
+            accepted.append(listener.accept())
         except OSError:
             break
-    return found
+    return accepted
 
 
 class _Door:
-    """Makes connections of the visitors that ``registry`` lets in or turns away."""
+    """Makes connections of the visitors that ``registry`` lets in or turns away.
+
+    A visitor is a socket that was accepted and has no place yet.
+    """
 
     def __init__(self, registry: Registry, create: Create) -> None:
         self._registry = registry
@@ -227,7 +233,7 @@ class _Door:
         self._announcements = Announcements(registry, self._knock)
 
     def take(self, visitor: Visitor) -> None:
-        """Let ``visitor`` knock; one of a proxy that announces its clients does as the client's."""
+        """Hand ``visitor`` to the registry, behind a proxy with PROXY headers as that of its client."""
         if visitor.peer.is_proxy and self._registry.limits.announced:
             self._announcements.take(visitor)
         else:
@@ -239,7 +245,7 @@ class _Door:
             self._begin(refused, has_place=False)
 
     async def keep(self) -> None:
-        """Open when a place may have come free, and while visitors wait."""
+        """Let visitors in, again whenever a place may have come free, and regularly while some wait."""
         changed = self._registry.changed
         while True:
             changed.clear()
@@ -252,7 +258,7 @@ class _Door:
                 await asyncio.wait_for(changed.wait(), look_again)
 
     def _open(self) -> None:
-        """Let in what has a place by now, and refuse what has waited long enough."""
+        """Let in the visitors that have a place by now, and refuse those that have waited too long."""
         now = self._loop.time()
         for visitor in self._registry.let_in(now):
             self._begin(visitor, has_place=True)
@@ -260,7 +266,7 @@ class _Door:
             self._begin(visitor, has_place=False)
 
     async def shut(self) -> None:
-        """Let in who has a place and refuse the others; return when each is a connection."""
+        """Let in the visitors that have a place and refuse the others; return when each is a connection."""
         await self._announcements.end()
         self._open()
         for visitor in self._registry.turn_all_away():
@@ -274,7 +280,7 @@ class _Door:
         task.add_done_callback(self._coming.discard)
 
     async def _connect(self, visitor: Visitor, has_place: bool) -> None:
-        """Make ``visitor`` a connection; not to be cancelled, since uvloop closes one that is half made."""
+        """Make ``visitor`` a connection. Never cancel it: uvloop would close one that is half made."""
         sock = visitor.sock
         try:
             sock.setblocking(False)
@@ -289,5 +295,5 @@ class _Door:
 
 
 def _host(address: Any) -> str:
-    """Return where who knocks comes from; empty: through a Unix socket."""
+    """Return the client's host in ``address``; empty for a Unix socket."""
     return str(address[0]) if isinstance(address, tuple) else ""

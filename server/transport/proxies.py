@@ -1,7 +1,7 @@
-"""Proxies that are trusted: what they say of the client that a request is for.
+"""Trusted proxies, and the client address that their headers name.
 
-X-Forwarded-For goes before Forwarded (RFC 7239): most proxies write the first and pass the other on as the
-client sent it. Both are read from their end, as far as those named there are trusted as well.
+X-Forwarded-For is preferred to Forwarded (RFC 7239): most proxies write the first, and pass the other on as
+the client sent it. Both are read from their end, past the addresses that are trusted proxies as well.
 """
 
 import re
@@ -28,58 +28,58 @@ _WITH_PORT = re.compile(r"([\d.]+):\d+")
 
 @dataclass(frozen=True)
 class TrustedProxies:
-    """Addresses and networks of proxies; ``unix``: whatever connects to a Unix socket is one."""
+    """Addresses and networks of proxies; ``unix``: all that connect to a Unix socket are proxies."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     unix: bool = False
 
     @classmethod
     def named(cls, names: Iterable[str]) -> "TrustedProxies":
-        """Return those that settings name: addresses, networks as 10.0.0.0/8, and "unix".
+        """Return the proxies with these ``names``: addresses, networks as 10.0.0.0/8, and "unix".
 
         Raises:
-            ValueError: a name is none of them.
+            ValueError: a name is none of these.
         """
-        given = tuple(names)
-        networks = tuple(ip_network(name) for name in given if name != UNIX)
-        return cls(networks, UNIX in given)
+        given_names = tuple(names)
+        networks = tuple(ip_network(name) for name in given_names if name != UNIX)
+        return cls(networks, UNIX in given_names)
 
     def trusts(self, address: str) -> bool:
-        """Return whether ``address`` is a proxy's; empty: a peer through a Unix socket."""
+        """Return whether ``address`` is that of a trusted proxy; empty: of a peer at a Unix socket."""
         if not address:
             return self.unix
-        found = _address(address)
-        return found is not None and any(found in network for network in self.networks)
+        ip = _address(address)
+        return ip is not None and any(ip in network for network in self.networks)
 
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
         """Return the address of the client for which a trusted proxy passes on a request with ``headers``.
 
-        It is the last that is not a trusted proxy's itself, or the first of all. None: they name none, or
-        something that is no address stands where it should be.
+        It is the last address in them that is no trusted proxy's, or the first of all. None: they name no
+        address, or something else stands in its place.
         """
         hops = _hops(headers)
         client: str | None = None
         for hop in reversed(hops):
-            found = _address(hop)
-            if found is None:
+            ip = _address(hop)
+            if ip is None:
                 return client
-            client = str(found)
+            client = str(ip)
             if not self.trusts(client):
                 return client
         return client
 
 
-#: What settings that name none trust.
+#: No proxy is trusted.
 NO_PROXIES = TrustedProxies()
 
 
 def _hops(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    given = list(headers)
-    plain = _items(given, b"x-forwarded-for")
+    pairs = list(headers)
+    plain = _items(pairs, b"x-forwarded-for")
     if plain:
         return [item.decode("latin-1") for item in plain]
-    found = (_FORWARDED_FOR.search(item) for item in _items(given, b"forwarded"))
-    return [(match[1] or match[2] or b"").decode("latin-1") if match else "" for match in found]
+    matches = (_FORWARDED_FOR.search(item) for item in _items(pairs, b"forwarded"))
+    return [(match[1] or match[2] or b"").decode("latin-1") if match else "" for match in matches]
 
 
 def _items(headers: list[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
@@ -92,7 +92,7 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
     bracketed, with_port = _BRACKETS.fullmatch(text), _WITH_PORT.fullmatch(text)
     bare = bracketed[1] if bracketed else with_port[1] if with_port else text
     try:
-        found = ip_address(bare.partition("%")[0])
+        ip = ip_address(bare.partition("%")[0])
     except ValueError:
         return None
-    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
+    return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip

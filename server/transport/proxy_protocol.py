@@ -1,8 +1,8 @@
-"""The PROXY protocol, versions 1 and 2: the header with which a proxy says whose connection it passes on.
+"""The PROXY protocol, versions 1 and 2: the header with which a proxy names the client of a connection.
 
-A proxy that copies bytes cannot add a field to them, and says it before the first one: also before TLS. Who
-is trusted to say it must: a header that may be left out could be a client's. It is read before the
-connection comes to the door, so that it waits there among those of its client.
+A proxy that only copies bytes cannot add a header field. It sends this header before the client's first
+byte, also before TLS. A trusted proxy must always send it: if it could be left out, a client could send its
+own. It is read before the connection waits for a place, so that it counts there among those of its client.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from server.transport.registry import Registry, Visitor
 
 _log = logging.getLogger(__name__)
 
-#: Bytes that a header of version 2 may have: two addresses take 52, the rest is what proxies say beside.
+#: Bytes that a header of version 2 may have: two addresses take 52, the rest is for other information.
 HEADER_BYTES = 4096
 
 _SIGNATURE_1: Final = b"PROXY "
@@ -34,26 +34,26 @@ _LINE = re.compile(
 _SIGNATURE_2: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _BEGINNING_BYTES = len(_SIGNATURE_2) + 4  # version and command, family, length
 _LOCAL, _PROXY = 0x20, 0x21
-# By family and transport: bytes of an address, and of all that is said of both ends.
+# By family and transport: bytes of an address, and of the addresses and ports of both ends.
 _UNSPECIFIED, _TCP4, _TCP6, _UNIX = 0x00, 0x11, 0x21, 0x31
 _FAMILIES = {_UNSPECIFIED: (0, 0), _TCP4: (4, 12), _TCP6: (16, 36), _UNIX: (0, 216)}
 
 _QUIET_SECONDS = 60.0
-# Of a client that its proxy does not name: it is nobody of this machine.
+# The address of a client that its proxy does not name: one that is never taken for this machine's.
 _UNKNOWN = ("", 0)
 _LATE = "the PROXY header did not come in time (setting proxy_protocol)"
 _WANTED = "a PROXY header is wanted here first (setting proxy_protocol)"
 
 
 class ProxyHeaderError(ValueError):
-    """What came is no PROXY header; the message says what is wrong with it."""
+    """The bytes are no PROXY header; the message says what is wrong with them."""
 
 
 @dataclass(frozen=True)
 class ProxyHeader:
     """The first ``size`` bytes of a connection, and the ``client`` that they name, with its port.
 
-    None: they name none, as where a proxy asks on its own behalf.
+    None: they name no client, as for the proxy's own health checks.
     """
 
     size: int
@@ -64,7 +64,7 @@ def read_header(data: bytes) -> ProxyHeader | None:
     """Return the header with which ``data`` begins; None: it has not come to its end.
 
     Raises:
-        ProxyHeaderError: there is none, or it is wrong.
+        ProxyHeaderError: the bytes are no header, or a wrong one.
     """
     if data[: len(_SIGNATURE_2)] == _SIGNATURE_2[: len(data)]:
         return _read_2(data)
@@ -79,24 +79,24 @@ def _read_1(data: bytes) -> ProxyHeader | None:
         if len(data) >= _LINE_BYTES:
             raise ProxyHeaderError(f"the PROXY header has no end within {_LINE_BYTES} bytes")
         return None
-    found = _LINE.fullmatch(line + end)
-    if found is None:
+    match = _LINE.fullmatch(line + end)
+    if match is None:
         raise ProxyHeaderError("the PROXY header is not PROXY TCP4 or TCP6, addresses, ports")
-    if found[1] is None:
-        return ProxyHeader(len(found[0]), None)
-    source, _ = (_address(text, int(found[1])) for text in (found[2], found[3]))
-    port, _ = (_port(text) for text in (found[4], found[5]))
-    return ProxyHeader(len(found[0]), (source, port))
+    if match[1] is None:
+        return ProxyHeader(len(match[0]), None)
+    source, _ = (_address(text, int(match[1])) for text in (match[2], match[3]))
+    port, _ = (_port(text) for text in (match[4], match[5]))
+    return ProxyHeader(len(match[0]), (source, port))
 
 
 def _address(text: bytes, version: int) -> str:
     try:
-        found = ip_address(text.decode("ascii"))
+        ip = ip_address(text.decode("ascii"))
     except ValueError:
-        found = None
-    if found is None or found.version != version or b"%" in text:
+        ip = None
+    if ip is None or ip.version != version or b"%" in text:
         raise ProxyHeaderError("the PROXY header has something else where an address should be")
-    return _written(found)
+    return _written(ip)
 
 
 def _written(address: IPv4Address | IPv6Address) -> str:
@@ -104,10 +104,10 @@ def _written(address: IPv4Address | IPv6Address) -> str:
 
 
 def _port(text: bytes) -> int:
-    found = int(text)
-    if found > 0xFFFF or b"%d" % found != text:
+    port = int(text)
+    if port > 0xFFFF or b"%d" % port != text:
         raise ProxyHeaderError("the PROXY header has something else where a port should be")
-    return found
+    return port
 
 
 def _read_2(data: bytes) -> ProxyHeader | None:
@@ -137,22 +137,22 @@ def _read_2(data: bytes) -> ProxyHeader | None:
 
 
 class Announcements:
-    """Connections of proxies that have not said yet whose they are; ``knock``: they do once they have.
+    """Connections of proxies whose PROXY header is still to come; then they are handed to ``knock``.
 
-    None holds a place. There are as many as may wait for one, and then the first gives way.
+    They hold no place. As many may wait so as for a place; beyond that the first of them is refused.
     """
 
     def __init__(self, registry: Registry, knock: Callable[[Visitor], None]) -> None:
         self._registry, self._knock = registry, knock
         self._loop = asyncio.get_running_loop()
-        self._begun: dict[Visitor, bytes] = {}  # what has come of each header
+        self._begun: dict[Visitor, bytes] = {}  # the bytes of each header that have come
         self._due: dict[Visitor, asyncio.TimerHandle] = {}
         self._ending: dict[socket.socket, asyncio.TimerHandle] = {}
         self._all_said = asyncio.Event()
         self._said_at = float("-inf")
 
     def take(self, visitor: Visitor) -> None:
-        """Read the header of ``visitor``, which has the time of a request's."""
+        """Read the header of ``visitor``, within the time limit of a request's header."""
         visitor.sock.setblocking(False)
         self._begun[visitor] = b""
         self._all_said.clear()
@@ -163,7 +163,7 @@ class Announcements:
             self._expire(next(iter(self._begun)))
 
     async def end(self) -> None:
-        """Give the headers on their way as long as a request has when the server ends, then close all."""
+        """Wait as long for headers on their way as for requests when the server ends, then close all."""
         if self._begun:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_said.wait(), PARTING_SECONDS)
@@ -174,7 +174,7 @@ class Announcements:
             self._close(sock)
 
     def _hear(self, visitor: Visitor) -> None:
-        """Take what has come of the header, and nothing of what is behind it."""
+        """Read the bytes of the header that have come, and none of those behind it."""
         sock, begun = visitor.sock, self._begun[visitor]
         try:
             data = sock.recv(HEADER_BYTES, socket.MSG_PEEK)
@@ -199,7 +199,7 @@ class Announcements:
         self._knock(self._named(visitor, header.client))
 
     def _named(self, visitor: Visitor, client: tuple[str, int] | None) -> Visitor:
-        """Return ``visitor`` as the ``client``'s; a loopback address is one of the proxy's machine."""
+        """Return ``visitor`` as the ``client``'s; a loopback one is the proxy's, so unknown."""
         if client is None or ip_address(client[0]).is_loopback:
             return Visitor(visitor.peer, visitor.sock, _UNKNOWN)
         return Visitor(self._registry.peer(client[0]), visitor.sock, client)
@@ -208,7 +208,7 @@ class Announcements:
         self._refuse(visitor, HTTPStatus.REQUEST_TIMEOUT, _LATE)
 
     def _refuse(self, visitor: Visitor, status: int, why: str) -> None:
-        """Tell whoever can read it, and once a minute who looks after the server."""
+        """Send an error to the client, and log one at most once a minute."""
         now, sock = self._loop.time(), visitor.sock
         if now - self._said_at >= _QUIET_SECONDS:
             self._said_at = now
@@ -217,7 +217,7 @@ class Announcements:
         with contextlib.suppress(OSError):
             sock.send(refused(status, why))
             sock.shutdown(socket.SHUT_WR)
-        # What it sends meanwhile shall be no reset, which would take the answer away.
+        # Its bytes are read on for a while: closing at once would reset the connection and lose the answer.
         self._ending[sock] = self._loop.call_later(GRACE_SECONDS, self._close, sock)
         self._loop.add_reader(sock, self._read_past, sock)
 

@@ -1,10 +1,10 @@
 """All open connections: which have a place, which wait for one, which have had their last answer.
 
 A connection is in one of three states. At the door its socket is accepted, and nothing was read. With a
-place it may ask. Ending, it has had its last answer, has no place any more, and is read on so that no
-reset takes the answer away. A newcomer for which no place comes free in time is refused, and ends so.
+place its requests are answered. Ending, it has had its last answer and has no place any more, but is read
+on so that no reset takes the answer away. A newcomer that finds no place in time is refused, and then ends.
 
-Decisions only, over what connections say of themselves; the clock is an argument.
+Decisions only, from what connections report; the clock is an argument.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from server.transport.limits import (
 
 _May = Callable[[Worth, CountedConnection], bool]
 
-# As long as a peer has fewer than one place in so many, its newcomers count as its first one.
+# A peer that has fewer than one place in so many counts as having none when it wants another.
 _FEW = 32
-# So long an answer that is said to be the last counts as a place that is about to be free.
+# An answer that is the last of its connection counts as a place that is about to be free for so long.
 _PROMISE_SECONDS = 0.05
 
 
 @dataclass(eq=False, slots=True)
 class Visitor:
-    """A connection at the door, as the kernel gave it; ``client``: as its proxy announced it."""
+    """An accepted socket that waits for a place; ``client``: the one that its PROXY header names."""
 
     peer: Peer
     sock: Any = None
@@ -40,39 +40,38 @@ class Visitor:
 
 
 class Registry:
-    """Gives out the places; ``limits`` says how many there are."""
+    """Gives places to connections; ``limits`` says how many there are."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._members: set[CountedConnection] = set()
         self._leavers = Leavers(self._members)
-        self._held: Counter[Peer] = Counter()  # places, those that are kept too
-        self._coming: Counter[Peer] = Counter()  # those that are kept
+        # How many places each peer has, also those kept for visitors that are becoming connections.
+        self._held: Counter[Peer] = Counter()
+        # How many of them are kept so.
+        self._coming: Counter[Peer] = Counter()
         self._door: _Lines[Visitor] = _Lines()
         self._ending: _Lines[CountedConnection] = _Lines()
-        self._promised: dict[
-            CountedConnection, float
-        ] = {}  # whose answer is their last, and when it began
+        # Connections whose current answer is their last one, and when it began.
+        self._promised: dict[CountedConnection, float] = {}
         #: Set when a place may have become free, or a visitor has come.
         self.changed = asyncio.Event()
-        #: The server ends: nothing is waited for longer than need be.
+        #: Whether the server ends: then every wait is short.
         self.draining = False
-        #: Connections that gave way to others.
+        #: How many connections gave way to others.
         self.dropped = 0
-        #: Newcomers for which there was no place.
+        #: How many newcomers were refused for want of a place.
         self.refused = 0
 
     def __len__(self) -> int:
         return len(self._members)
 
     def __repr__(self) -> str:
-        taken, door, ending = self._held.total(), len(self._door), len(self._ending)
-        return (
-            f"<Registry {taken} of {self.limits.total} places, {door} at the door, {ending} ending>"
-        )
+        places, door, ending = self._held.total(), len(self._door), len(self._ending)
+        return f"<Registry {places} of {self.limits.total} places, {door} at the door, {ending} ending>"
 
     def peer(self, address: str) -> Peer:
-        """Return whose connections those from ``address`` are."""
+        """Return the peer under which connections from ``address`` count."""
         if self.limits.proxies.trusts(address):
             return Peer(address, is_proxy=True)
         return Peer(owner(address))
@@ -93,9 +92,9 @@ class Registry:
         self._free(peer)
 
     def end(self, member: CountedConnection, now: float) -> None:
-        """Take the place of ``member``, which has had its last answer, or gets it without having a place.
+        """Take the place of ``member``, which has had its last answer; it may be one without a place.
 
-        Where too many end at once, the one that has for longest is cut off, of the peer that has most.
+        Where too many are ending, the peer with most of them has its oldest one cut off.
         """
         self._leave(member)
         self._ending.add(member.peer, member, now)
@@ -129,7 +128,7 @@ class Registry:
         return any(now - self._door.since(peer) >= WAIT_SECONDS / 2 for peer in self._door.peers)
 
     def knock(self, visitor: Visitor, now: float) -> Visitor | None:
-        """Let ``visitor`` wait; return the one that is to be refused where too many do."""
+        """Let ``visitor`` wait; where too many wait, return the one that is to be refused."""
         self._door.add(visitor.peer, visitor, now)
         self.changed.set()
         if len(self._door) <= self.limits.waiting:
@@ -140,9 +139,9 @@ class Registry:
     def let_in(self, now: float) -> list[Visitor]:
         """Return the visitors for which a place is kept from ``now`` on, until each is added or missed.
 
-        Peers with the fewest places come first. A peer may have all that are free.
+        Peers with the fewest places come first. A peer may have all places that are free.
         """
-        found: list[Visitor] = []
+        admitted: list[Visitor] = []
         shut: set[Peer] = set()
         while peers := [peer for peer in self._door.peers if peer not in shut]:
             peer = min(peers, key=lambda each: (self._claimed(each), self._door.since(each)))
@@ -155,19 +154,19 @@ class Registry:
                 break
             self._held[peer] += 1
             self._coming[peer] += 1
-            found.append(self._door.pop(peer))
-        return found
+            admitted.append(self._door.pop(peer))
+        return admitted
 
     def turn_away(self, now: float) -> list[Visitor]:
-        """Return the visitors that have waited long enough, as many as there is room for while they end."""
-        found: list[Visitor] = []
+        """Return the visitors that have waited too long, as many as may be ending at a time."""
+        refused: list[Visitor] = []
         for peer in list(self._door.peers):
             while peer in self._door.peers and self._door.since(peer) <= now - WAIT_SECONDS:
-                if len(self._ending) + len(found) >= ENDING_CONNECTIONS and not self._hurry(now):
+                if len(self._ending) + len(refused) >= ENDING_CONNECTIONS and not self._hurry(now):
                     break
-                found.append(self._door.pop(peer))
-        self.refused += len(found)
-        return found
+                refused.append(self._door.pop(peer))
+        self.refused += len(refused)
+        return refused
 
     def turn_all_away(self) -> list[Visitor]:
         """Return all visitors: the server ends."""
@@ -176,7 +175,7 @@ class Registry:
         ]
 
     def _hurry(self, now: float) -> bool:
-        """Cut off one that has had time enough to take its last answer; return whether there was one."""
+        """Cut off a connection that has had time to take its last answer; return whether there was one."""
         if not len(self._ending):
             return False
         peer = self._ending.peer_of_most()
@@ -188,7 +187,8 @@ class Registry:
     def wants_back(self, member: CountedConnection, now: float) -> bool:
         """Return whether the answer that ``member`` begins is its last, so that a visitor gets its place.
 
-        As many are asked as wait, and none for a peer that has more places than its own.
+        No more connections give up their places so than visitors wait, and none does for a peer that has
+        more places than its own.
         """
         if self.draining:
             return True
@@ -211,7 +211,7 @@ class Registry:
         return is_wanted
 
     def _would_take(self, visiting: Peer, leaving: Peer) -> bool:
-        """Return whether ``visiting`` has no place, and has one once ``leaving`` gives one back."""
+        """Return whether ``visiting`` finds no place now, and finds one when ``leaving`` gives one back."""
         if self._is_at_limit(visiting):
             return visiting == leaving
         return self._held.total() >= self.limits.total
@@ -219,13 +219,13 @@ class Registry:
     # Giving way
 
     def sweep(self, now: float) -> None:
-        """End what is overdue."""
+        """End the connections that are overdue."""
         for member in [*self._members, *self._ending]:
             if member.overdue(now):
                 member.drop()
 
     def spare(self, now: float) -> bool:
-        """Free a descriptor for want of another: of a connection that ends, or of a silent one."""
+        """Free a descriptor: that of a connection that is ending, or of a silent one."""
         if len(self._ending):
             self._ending.pop_of_most().drop()
             return True
@@ -251,17 +251,17 @@ class Registry:
         return limit is not None and not peer.is_proxy and self._held[peer] >= limit
 
     def _counted(self, peer: Peer) -> int:
-        """Return how many places ``peer`` counts as having: each of a proxy's is a client of its own."""
+        """Return how many places ``peer`` counts as having: for a proxy, which has many clients, one."""
         return min(self._held[peer], 1) if peer.is_proxy else self._held[peer]
 
     def _claimed(self, peer: Peer) -> int:
-        """Return the same as its newcomers see it: a few are as good as none."""
+        """Return the same for a peer that wants another place: a few count as none."""
         counted = self._counted(peer)
         return counted if counted >= max(1, self.limits.total // _FEW) else 0
 
 
 def _less(counter: Counter[Peer], peer: Peer) -> None:
-    """Take one off; a peer that has none left is forgotten."""
+    """Count one less for ``peer``; forget a peer that has none left."""
     counter[peer] -= 1
     if counter[peer] <= 0:
         del counter[peer]
@@ -275,7 +275,7 @@ class _Lines(Generic[_Item]):
 
     def __init__(self) -> None:
         self._lines: dict[Peer, dict[_Item, float]] = {}
-        #: In all of them.
+        #: How many items all lines have.
         self.count = 0
 
     def __len__(self) -> int:
@@ -294,17 +294,17 @@ class _Lines(Generic[_Item]):
         return list(self._lines.get(peer, ()))
 
     def since(self, peer: Peer) -> float:
-        """Return when the first of ``peer`` joined its line."""
+        """Return when the first item of ``peer`` joined its line."""
         return next(iter(self._lines[peer].values()))
 
     def add(self, peer: Peer, item: _Item, now: float) -> None:
-        """Put ``item`` at the end of the line of ``peer``; no change where it stands there."""
+        """Put ``item`` at the end of the line of ``peer``, unless it is in that line."""
         line = self._lines.setdefault(peer, {})
         self.count += item not in line
         line.setdefault(item, now)
 
     def pop(self, peer: Peer) -> _Item:
-        """Take the first of ``peer`` out of its line."""
+        """Take the first item of ``peer`` out of its line."""
         item = next(iter(self._lines[peer]))
         self.remove(peer, item)
         return item
@@ -314,7 +314,7 @@ class _Lines(Generic[_Item]):
         return max(self._lines, key=lambda peer: len(self._lines[peer]))
 
     def pop_of_most(self) -> _Item:
-        """Take out the first of the longest line."""
+        """Take the first item out of the longest line."""
         return self.pop(self.peer_of_most())
 
     def remove(self, peer: Peer, item: _Item) -> None:
@@ -328,11 +328,11 @@ class _Lines(Generic[_Item]):
 
 
 def owner(address: str) -> str:
-    """Return who has ``address``, as far as limits go: of IPv6 one customer gets 2^64."""
+    """Return the name under which ``address`` counts; of IPv6 the network, since a customer has 2^64."""
     if ":" not in address:
         return address
     try:
-        found = IPv6Address(address.partition("%")[0])
+        ip = IPv6Address(address.partition("%")[0])
     except ValueError:
         return address
-    return str(found.ipv4_mapped or found.packed[:8].hex())
+    return str(ip.ipv4_mapped or ip.packed[:8].hex())

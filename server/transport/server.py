@@ -1,6 +1,6 @@
-"""uvicorn's server with our connections: it accepts, and ends when told to.
+"""uvicorn's server with our own connections: it accepts them, and ends when it gets a signal.
 
-Requests are answered from the moment the socket is open: what takes long at the start goes on beside them.
+Requests are answered from the moment the socket is open; steps of the start that take long run beside them.
 """
 
 import asyncio
@@ -29,15 +29,14 @@ _SAME_SIGNAL_SECONDS = 0.1
 
 
 class Server(uvicorn.Server):
-    """Has requests on ``listener`` answered by ``answer``, encrypted if there is a ``certificate``.
+    """Answers requests on ``listener`` with ``answer``, encrypted if there is a ``certificate``.
 
-    Of the application in ``config`` it runs the lifespan alone.
-    ``begin`` runs once requests are accepted; an error of it ends the server, and ``run_until_told``
-    raises it. It is cancelled when the server ends before. ``stopping`` is called when no more requests
-    are accepted, ``sweep`` every quarter of a second with the time of the loop, from the first moment to
-    the end of draining. ``reception``: what requests ask for; None: every request begins at once.
-    ``waits``: clients wait at the door until ``begin`` has ended, and where it fails, for the next server:
-    somebody else holds the listener open.
+    Of the application in ``config`` it runs only the lifespan. ``begin`` runs once requests are accepted;
+    an error of it ends the server, and ``run_until_told`` raises it. It is cancelled when the server ends
+    before. ``stopping`` is called when no more requests are accepted, ``sweep`` every quarter of a second
+    with the time of the loop, from the start to the end of draining. ``reception``: knows deadlines of
+    requests; None: every request begins at once. ``waits``: clients wait until ``begin`` has ended, and if
+    it fails, for the next server: the service manager keeps the listener open.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Server(uvicorn.Server):
         self._intake: Intake | None = None
 
     async def run_until_told(self) -> None:
-        """Serve until a signal says otherwise, and drain; raises what ``begin`` raised."""
+        """Serve until a signal comes, then drain; raises the error of ``begin``."""
         await self.serve()
         if self._beginning is not None:
             with contextlib.suppress(asyncio.CancelledError):
@@ -101,15 +100,15 @@ class Server(uvicorn.Server):
         self._registry.draining = True
         if self._beginning is not None:
             await _ended([self._beginning])
-        await _ended(self._tasks[:1])  # it accepts; told to end while it started, there is none
+        await _ended(self._tasks[:1])  # the one that accepts; none if the start was interrupted
         self._listener.close()
         await super().shutdown([])
         await _ended(self._tasks[1:])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal; at a second one end at once: nothing is written that could be lost.
+        """Drain at the first signal; end at once at a second one, since no written data could be lost.
 
-        What comes within a tenth of a second is the same one: GNU timeout sends it to the process, then to
+        A signal within a tenth of a second counts as the same: GNU timeout sends it to the process, then to
         its group.
         """
         now = time.monotonic()
@@ -137,7 +136,7 @@ class Server(uvicorn.Server):
             try:
                 self._registry.sweep(loop.time())
                 self._sweep(loop.time())
-            except Exception:  # noqa: BLE001  without it nothing would ever be cut off again
+            except Exception:  # noqa: BLE001  without this task no connection would be cut off again
                 _log.exception("a look at the connections failed")
 
 

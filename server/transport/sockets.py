@@ -1,4 +1,4 @@
-"""What the kernel knows of a socket: when bytes came to it, and whether some were not read yet."""
+"""Questions to the kernel about a socket: when bytes came to it, and whether some were not read yet."""
 
 import asyncio
 import contextlib
@@ -8,14 +8,17 @@ import struct
 import termios
 import time
 
-# SO_TIMESTAMPNS of asm-generic/socket.h: the kernel says when what is read has come.
+# SO_TIMESTAMPNS of asm-generic/socket.h: the kernel notes when bytes come.
 _TIMESTAMP = 35
 _TIMESPEC = struct.Struct("@ll")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 
 
 def stamp_arrivals(sock: socket.socket) -> None:
-    """Have the kernel note when bytes come to ``sock``, and to what it accepts; emulators cannot."""
+    """Let the kernel note when bytes come to ``sock`` and to sockets that it accepts.
+
+    Emulators of the system call refuse; then times are not known.
+    """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
 
@@ -23,8 +26,8 @@ def stamp_arrivals(sock: socket.socket) -> None:
 def came_at(sock: socket.socket | None) -> float | None:
     """Return when the first byte that waits in ``sock`` came, on time.monotonic's clock.
 
-    None: nothing waits, or nobody has noted it (as of Unix sockets). What waits as one may have come in
-    parts, and then it is when the last of them did.
+    None: nothing waits, or the kernel has no time (as of Unix sockets). Bytes that came in parts may have
+    been joined; then it is the time of the last part.
     """
     if sock is None:
         return None

@@ -179,6 +179,6 @@ class _Order:
 
     def _shared(self, node: int, ended: Sequence[str]) -> int:
         """Return how many bytes of its results lie where what it reads lay."""
-        found = self._all[node]
-        freed = sum(self._bytes[value] for value in ended if value in found.over)
-        return min(freed, sum(self._bytes[value] for value in found.makes))
+        results = self._all[node]
+        freed = sum(self._bytes[value] for value in ended if value in results.over)
+        return min(freed, sum(self._bytes[value] for value in results.makes))

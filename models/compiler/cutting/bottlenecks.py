@@ -111,11 +111,11 @@ def _is_worth_it(graph: Graph, found: FoundBottleneck, least: float) -> bool:
 def _convolution(graph: Graph, index: int) -> Convolution | None:
     """Return the blocked convolution of constant weights that a node is; None: it is none."""
     node = graph.nodes[index]
-    found = graph.operator(node) if node.domain == NCHWC_DOMAIN else None
-    if not isinstance(found, Convolution) or found.x.name not in graph.values:
+    operator = graph.operator(node) if node.domain == NCHWC_DOMAIN else None
+    if not isinstance(operator, Convolution) or operator.x.name not in graph.values:
         return None
-    has_bias = found.bias is None or found.bias.name in graph.constants
-    return found if has_bias and graph.is_weight(found.weight.name) else None
+    has_bias = operator.bias is None or operator.bias.name in graph.constants
+    return operator if has_bias and graph.is_weight(operator.weight.name) else None
 
 
 @dataclass
@@ -244,10 +244,12 @@ class _Walk:
         node = self.graph.nodes[index]
         if node.domain != NCHWC_DOMAIN or not all(name in self.graph.values for name in node.input):
             return False
-        found = self.graph.operator(node)
-        if not isinstance(found, Convolution) or len(node.input) > _FACTORS + 1:
+        operator = self.graph.operator(node)
+        if not isinstance(operator, Convolution) or len(node.input) > _FACTORS + 1:
             return False
-        return found.is_depthwise and found.is_pointwise and found.y.shape == found.x.shape
+        return (
+            operator.is_depthwise and operator.is_pointwise and operator.y.shape == operator.x.shape
+        )
 
     def _sources(self, operators: Sequence[GroupNodes]) -> set[str]:
         """Return the values that are there before the first of ``operators``."""

@@ -95,11 +95,11 @@ class CutGraph:
 
     @functools.cached_property
     def _pieces_of(self) -> dict[int, range]:
-        found: dict[int, range] = {}
+        pieces: dict[int, range] = {}
         for number, piece in enumerate(self.pieces):
             for node in range(piece.first_node, piece.end_node):
-                found[node] = range(found.get(node, range(number, number)).start, number + 1)
-        return found
+                pieces[node] = range(pieces.get(node, range(number, number)).start, number + 1)
+        return pieces
 
     def layers(self) -> dict[int, range]:
         """Return the nodes of each layer by its first: one, or several that are fused."""
@@ -253,15 +253,15 @@ def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -
 def _add_bottlenecks(parts: CutGraph, fault: Fault) -> None:
     """Keep the bottlenecks that are whole pieces and whose graphs have no ``fault``; add these graphs."""
     kept = []
-    for found in parts.bottlenecks:
-        if not parts.is_whole(range(found.first_node, found.end_node)):
+    for bottleneck in parts.bottlenecks:
+        if not parts.is_whole(range(bottleneck.first_node, bottleneck.end_node)):
             continue
-        graphs = list(group_graphs(parts.graph, found, parts.aliases.elided))
+        graphs = list(group_graphs(parts.graph, bottleneck, parts.aliases.elided))
         if any(fault(data) is not None for each in graphs for data in each):
             continue
-        kept.append(found)
+        kept.append(bottleneck)
         numbers = []
-        for item, each in zip(found.operators, graphs, strict=True):
+        for item, each in zip(bottleneck.operators, graphs, strict=True):
             piece = parts.whole(item.nodes[0], item.nodes[-1])
             numbers.append(parts.numbers(each, [piece] * len(each)))
         parts.group_graphs.append(numbers)

@@ -55,12 +55,12 @@ def inline_constants(
 
 def constants_of(data: bytes) -> list[int]:
     """Return where in a serialised piece the numbers of each of its constants begin, in their order."""
-    found = []
+    places = []
     for tensor in onnx.ModelProto.FromString(data).graph.initializer:
         whole = tensor.SerializeToString(deterministic=True)
         # Its name is its own, and its numbers are its last field.
-        found.append(data.index(whole) + len(whole) - len(tensor.raw_data))
-    return found
+        places.append(data.index(whole) + len(whole) - len(tensor.raw_data))
+    return places
 
 
 def serialise_rows(graph: Graph, row: RowNode) -> bytes:
@@ -133,8 +133,10 @@ def named_model(
     inputs, outputs = (
         [described(port(graph, name, graph.array(name).shape)) for name in names] for names in ports
     )
-    made = helper.make_graph(nodes, title, inputs, outputs, tensors)
-    return helper.make_model(made, opset_imports=graph.opsets, ir_version=graph.ir_version)
+    nodes_as_graph = helper.make_graph(nodes, title, inputs, outputs, tensors)
+    return helper.make_model(
+        nodes_as_graph, opset_imports=graph.opsets, ir_version=graph.ir_version
+    )
 
 
 def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:

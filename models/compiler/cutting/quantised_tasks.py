@@ -65,8 +65,8 @@ def _longest_task(graph: Graph, first: int, most_weights: float = math.inf) -> F
 
 def whole_task(graph: Graph, nodes: range, ports: Sequence[str]) -> FoundTask | None:
     """Return the task that ``nodes`` are, whose first tensors are ``ports``; None: something else."""
-    found = _Reader(graph, nodes.stop, ports, math.inf).found(nodes.start)
-    return found if found is not None and found.end == nodes.stop else None
+    task = _Reader(graph, nodes.stop, ports, math.inf).found(nodes.start)
+    return task if task is not None and task.end == nodes.stop else None
 
 
 class _Reader:
@@ -134,10 +134,10 @@ class _Reader:
 
     def _next(self, kind: type[Numbers]) -> OnBytes[Numbers]:
         """Return the ``kind`` on bytes that follows."""
-        found = self._graph.operator(self._follow())
-        if not isinstance(found, OnBytes) or not isinstance(found.operator, kind):
+        operator = self._graph.operator(self._follow())
+        if not isinstance(operator, OnBytes) or not isinstance(operator.operator, kind):
             raise UnsuitedError("another operator")
-        return found
+        return operator
 
     def _whole(self) -> Quantised:
         rectangle: Rectangle | None = None
@@ -188,10 +188,10 @@ class _Reader:
 
     def _further(self) -> QuantisedLayer:
         """Return the layer of what was made."""
-        source, found = self._made, self._next(Convolution)
-        if found.operator.x.name != source:
+        source, convolution = self._made, self._next(Convolution)
+        if convolution.operator.x.name != source:
             raise UnsuitedError("reads something else")
-        return self._layer(found)
+        return self._layer(convolution)
 
     def _layer(self, of: OnBytes[Convolution]) -> QuantisedLayer:
         """Return a convolution or a product."""
@@ -314,23 +314,23 @@ def quantised_groups(graph: Graph, most_weights: float = math.inf) -> Fused:
     ``most_weights``: bytes that a convolution in a group has at most, since all of them are there at once;
 
     """
-    found = _tasks(graph, most_weights)
-    return {first: FusedNodes(first, item.end, _added(item)) for first, item in found.items()}
+    tasks = _tasks(graph, most_weights)
+    return {first: FusedNodes(first, item.end, _added(item)) for first, item in tasks.items()}
 
 
 def _tasks(graph: Graph, most_weights: float = math.inf) -> dict[int, FoundTask]:
     """Return the tasks of several nodes by first node."""
-    found: dict[int, FoundTask] = {}
+    tasks: dict[int, FoundTask] = {}
     index = 0
     while index < len(graph.nodes):
         is_first = graph.nodes[index].op_type in _FIRST
         task = _longest_task(graph, index, most_weights) if is_first else None
         if task is not None and task.end > index + 1:
-            found[index] = task
+            tasks[index] = task
             index = task.end
         else:
             index += 1
-    return found
+    return tasks
 
 
 def _added(found: FoundTask) -> str | None:

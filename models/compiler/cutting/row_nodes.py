@@ -179,19 +179,19 @@ class _Finder:
 
     def _planes(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """What puts planes in another order; in the blocked layout these are whole blocks."""
-        found = planes_of(self._graph, node)
-        names = dict.fromkeys(name for parts in found.values() for name, _, _ in parts)
+        planes = planes_of(self._graph, node)
+        names = dict.fromkeys(name for parts in planes.values() for name, _, _ in parts)
         blocked = not self._layouts.blocked.isdisjoint(names)
-        if not all(map(self._layouts.has_rows, (*names, *found))) or not found:
+        if not all(map(self._layouts.has_rows, (*names, *planes))) or not planes:
             return None
         if blocked and not self._layouts.follows(node):
             return None
         unit = self._block if blocked else 1
         parts = tuple(
             tuple((name, first // unit, count // unit) for name, first, count in each)
-            for each in found.values()
+            for each in planes.values()
         )
-        return RowNode(index, tuple((name, SAME) for name in names), (*found,), parts=parts)
+        return RowNode(index, tuple((name, SAME) for name in names), (*planes,), parts=parts)
 
     def _plain_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """What runs on rows outside of the blocked layout."""

@@ -140,11 +140,11 @@ class _StayBlocked(Rewriter):
 
     def _is_along_block(self, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` is a softmax along the channels of an image, and these are one block."""
-        found = self.operator(node) if node.op_type in _SOFTMAXES else None
-        if not isinstance(found, Softmax) or len(found.x.shape) != _RANK:
+        operator = self.operator(node) if node.op_type in _SOFTMAXES else None
+        if not isinstance(operator, Softmax) or len(operator.x.shape) != _RANK:
             return False
-        _, channels, height, width = found.x.shape
-        along_channels = (found.length, found.inner) == (channels, height * width)
+        _, channels, height, width = operator.x.shape
+        along_channels = (operator.length, operator.inner) == (channels, height * width)
         return along_channels and channels == self._block
 
     def _along_block(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
@@ -304,11 +304,11 @@ class InterpolateFew(Rewriter):
             return [_renamed(node, self._planes[source], self._planes[node.output[0]])]
         if not _interpolates(node) or self.versions.get("", 0) < _OPSET:
             return None
-        found: dict[str, str] = {}
-        if not self._leave(node.output[0], found):
+        planes: dict[str, str] = {}
+        if not self._leave(node.output[0], planes):
             return None
-        self._planes |= found
-        return self._resized(node, found)
+        self._planes |= planes
+        return self._resized(node, planes)
 
     def _leave(self, name: str, found: dict[str, str]) -> bool:
         """Note what ``name``, and what is made of it, are as planes; return whether all of them leave."""

@@ -63,8 +63,8 @@ def _key(node: onnx.NodeProto, places: dict[str, int]) -> _Key:
 
 def _number(name: str) -> int:
     """Return the number that ONNX Runtime put behind a name that it took more than once."""
-    found = re.search(r"_token_(\d+)$", name)
-    return int(found[1]) if found else -1
+    match = re.search(r"_token_(\d+)$", name)
+    return int(match[1]) if match else -1
 
 
 def _depth_first(graph: onnx.GraphProto, keys: list[_Key]) -> list[int]:
@@ -110,14 +110,14 @@ def move_weights(model: onnx.ModelProto, data: Path) -> None:
     """Write all large weights of ``model`` to the file ``data``; the message refers to them there."""
     with data.open("wb") as file:
         for tensor in model.graph.initializer:
-            held = reference(tensor)
-            if held is None and len(tensor.raw_data) <= INSIDE_BYTES:
+            place = reference(tensor)
+            if place is None and len(tensor.raw_data) <= INSIDE_BYTES:
                 continue
             offset = aligned(file)
-            if held is None:
+            if place is None:
                 file.write(tensor.raw_data)
             else:
-                copy_range(held, file)
+                copy_range(place, file)
             refer(tensor, FileRange(data, offset, file.tell() - offset), data.name)
 
 

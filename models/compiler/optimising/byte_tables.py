@@ -78,8 +78,8 @@ def _read(node: onnx.NodeProto, constants: Constants) -> set[str]:
 
 def _is_on_elements(node: onnx.NodeProto, constants: Constants) -> bool:
     """Return whether elements of ``node`` are made of those at the same place and of single constants."""
-    held = [np.asarray(constants[name]) for name in node.input if name in constants]
-    single = all(array.size == 1 and array.ndim <= 1 for array in held)
+    arrays = [np.asarray(constants[name]) for name in node.input if name in constants]
+    single = all(array.size == 1 and array.ndim <= 1 for array in arrays)
     return node.op_type in ON_ELEMENTS and single and len(node.output) == 1
 
 

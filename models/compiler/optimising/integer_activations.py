@@ -115,14 +115,14 @@ class LimitIntegers(Rewriter):
             return 0.0, np.inf
         if node.op_type != "Clip":
             return None
-        found = [-np.inf, np.inf]
+        bounds = [-np.inf, np.inf]
         for place, name in enumerate(node.input[1:]):
             if name:
                 bound = self.numbers(name)
                 if bound is None:
                     return None
-                found[place] = float(bound.ravel()[0])
-        return found[0], found[1]
+                bounds[place] = float(bound.ravel()[0])
+        return bounds[0], bounds[1]
 
 
 def _rounded(

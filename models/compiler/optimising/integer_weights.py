@@ -37,10 +37,10 @@ QUANTISES_WEIGHTS = "WeightBiasQuantization"
 def find_integers(model: onnx.ModelProto, folder: Path) -> bool:
     """Return whether DequantizeLinear reads constants of ``model``; those of 4 bits have 8 afterwards."""
     constants = {tensor.name for tensor in model.graph.initializer}
-    found = any(_of_constants(node, constants) for node in model.graph.node)
-    if found:
+    has_integers = any(_of_constants(node, constants) for node in model.graph.node)
+    if has_integers:
         _widen(model, folder)
-    return found
+    return has_integers
 
 
 def make_floats(model: onnx.ModelProto, folder: Path) -> dict[str, str]:

@@ -56,10 +56,10 @@ def has_dtype(tensor: TensorProto) -> bool:
 
 def take_tensors(model: onnx.ModelProto, folder: Path) -> dict[str, TensorProto]:
     """Return the initializers that have no dtype; bring the data of theirs and of subgraphs inside."""
-    found = {tensor.name: tensor for tensor in model.graph.initializer if not has_dtype(tensor)}
-    for tensor in (*found.values(), *inner_tensors(model.graph.node)):
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer if not has_dtype(tensor)}
+    for tensor in (*tensors.values(), *inner_tensors(model.graph.node)):
         bring_inside(tensor, folder)
-    return found
+    return tensors
 
 
 def copy_constant_outputs(model: onnx.ModelProto) -> None:

@@ -27,15 +27,16 @@ class RewriteActivations(Rewriter):
 
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(model)
-        found = rewritable(model.graph).values()
+        activations = rewritable(model.graph).values()
         # By what each makes: what it is, and of which value.
         self._found = {
-            parts[-1].output[0]: (activation, parts[0].input[0]) for activation, parts in found
+            parts[-1].output[0]: (activation, parts[0].input[0])
+            for activation, parts in activations
         }
-        self._gone = {name for _, parts in found for node in parts for name in node.output}
+        self._gone = {name for _, parts in activations for node in parts for name in node.output}
         self._negated = {
             parts[0].input[0]
-            for activation, parts in found
+            for activation, parts in activations
             if activation.kind == "mish" and self._can_negate(parts)
         }
 

@@ -253,7 +253,7 @@ class RowDescriber:
     def bottlenecks(self) -> tuple[Bottleneck, ...]:
         """Return their records."""
         numbered = zip(self.parts.bottlenecks, self.parts.group_graphs, strict=True)
-        return tuple(self._bottleneck(found, graphs) for found, graphs in numbered)
+        return tuple(self._bottleneck(bottleneck, graphs) for bottleneck, graphs in numbered)
 
     def _bottleneck(self, found: FoundBottleneck, graphs: list[list[int]]) -> Bottleneck:
         own = [

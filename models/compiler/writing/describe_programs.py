@@ -306,12 +306,12 @@ class QuantisedDescriber:
         on_gpu = self.target.capability is not None
         if on_gpu or piece.region is not None or not self.parts.aliases.elided.isdisjoint(nodes):
             return None
-        found = whole_task(self.parts.graph, nodes, tuple(piece.inputs))
-        if found is None or len(piece.outputs) != 1:
+        found_task = whole_task(self.parts.graph, nodes, tuple(piece.inputs))
+        if found_task is None or len(piece.outputs) != 1:
             return None
         graph = self.parts.graph
         names = inline_constants(graph, graph.nodes[nodes.start : nodes.stop], piece.inputs)
         places = dict(zip(names, constants_of(data), strict=True))
-        constants = tuple(places[name] for name in found.names[len(piece.inputs) :])
-        task = replace(found.task, constants=constants)
+        constants = tuple(places[name] for name in found_task.names[len(piece.inputs) :])
+        task = replace(found_task.task, constants=constants)
         return self.numbers.setdefault(task, len(self.numbers))

@@ -175,10 +175,10 @@ def fused_activation(read: NodeReader) -> Activation | None:
     if not name:
         return None
     given = [read.attribute(key) for key in _PARAMETERS if read.attribute(key) is not None]
-    found = activation_named(name, read.attribute("activation_params", given))
-    if found is None:
+    activation = activation_named(name, read.attribute("activation_params", given))
+    if activation is None:
         raise UnsuitedError(f"activation {name}")
-    return found
+    return activation
 
 
 READERS: dict[str, Callable[[NodeReader], Convolution | TransposedConvolution]] = {

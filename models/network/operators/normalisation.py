@@ -88,11 +88,11 @@ def batch_norm(read: NodeReader) -> BatchNorm:
 
 def _parameters(read: NodeReader, count: int) -> dict[str, NamedTensor | None]:
     """Return scale and bias, ``count`` numbers each."""
-    found = {"scale": read.optional(1), "bias": read.optional(2)}
-    for value in found.values():
+    parameters = {"scale": read.optional(1), "bias": read.optional(2)}
+    for value in parameters.values():
         if value is not None and math.prod(value.shape) != count:
             raise UnsuitedError(f"parameters {list(value.shape)}, not {count} of them")
-    return found
+    return parameters
 
 
 def _group_norm(read: NodeReader, length: int, channels: int, inner: int) -> GroupNorm:

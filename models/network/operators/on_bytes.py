@@ -136,31 +136,31 @@ class _AsNumbers(NodeReader):
 
     def floats(self, position: int) -> NamedTensor:
         """Return a required input of bytes, or a bias."""
-        found = self.value(position)
-        if found.dtype not in (*BYTE_TYPES, "int32"):
-            raise UnsuitedError(f"input {position} is {found.dtype}, not int8 or uint8")
+        tensor = self.value(position)
+        if tensor.dtype not in (*BYTE_TYPES, "int32"):
+            raise UnsuitedError(f"input {position} is {tensor.dtype}, not int8 or uint8")
         if self._last and position == 0:
-            batch, *size, channels = found.shape
-            return found.shaped((batch, channels, *size))
-        return found
+            batch, *size, channels = tensor.shape
+            return tensor.shaped((batch, channels, *size))
+        return tensor
 
 
 def on_bytes(read: NodeReader) -> OnBytes[Any]:
     """An operator of ``_FORMS``, or QLinearConcat."""
     form = _form(read.node)
     last = bool(read.attribute("channels_last", read.node.operator in _LAST))
-    found = _OF_NUMBERS[form.operator](_AsNumbers(read, form, last))
+    on_numbers = _OF_NUMBERS[form.operator](_AsNumbers(read, form, last))
     scales = tuple(_quantisation(read, position) for position in form.scales)
-    result = found.ys[0] if isinstance(found, Movement) else found.y
+    result = on_numbers.ys[0] if isinstance(on_numbers, Movement) else on_numbers.y
     y = NamedTensor(
         name=result.name,
         dtype=scales[-1].dtype if scales else result.dtype,
         shape=(*result.shape[:1], *result.shape[2:], *result.shape[1:2]) if last else result.shape,
     )
-    if isinstance(found, Pooling):
-        _check_padding(read, found.windows)
-    by_inputs = isinstance(found, MatrixProduct) and not found.turned[1]
-    operator = _of_pixels(found) if isinstance(found, MatrixProduct) else found
+    if isinstance(on_numbers, Pooling):
+        _check_padding(read, on_numbers.windows)
+    by_inputs = isinstance(on_numbers, MatrixProduct) and not on_numbers.turned[1]
+    operator = _of_pixels(on_numbers) if isinstance(on_numbers, MatrixProduct) else on_numbers
     return OnBytes(operator=operator, y=y, scales=scales, last=last, by_inputs=by_inputs)
 
 

@@ -56,9 +56,9 @@ class Resize:
     @property
     def factors(self) -> tuple[int, ...] | None:
         """How often elements are repeated along each axis; None: that is not all there is to it."""
-        found = [axis.factor(n) for axis, n in zip(self.axes, self.x.shape, strict=True)]
-        known = [factor for factor in found if factor]
-        return tuple(known) if len(known) == len(found) else None
+        factors = [axis.factor(n) for axis, n in zip(self.axes, self.x.shape, strict=True)]
+        known = [factor for factor in factors if factor]
+        return tuple(known) if len(known) == len(factors) else None
 
     @property
     def of_planes(self) -> bool:

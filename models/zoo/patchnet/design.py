@@ -227,8 +227,8 @@ def _patches(options: DesignOptions) -> tuple[Patch, ...]:
 
 def _tunnel(patch: Size, options: DesignOptions, stages: int) -> tuple[PatchLayer, ...] | None:
     stems = (_stem(patch, stride, options) for stride in _STEM_STRIDES)
-    found = (_behind(stem, options, stages) for stem in stems if stem is not None)
-    return next((layers for layers in found if layers is not None), None)
+    tunnels = (_behind(stem, options, stages) for stem in stems if stem is not None)
+    return next((layers for layers in tunnels if layers is not None), None)
 
 
 def _behind(stem: PatchLayer, options: DesignOptions, stages: int) -> tuple[PatchLayer, ...] | None:
@@ -237,10 +237,10 @@ def _behind(stem: PatchLayer, options: DesignOptions, stages: int) -> tuple[Patc
     for number, stage in enumerate(_STAGES, 1):
         if number > 1 and min(layers[-1].outputs[:2]) <= _LEAST_STAGE_SIDE:
             return tuple(layers) if number > stages else None
-        found = _stage(number, layers[-1].outputs, stage, options)
-        if found is None:
+        stage_layers = _stage(number, layers[-1].outputs, stage, options)
+        if stage_layers is None:
             return None
-        layers += found
+        layers += stage_layers
     return tuple(layers)
 
 

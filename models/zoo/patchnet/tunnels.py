@@ -140,7 +140,7 @@ def _cells(
     """Return centre x, y, width and height in whole pixels of each box that a level predicts from."""
     height, width, _ = design.options.image
     rows, columns, _ = layer.outputs
-    found = [
+    cells = [
         (
             patch.left + (2 * column + 1) * patch.width // (2 * columns),
             patch.top + (2 * row + 1) * patch.height // (2 * rows),
@@ -149,7 +149,7 @@ def _cells(
         )
         for size, row, column in product(boxes, range(rows), range(columns))
     ]
-    return np.array(found, np.int64).T
+    return np.array(cells, np.int64).T
 
 
 def _decoded(net: SkeletonBuilder, seen: ZooTensor, cells: NDArray[np.int64]) -> ZooTensor:

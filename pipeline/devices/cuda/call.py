@@ -35,11 +35,9 @@ def modules() -> list[str]:
 
 def enumerators(file: str, name: str) -> tuple[str, ...]:
     """Return the names of enumeration ``name`` in ``file``: a kernel gets one of them by its place."""
-    found = re.search(
-        rf"enum class {name} {{(.*?)}}", (FOLDER / file).read_text("utf-8"), re.DOTALL
-    )
-    assert found is not None, name
-    return tuple(re.findall(r"\w+", re.sub("//.*", "", found[1])))
+    body = re.search(rf"enum class {name} {{(.*?)}}", (FOLDER / file).read_text("utf-8"), re.DOTALL)
+    assert body is not None, name
+    return tuple(re.findall(r"\w+", re.sub("//.*", "", body[1])))
 
 
 @cache

@@ -155,9 +155,9 @@ class CupyDriver(Driver):
         self._do("unlock pages", lambda: self._runtime.hostUnregister(address))
 
     def create_stream(self) -> int:
-        made = self._do("stream", lambda: self._cupy.cuda.Stream(non_blocking=True))
-        self._streams[int(made.ptr)] = made
-        return int(made.ptr)
+        stream = self._do("stream", lambda: self._cupy.cuda.Stream(non_blocking=True))
+        self._streams[int(stream.ptr)] = stream
+        return int(stream.ptr)
 
     def destroy_stream(self, stream: int) -> None:
         del self._streams[stream]  # CuPy's object destroys it
@@ -302,8 +302,8 @@ def available_bytes(file: Path = Path("/proc/meminfo")) -> int:
         lines = file.read_text("ascii").splitlines()
     except OSError:
         return 0
-    found = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return 1024 * int(next(found, 0))
+    kilobytes = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return 1024 * int(next(kilobytes, 0))
 
 
 def _import_cupy() -> Any:
@@ -359,12 +359,13 @@ def _version_of(runtime: Any, asked: Callable[[], int]) -> int:
 def _why_none(runtime: Any, exc: Any) -> str:
     """Say in one line why CUDA has no device: no driver at all, one that is too old, or no GPU."""
     needed = _version_of(runtime, runtime.runtimeGetVersion)
-    found = _version_of(runtime, runtime.driverGetVersion)
-    if not found:
+    supported = _version_of(runtime, runtime.driverGetVersion)
+    if not supported:
         wanted = f" for the CUDA {version(needed)} runtime" if needed else ""
         return f"no NVIDIA driver (libcuda.so.1){wanted}"
-    if found < needed // 1000 * 1000:
-        return f"the NVIDIA driver is for CUDA {version(found)}, older than the runtime's {version(needed)}"
+    if supported < needed // 1000 * 1000:
+        newest = f"the NVIDIA driver is for CUDA {version(supported)}"
+        return f"{newest}, older than the runtime's {version(needed)}"
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return "no CUDA device: CUDA_VISIBLE_DEVICES hides all of them"
     return f"no CUDA device: {exc}"

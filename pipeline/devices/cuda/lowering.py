@@ -109,30 +109,30 @@ class _Lowering:
         self._constants = {
             tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
         }
-        given = (
+        values = (
             *(_value(name, item.dtype, item.shape) for name, item in self._constants.items()),
             *map(_port, model.graph.input),
         )
-        self._values = {value.name: value for value in given if value is not None}
+        self._values = {value.name: value for value in values if value is not None}
         self._known = KnownTensors(self._values.get, self._constants.get)
         self._reasons: dict[int, str] = {}
         self.operators = self._fused(self._read())
 
     def _read(self) -> dict[int, Operator]:
         """Return what nodes are, each by itself; those that read what is not known are left out."""
-        found: dict[int, Operator] = {}
+        operators: dict[int, Operator] = {}
         unknown: set[str] = set()
         for index, node in enumerate(self._nodes):
             if unknown.isdisjoint(node.inputs):
                 try:
-                    found[index] = read_operator(node, self._known)
+                    operators[index] = read_operator(node, self._known)
                 except ValueError as exc:
                     self._reasons[index] = str(exc)
                 else:
-                    self._values |= {value.name: value for value in _made(found[index])}
+                    self._values |= {value.name: value for value in _made(operators[index])}
                     continue
             unknown.update(filter(None, node.outputs))
-        return found
+        return operators
 
     def _fused(self, alone: Mapping[int, Operator]) -> dict[int, Operator]:
         """Return what is computed, in order, by its first node; several nodes may be one operator."""

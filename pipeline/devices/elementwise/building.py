@@ -86,10 +86,10 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
 
 def _compiler(asked: str | None) -> str:
     names = (asked,) if asked else (os.environ.get("CC") or "cc", *_COMPILERS)
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
+    compiler = next(filter(None, map(shutil.which, names)), None)
+    if compiler is None:
         raise BuildError(f"there is no C compiler ({', '.join(dict.fromkeys(names))})")
-    return found
+    return compiler
 
 
 def _compiled(

@@ -169,10 +169,10 @@ def why_not_shared(library: Path) -> str | None:
     if model is None:
         return "its program is none"
     try:
-        found = run_session(open_piece(model, operators=library), {"x0": tried})["y0"]
+        computed = run_session(open_piece(model, operators=library), {"x0": tried})["y0"]
     except SessionError as exc:
         return f"ONNX Runtime takes no operator of ours: {str(exc)[:200]}"
-    return None if np.array_equal(found, -tried) else "ONNX Runtime's threads give other numbers"
+    return None if np.array_equal(computed, -tried) else "ONNX Runtime's threads give other numbers"
 
 
 def strides_of(shape: Shape, whole: Shape) -> tuple[int, int] | None:

@@ -80,8 +80,8 @@ def taken_bytes(found: QuantisedTask, task: TaskStruct, workspace: int, by_rows:
     """
     own = int(task.n_bytes)
     if by_rows and found.rectangle is not None:
-        _, given = _strip_rows(found, task, workspace)
-        own += given * _line_bytes(found)
+        _, n_rows = _strip_rows(found, task, workspace)
+        own += n_rows * _line_bytes(found)
     return max(own, workspace if len(found.layers) > 1 else 0)
 
 
@@ -312,8 +312,8 @@ class NativePieces:
         An input that a request holds has ``put_rows`` instead of being an array.
         """
         kept_alive, constants = constants_in(graph, found, len(inputs))
-        given = (each.ctypes.data if isinstance(each, np.ndarray) else 0 for each in inputs)
-        places, output = (*given, *constants), outputs[0].ctypes.data
+        addresses = (each.ctypes.data if isinstance(each, np.ndarray) else 0 for each in inputs)
+        places, output = (*addresses, *constants), outputs[0].ctypes.data
         # The caller keeps the rest as long as what is returned.
         if isinstance(found, QuantisedAverage):
             return bind_average(found, places, output, kept_alive, self._library)

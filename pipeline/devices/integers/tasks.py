@@ -184,12 +184,12 @@ def constants_in(graph: bytes, found: Quantised, n_inputs: int) -> tuple[object,
     """
     sizes = _moved(found, n_inputs)
     starts = [*accumulate(map(_aligned, sizes), initial=0)]
-    block, held = np.empty(starts[-1], np.uint8), np.frombuffer(graph, np.uint8)
-    first, first_held = block.ctypes.data, held.ctypes.data
+    block, graph_bytes = np.empty(starts[-1], np.uint8), np.frombuffer(graph, np.uint8)
+    first, first_of_graph = block.ctypes.data, graph_bytes.ctypes.data
     addresses = []
     for start, place, size in zip(starts, found.constants, sizes, strict=False):
-        block[start : start + size] = held[place : place + size]
-        addresses.append(first + start if size else first_held + place)
+        block[start : start + size] = graph_bytes[place : place + size]
+        addresses.append(first + start if size else first_of_graph + place)
     return (block, graph), addresses
 
 

@@ -164,14 +164,16 @@ class Pipeline(Answering):
 
     def statistics(self) -> EngineStatistics:
         """Return the figures of all engines; a sweep is a frame that went through."""
-        found = [engine.statistics() for engine in self._engines]
-        memory = {kind: sum(each.memory[kind] for each in found) for kind in found[0].memory}
+        by_engine = [engine.statistics() for engine in self._engines]
+        memory = {
+            kind: sum(each.memory[kind] for each in by_engine) for kind in by_engine[0].memory
+        }
         memory["arena"] += self._edges.n_bytes
         return EngineStatistics(
-            sweeps=found[-1].sweeps,
-            failures=sum(each.failures for each in found),
-            read_bytes=sum(each.read_bytes for each in found),
-            stall_seconds=sum(each.stall_seconds for each in found),
+            sweeps=by_engine[-1].sweeps,
+            failures=sum(each.failures for each in by_engine),
+            read_bytes=sum(each.read_bytes for each in by_engine),
+            stall_seconds=sum(each.stall_seconds for each in by_engine),
             memory=memory,
         )
 

@@ -49,15 +49,15 @@ class StepBuilder:
 
     def held(self, value: NamedTensor | None) -> NDArray[Any] | None:
         """Return the numbers of ``value`` in its shape, if it is a constant."""
-        found = None if value is None else self.constants.get(value.name)
-        return None if value is None or found is None else found.reshape(value.shape)
+        numbers = None if value is None else self.constants.get(value.name)
+        return None if value is None or numbers is None else numbers.reshape(value.shape)
 
     def constant(self, value: NamedTensor) -> NDArray[Any]:
         """Return the numbers of ``value``, which must be a constant."""
-        found = self.held(value)
-        if found is None:
+        numbers = self.held(value)
+        if numbers is None:
             raise UnsuitedError(f"{value.name!r} is not constant")
-        return found
+        return numbers
 
     def scaled(self, how: Quantisation) -> Scaled:
         """Return how bytes stand for numbers, by constants."""
@@ -65,8 +65,10 @@ class StepBuilder:
 
     def operand(self, value: NamedTensor) -> ValuePointer | Weight:
         """Return a pointer to ``value``, of which all is read."""
-        found = self.held(value)
-        return ValuePointer(value.name) if found is None else Weight(np.ascontiguousarray(found))
+        numbers = self.held(value)
+        return (
+            ValuePointer(value.name) if numbers is None else Weight(np.ascontiguousarray(numbers))
+        )
 
     def weight(self, value: NamedTensor | None) -> Weight | None:
         """Return a pointer to a constant of 32-bit floats, if there is one."""

@@ -280,8 +280,8 @@ class KernelStep:
     def reads(self) -> tuple[str, ...]:
         """The values that it reads."""
         source = self.bands.source if self.bands is not None else None
-        given = (*self.all_arguments, *(source.arguments if source is not None else ()))
-        values = (item.name for item in given if isinstance(item, ValuePointer))
+        arguments = (*self.all_arguments, *(source.arguments if source is not None else ()))
+        values = (item.name for item in arguments if isinstance(item, ValuePointer))
         return tuple(dict.fromkeys(name for name in values if name != self.output))
 
     @property

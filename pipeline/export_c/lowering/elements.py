@@ -97,9 +97,9 @@ def combine(to: StepBuilder, operator: Combine) -> None:
             _pair(to, operator, first, other, operator.y)
         else:
             shape = np.broadcast_shapes(first.shape, other.shape)
-            made = operator.y.shaped(shape, f"{operator.y.name}/{number}")
-            _pair(to, replace(operator, activation=None), first, other, made)
-            first = made
+            partial = operator.y.shaped(shape, f"{operator.y.name}/{number}")
+            _pair(to, replace(operator, activation=None), first, other, partial)
+            first = partial
 
 
 def _pair(
@@ -314,9 +314,9 @@ def _part(to: StepBuilder, of: OnBytes[Movement], x: NamedTensor, number: int) -
 def look_up(to: StepBuilder, operator: LookUp) -> None:
     """Add a table of bytes; of a constant they are one."""
     x, y, table = operator.x, operator.y, to.constant(operator.table)
-    held = to.held(x)
-    if held is not None:
-        to.fold(y, table[held.view(np.uint8)])
+    numbers = to.held(x)
+    if numbers is not None:
+        to.fold(y, table[numbers.view(np.uint8)])
         return
     to.step(
         y,

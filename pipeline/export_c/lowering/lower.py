@@ -148,16 +148,16 @@ def _check_operators(network: Network) -> None:
 
 
 def _check_outputs(network: Network, to: StepBuilder) -> None:
-    given = {port.name for port in network.inputs}
+    inputs = {port.name for port in network.inputs}
     for port in network.outputs:
-        if port.name in given:
+        if port.name in inputs:
             raise ExportError(f"{network.name}: output {port.name!r} is an input, unchanged")
-        made = to.values.get(port.name)
-        if made is None:
+        value = to.values.get(port.name)
+        if value is None:
             raise ExportError(f"{network.name}: output {port.name!r} is constant")
-        if made.shape != port.shape:
+        if value.shape != port.shape:
             raise ExportError(
-                f"{network.name}: output {port.name!r} is {list(made.shape)}, "
+                f"{network.name}: output {port.name!r} is {list(value.shape)}, "
                 f"the pack says {list(port.shape)}"
             )
 

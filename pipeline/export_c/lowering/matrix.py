@@ -32,26 +32,26 @@ def product(to: StepBuilder, operator: MatrixProduct) -> None:
     elif addend is None:
         _of_tensors(to, operator, operator.y, After(function=function_of(operator.activation)))
     else:
-        made = operator.y.named(f"{operator.y.name}/product")
-        _of_tensors(to, operator, made, After())
+        unadded = operator.y.named(f"{operator.y.name}/product")
+        _of_tensors(to, operator, unadded, After())
         scaled = _scaled(to, operator, addend)
-        operands, activation = (made, scaled), operator.activation
+        operands, activation = (unadded, scaled), operator.activation
         combine(to, Combine(kind="add", operands=operands, y=operator.y, activation=activation))
 
 
 def _scaled(to: StepBuilder, operator: MatrixProduct, addend: NamedTensor) -> NamedTensor:
     """Return ``addend`` times its factor."""
-    factor, held = np.float32(operator.addend_scale), to.held(addend)
+    factor, numbers = np.float32(operator.addend_scale), to.held(addend)
     if factor == 1:
         return addend
-    made = addend.named(f"{operator.y.name}/added")
-    if held is not None:
-        to.fold(made, factor * held)
-        return made
+    scaled = addend.named(f"{operator.y.name}/added")
+    if numbers is not None:
+        to.fold(scaled, factor * numbers)
+        return scaled
     number = NamedTensor(name=f"{operator.y.name}/factor", dtype="float32", shape=())
     to.fold(number, np.array(factor))
-    combine(to, Combine(kind="multiply", operands=(addend, number), y=made))
-    return made
+    combine(to, Combine(kind="multiply", operands=(addend, number), y=scaled))
+    return scaled
 
 
 def _of_tensors(to: StepBuilder, operator: MatrixProduct, y: NamedTensor, after: After) -> None:

@@ -71,9 +71,9 @@ def _is_one_range(joined: Shape, strides: Sequence[Shape]) -> bool:
 def reshape(to: StepBuilder, operator: Reshape) -> None:
     """Add the copy that another shape, or another name, of all of a value is; a constant stays one."""
     x, y = operator.x, operator.y
-    held = to.held(x)
-    if held is not None:
-        to.fold(y, held)
+    numbers = to.held(x)
+    if numbers is not None:
+        to.fold(y, numbers)
         return
     to.make(y)
     copy(to, Copy(x=x, y=y, sizes=(math.prod(y.shape),), read=(1,), written=(1,)))
@@ -81,11 +81,11 @@ def reshape(to: StepBuilder, operator: Reshape) -> None:
 
 def move(to: StepBuilder, operator: Movement) -> None:
     """Add copies; of constants they are constants."""
-    held = [to.held(copied.x) for copied in operator.copies]
-    numbers = [array for array in held if array is not None]
-    if len(numbers) == len(held):
-        for y, made in zip(operator.ys, moved(operator, numbers), strict=True):
-            to.fold(y, made)
+    arrays = [to.held(copied.x) for copied in operator.copies]
+    numbers = [array for array in arrays if array is not None]
+    if len(numbers) == len(arrays):
+        for y, result in zip(operator.ys, moved(operator, numbers), strict=True):
+            to.fold(y, result)
         return
     for y in operator.ys:
         to.make(y)
@@ -103,7 +103,7 @@ def pad(to: StepBuilder, operator: Pad) -> None:
     if operator.mode != "constant":
         raise UnsuitedError(f"mode {operator.mode}; constant can be exported")
     y, kept = operator.y, operator.kept()
-    made, whole = to.make(y), math.prod(y.shape)
+    output, whole = to.make(y), math.prod(y.shape)
     filled = [(0, whole)]
     if _is_one_range(*join_dimensions(kept.sizes, (kept.read, kept.written))):
         # What is copied may lie there already: only what is around it is filled.
@@ -111,7 +111,9 @@ def pad(to: StepBuilder, operator: Pad) -> None:
         filled = [(0, kept.place), (end, whole - end)]
     for start, count in filled:
         if count:
-            to.step(y, "fill", ValuePointer(made.name, start * _FLOAT_BYTES), count, operator.value)
+            to.step(
+                y, "fill", ValuePointer(output.name, start * _FLOAT_BYTES), count, operator.value
+            )
     copy(to, kept)
 
 

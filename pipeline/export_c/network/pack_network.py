@@ -157,35 +157,35 @@ def _model(pack: Pack) -> onnx.ModelProto:
 
 def _node(pack: Pack, node: onnx.NodeProto, opsets: Mapping[str, int], read: Set[str]) -> Node:
     """Return ``node`` without outputs at its end that are not read; those of a Split are its parts."""
-    found = node_of(node, opsets)
+    read_node = node_of(node, opsets)
     inside = [
-        name for name, value in found.attributes.items() if isinstance(value, onnx.GraphProto)
+        name for name, value in read_node.attributes.items() if isinstance(value, onnx.GraphProto)
     ]
     if inside or node.domain not in _DOMAINS:
         why = f"a graph inside ({inside[0]})" if inside else f"the domain {node.domain}"
-        raise ExportError(f"{pack.folder}: node {found.label!r} ({node.op_type}): {why}")
-    if found.operator == "Split":
-        return found
-    count = max(at for at, name in enumerate(found.outputs, 1) if name in read)
-    return replace(found, outputs=found.outputs[:count])
+        raise ExportError(f"{pack.folder}: node {read_node.label!r} ({node.op_type}): {why}")
+    if read_node.operator == "Split":
+        return read_node
+    count = max(at for at, name in enumerate(read_node.outputs, 1) if name in read)
+    return replace(read_node, outputs=read_node.outputs[:count])
 
 
 def _constants(pack: Pack, model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
     path = pack.weights_path
     _check_weights(pack, path)
-    found = {}
+    arrays = {}
     for tensor in model.graph.initializer:
-        held = reference(tensor)
-        if held is None:
-            found[tensor.name] = np.asarray(numpy_helper.to_array(tensor))
+        place = reference(tensor)
+        if place is None:
+            arrays[tensor.name] = np.asarray(numpy_helper.to_array(tensor))
             continue
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        count = held.length // dtype.itemsize
-        if held.offset + held.length > path.stat().st_size or count != np.prod(tensor.dims):
+        count = place.length // dtype.itemsize
+        if place.offset + place.length > path.stat().st_size or count != np.prod(tensor.dims):
             raise ExportError(f"{pack.model_path}: tensor {tensor.name!r}: not in weights.bin")
-        data = np.memmap(path, dtype, "r", held.offset, (count,))
-        found[tensor.name] = data.reshape(tuple(tensor.dims))
-    return found
+        data = np.memmap(path, dtype, "r", place.offset, (count,))
+        arrays[tensor.name] = data.reshape(tuple(tensor.dims))
+    return arrays
 
 
 def _check_weights(pack: Pack, path: Path) -> None:

@@ -119,11 +119,11 @@ def _by_filter(part: Node, constants: Constants) -> dict[int, NDArray[Any]]:
         KeyError: one is not constant. ValueError: a bias is another for each row of the result.
     """
     names = enumerate(part.inputs)
-    given = {at: constants[name] for at, name in names if at in _OF_FILTERS and name}
-    weight = given[_WEIGHT] if part.attributes.get("transB", 0) else given[_WEIGHT].T
+    arrays = {at: constants[name] for at, name in names if at in _OF_FILTERS and name}
+    weight = arrays[_WEIGHT] if part.attributes.get("transB", 0) else arrays[_WEIGHT].T
     numbers = {
         at: np.broadcast_to(array, (1, len(weight))).reshape(-1)
-        for at, array in given.items()
+        for at, array in arrays.items()
         if at != _WEIGHT
     }
     return {_WEIGHT: weight, **numbers}
@@ -144,7 +144,9 @@ def _convolutions(network: Network, products: Sequence[WindowProduct]) -> Networ
             before = f"{item.output}/bytes"
             looked_up = replace(table, inputs=(before, table.inputs[1]), outputs=(item.output,))
             whole[item.output] = (replace(convolution, outputs=(before,)), looked_up)
-    nodes = (made for node in network.nodes for made in whole.get(node.output, (node,)))
+    nodes = (
+        node_in_place for node in network.nodes for node_in_place in whole.get(node.output, (node,))
+    )
     return replace(network, nodes=tuple(nodes), constants=constants).live()
 
 
@@ -315,11 +317,11 @@ _Found = tuple[str, tuple[set[str], Scaled]]
 
 def _inputs(network: Network) -> Iterator[_Found]:
     for port in network.inputs:
-        made: dict[str, Scaled] = {}
-        if _quantised(port.name, network, made):
-            first = next(iter(made.values()))
-            if len({(how.dtype, how.one, how.zero) for how in made.values()}) == 1:
-                yield port.name, (set(made), first)
+        scales: dict[str, Scaled] = {}
+        if _quantised(port.name, network, scales):
+            first = next(iter(scales.values()))
+            if len({(how.dtype, how.one, how.zero) for how in scales.values()}) == 1:
+                yield port.name, (set(scales), first)
 
 
 def _quantised(name: str, network: Network, made: dict[str, Scaled]) -> bool:

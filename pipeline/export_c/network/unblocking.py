@@ -186,6 +186,6 @@ def _summed(node: Node) -> Iterator[Node]:
     yield Node("Add", (value, other), (before,), {}, 14, node.label)
     if bias:
         yield Node("Add", (before, bias), (whole,), {}, 14, node.label)
-    given = {"axis": -1, "epsilon": node.attributes.get("epsilon", 1e-12)}
+    attributes = {"axis": -1, "epsilon": node.attributes.get("epsilon", 1e-12)}
     inputs = (whole, scale, shift) if shift else (whole, scale)
-    yield Node("LayerNormalization", inputs, (node.output,), given, 17, node.label)
+    yield Node("LayerNormalization", inputs, (node.output,), attributes, 17, node.label)

@@ -48,12 +48,12 @@ class Api:
     @property
     def run(self) -> str:
         """The declaration of the function that computes."""
-        given = [f"{self.prefix}_read read", "void *context"] if self.reads else []
-        given += [f"{self.prefix}_pixels pixels", "void *camera"] if self.asks else []
+        parameters = [f"{self.prefix}_read read", "void *context"] if self.reads else []
+        parameters += [f"{self.prefix}_pixels pixels", "void *camera"] if self.asks else []
         if self.ports == "caller":
-            given += [f"const {_pointer(port, self.names)}" for port in self.given]
-            given += [_pointer(port, self.names) for port in self.network.outputs]
-        return f"int {self.prefix}_run({', '.join(given) or 'void'})"
+            parameters += [f"const {_pointer(port, self.names)}" for port in self.given]
+            parameters += [_pointer(port, self.names) for port in self.network.outputs]
+        return f"int {self.prefix}_run({', '.join(parameters) or 'void'})"
 
     @property
     def pointers(self) -> list[str]:

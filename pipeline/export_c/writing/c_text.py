@@ -134,16 +134,16 @@ class Definition:
 @cache
 def blocks() -> dict[str, Definition]:
     """Return all blocks by name, in an order in which C takes them."""
-    found = {}
+    definitions = {}
     for file in _FILES:
         for text in (_FOLDER / f"{file}.c").read_text("ascii").strip().split("\n\n"):
             match = _NAME.search(text)
             assert match is not None, text
             name = match[1] or match[2] or match[3]
-            found[name] = Definition(
+            definitions[name] = Definition(
                 name, text.strip(), frozenset(_WORD.findall(_COMMENT.sub(" ", text)))
             )
-    return found
+    return definitions
 
 
 def needed(names: Iterable[str]) -> list[Definition]:

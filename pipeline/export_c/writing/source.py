@@ -93,8 +93,8 @@ class SourceWriter:
         words |= {"memcpy"} if self._api.reads else set()
         finite = all(np.isfinite(array).all() for array in self._stored.arrays)
         words |= set() if finite and "INFINITY" not in " ".join(run) else {"INFINITY"}
-        found = [f"#include <{name}>" for name, held in INCLUDES.items() if held & words]
-        yield from (*found, "") if found else ()
+        lines = [f"#include <{name}>" for name, declared in INCLUDES.items() if declared & words]
+        yield from (*lines, "") if lines else ()
 
     def _weights(self) -> Iterator[str]:
         for index, array in enumerate(() if self._api.reads else self._stored.arrays):
@@ -206,8 +206,8 @@ class SourceWriter:
         """Return where the value ``name`` lies, ``offset`` bytes behind its begin."""
         place = self._memory.places[name]
         base = "arena" if place.port is None else self._api.names[place.port]
-        held = "float32" if place.port is None else self._values[place.port].dtype
-        return _at(base, held, self._values[name].dtype, place.offset + offset)
+        base_dtype = "float32" if place.port is None else self._values[place.port].dtype
+        return _at(base, base_dtype, self._values[name].dtype, place.offset + offset)
 
     def _scratch(self, step: KernelStep, item: Scratch) -> str:
         assert step.bands is not None

@@ -212,8 +212,8 @@ class RegionEdges:
         first, last = bisect_left(self._places, run.start), self._numbers[end]
         near = self._before[last] - self._before[first:last] <= most
         near &= self._weights[last] - self._weights[first:last] < most_weights
-        found: Numbers = self._at[first:last][near]
-        return found
+        places: Numbers = self._at[first:last][near]
+        return places
 
     def ends(self) -> list[int]:
         """Return the places where regions may end, those first that have the least to keep far around."""
@@ -288,16 +288,16 @@ class RegionEdges:
 
 def _reaches(numbers: Sequence[int]) -> list[int]:
     """Return how far it is from each of ``numbers`` to one that is less; as many as there are: none is."""
-    found = [len(numbers)] * len(numbers)
+    reaches = [len(numbers)] * len(numbers)
     for order in (range(len(numbers)), range(len(numbers) - 1, -1, -1)):
         open_: list[int] = []  # ascending numbers that may be the next less one
         for position in order:
             while open_ and numbers[open_[-1]] >= numbers[position]:
                 open_.pop()
             if open_:
-                found[position] = min(found[position], abs(position - open_[-1]))
+                reaches[position] = min(reaches[position], abs(position - open_[-1]))
             open_.append(position)
-    return found
+    return reaches
 
 
 def _put(found: dict[int, RegionEnds], place: int, edges: RegionEnds) -> None:
@@ -306,7 +306,7 @@ def _put(found: dict[int, RegionEnds], place: int, edges: RegionEnds) -> None:
 
 
 def _objects(cuts: Iterable[Cut]) -> NDArray[np.object_]:
-    held = list(cuts)
-    found = np.empty(len(held), np.object_)
-    found[:] = held
-    return found
+    listed = list(cuts)
+    array = np.empty(len(listed), np.object_)
+    array[:] = listed
+    return array

@@ -52,18 +52,18 @@ def worth_apart(program: Program, network: RowNetwork) -> list[frozenset[int]]:
         frozenset(value for value in kept if kept[value] >= worth * sum(together))
         for worth in _WORTH
     ]
-    return [found for found in dict.fromkeys(sets) if found]
+    return [values for values in dict.fromkeys(sets) if values]
 
 
 def _read_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
     """Return the joined values that are not needed whole if all their readers are in regions."""
     users = _users(program)
-    made = {operand.index for piece in program.own_pieces for operand in piece.outputs}
-    made |= {port.value for port in (*program.inputs, *program.outputs)}
+    written = {operand.index for piece in program.own_pieces for operand in piece.outputs}
+    written |= {port.value for port in (*program.inputs, *program.outputs)}
     return frozenset(
         whole
         for whole, parts in program.made(joins).items()
-        if len(parts) > 1 and whole not in made and network.covered >= users.get(whole, set())
+        if len(parts) > 1 and whole not in written and network.covered >= users.get(whole, set())
     )
 
 
@@ -75,7 +75,9 @@ def _inputs_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
     users = _users(program)
     inputs = {port.value: users.get(port.value, set()) for port in program.inputs}
     return frozenset(
-        value for value, found in inputs.items() if len(found) > 1 and network.covered >= found
+        value
+        for value, readers in inputs.items()
+        if len(readers) > 1 and network.covered >= readers
     )
 
 
@@ -159,7 +161,7 @@ def find_variants(
     Deterministic, unless the clock ends it.
     """
     apart = [frozenset[int](), *worth_apart(program, network)]
-    given = dict.fromkeys((frozenset[int](), _inputs_in_parts(program, network)))
+    kept_inputs = dict.fromkeys((frozenset[int](), _inputs_in_parts(program, network)))
     searches = [
         _Search(
             program,
@@ -171,7 +173,7 @@ def find_variants(
             preloaded=preloaded,
             into_arena=into_arena,
         )
-        for inputs in given
+        for inputs in kept_inputs
         for parts in apart
     ]
     times = KnownTimes(times)
@@ -217,14 +219,14 @@ def _in_groups(
 
 def _unbeaten(variants: Iterable[Variant], small: bool) -> list[Variant]:
     """Return those that are smaller than all faster ones; ``small``: or have less activations."""
-    found: list[Variant] = []
+    unbeaten: list[Variant] = []
     least = activations = 1 << 62
     for variant in sorted(variants, key=_pace):
         if variant.n_bytes < least or (small and variant.activation_bytes < activations):
-            found.append(variant)
+            unbeaten.append(variant)
             least = min(least, variant.n_bytes)
             activations = min(activations, variant.activation_bytes)
-    return found
+    return unbeaten
 
 
 class _Search:
@@ -275,18 +277,18 @@ class _Search:
     def variants(self) -> Iterator[Variant]:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
         ways = self.regions.ways().worth(max(_SECONDS_A_BYTE))
-        found = self._found(ways, self._whole.rings)
-        found += self._found(ways, _exact_rings(found))
+        pairs = self._found(ways, self._whole.rings)
+        pairs += self._found(ways, _exact_rings(pairs))
         smallest = inf
         for _ in range(_MOST_DESCENTS):
-            yield from (variant for variant, _ in found)
-            better, way = min(found, key=_size, default=(None, None))
+            yield from (variant for variant, _ in pairs)
+            better, way = min(pairs, key=_size, default=(None, None))
             if better is None or way is None or better.n_bytes > _NO_WORSE * smallest:
                 return
             smallest = min(smallest, better.n_bytes)
             if way.ring <= self._whole.rings[0]:
                 return
-            found = self._found(ways, np.array([way.ring - 1], np.int64))
+            pairs = self._found(ways, np.array([way.ring - 1], np.int64))
 
     def _found(self, ways: Ways, rings: Numbers) -> list[tuple[Variant, Way]]:
         return [(self._variant(way), way) for way in self._best(ways, rings)]
@@ -298,8 +300,10 @@ class _Search:
         each = (self._whole.limits(rings, scratch) for scratch in self._whole.scratch_sizes)
         lows = ((limits, ways.least_arena(limits)) for limits in each)
         possible = (item for item in lows if (item[1] <= self._whole.most).any())
-        found = (self._within(ways, *item) for item in islice(possible, 1 + _MOST_SCRATCH_SIZES))
-        return list(dict.fromkeys(chain.from_iterable(found)))
+        best_ways = (
+            self._within(ways, *item) for item in islice(possible, 1 + _MOST_SCRATCH_SIZES)
+        )
+        return list(dict.fromkeys(chain.from_iterable(best_ways)))
 
     def _within(self, ways: Ways, limits: MemoryLimits, lows: Numbers) -> list[Way]:
         """Return the best ways within ``limits``, whose least arenas are ``lows``, and many arenas."""
@@ -325,8 +329,8 @@ class _Search:
         graphs = self._whole.graphs([region.pieces for region in way.regions], way.level)
         for region in way.regions:
             graphs[self._graphs(region)] = True
-        held = int(self._session_bytes[graphs].sum())
-        n_bytes = way.arena + way.ring + way.bound + held + way.scratch
+        session_bytes = int(self._session_bytes[graphs].sum())
+        n_bytes = way.arena + way.ring + way.bound + session_bytes + way.scratch
         chunk_bytes = int(self._whole.rings[way.level])
         activations = way.arena + way.scratch
         return Variant(way.regions, n_bytes, way.seconds, chunk_bytes, activations)

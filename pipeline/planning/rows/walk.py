@@ -76,8 +76,10 @@ class Walk:
         reach = self._most.reach
         for ends_now, far in ((ends[:_FIRST_ENDS], inf), (ends[_FIRST_ENDS:], reach)):
             largest = first.useful_weights()
-            found = {end: first.starts(end, largest, far) for end in ends_now}
-            self._take({end: starts for end, starts in found.items() if self._counts(end, starts)})
+            starts_of_ends = {end: first.starts(end, largest, far) for end in ends_now}
+            self._take(
+                {end: starts for end, starts in starts_of_ends.items() if self._counts(end, starts)}
+            )
 
     def _counts(self, end: int, starts: Numbers) -> bool:
         """Return whether there are any, and steps left for them, and count these."""

@@ -203,8 +203,8 @@ class Ways:
     def _arena_within(self, edges: RegionEnds, limits: MemoryLimits) -> Numbers:
         """Return what each of ``edges`` needs of the arena within each of ``limits``, [limits, edges]."""
         weights = edges.ring + PAGE_BYTES if self._into_arena else np.array(NO_ARENA)
-        found = edges.arena + np.where(edges.ring > limits.rings[:, None], weights, 0)
-        return np.where(edges.scratch > limits.scratch[:, None], NO_ARENA, found)
+        arena = edges.arena + np.where(edges.ring > limits.rings[:, None], weights, 0)
+        return np.where(edges.scratch > limits.scratch[:, None], NO_ARENA, arena)
 
     def best(self, limits: MemoryLimits, arenas: Numbers, seconds_a_byte: Times) -> list[Way]:
         """Return the way of the least seconds within each of ``limits`` and arenas, if there is any.

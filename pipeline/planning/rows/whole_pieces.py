@@ -216,11 +216,11 @@ class WholePieces:
         """
         own = np.searchsorted(self.rings, rings, side="right") - 1
         fine = np.flatnonzero(self.cost.scratch.max(axis=1, initial=0) <= scratch)
-        found = []
+        rows = []
         for ring, level in zip(rings.tolist(), own.tolist(), strict=True):
             finer = fine[fine <= level]
-            found += [(ring, each, scratch) for each in sorted({level, *finer[-1:].tolist()})]
-        return MemoryLimits(*np.array(found, np.int64).reshape(-1, 3).T)
+            rows += [(ring, each, scratch) for each in sorted({level, *finer[-1:].tolist()})]
+        return MemoryLimits(*np.array(rows, np.int64).reshape(-1, 3).T)
 
     def graphs(self, regions: Iterable[range], level: int) -> NDArray[np.bool_]:
         """Return which graphs pieces have that run whole, outside of ``regions``, in chunks of a level."""
@@ -228,9 +228,9 @@ class WholePieces:
         whole = np.ones(self._program.own.stop, bool)
         for region in regions:
             whole[region.start : region.stop] = False
-        found = np.zeros(len(self._program.graphs), bool)
-        found[pieces.graph[whole[pieces.first]]] = True
-        return found
+        used = np.zeros(len(self._program.graphs), bool)
+        used[pieces.graph[whole[pieces.first]]] = True
+        return used
 
     @cached_property
     def _pieces(self) -> list["_Pieces"]:

@@ -58,18 +58,18 @@ def common(one: RowBox, other: RowBox) -> RowBox | None:
 
 def around(intervals: Iterable[Interval]) -> Interval:
     """Return the smallest interval around those that are not empty; an empty one where all are."""
-    held = [each for each in intervals if each]
-    if not held:
+    filled = [each for each in intervals if each]
+    if not filled:
         return Interval(0, 0)
-    return Interval(min(each.first for each in held), max(each.end for each in held))
+    return Interval(min(each.first for each in filled), max(each.end for each in filled))
 
 
 def hull(boxes: Iterable[RowBox]) -> RowBox | None:
     """Return the smallest box around those of ``boxes`` that are not empty; None: all are."""
-    held = [box for box in boxes if box.pixels]
-    if not held:
+    filled = [box for box in boxes if box.pixels]
+    if not filled:
         return None
-    return RowBox(around(box.rows for box in held), around(box.columns for box in held))
+    return RowBox(around(box.rows for box in filled), around(box.columns for box in filled))
 
 
 def without(box: RowBox, others: Sequence[RowBox]) -> list[RowBox]:

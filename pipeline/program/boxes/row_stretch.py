@@ -96,12 +96,12 @@ class RowStretch(Stretch):
 
     def left(self, value: int) -> tuple[list[Interval], bool]:
         """Return the rows of ``value`` that are needed after each phase, and whether any wait longer."""
-        made = self._rows[value]
+        rows = self._rows[value]
         everywhere = np.ones(1, bool)
         gathering = [(self._wanted[reader], everywhere) for reader in self.gathering(value)]
-        start, end = kept_rows(made, gathering)
+        start, end = kept_rows(rows, gathering)
         pairs = zip(start[0].tolist(), end[0].tolist(), strict=True)
-        return [Interval(*pair) for pair in pairs], bool((start < made.first).any())
+        return [Interval(*pair) for pair in pairs], bool((start < rows.first).any())
 
 
 def kept_between_phases(stretch: RowStretch, layout: StripLayout) -> Keeping:

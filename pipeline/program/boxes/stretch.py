@@ -110,14 +110,18 @@ class Stretch(ABC):
 
     def slots_of(self, value: int) -> int:
         """Return how many boxes of ``value`` there are at most in a phase."""
-        held = self.inside[value]
-        return 1 if held.loaded else self.slots(held.maker)
+        inside = self.inside[value]
+        return 1 if inside.loaded else self.slots(inside.maker)
 
     @cached_property
     def loaded(self) -> list[list[int]]:
         """For each operator, the values that are loaded before it runs."""
         return [
-            [value for value, held in self.inside.items() if held.loaded and held.maker == position]
+            [
+                value
+                for value, inside in self.inside.items()
+                if inside.loaded and inside.maker == position
+            ]
             for position in range(len(self.items))
         ]
 

@@ -125,8 +125,8 @@ class TileStretch(Stretch):
         item = self.items[position]
         makers = self.inside[item.inputs[number].row_value].boxes
         return all(
-            not made or [self.needed(position, number, box) for box in made] == there
-            for made, there in zip(self.inside[item.output].boxes, makers, strict=True)
+            not boxes or [self.needed(position, number, box) for box in boxes] == there
+            for boxes, there in zip(self.inside[item.output].boxes, makers, strict=True)
         )
 
     def slots(self, position: int) -> int:

@@ -52,7 +52,7 @@ def launches(operator: Operator, scope: Scope) -> list[KernelLaunch]:
     Raises:
         UnsuitedError: no kernel does, or a tensor is too large.
     """
-    found = _LAUNCHES.get(type(operator))
-    if found is None:
+    lower = _LAUNCHES.get(type(operator))
+    if lower is None:
         raise UnsuitedError("no kernel of bytes" if isinstance(operator, OnBytes) else "no kernel")
-    return found(operator, scope)
+    return lower(operator, scope)

@@ -53,9 +53,9 @@ class Algorithm:
         kind, _, splits = text.partition(":")
         for known in get_args(Kind):
             if kind == known:
-                found = cls(known, int(splits) if splits else 1)
-                if str(found) == text and found.splits > 0:
-                    return found
+                algorithm = cls(known, int(splits) if splits else 1)
+                if str(algorithm) == text and algorithm.splits > 0:
+                    return algorithm
         raise ValueError(f"no algorithm {text!r}")
 
 
@@ -153,10 +153,10 @@ def choose(it: Convolution, settings: ConvolutionSettings) -> Algorithm:
 
 def worth_measuring(it: Convolution, settings: ConvolutionSettings) -> tuple[str, ...]:
     """Return the algorithms that may be the fastest for ``it``."""
-    found = candidates(it, settings.multiprocessors)
+    algorithms = candidates(it, settings.multiprocessors)
     return tuple(
         str(item)
-        for item in found
+        for item in algorithms
         if _is_allowed(item, settings) and (settings.libraries or not item.is_library)
     )
 

@@ -44,8 +44,8 @@ def _reciprocal(divisor: int) -> int:
     """Return 2^32 / divisor + 1 in the 32 bits of a signed number; 0 for 1."""
     if divisor == 1:
         return 0
-    found = (1 << 32) // divisor + 1
-    return found - (1 << 32) if found >= 1 << 31 else found
+    quotient = (1 << 32) // divisor + 1
+    return quotient - (1 << 32) if quotient >= 1 << 31 else quotient
 
 
 def behind(pointer: DevicePointer, floats: int) -> DevicePointer:
