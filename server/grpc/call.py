@@ -299,8 +299,9 @@ class _Message:
 
     headers: Sequence[tuple[bytes, bytes]] = ()
     at = None
-    body_has_come = False
-    is_read = False
+    declared_bytes = 0
+    body_has_come = is_read = is_gone = False
+    wants_body = takes_chunks = True
 
     def __init__(
         self, wire: ServicerContext, owner: str, task: "asyncio.Task[None] | None"
@@ -309,7 +310,7 @@ class _Message:
         self._wire = wire
         self._task = task
 
-    async def part(self) -> bytes:
+    async def part(self, reads_ahead: bool = False) -> bytes:
         """Return the message.
 
         Raises:
@@ -321,13 +322,15 @@ class _Message:
             raise DisconnectedError("the call ends before its message")
         return bytes(message)
 
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Do nothing: a call has one status, at its end."""
+
     async def send(self, data: bytes, more: bool = False) -> None:
         """Return when the answer has been sent."""
         await self._wire.write(data)
 
-    async def left(self) -> None:
-        """Never return: one that leaves has its call cancelled, one that has no more to say still waits."""
-        await asyncio.Event().wait()
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        """Do nothing: gRPC cancels the call of a client that leaves."""
 
     def is_closing(self) -> bool:
         return self._wire.done()

@@ -24,6 +24,7 @@ from server.grpc.messages.inference_pb2 import ModelInferResponse, ModelStreamIn
 from server.memory.request_needs import SHORT_CODEC_BYTES, short_infer_bytes, tensor_bytes
 from server.protocol import metadata, repository
 from server.protocol.administration import check_may_change
+from server.protocol.answers import Answer
 from server.protocol.attending import attend
 from server.protocol.errors import told
 from server.protocol.infer import kept_outputs
@@ -86,7 +87,8 @@ _COPIES = 2
 async def infer(call: Call) -> None:
     """Answer one message."""
     with call.exchange() as exchange:
-        await exchange.send(await _answer(call, exchange, in_stream=False))
+        answer = await _answer(call, exchange, in_stream=False)
+        await answer.send(exchange)
 
 
 async def _stream(call: Call) -> None:
@@ -94,18 +96,18 @@ async def _stream(call: Call) -> None:
     while True:
         with call.exchange() as exchange:
             try:
-                message = await _answer(call, exchange, in_stream=True)
+                answer = await _answer(call, exchange, in_stream=True)
             except DisconnectedError:
                 return
             except FAILURES as exc:
                 if not exchange.is_read:  # none came in time: there is nothing to answer
                     raise
                 said = told(exc, call.context.settings.repository)
-                message = ModelStreamInferResponse(error_message=said).SerializeToString()
-            await exchange.send(message)
+                answer = Answer(ModelStreamInferResponse(error_message=said).SerializeToString())
+            await answer.send(exchange)
 
 
-async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
+async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> Answer:
     """Return the answer to the next message.
 
     Raises:
@@ -125,7 +127,8 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
             return kept._replace(n_bytes=_COPIES * kept.n_bytes, is_raw=True)
 
         outputs = await model.compute(request, keep)
-        return _encoded(ModelAnswer(name, model.pack.version, request.id, outputs), in_stream)
+        answer = ModelAnswer(name, model.pack.version, request.id, outputs)
+        return Answer(_encoded(answer, in_stream))
 
 
 async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcMessage:
@@ -183,7 +186,7 @@ class Method:
                 raise InvalidRequestError(f"the message is no {name}") from None
             fields = await self.answer(call, asked)
             said = ParseDict(dict(fields), self.response(), ignore_unknown_fields=True)
-            await exchange.send(said.SerializeToString())
+            await Answer(said.SerializeToString()).send(exchange)
 
 
 async def _live(call: Call, asked: messages.ServerLiveRequest) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import orjson
@@ -20,7 +20,7 @@ from server.context import Context
 from server.errors import BusyError, NotFoundError, NotServingError
 from server.memory.request_needs import INFLATE_BYTES, LOOSE_BYTES, with_long_text
 from server.operation.logs import identity
-from server.protocol.answers import Pieces
+from server.protocol.answers import Answer, in_pieces
 from server.protocol.errors import outcome_of, retry_after, status_of
 from server.protocol.pictures import read_picture
 from server.protocol.routing import Asked, Table
@@ -34,7 +34,7 @@ from server.transport.intake import Arrived, Refused
 Check = Callable[[float | None], None]
 
 
-async def infer(asked: Asked, name: str, version: str | None = None) -> Pieces:
+async def infer(asked: Asked, name: str, version: str | None = None) -> Answer:
     """Run the model on the tensors of the body."""
     exchange, headers = asked.exchange, asked.headers
     coding = answer_coding(headers)
@@ -45,7 +45,8 @@ async def infer(asked: Asked, name: str, version: str | None = None) -> Pieces:
             )
         keep = partial(kept_outputs, request.wanted, model.manifest, coding)
         outputs = await model.compute(request, keep)
-        return _sent(ModelAnswer(name, model.pack.version, request.id, outputs), coding)
+        answer = ModelAnswer(name, model.pack.version, request.id, outputs)
+        return await _sent(exchange, answer, coding)
 
 
 async def read_tensors(
@@ -111,7 +112,7 @@ class PictureQuery(BaseModel):
 
 async def infer_picture(
     asked: Asked, name: str, query: PictureQuery, version: str | None = None
-) -> Pieces:
+) -> Answer:
     """Run the model on the image (raw body, or the file of a multipart form): all outputs, as `/infer`."""
     coding = answer_coding(asked.headers)
     async with Inference(asked.context, asked.exchange, name, version) as model:
@@ -120,12 +121,14 @@ async def infer_picture(
         wanted = all_wanted(model.manifest.outputs, query.binary_data_output)
         keep = partial(kept_outputs, wanted, model.manifest, coding)
         outputs = await model.compute(picture, keep)
-        return _sent(ModelAnswer(name, model.pack.version, None, outputs), coding)
+        answer = ModelAnswer(name, model.pack.version, None, outputs)
+        return await _sent(asked.exchange, answer, coding)
 
 
-def _sent(answer: ModelAnswer, coding: Coding) -> Pieces:
+def _sent(exchange: Exchange, answer: ModelAnswer, coding: Coding) -> Awaitable[Answer]:
     body = Body(answer)
-    return Pieces(body.text, body.raw, body.raw_bytes, body.is_mixed, coding)
+    pieces = body.text, body.raw, body.raw_bytes
+    return in_pieces(exchange.client, *pieces, is_mixed=body.is_mixed, coding=coding)
 
 
 def kept_outputs(

@@ -42,8 +42,8 @@ _NO_PATH = "this is not an HTTP request: what it asks for has no path"
 class Head(NamedTuple):
     """A request begins; names of ``headers`` are in lower case.
 
-    ``keeps``: the client keeps the connection behind the answer. ``expects``: it waits with the body to be
-    told to send it.
+    ``n_bytes``: of the body, None where no header says that. ``keeps``: the client keeps the connection
+    behind the answer. ``expects``: it waits with the body to be told to send it.
     """
 
     method: str
@@ -54,6 +54,7 @@ class Head(NamedTuple):
     headers: list[tuple[bytes, bytes]]
     keeps: bool
     expects: bool
+    n_bytes: int | None = None
 
 
 class End(NamedTuple):
@@ -267,6 +268,7 @@ class Requests:
                     and (version == "1.1" or b"transfer-encoding" not in first),
                     expects=version == "1.1"
                     and first.get(b"expect", b"").lower() == b"100-continue",
+                    n_bytes=self._left,
                 )
             )
 

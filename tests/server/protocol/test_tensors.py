@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,14 +46,15 @@ class Sender:
 
     # What an exchange asks
 
-    owner, headers, at = "", (), None
-    body_has_come = False
+    owner, headers, at, declared_bytes = "", (), None, 0
+    body_has_come = is_gone = False
+    wants_body = takes_chunks = True
 
     @property
     def is_read(self) -> bool:
         return self.read == len(self._chunks) and not self._leaves
 
-    async def part(self) -> bytes:
+    async def part(self, reads_ahead: bool = False) -> bytes:
         self.held.append(self.memory.used_bytes)
         if self.read == len(self._chunks):
             raise DisconnectedError
@@ -63,7 +64,10 @@ class Sender:
     async def send(self, data: bytes, more: bool = False) -> None:
         raise AssertionError(data)
 
-    async def left(self) -> None:
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        raise AssertionError
+
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
         raise AssertionError
 
     def is_closing(self) -> bool:

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.errors import DisconnectedError
 from server.memory.request_memory import Lease, RequestMemory
-from server.protocol.answers import HttpClient
+from server.protocol.routing import HttpClient
 from server.requests.exchange import BodyLimit, Exchange
 from server.transport.giving_way import Peer, Worth
 from server.transport.limits import (
