@@ -41,7 +41,7 @@ def anonymous_bytes(statm: Path = Path("/proc/self/statm")) -> int:
     Quicker than ``/proc/self/status``: it is asked for every photograph.
     """
     try:
-        _, resident, shared, *_ = statm.read_text(encoding="ascii").split()
+        _, resident, shared, *_ = statm.read_bytes().split()
     except OSError:
         return 0
     return (int(resident) - int(shared)) * _PAGE_BYTES

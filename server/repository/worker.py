@@ -166,12 +166,7 @@ class Worker:
         late = self.served.usual_seconds - limit_seconds
         if late > 0:
             raise LateError(f"model {self.served.name!r}: no answer in time", late)
-        request = object()
-        began = self._underway.begin(request)
-        try:
-            return self.served.answer(inputs, began + limit_seconds, take)
-        finally:
-            self._underway.end(request)
+        return self.served.answer(inputs, time.monotonic() + limit_seconds, take)
 
     async def _queued(
         self,
