@@ -1,6 +1,6 @@
-"""A message that asks for inference to the request that it is.
+"""From a message that asks for inference to a request.
 
-Raw tensors are taken out of it before protobuf reads the rest: it would copy them twice.
+Raw tensors are taken out of the message before protobuf reads the rest: it would copy them twice.
 """
 
 import math
@@ -28,7 +28,7 @@ from server.grpc.messages.inference_pb2 import (
 
 # Typed contents of a message to the array of an input.
 
-# Which field has the values of a dtype; of those that are missing here none has.
+# The field that has the values of a dtype; dtypes that are missing have none.
 _FIELDS = {
     "bool": "bool_contents",
     **dict.fromkeys(("int8", "int16", "int32"), "int_contents"),
@@ -95,13 +95,13 @@ _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _MOST_VARINT_BYTES = 10
 # Inputs, outputs, parameters and tensors together.
 _MOST_FIELDS = 4096
-# Of typed contents a byte may become eight; they are there twice while they are copied.
+# A byte of typed contents may become eight bytes, which are there twice while they are copied.
 _WORK_FACTOR = 10
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A message taken apart: the ``raw`` tensors, which lie where they came, and all else of it."""
+    """A message taken apart: ``raw`` tensors, as views of it, and the bytes of all other fields."""
 
     rest: bytes
     raw: Sequence[memoryview]
@@ -129,7 +129,7 @@ class Parts:
 
     @property
     def work_bytes(self) -> int:
-        """What the message takes, with what is made of it before tensors are: from above."""
+        """Upper bound on the bytes of the message and of what protobuf makes of it."""
         return sum(map(len, self.raw)) + _WORK_FACTOR * len(self.rest)
 
     def asked(self) -> "GrpcMessage":
@@ -217,7 +217,7 @@ def values_of(
 
 
 def _without_size(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what bodies of HTTP alone need: here each raw tensor has its length."""
+    """Leave out what only bodies of HTTP need: here each raw tensor has its length."""
     return {key: value for key, value in parameters.items() if key != "binary_data_size"}
 
 

@@ -80,7 +80,7 @@ def _varint(value: int) -> bytes:
 
 # ModelInfer and ModelStreamInfer: a message in, its tensors through the model, a message out.
 
-# gRPC's own buffer and the message that is made of it, the message and its tensors: two at a time.
+# There are two at a time: gRPC's own buffer and the message, or the message and its tensors.
 _COPIES = 2
 
 
@@ -134,8 +134,9 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> Answer:
 async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcMessage:
     """Return the next message.
 
-    How long it is, is not known before it is there. So what the largest request takes is held first, but in
-    a stream only when the message has come: it may be long until then, and others would go without.
+    Its length is not known before it has come. So a call first holds what the largest request takes. A
+    stream holds that only when the message has come: a client may pause for long between two, and others
+    would lack the memory meanwhile. gRPC does not tell that a message begins.
     """
     least = min(_largest_bytes(context), exchange.lease.memory.room_bytes)
     async with exchange.within(context.settings.request_timeout):
@@ -155,7 +156,7 @@ def _largest_bytes(context: Context) -> int:
 
 
 def _message_bytes(manifest: Manifest) -> int:
-    """Return what a message takes, then its tensors: at once, so that no holder waits for more."""
+    """Return the most that a message takes, or its tensors later: held at once, or holders would wait."""
     message = _COPIES * tensor_bytes(manifest.inputs) + SHORT_CODEC_BYTES
     return max(message, short_infer_bytes(manifest))
 
@@ -264,8 +265,8 @@ METHODS: dict[str, Work] = {
 def handlers(context: Context, shares: CallPlaces) -> grpc.GenericRpcHandler:
     """Return what answers calls to the service, as many as ``shares`` has for each address.
 
-    All methods are streams to gRPC: on the wire a call with one message looks the same, and a message is
-    read when it is asked for, an answer held until it is sent.
+    All methods are streams to gRPC: on the wire a call with one message looks the same. So the service
+    reads a message when it wants one, and waits until an answer has been sent.
     """
 
     def handler(name: str, work: Work) -> "grpc.RpcMethodHandler[bytes, bytes]":

@@ -1,7 +1,7 @@
 """One request's dealings with its client: the body within its limit, the answer, the memory that it holds.
 
-HTTP and gRPC have a ``Client`` each; nobody who has an Exchange knows which. Those that stall are ended by
-Exchanges, which has all that run.
+HTTP and gRPC have a ``Client`` each; code that has an Exchange does not know which. Exchanges has all that
+run, and ends those that stall.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from server.requests.patience import Patience, TimeLimit
 FREE_BYTES = 16 << 10
 #: Silence after which a request gives way to others that wait for what it holds.
 GRACE_SECONDS = 0.5
-# So late may a photograph be whose memory others want.
+# A photograph may be late by so much while others wait for its memory.
 _LATE_SECONDS = 1.0
 
 #: What a body is: of a request, or a model, which has a limit of its own.
@@ -30,7 +30,7 @@ class Client(Protocol):
 
     @property
     def owner(self) -> str:
-        """Who has its address, as far as limits go; empty where nobody knows that."""
+        """The address as limits count it; empty where it is unknown."""
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
@@ -42,7 +42,7 @@ class Client(Protocol):
 
     @property
     def at(self) -> float | None:
-        """When the first byte of the request came, on time.monotonic's clock; None: nobody knows."""
+        """When the first byte of the request came, on time.monotonic's clock; None: unknown."""
 
     @property
     def body_has_come(self) -> bool:
@@ -94,7 +94,7 @@ class BodyLimit(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What whoever sends more is told."""
+        """The error for a longer body."""
         return f"the body is over the limit of {self.n_bytes} bytes (setting {self.setting})"
 
 
@@ -114,8 +114,7 @@ class Exchange:
         self.body_limit = limit
         self._closed = closed
         self.patience = Patience(client.abort, asyncio.get_running_loop().time)
-        #: When the first byte of the request came, on time.monotonic's clock; where nobody knows, its first
-        #: part.
+        #: When the first byte of the request came, on time.monotonic's clock, or else its first part.
         self.arrived_at = time.monotonic() if client.at is None else client.at
         #: How long the body is, by its header; 0: it does not say.
         self.declared_bytes = client.declared_bytes
@@ -272,7 +271,7 @@ class Exchanges:
         return exchange
 
     def sweep(self, now: float, hurry: bool) -> None:
-        """End who has stalled too long; in a ``hurry``, or where memory is short, after half a second."""
+        """End what stalled too long; in a ``hurry``, or where memory is short, for half a second."""
         hurry = hurry or self.memory.waiting > 0
         limit = GRACE_SECONDS if hurry else self._stall_seconds
         for exchange in self._open:

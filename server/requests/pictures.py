@@ -86,7 +86,7 @@ def _bytes_a_pixel(image: ImageFile.ImageFile, orientation: int) -> int:
     Pillow has four bytes a pixel of RGB; what becomes RGB is there twice; a turned picture, too. libjpeg
     holds all coefficients of a progressive file, 16 bits each; libwebp two canvases of its own, and Pillow
     a copy of one; libtiff a strip, which may be all of the picture; what Pillow decodes in Python is there
-    as bytes, twice. The file itself is counted by whoever received it.
+    as bytes, twice. The file itself is counted where it is received.
     """
     n_bytes = _MODE_BYTES.get(image.mode, 20 if image.mode.startswith("I") else 8)
     if orientation != 1:

@@ -320,7 +320,7 @@ class RequestReader:
                 self._skeleton.end_data()
 
     def _begin_data(self) -> DataText:
-        """Find out as far as can be whose data come next."""
+        """Find out, as far as possible, to which input the next data belong."""
         fields = self._skeleton.tensor_fields()
         index = self._skeleton.tensor
         name = fields.get("name")
