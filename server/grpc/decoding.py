@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
-from server.codec.messages import ModelRequest, asked, matched_inputs, parse_fields
+from server.codec.messages import ModelRequest, Signature, asked, matched_inputs, parse_fields
 from server.codec.raw import raw_tensor
 from server.errors import InvalidRequestError
 from server.grpc.messages.inference_pb2 import (
@@ -151,10 +151,8 @@ class GrpcMessage:
     head: ModelInferRequest
     raw: Sequence[memoryview]
 
-    def request(
-        self, ports: Sequence[Port], outputs: Sequence[Port], left_seconds: float | None
-    ) -> ModelRequest:
-        """Return the request, to a model with these ``ports`` and ``outputs``.
+    def request(self, model: Signature, left_seconds: float | None) -> ModelRequest:
+        """Return the request to ``model``.
 
         ``left_seconds``: until the deadline of the call; None: it has none.
 
@@ -169,7 +167,7 @@ class GrpcMessage:
             )
         fields = parse_fields(self._document())
         inputs = {}
-        found = matched_inputs(fields, {port.name: port for port in ports})
+        found = matched_inputs(fields, model.inputs)
         for index, (where, _, port) in enumerate(found):
             contents = head.inputs[index].contents
             if not self.raw:
@@ -181,7 +179,7 @@ class GrpcMessage:
             tensor.feed(self.raw[index])
             tensor.finish()
             inputs[port.name] = tensor.array
-        request = asked(fields, inputs, outputs, time.perf_counter() - began)
+        request = asked(fields, inputs, model, time.perf_counter() - began)
         limits = [each for each in (request.timeout_seconds, left_seconds) if each is not None]
         return request._replace(timeout_seconds=min(limits, default=None))
 

@@ -118,7 +118,7 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> Answer:
     async with Inference(call.context, exchange, name, version) as model:
         manifest = model.manifest
         async with model.reading(names_timeout=True):
-            request = asked.request(manifest.inputs, manifest.outputs, call.left_seconds)
+            request = asked.request(model.use.signature, call.left_seconds)
             del asked  # the message goes, its tensors stay
             await exchange.hold(model.use.infer_bytes)
 

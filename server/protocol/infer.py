@@ -15,7 +15,7 @@ from pipeline.execution.given import Arrays
 from server.codec.compression import opener
 from server.codec.framing import Coding, Framing, answer_coding
 from server.codec.infer_bodies import Body, BodyDecoder, best_classes, decode_at_once
-from server.codec.messages import ModelAnswer, ModelRequest, Output, WantedOutput, all_wanted
+from server.codec.messages import ModelAnswer, ModelRequest, Output, Signature, WantedOutput
 from server.context import Context
 from server.errors import BusyError, NotFoundError, NotServingError
 from server.memory.request_needs import INFLATE_BYTES, LOOSE_BYTES, with_long_text
@@ -41,7 +41,13 @@ async def infer(asked: Asked, name: str, version: str | None = None) -> Answer:
     async with Inference(asked.context, exchange, name, version) as model:
         async with model.reading(names_timeout=True):
             request = await read_tensors(
-                *(exchange, Framing.of(headers), model.manifest, model.use.infer_bytes, model.check)
+                *(
+                    exchange,
+                    Framing.of(headers),
+                    model.use.signature,
+                    model.use.infer_bytes,
+                    model.check,
+                )
             )
         keep = partial(kept_outputs, request.wanted, model.manifest, coding)
         outputs = await model.compute(request, keep)
@@ -50,9 +56,9 @@ async def infer(asked: Asked, name: str, version: str | None = None) -> Answer:
 
 
 async def read_tensors(
-    exchange: Exchange, framing: Framing, manifest: Manifest, short_bytes: int, check: Check
+    exchange: Exchange, framing: Framing, model: Signature, short_bytes: int, check: Check
 ) -> ModelRequest:
-    """Return the infer request that the body of ``exchange`` is, to the model of ``manifest``.
+    """Return the infer request that the body of ``exchange`` is, to ``model``.
 
     What it needs is held from the moment on in which more has come than anybody may send: ``short_bytes``
     where its JSON is short. ``check`` is asked when the JSON of a body has come before its raw tensors:
@@ -62,15 +68,14 @@ async def read_tensors(
         InvalidRequestError: it is none. TooLargeError: it is over a limit. DisconnectedError: the client
             went away. Otherwise as Exchange.hold and ``check``.
     """
-    ports, outputs = manifest.inputs, manifest.outputs
     part = await exchange.beginning()
     is_here = len(part) <= FREE_BYTES
     await exchange.hold(_needed_bytes(framing, short_bytes, is_here))
     if exchange.is_read:
-        request = decode_at_once(part, framing, ports, outputs)
+        request = decode_at_once(part, framing, model)
         if request is not None:
             return request
-    decoder = BodyDecoder(framing, ports, outputs)
+    decoder = BodyDecoder(framing, model)
     opened = opener(framing.coding, exchange.body_limit.n_bytes)
     is_checked = False
     while True:
@@ -118,7 +123,7 @@ async def infer_picture(
     async with Inference(asked.context, asked.exchange, name, version) as model:
         async with model.reading():
             picture = await read_picture(asked, model, "infer")
-        wanted = all_wanted(model.manifest.outputs, query.binary_data_output)
+        wanted = model.use.signature.all_outputs[query.binary_data_output]
         keep = partial(kept_outputs, wanted, model.manifest, coding)
         outputs = await model.compute(picture, keep)
         answer = ModelAnswer(name, model.pack.version, None, outputs)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
+from server.codec.messages import Signature
 from server.errors import LoadingError, NotLoadedError, NotServingError, RefusedError, ServiceError
 from server.failures import may_pass, reason_of
 from server.repository.fleet import Place
@@ -60,11 +61,13 @@ class Uses:
 class Use:
     """What a request has of a model until it ends: ``worker`` answers, and does not go before.
 
-    Of a model that was evicted there is what is on disk, and no worker. ``infer_bytes``: what a request
-    with tensors holds whose JSON is short. ``timeout_seconds``: as Entry has it.
+    Of a model that was evicted there is what is on disk, and no worker. ``signature``: what it takes and
+    gives. ``infer_bytes``: what a request with tensors holds whose JSON is short. ``timeout_seconds``: as
+    Entry has it.
     """
 
     pack: Pack
+    signature: Signature
     infer_bytes: int
     timeout_seconds: float | None
     worker: Worker | None = None
@@ -246,7 +249,8 @@ class Entry:
         found = self.serving()
         self.uses.begin()
         model, seconds = found.prepared, self.timeout_seconds
-        return Use(model.pack, model.infer_bytes, seconds, found.worker, self.uses)
+        takes = model.signature, model.infer_bytes
+        return Use(model.program.pack, *takes, seconds, found.worker, self.uses)
 
     def move(self, place: Place) -> None:
         """Note that what is loaded has been opened again as ``place``."""

@@ -11,7 +11,7 @@ import pytest
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.framing import Framing
-from server.codec.messages import ModelRequest
+from server.codec.messages import ModelRequest, Signature
 from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
 from server.memory.request_needs import (
@@ -88,7 +88,7 @@ class Sender:
         lease = Lease(self.memory)
         with Exchange(self, lease, BodyLimit(max_body)) as exchange:
             return await read_tensors(
-                exchange, framing, manifest, short_infer_bytes(manifest), check
+                exchange, framing, Signature((port,), (Y,)), short_infer_bytes(manifest), check
             )
 
 
