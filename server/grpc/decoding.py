@@ -5,9 +5,9 @@ Raw tensors are taken out of the message before protobuf reads the rest: it woul
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -97,59 +97,49 @@ _MOST_VARINT_BYTES = 10
 _MOST_FIELDS = 4096
 # A byte of typed contents may become eight bytes, which are there twice while they are copied.
 _WORK_FACTOR = 10
+_NO_REQUEST = "the message is no ModelInferRequest"
 
 
-@dataclass(frozen=True)
-class Parts:
+class GrpcMessage:
     """A message taken apart: ``raw`` tensors, as views of it, and the bytes of all other fields."""
 
-    rest: bytes
-    raw: Sequence[memoryview]
-
-    @classmethod
-    def of(cls, message: bytes) -> Self:
+    def __init__(self, message: bytes) -> None:
         """Take ``message`` apart.
 
         Raises:
             InvalidRequestError: it is no ModelInferRequest.
         """
-        rest, raw = bytearray(), []
+        rest = bytearray()
+        self.raw: list[memoryview] = []
         view = memoryview(message)
         try:
             for count, (number, start, data, stop) in enumerate(_fields(view)):
                 if count == _MOST_FIELDS:
                     raise InvalidRequestError(f"the message has over {_MOST_FIELDS} fields")
                 if number == _RAW_FIELD and data is not None:
-                    raw.append(data)
+                    self.raw.append(data)
                 else:
                     rest += view[start:stop]
         except (DecodeError, EOFError):
-            raise _no_request() from None
-        return cls(bytes(rest), raw)
+            raise InvalidRequestError(_NO_REQUEST) from None
+        self._rest = bytes(rest)
 
     @property
     def work_bytes(self) -> int:
         """Upper bound on the bytes of the message and of what protobuf makes of it."""
-        return sum(map(len, self.raw)) + _WORK_FACTOR * len(self.rest)
+        return sum(map(len, self.raw)) + _WORK_FACTOR * len(self._rest)
 
-    def asked(self) -> "GrpcMessage":
-        """Return what protobuf makes of it; raises as ``of``."""
+    @cached_property
+    def head(self) -> ModelInferRequest:
+        """What protobuf makes of all but the raw tensors, once memory is held for that.
+
+        Raises:
+            InvalidRequestError: it is no ModelInferRequest.
+        """
         try:
-            return GrpcMessage(ModelInferRequest.FromString(self.rest), self.raw)
+            return ModelInferRequest.FromString(self._rest)
         except DecodeError:
-            raise _no_request() from None
-
-
-def _no_request() -> InvalidRequestError:
-    return InvalidRequestError("the message is no ModelInferRequest")
-
-
-@dataclass(frozen=True)
-class GrpcMessage:
-    """A message that was read: ``head`` is all of it but the ``raw`` tensors."""
-
-    head: ModelInferRequest
-    raw: Sequence[memoryview]
+            raise InvalidRequestError(_NO_REQUEST) from None
 
     def request(self, model: Signature, left_seconds: float | None) -> ModelRequest:
         """Return the request to ``model``.

@@ -18,7 +18,7 @@ from server.context import Context
 from server.errors import DisconnectedError, InvalidRequestError, ServiceError
 from server.failures import FAILURES
 from server.grpc.call import SERVICE, Call, CallPlaces, ServicerContext, Work
-from server.grpc.decoding import GrpcMessage, Parts, values_of
+from server.grpc.decoding import GrpcMessage, values_of
 from server.grpc.messages import inference_pb2 as messages
 from server.grpc.messages.inference_pb2 import ModelInferResponse, ModelStreamInferResponse
 from server.memory.request_needs import SHORT_CODEC_BYTES, short_infer_bytes, tensor_bytes
@@ -143,10 +143,10 @@ async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcM
         if not in_stream:
             exchange.check_room()
             await exchange.hold(least)
-        parts = Parts.of(await exchange.part())
-        need = _COPIES * parts.work_bytes + SHORT_CODEC_BYTES
+        message = GrpcMessage(await exchange.part())
+        need = _COPIES * message.work_bytes + SHORT_CODEC_BYTES
         await exchange.hold(max(need, least))
-        return parts.asked()
+        return message
 
 
 def _largest_bytes(context: Context) -> int:
