@@ -45,7 +45,9 @@ class Answer:
         status: int = HTTPStatus.OK,
         resources: AsyncExitStack | None = None,
     ) -> None:
-        self.body, self.headers, self.status = body, headers or [], status
+        self.body: bytes | Parts = body
+        self.headers: Headers = headers or []
+        self.status: int = status
         self._resources = resources
 
     async def send(self, exchange: Exchange) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-import orjson
 from pydantic import BaseModel
 
 from models.packs.manifest import Manifest
@@ -20,15 +19,15 @@ from server.context import Context
 from server.errors import BusyError, NotFoundError, NotServingError
 from server.memory.request_needs import INFLATE_BYTES, LOOSE_BYTES, with_long_text
 from server.operation.logs import identity
-from server.protocol.answers import Answer, in_pieces
-from server.protocol.errors import outcome_of, retry_after, status_of
+from server.protocol.answers import Answer, as_error, in_pieces
+from server.protocol.errors import hints_of, outcome_of, status_of
 from server.protocol.pictures import read_picture
 from server.protocol.routing import Asked, Table
 from server.protocol.serving import Inference, Kept, array_bytes
 from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES, Exchange
 from server.transport.http1 import Head
-from server.transport.intake import Arrived, Refused
+from server.transport.intake import Arrived
 
 #: Raises where a request with this timeout in seconds (None: of its own it has none) is refused.
 Check = Callable[[float | None], None]
@@ -192,20 +191,15 @@ class InferReception:
             return None  # the reader of the body says so
         return deadline
 
-    def refusal(self, request: Arrived, why: BusyError) -> Refused:
+    def refusal(self, request: Arrived, why: BusyError) -> Answer:
         """Return the answer to ``request``, which is refused, and count it."""
         entry = self._asked(request.head)
         if entry is not None and entry.version is not None:
             outcome, seconds = outcome_of(why), time.monotonic() - request.at
             self._context.metrics.end(entry.model, entry.version, outcome, seconds)
-        body = orjson.dumps({"error": str(why)})
-        headers = [
-            (b"retry-after", b"%d" % retry_after(why.retry_seconds)),  # first, as handlers say it
-            (b"content-length", b"%d" % len(body)),
-            (b"content-type", b"application/json"),
-            (b"x-request-id", identity(request.head.headers).encode()),
-        ]
-        return Refused(status_of(why), headers, body)
+        answer = as_error(str(why), status_of(why), hints_of(why))
+        answer.headers.append((b"x-request-id", identity(request.head.headers).encode()))
+        return answer
 
     def _asked(self, head: Head) -> Entry | None:
         """Return the entry of the model that an infer request asks; None: it is none, or none answers."""
