@@ -24,7 +24,7 @@ _PRODUCT = ("models", "loader", "pipeline", "papers", "server", "layerstream", "
 _GENERATED = {"server/grpc/messages/inference_pb2.py"}
 # Modules that no documentation names: everything in them counts as private, not underscores alone.
 _UNDOCUMENTED = re.compile(
-    r"google\.protobuf\.internal|onnxruntime\.(capi|quantization\.calibrate)"
+    r"aiofiles\.threadpool|google\.protobuf\.internal|onnxruntime\.(capi|quantization\.calibrate)"
     r"|uvicorn\.(?!run\b)[a-z]"
 )
 # What classes of these modules have that documentation names.

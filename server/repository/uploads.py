@@ -17,6 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import aiofiles
+
 from models.packs.folders import is_model_name, locked_folder
 from models.packs.pack import versions
 from server.errors import (
@@ -30,7 +32,7 @@ from server.errors import (
 from server.failures import FAILURES, reason_of
 from server.repository.compiling import Compiler
 from server.repository.repository import Repository
-from server.requests.uninterrupted import to_its_end
+from server.requests.uninterrupted import held, to_its_end
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
@@ -211,10 +213,11 @@ class Upload:
         """
         size = 0
         with _disk():
-            async for part in parts:
-                await to_its_end(asyncio.to_thread(_append, self._source, part))
-                size += len(part)
-                self.step = UploadStep("receive", format_size(size))
+            async with held(aiofiles.open(self._source, "wb"), _close) as file:
+                async for part in parts:
+                    await file.write(part)
+                    size += len(part)
+                    self.step = UploadStep("receive", format_size(size))
         if not size:
             raise InvalidRequestError("the body is empty; send an ONNX file")
         return size
@@ -275,9 +278,8 @@ class Upload:
         return text.replace(f"{self._folder}/", "").replace("--shape ", "the parameter shape=")
 
 
-def _append(path: Path, part: bytes) -> None:
-    with path.open("ab") as file:  # each time: no file stays open where a client leaves
-        file.write(part)
+async def _close(file: Any) -> None:
+    await file.close()
 
 
 @contextlib.contextmanager

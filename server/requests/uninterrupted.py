@@ -1,8 +1,9 @@
 """Waiting for work that must not stop half done, also when the task that waits is cancelled."""
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
@@ -37,3 +38,25 @@ def uninterrupted(
         return await to_its_end(method(*args, **kwargs))
 
     return whole
+
+
+@contextlib.asynccontextmanager
+async def held(
+    opening: Awaitable[T], close: Callable[[T], Coroutine[Any, Any, None]]
+) -> AsyncIterator[T]:
+    """Yield what ``opening`` gives, and ``close`` it at the end, also where either is cancelled.
+
+    A thread that opens a file goes on when its waiter is cancelled; one that was to close it may never
+    begin.
+    """
+    stack = contextlib.AsyncExitStack()
+
+    async def opened() -> T:
+        found = await opening
+        stack.push_async_callback(close, found)
+        return found
+
+    try:
+        yield await to_its_end(opened())
+    finally:
+        await to_its_end(stack.aclose())

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiofiles
 import pytest
 
 from models.errors import ModelError
@@ -265,7 +266,7 @@ async def test_a_disk_that_takes_no_more_is_said(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr("server.repository.uploads._append", refuse)
+        patch.setattr(aiofiles, "open", refuse)
         error(await send(service, "new", "copy x"), 503, words)
     with monkeypatch.context() as patch:
         patch.setattr("server.repository.uploads.place", refuse)
