@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Those whose comments were gone through.
 FOLDERS = (
     *("models", "loader", "pipeline", "papers", "layerstream"),
-    *("cli", "benchmarks", "tests"),
+    *("server", "cli", "benchmarks", "tests"),
 )
 PERSONS = re.compile(
     r"\b(who|whom|whoever|no one|(no|any|some|every)body|(any|some|every)one"

@@ -85,8 +85,9 @@ def check_not_encoded(headers: Headers) -> None:
 def answer_coding(headers: Headers) -> Coding:
     """Return how to encode an answer: compressed where Accept-Encoding names one coding alone.
 
-    HTTP libraries send a list of what they know, whoever uses them, and tensors hardly shrink: time spent
-    for nobody. One coding alone is a wish, as tritonclient's response_compression_algorithm sends it.
+    HTTP libraries send a list of all codings that they know, and tensors hardly shrink: compressing for
+    every list would waste time. One coding alone is a wish, such as tritonclient's
+    response_compression_algorithm.
     """
     listed = b""
     for name, value in headers:

@@ -15,12 +15,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.packs.records.ports import Port
 from server.codec.framing import Framing
 from server.codec.messages import (
     ModelAnswer,
     ModelRequest,
-    all_wanted,
+    Signature,
     asked,
     matched_inputs,
     parse_fields,
@@ -69,12 +68,8 @@ PLAIN_BYTES = 4096
 # With more of them it may be nested, or have values, beyond what a reader of any text takes.
 _MOST_BRACKETS, _MOST_COMMAS = 32, 1024
 
-Ports = Sequence[Port]
 
-
-def decode_at_once(
-    body: bytes, framing: Framing, ports: Ports, outputs: Ports
-) -> ModelRequest | None:
+def decode_at_once(body: bytes, framing: Framing, model: Signature) -> ModelRequest | None:
     """Return the request that a short, ordinary ``body`` is, or None: a BodyDecoder must be asked."""
     length = framing.json_bytes
     if framing.coding != "identity" or length == 0 or (length or 0) > len(body):
@@ -91,7 +86,7 @@ def decode_at_once(
         if orjson.dumps(document).count(b'"') != text.count(b'"'):
             return None  # a key that is there twice is lost in parsing, its quotes are not
         fields = parse_fields(document)
-        for where, tensor, port in matched_inputs(fields, {port.name: port for port in ports}):
+        for where, tensor, port in matched_inputs(fields, model.inputs):
             if tensor.data is None:
                 behind.append(raw_tensor(where, port, tensor.parameters["binary_data_size"]))
                 arrays[port.name] = behind[-1].array
@@ -105,7 +100,7 @@ def decode_at_once(
             reader = RawReader(behind)
             reader.feed(memoryview(raw))
             reader.finish()
-        return asked(fields, arrays, outputs, time.perf_counter() - began)
+        return asked(fields, arrays, model, time.perf_counter() - began)
     except (ServiceError, TypeError, ValueError):
         return None
 
@@ -113,17 +108,17 @@ def decode_at_once(
 class BodyDecoder:
     """Reads one body, opened if it was compressed; after an error it is of no more use."""
 
-    def __init__(self, framing: Framing, ports: Ports, outputs: Ports) -> None:
+    def __init__(self, framing: Framing, model: Signature) -> None:
         self._framing = framing
         self._text_left = framing.json_bytes
-        self._text = RequestReader(ports, outputs)
+        self._text = RequestReader(model)
         # Both are there when the JSON has ended.
         self._request: ModelRequest | None = None
         self._raw = RawReader(())
         self._seconds = 0.0
         if framing.json_bytes == 0:
-            name, tensor = bare_tensor(ports)
-            self._request = ModelRequest({name: tensor.array}, all_wanted(outputs, is_binary=True))
+            name, tensor = bare_tensor([*model.inputs.values()])
+            self._request = ModelRequest({name: tensor.array}, model.all_outputs[True])
             self._raw = RawReader([tensor])
 
     @property

@@ -30,9 +30,17 @@ class WantedOutput(NamedTuple):
     n_classes: int = 0
 
 
-def all_wanted(outputs: Iterable[Port], is_binary: bool = False) -> tuple[WantedOutput, ...]:
-    """Return what a request asks for that names no output."""
-    return tuple([WantedOutput(port.name, is_binary) for port in outputs])
+class Signature:
+    """What a model takes and gives: ``inputs`` and ``outputs`` by name, in the order of its manifest."""
+
+    def __init__(self, inputs: Iterable[Port], outputs: Iterable[Port]) -> None:
+        self.inputs = {port.name: port for port in inputs}
+        self.outputs = {port.name: port for port in outputs}
+        #: What a request asks for that names no output: as JSON (False), or raw (True).
+        self.all_outputs = {
+            is_binary: tuple(WantedOutput(name, is_binary) for name in self.outputs)
+            for is_binary in (False, True)
+        }
 
 
 class ModelRequest(NamedTuple):
@@ -188,10 +196,10 @@ def _flag(where: str, parameters: Parameters, name: str, default: bool) -> bool:
 def asked(
     fields: InferRequest,
     inputs: dict[str, NDArray[Any]],
-    outputs: Sequence[Port],
+    model: Signature,
     seconds: float = 0.0,
 ) -> ModelRequest:
-    """Return the request that ``fields`` are of a model with these ``outputs``.
+    """Return the request to ``model`` that ``fields`` are.
 
     ``inputs``: arrays, as ``matched_inputs`` has them. ``seconds``: that it took to make them.
 
@@ -200,7 +208,7 @@ def asked(
             unknown, asked for twice, or in a way that it does not have.
     """
     parameters = fields.parameters
-    wanted = _wanted_outputs(fields, outputs)
+    wanted = _wanted_outputs(fields, model)
     timeout, priority = parameters.get("timeout", 0), parameters.get("priority", 0)
     if not _is_count(timeout):
         raise InvalidRequestError("parameters.timeout: not a whole number of microseconds")
@@ -263,15 +271,14 @@ def matched_inputs(
     return list(found.values())
 
 
-def _wanted_outputs(fields: InferRequest, ports: Sequence[Port]) -> tuple[WantedOutput, ...]:
-    """Return which outputs of ``ports`` are asked for, and how; all where none is named."""
+def _wanted_outputs(fields: InferRequest, model: Signature) -> tuple[WantedOutput, ...]:
+    """Return which outputs of ``model`` are asked for, and how; all where none is named."""
     is_binary = _flag("parameters", fields.parameters, "binary_data_output", False)
     if not fields.outputs:
-        return all_wanted(ports, is_binary)
-    by_name = {port.name: port for port in ports}
-    _check_names((output.name for output in fields.outputs), by_name)
+        return model.all_outputs[is_binary]
+    _check_names((output.name for output in fields.outputs), model.outputs)
     return tuple(
-        _wanted(f"outputs.{index}", output, by_name[output.name], is_binary)
+        _wanted(f"outputs.{index}", output, model.outputs[output.name], is_binary)
         for index, output in enumerate(fields.outputs)
     )
 

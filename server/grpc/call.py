@@ -50,14 +50,14 @@ def _hints_of(exc: Exception) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-# Which calls run: they have places as connections of HTTP have, by the same rules.
+# Calls take places as connections of HTTP do, by the same rules.
 
-# Calls fall silent without saying so: so often they are looked at while others wait.
+# A call that falls silent sends no event: while others wait, calls are looked at so often.
 _LOOK_SECONDS = 0.05
 
 
 class CallPlaces:
-    """Gives out places for calls, as many as ``limits`` has; ``clock``: the event loop's."""
+    """Gives out places for calls, as many as ``limits`` allows; ``clock``: of the event loop."""
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
         self._registry = Registry(limits)
@@ -72,7 +72,7 @@ class CallPlaces:
         return self._end.set
 
     def peer(self, address: str) -> Peer:
-        """Return whose calls those from ``address`` are."""
+        """Return the peer with which calls from ``address`` are counted."""
         return self._registry.peer(address)
 
     @asynccontextmanager
@@ -158,16 +158,13 @@ _FAULTS = frozenset(
 
 
 class Call:
-    """What a method sees of its call; what shares see of it: a member that waits for its client, or not.
-
-    ``work``: what answers it.
-    """
+    """One call, for the method that answers it (``work``), for ``attend``, and for the places of calls."""
 
     kind = "call"
     identity = ""
-    #: Which one was presented, where keys are asked for.
+    #: The key that was presented, where keys are required.
     key: Key | None = None
-    #: Its answers end with their call.
+    #: False as long as the call runs: its status comes last.
     is_begun = False
 
     def __init__(
@@ -196,7 +193,7 @@ class Call:
 
     @property
     def caller(self) -> Caller:
-        """Where the call comes from. What it calls the server (:authority) is not told to us.
+        """Where the call comes from. The library does not tell what it calls the server (:authority).
 
         A page in a browser does not speak gRPC; should one manage to, it cannot leave out its Origin.
         """
@@ -209,11 +206,11 @@ class Call:
         self._exchange = self.context.exchanges.exchange(message)
         return self._exchange
 
-    # What shares see
+    # What the places of calls ask
 
     @property
     def worth(self) -> Worth:
-        """What is lost with it: gRPC does not say whether a part of its first message has come."""
+        """What is lost with it; gRPC does not tell whether a part of its first message has come."""
         return Worth.KEPT if self._answered else Worth.UNANSWERED
 
     def silence(self, now: float) -> float | None:
@@ -224,7 +221,7 @@ class Call:
         )
 
     def overdue(self, now: float) -> bool:
-        """Never: exchanges end what stalls."""
+        """Return False: ``Exchanges`` ends calls that stall."""
         return False
 
     def drop(self) -> bool:
@@ -295,12 +292,13 @@ def _address(wire: ServicerContext) -> str:
 
 
 class _Message:
-    """The client of one message, which comes when it is asked for, never before, and has no length yet."""
+    """The client of one message, which comes when it is asked for; until then its length is unknown."""
 
     headers: Sequence[tuple[bytes, bytes]] = ()
     at = None
-    body_has_come = False
-    is_read = False
+    declared_bytes = 0
+    body_has_come = is_read = is_gone = False
+    wants_body = takes_chunks = True
 
     def __init__(
         self, wire: ServicerContext, owner: str, task: "asyncio.Task[None] | None"
@@ -309,7 +307,7 @@ class _Message:
         self._wire = wire
         self._task = task
 
-    async def part(self) -> bytes:
+    async def part(self, reads_ahead: bool = False) -> bytes:
         """Return the message.
 
         Raises:
@@ -321,13 +319,15 @@ class _Message:
             raise DisconnectedError("the call ends before its message")
         return bytes(message)
 
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Do nothing: a call has one status, at its end."""
+
     async def send(self, data: bytes, more: bool = False) -> None:
         """Return when the answer has been sent."""
         await self._wire.write(data)
 
-    async def left(self) -> None:
-        """Never return: one that leaves has its call cancelled, one that has no more to say still waits."""
-        await asyncio.Event().wait()
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        """Do nothing: gRPC cancels the call of a client that leaves."""
 
     def is_closing(self) -> bool:
         return self._wire.done()

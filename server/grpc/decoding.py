@@ -1,13 +1,13 @@
-"""A message that asks for inference to the request that it is.
+"""From a message that asks for inference to a request.
 
-Raw tensors are taken out of it before protobuf reads the rest: it would copy them twice.
+Raw tensors are taken out of the message before protobuf reads the rest: it would copy them twice.
 """
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
-from server.codec.messages import ModelRequest, asked, matched_inputs, parse_fields
+from server.codec.messages import ModelRequest, Signature, asked, matched_inputs, parse_fields
 from server.codec.raw import raw_tensor
 from server.errors import InvalidRequestError
 from server.grpc.messages.inference_pb2 import (
@@ -28,7 +28,7 @@ from server.grpc.messages.inference_pb2 import (
 
 # Typed contents of a message to the array of an input.
 
-# Which field has the values of a dtype; of those that are missing here none has.
+# The field that has the values of a dtype; dtypes that are missing have none.
 _FIELDS = {
     "bool": "bool_contents",
     **dict.fromkeys(("int8", "int16", "int32"), "int_contents"),
@@ -95,66 +95,54 @@ _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _MOST_VARINT_BYTES = 10
 # Inputs, outputs, parameters and tensors together.
 _MOST_FIELDS = 4096
-# Of typed contents a byte may become eight; they are there twice while they are copied.
+# A byte of typed contents may become eight bytes, which are there twice while they are copied.
 _WORK_FACTOR = 10
+_NO_REQUEST = "the message is no ModelInferRequest"
 
 
-@dataclass(frozen=True)
-class Parts:
-    """A message taken apart: the ``raw`` tensors, which lie where they came, and all else of it."""
+class GrpcMessage:
+    """A message taken apart: ``raw`` tensors, as views of it, and the bytes of all other fields."""
 
-    rest: bytes
-    raw: Sequence[memoryview]
-
-    @classmethod
-    def of(cls, message: bytes) -> Self:
+    def __init__(self, message: bytes) -> None:
         """Take ``message`` apart.
 
         Raises:
             InvalidRequestError: it is no ModelInferRequest.
         """
-        rest, raw = bytearray(), []
+        rest = bytearray()
+        self.raw: list[memoryview] = []
         view = memoryview(message)
         try:
             for count, (number, start, data, stop) in enumerate(_fields(view)):
                 if count == _MOST_FIELDS:
                     raise InvalidRequestError(f"the message has over {_MOST_FIELDS} fields")
                 if number == _RAW_FIELD and data is not None:
-                    raw.append(data)
+                    self.raw.append(data)
                 else:
                     rest += view[start:stop]
         except (DecodeError, EOFError):
-            raise _no_request() from None
-        return cls(bytes(rest), raw)
+            raise InvalidRequestError(_NO_REQUEST) from None
+        self._rest = bytes(rest)
 
     @property
     def work_bytes(self) -> int:
-        """What the message takes, with what is made of it before tensors are: from above."""
-        return sum(map(len, self.raw)) + _WORK_FACTOR * len(self.rest)
+        """Upper bound on the bytes of the message and of what protobuf makes of it."""
+        return sum(map(len, self.raw)) + _WORK_FACTOR * len(self._rest)
 
-    def asked(self) -> "GrpcMessage":
-        """Return what protobuf makes of it; raises as ``of``."""
+    @cached_property
+    def head(self) -> ModelInferRequest:
+        """What protobuf makes of all but the raw tensors, once memory is held for that.
+
+        Raises:
+            InvalidRequestError: it is no ModelInferRequest.
+        """
         try:
-            return GrpcMessage(ModelInferRequest.FromString(self.rest), self.raw)
+            return ModelInferRequest.FromString(self._rest)
         except DecodeError:
-            raise _no_request() from None
+            raise InvalidRequestError(_NO_REQUEST) from None
 
-
-def _no_request() -> InvalidRequestError:
-    return InvalidRequestError("the message is no ModelInferRequest")
-
-
-@dataclass(frozen=True)
-class GrpcMessage:
-    """A message that was read: ``head`` is all of it but the ``raw`` tensors."""
-
-    head: ModelInferRequest
-    raw: Sequence[memoryview]
-
-    def request(
-        self, ports: Sequence[Port], outputs: Sequence[Port], left_seconds: float | None
-    ) -> ModelRequest:
-        """Return the request, to a model with these ``ports`` and ``outputs``.
+    def request(self, model: Signature, left_seconds: float | None) -> ModelRequest:
+        """Return the request to ``model``.
 
         ``left_seconds``: until the deadline of the call; None: it has none.
 
@@ -169,7 +157,7 @@ class GrpcMessage:
             )
         fields = parse_fields(self._document())
         inputs = {}
-        found = matched_inputs(fields, {port.name: port for port in ports})
+        found = matched_inputs(fields, model.inputs)
         for index, (where, _, port) in enumerate(found):
             contents = head.inputs[index].contents
             if not self.raw:
@@ -181,7 +169,7 @@ class GrpcMessage:
             tensor.feed(self.raw[index])
             tensor.finish()
             inputs[port.name] = tensor.array
-        request = asked(fields, inputs, outputs, time.perf_counter() - began)
+        request = asked(fields, inputs, model, time.perf_counter() - began)
         limits = [each for each in (request.timeout_seconds, left_seconds) if each is not None]
         return request._replace(timeout_seconds=min(limits, default=None))
 
@@ -217,7 +205,7 @@ def values_of(
 
 
 def _without_size(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what bodies of HTTP alone need: here each raw tensor has its length."""
+    """Leave out what only bodies of HTTP need: here each raw tensor has its length."""
     return {key: value for key, value in parameters.items() if key != "binary_data_size"}
 
 

@@ -14,17 +14,17 @@ from server.transport.limits import HEADER_BYTES, ConnectionLimits, allowed_file
 from server.transport.listener import PortError
 from server.transport.proxies import TrustedProxies
 
-# Messages come as they are: what a compressed one opens to has no limit in gRPC.
+# No message may be compressed: gRPC has no limit for what one opens to.
 _UNCOMPRESSED = 1
-# Calls that run, as many that wait for a place, and those that are being refused: the library counts all,
-# and refuses what is more without a hint, whosever it is.
+# Calls that run, as many that wait for a place, and those that are being refused. The library counts all of
+# them, and refuses more calls without a hint, of any client.
 _CALLS_EACH = 4
 # Time for a client that has had an answer to call again, and for the news of the end to reach it.
 _PARTING_SECONDS = 0.05
 
 
 class GrpcServer:
-    """Answers calls on ``host``:``port`` from ``start`` to ``end``."""
+    """Answers calls from ``start`` to ``end``."""
 
     def __init__(self, context: Context, certificate: Certificate | None) -> None:
         settings = self._settings = context.settings
@@ -63,7 +63,7 @@ class GrpcServer:
     async def _ended(self) -> None:
         """Let new calls wait until their channel knows that the server goes, then refuse them.
 
-        What reaches the library while it stops, and us no more, it would cancel.
+        The library cancels calls that come while it stops, and does not hand them on.
         """
         refuse = self._shares.close()
         await asyncio.sleep(_PARTING_SECONDS)
@@ -76,20 +76,20 @@ class GrpcServer:
 def _options(context: Context) -> list[tuple[str, int]]:
     settings = context.settings
     return [
-        ("grpc.so_reuseport", 0),  # or two servers on one port would share it in silence
+        ("grpc.so_reuseport", 0),  # else two servers on one port would share it in silence
         ("grpc.max_receive_message_length", _message_limit(context)),
         ("grpc.max_send_message_length", -1),
-        # One limit: between a soft and a hard one the library draws whether it refuses.
+        # One limit: between a soft and a hard one the library refuses at random.
         ("grpc.max_metadata_size", HEADER_BYTES),
         ("grpc.absolute_max_metadata_size", HEADER_BYTES),
-        # Or connections to this port would take the descriptors of those to the other one.
+        # Else connections to this port would take the descriptors of those to the other one.
         ("grpc.max_allowed_incoming_connections", allowed_files(settings.max_connections, 2)[0]),
         # From the first byte of a connection to the end of its greeting, with TLS or without.
         ("grpc.server_handshake_timeout_ms", round(settings.header_timeout * 1e3)),
         ("grpc.max_concurrent_streams", settings.max_connections),
         ("grpc.max_connection_idle_ms", round(settings.idle_timeout * 1e3)),
         ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
-        # Or it lets clients send more and more before anybody asked for it.
+        # Else the library lets clients send more and more before the server asks for it.
         ("grpc.http2.bdp_probe", 0),
     ]
 

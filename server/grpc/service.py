@@ -18,12 +18,13 @@ from server.context import Context
 from server.errors import DisconnectedError, InvalidRequestError, ServiceError
 from server.failures import FAILURES
 from server.grpc.call import SERVICE, Call, CallPlaces, ServicerContext, Work
-from server.grpc.decoding import GrpcMessage, Parts, values_of
+from server.grpc.decoding import GrpcMessage, values_of
 from server.grpc.messages import inference_pb2 as messages
 from server.grpc.messages.inference_pb2 import ModelInferResponse, ModelStreamInferResponse
 from server.memory.request_needs import SHORT_CODEC_BYTES, short_infer_bytes, tensor_bytes
 from server.protocol import metadata, repository
 from server.protocol.administration import check_may_change
+from server.protocol.answers import Answer
 from server.protocol.attending import attend
 from server.protocol.errors import told
 from server.protocol.infer import kept_outputs
@@ -79,14 +80,15 @@ def _varint(value: int) -> bytes:
 
 # ModelInfer and ModelStreamInfer: a message in, its tensors through the model, a message out.
 
-# gRPC's own buffer and the message that is made of it, the message and its tensors: two at a time.
+# There are two at a time: gRPC's own buffer and the message, or the message and its tensors.
 _COPIES = 2
 
 
 async def infer(call: Call) -> None:
     """Answer one message."""
     with call.exchange() as exchange:
-        await exchange.send(await _answer(call, exchange, in_stream=False))
+        answer = await _answer(call, exchange, in_stream=False)
+        await answer.send(exchange)
 
 
 async def _stream(call: Call) -> None:
@@ -94,18 +96,18 @@ async def _stream(call: Call) -> None:
     while True:
         with call.exchange() as exchange:
             try:
-                message = await _answer(call, exchange, in_stream=True)
+                answer = await _answer(call, exchange, in_stream=True)
             except DisconnectedError:
                 return
             except FAILURES as exc:
                 if not exchange.is_read:  # none came in time: there is nothing to answer
                     raise
                 said = told(exc, call.context.settings.repository)
-                message = ModelStreamInferResponse(error_message=said).SerializeToString()
-            await exchange.send(message)
+                answer = Answer(ModelStreamInferResponse(error_message=said).SerializeToString())
+            await answer.send(exchange)
 
 
-async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
+async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> Answer:
     """Return the answer to the next message.
 
     Raises:
@@ -116,7 +118,7 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
     async with Inference(call.context, exchange, name, version) as model:
         manifest = model.manifest
         async with model.reading(names_timeout=True):
-            request = asked.request(manifest.inputs, manifest.outputs, call.left_seconds)
+            request = asked.request(model.use.signature, call.left_seconds)
             del asked  # the message goes, its tensors stay
             await exchange.hold(model.use.infer_bytes)
 
@@ -125,24 +127,26 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
             return kept._replace(n_bytes=_COPIES * kept.n_bytes, is_raw=True)
 
         outputs = await model.compute(request, keep)
-        return _encoded(ModelAnswer(name, model.pack.version, request.id, outputs), in_stream)
+        answer = ModelAnswer(name, model.pack.version, request.id, outputs)
+        return Answer(_encoded(answer, in_stream))
 
 
 async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcMessage:
     """Return the next message.
 
-    How long it is, is not known before it is there. So what the largest request takes is held first, but in
-    a stream only when the message has come: it may be long until then, and others would go without.
+    Its length is not known before it has come. So a call first holds what the largest request takes. A
+    stream holds that only when the message has come: a client may pause for long between two, and others
+    would lack the memory meanwhile. gRPC does not tell that a message begins.
     """
     least = min(_largest_bytes(context), exchange.lease.memory.room_bytes)
     async with exchange.within(context.settings.request_timeout):
         if not in_stream:
             exchange.check_room()
             await exchange.hold(least)
-        parts = Parts.of(await exchange.part())
-        need = _COPIES * parts.work_bytes + SHORT_CODEC_BYTES
+        message = GrpcMessage(await exchange.part())
+        need = _COPIES * message.work_bytes + SHORT_CODEC_BYTES
         await exchange.hold(max(need, least))
-        return parts.asked()
+        return message
 
 
 def _largest_bytes(context: Context) -> int:
@@ -152,7 +156,7 @@ def _largest_bytes(context: Context) -> int:
 
 
 def _message_bytes(manifest: Manifest) -> int:
-    """Return what a message takes, then its tensors: at once, so that no holder waits for more."""
+    """Return the most that a message takes, or its tensors later: held at once, or holders would wait."""
     message = _COPIES * tensor_bytes(manifest.inputs) + SHORT_CODEC_BYTES
     return max(message, short_infer_bytes(manifest))
 
@@ -183,7 +187,7 @@ class Method:
                 raise InvalidRequestError(f"the message is no {name}") from None
             fields = await self.answer(call, asked)
             said = ParseDict(dict(fields), self.response(), ignore_unknown_fields=True)
-            await exchange.send(said.SerializeToString())
+            await Answer(said.SerializeToString()).send(exchange)
 
 
 async def _live(call: Call, asked: messages.ServerLiveRequest) -> Mapping[str, Any]:
@@ -261,8 +265,8 @@ METHODS: dict[str, Work] = {
 def handlers(context: Context, shares: CallPlaces) -> grpc.GenericRpcHandler:
     """Return what answers calls to the service, as many as ``shares`` has for each address.
 
-    All methods are streams to gRPC: on the wire a call with one message looks the same, and a message is
-    read when it is asked for, an answer held until it is sent.
+    All methods are streams to gRPC: on the wire a call with one message looks the same. So the service
+    reads a message when it wants one, and waits until an answer has been sent.
     """
 
     def handler(name: str, work: Work) -> "grpc.RpcMethodHandler[bytes, bytes]":

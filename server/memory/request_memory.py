@@ -41,7 +41,7 @@ def anonymous_bytes(statm: Path = Path("/proc/self/statm")) -> int:
     It is read for every photograph, so it must be quicker than reading ``/proc/self/status``.
     """
     try:
-        _, resident, shared, *_ = statm.read_text(encoding="ascii").split()
+        _, resident, shared, *_ = statm.read_bytes().split()
     except OSError:
         return 0
     return (int(resident) - int(shared)) * _PAGE_BYTES

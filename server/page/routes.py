@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from starlette.responses import FileResponse
 
 from server.errors import NotFoundError
 from server.failures import FAILURES
 from server.page.looks import Looks, LookStep, Rows
 from server.page.state import Watchers
-from server.protocol.answers import FILE_HEADERS, Answer, event, event_stream
+from server.protocol.answers import FILE_HEADERS, Answer, event, event_stream, file_answer
 from server.protocol.errors import status_of, told
 from server.protocol.routing import Asked
 
@@ -38,16 +37,16 @@ class ArenaQuery(BaseModel):
     version: str | None = None
 
 
-async def page(asked: Asked) -> FileResponse:
+async def page(asked: Asked) -> Answer:
     """The page."""
-    return FileResponse(STATIC / "index.html", headers=_HEADERS)
+    return file_answer(STATIC / "index.html", _HEADERS)
 
 
-async def file(asked: Asked, name: str) -> FileResponse:
+async def file(asked: Asked, name: str) -> Answer:
     """A file of the page."""
     if name not in _FILES:
         raise NotFoundError(f"{name!r}: not a file of the page")
-    return FileResponse(STATIC / name, headers=_HEADERS)
+    return file_answer(STATIC / name, _HEADERS)
 
 
 async def events(asked: Asked) -> Answer:

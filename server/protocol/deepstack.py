@@ -14,7 +14,7 @@ from models.detection.boxes import Box, BoxLimits
 from server.codec.framing import check_not_encoded
 from server.codec.messages import first_error
 from server.errors import InvalidRequestError, NotFoundError, NotServingError, few
-from server.protocol.answers import Pieces
+from server.protocol.answers import Answer
 from server.protocol.pictures import SentPicture, begin_picture
 from server.protocol.recognition import (
     DetectQuery,
@@ -35,7 +35,7 @@ class _Form(BaseModel):
     min_confidence: Fraction = None
 
 
-async def detection(asked: Asked, query: DetectQuery) -> Pieces:
+async def detection(asked: Asked, query: DetectQuery) -> Answer:
     """Find the objects in the image of a form, as DeepStack does: the model that the settings name.
 
     Fields of the form: ``image``, ``min_confidence`` (0 to 1), ``api_key`` (before the image).
@@ -45,7 +45,7 @@ async def detection(asked: Asked, query: DetectQuery) -> Pieces:
     return await _predicted(asked, name, query, sent)
 
 
-async def custom(asked: Asked, name: str, query: DetectQuery) -> Pieces:
+async def custom(asked: Asked, name: str, query: DetectQuery) -> Answer:
     """Find the objects in the image of a form, as DeepStack does: the model that the path names.
 
     Fields of the form: ``image``, ``min_confidence`` (0 to 1), ``api_key`` (before the image).
@@ -91,7 +91,7 @@ async def _only_detector(asked: Asked) -> str:
     return detectors[0]
 
 
-async def _predicted(asked: Asked, name: str, query: DetectQuery, sent: SentPicture) -> Pieces:
+async def _predicted(asked: Asked, name: str, query: DetectQuery, sent: SentPicture) -> Answer:
     def wanted() -> BoxLimits:
         limits, least = query.limits(), _least_confidence(sent)
         return limits if least is None else replace(limits, score=least)

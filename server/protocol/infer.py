@@ -4,10 +4,9 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-import orjson
 from pydantic import BaseModel
 
 from models.packs.manifest import Manifest
@@ -15,43 +14,50 @@ from pipeline.execution.given import Arrays
 from server.codec.compression import opener
 from server.codec.framing import Coding, Framing, answer_coding
 from server.codec.infer_bodies import Body, BodyDecoder, best_classes, decode_at_once
-from server.codec.messages import ModelAnswer, ModelRequest, Output, WantedOutput, all_wanted
+from server.codec.messages import ModelAnswer, ModelRequest, Output, Signature, WantedOutput
 from server.context import Context
 from server.errors import BusyError, NotFoundError, NotServingError
 from server.memory.request_needs import INFLATE_BYTES, LOOSE_BYTES, with_long_text
 from server.operation.logs import identity
-from server.protocol.answers import Pieces
-from server.protocol.errors import outcome_of, retry_after, status_of
+from server.protocol.answers import Answer, as_error, in_pieces
+from server.protocol.errors import hints_of, outcome_of, status_of
 from server.protocol.pictures import read_picture
 from server.protocol.routing import Asked, Table
 from server.protocol.serving import Inference, Kept, array_bytes
 from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES, Exchange
 from server.transport.http1 import Head
-from server.transport.intake import Arrived, Refused
+from server.transport.intake import Arrived
 
 #: Raises an error where a request with this timeout in seconds is refused; None: it has none of its own.
 Check = Callable[[float | None], None]
 
 
-async def infer(asked: Asked, name: str, version: str | None = None) -> Pieces:
+async def infer(asked: Asked, name: str, version: str | None = None) -> Answer:
     """Run the model on the tensors of the body."""
     exchange, headers = asked.exchange, asked.headers
     coding = answer_coding(headers)
     async with Inference(asked.context, exchange, name, version) as model:
         async with model.reading(names_timeout=True):
             request = await read_tensors(
-                *(exchange, Framing.of(headers), model.manifest, model.use.infer_bytes, model.check)
+                *(
+                    exchange,
+                    Framing.of(headers),
+                    model.use.signature,
+                    model.use.infer_bytes,
+                    model.check,
+                )
             )
         keep = partial(kept_outputs, request.wanted, model.manifest, coding)
         outputs = await model.compute(request, keep)
-        return _sent(ModelAnswer(name, model.pack.version, request.id, outputs), coding)
+        answer = ModelAnswer(name, model.pack.version, request.id, outputs)
+        return await _sent(exchange, answer, coding)
 
 
 async def read_tensors(
-    exchange: Exchange, framing: Framing, manifest: Manifest, short_bytes: int, check: Check
+    exchange: Exchange, framing: Framing, model: Signature, short_bytes: int, check: Check
 ) -> ModelRequest:
-    """Return the infer request that the body of ``exchange`` is, to the model of ``manifest``.
+    """Return the infer request that the body of ``exchange`` is, to ``model``.
 
     The first few bytes of a body are read freely; before more is read, the request holds the memory that it
     needs, ``short_bytes`` where its JSON is short. ``check`` is called when the JSON of a body has come and
@@ -61,15 +67,14 @@ async def read_tensors(
         InvalidRequestError: it is none. TooLargeError: it is over a limit. DisconnectedError: the client
             went away. Otherwise as Exchange.hold and ``check``.
     """
-    ports, outputs = manifest.inputs, manifest.outputs
     part = await exchange.beginning()
     is_here = len(part) <= FREE_BYTES
     await exchange.hold(_needed_bytes(framing, short_bytes, is_here))
     if exchange.is_read:
-        request = decode_at_once(part, framing, ports, outputs)
+        request = decode_at_once(part, framing, model)
         if request is not None:
             return request
-    decoder = BodyDecoder(framing, ports, outputs)
+    decoder = BodyDecoder(framing, model)
     opened = opener(framing.coding, exchange.body_limit.n_bytes)
     is_checked = False
     while True:
@@ -112,21 +117,23 @@ class PictureQuery(BaseModel):
 
 async def infer_picture(
     asked: Asked, name: str, query: PictureQuery, version: str | None = None
-) -> Pieces:
+) -> Answer:
     """Run the model on the image (raw body, or the file of a multipart form): all outputs, as `/infer`."""
     coding = answer_coding(asked.headers)
     async with Inference(asked.context, asked.exchange, name, version) as model:
         async with model.reading():
             picture = await read_picture(asked, model, "infer")
-        wanted = all_wanted(model.manifest.outputs, query.binary_data_output)
+        wanted = model.use.signature.all_outputs[query.binary_data_output]
         keep = partial(kept_outputs, wanted, model.manifest, coding)
         outputs = await model.compute(picture, keep)
-        return _sent(ModelAnswer(name, model.pack.version, None, outputs), coding)
+        answer = ModelAnswer(name, model.pack.version, None, outputs)
+        return await _sent(asked.exchange, answer, coding)
 
 
-def _sent(answer: ModelAnswer, coding: Coding) -> Pieces:
+def _sent(exchange: Exchange, answer: ModelAnswer, coding: Coding) -> Awaitable[Answer]:
     body = Body(answer)
-    return Pieces(body.text, body.raw, body.raw_bytes, body.is_mixed, coding)
+    pieces = body.text, body.raw, body.raw_bytes
+    return in_pieces(exchange.client, *pieces, is_mixed=body.is_mixed, coding=coding)
 
 
 def kept_outputs(
@@ -186,23 +193,15 @@ class InferReception:
             return None  # the handler reports this when it reads the body
         return deadline
 
-    def refusal(self, request: Arrived, why: BusyError) -> Refused:
+    def refusal(self, request: Arrived, why: BusyError) -> Answer:
         """Return the answer to ``request``, which is refused, and count it."""
         entry = self._asked(request.head)
         if entry is not None and entry.version is not None:
             outcome, seconds = outcome_of(why), time.monotonic() - request.at
             self._context.metrics.end(entry.model, entry.version, outcome, seconds)
-        body = orjson.dumps({"error": str(why)})
-        headers = [
-            (
-                b"retry-after",
-                b"%d" % retry_after(why.retry_seconds),
-            ),  # first, as in answers of handlers
-            (b"content-length", b"%d" % len(body)),
-            (b"content-type", b"application/json"),
-            (b"x-request-id", identity(request.head.headers).encode()),
-        ]
-        return Refused(status_of(why), headers, body)
+        answer = as_error(str(why), status_of(why), hints_of(why))
+        answer.headers.append((b"x-request-id", identity(request.head.headers).encode()))
+        return answer
 
     def _asked(self, head: Head) -> Entry | None:
         """Return the entry of the model that an infer request asks; None: no entry, or no such request."""

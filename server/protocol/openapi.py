@@ -12,11 +12,10 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from starlette.responses import FileResponse, HTMLResponse
 
 from server.errors import NotFoundError
 from server.protocol import schemas
-from server.protocol.answers import FILE_HEADERS, page_headers
+from server.protocol.answers import FILE_HEADERS, Answer, Headers, file_answer, listed, page_headers
 from server.protocol.routing import Asked, Content, Document, Route, Table
 
 # The operator decides whether a key is asked for.
@@ -173,7 +172,7 @@ async def openapi(asked: Asked) -> Document:
     return asked.app.openapi()
 
 
-async def docs(asked: Asked) -> HTMLResponse:
+async def docs(asked: Asked) -> Answer:
     """The endpoints, to read and to try. Addresses are relative: a proxy may put it elsewhere."""
     page = get_swagger_ui_html(
         openapi_url="openapi.json",
@@ -183,13 +182,17 @@ async def docs(asked: Asked) -> HTMLResponse:
         swagger_favicon_url="docs/favicon.png",
         swagger_ui_parameters={"validatorUrl": None},
     )
-    page.headers.update(page_headers(bytes(page.body).decode()))
-    return page
+    body = bytes(page.body)
+    headers: Headers = [
+        (b"content-length", b"%d" % len(body)),
+        (b"content-type", b"text/html; charset=utf-8"),
+    ]
+    return Answer(body, headers + listed(page_headers(body.decode())))
 
 
-async def file(asked: Asked, name: str) -> FileResponse:
+async def file(asked: Asked, name: str) -> Answer:
     """A file of Swagger UI."""
     if name not in _FILES:
         raise NotFoundError(f"{name!r}: not a file of /docs")
     place = Path(str(files("fastapi_offline") / "static" / name))
-    return FileResponse(place, headers=FILE_HEADERS)
+    return file_answer(place, FILE_HEADERS)

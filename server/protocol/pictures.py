@@ -123,7 +123,7 @@ async def _received(
             opened, seen = await _aside(OpenedPicture.begun, sent.file, limits(declared)), received
         need = most if opened is None else opened.needed_bytes
         await exchange.hold(max(need, received, declared))
-        sent.add(await exchange.part())
+        sent.add(await exchange.part(reads_ahead=True))
     file = sent.finish()
     if opened is None:
         opened = await _aside(OpenedPicture, file, limits(exchange.received_bytes))

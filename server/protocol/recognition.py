@@ -21,7 +21,7 @@ from models.segmentation import Bytes, Counted, Mask, classes_of
 from pipeline.execution.given import Arrays
 from server.errors import NotFiniteError
 from server.memory.request_needs import boxes_room
-from server.protocol.answers import Pieces
+from server.protocol.answers import Answer, in_pieces
 from server.protocol.pictures import Picture, SentPicture, read_picture
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference, Kept
@@ -110,7 +110,7 @@ class FoundObjects:
     delay_ms: float
 
 
-async def detect(asked: Asked, name: str, query: DetectQuery, version: str | None = None) -> Pieces:
+async def detect(asked: Asked, name: str, query: DetectQuery, version: str | None = None) -> Answer:
     """Find the objects in the image (raw body, or the file of a multipart form), best score first.
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
@@ -135,8 +135,8 @@ async def find_objects(
     written: Callable[[FoundObjects], Iterator[bytes]],
     version: str | None = None,
     begun: SentPicture | None = None,
-) -> Pieces:
-    """Return the objects in the picture of the request, in the form in which ``written`` writes them.
+) -> Answer:
+    """Return the objects in the picture that is sent as they are ``written``.
 
     ``wanted``: called for the limits of boxes when the picture has come; ``begun``: what has come of the
     picture already.
@@ -157,8 +157,8 @@ async def find_objects(
         candidates = await model.compute(picture, keep)
         # On a thread: comparing thousands of boxes with each other would hold up the event loop.
         boxes = await asyncio.to_thread(boxes_among, candidates, *recipes, picture.size, limits)
-        objects = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
-        return Pieces(lambda: written(objects))
+        found = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
+        return await in_pieces(exchange.client, lambda: written(found))
 
 
 def _detect_fault(name: str, manifest: Manifest) -> str | None:
@@ -212,11 +212,12 @@ class SegmentQuery(BaseModel):
 
 async def segment(
     asked: Asked, name: str, query: SegmentQuery, version: str | None = None
-) -> Pieces:
+) -> Answer:
     """Say which class each pixel of the image (raw body, or the file of a form) is: runs, or a PNG.
 
     A PNG is sent where `format` or the header `Accept` says so; its pixels are classes, 255 for none.
     """
+    client = asked.client
     async with Inference(asked.context, asked.exchange, name, version) as model:
         async with model.reading():
             picture = await read_picture(
@@ -238,14 +239,14 @@ async def segment(
             query.format is None and PNG in (asked.header("accept") or "")
         )
         if as_png:
-            return Pieces(lambda: _few(mask, png(mask)), media=PNG)
+            return await in_pieces(client, lambda: _few(mask, png(mask)), media=PNG)
         head = {
             "model_name": name,
             "model_version": model.pack.version,
             "image": {"width": picture.size[0], "height": picture.size[1]},
         }
         tail = {"delay_ms": model.delay_ms}
-        return Pieces(lambda: _few(mask, _mask_pieces(head, mask, tail)))
+        return await in_pieces(client, lambda: _few(mask, _mask_pieces(head, mask, tail)))
 
 
 def _segment_fault(name: str, manifest: Manifest) -> str | None:

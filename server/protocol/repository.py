@@ -20,8 +20,9 @@ from server.protocol.metadata import check_override
 from server.protocol.routing import Asked
 from server.repository.entry import Entry
 from server.repository.uploads import PlacedVersion, Upload
-from server.requests.exchange import Exchange, until_left
+from server.requests.exchange import Exchange
 from server.settings.sizes import parse_shapes
+from server.transport.limits import AHEAD_BYTES
 
 # Parameters of requests about models: small JSON objects, often none.
 
@@ -186,7 +187,8 @@ async def unload_model(
 
 # A model sent as an ONNX file: answered when it is in the repository, or step by step as it gets there.
 
-_PART_BYTES = 1 << 16
+# A part that is written, and one that comes meanwhile.
+_PART_BYTES = 2 * AHEAD_BYTES
 
 
 class UploadQuery(BaseModel):
@@ -212,7 +214,8 @@ async def upload(asked: Asked, name: str, query: UploadQuery) -> Answer | dict[s
             await taken.receive(_parts(exchange))
         if MEDIA_TYPE in (asked.header("accept") or ""):
             return event_stream(_events(taken, context.settings.repository), stack.pop_all())
-        placed = await until_left(exchange, _placed(taken))
+        async with exchange.until_left():
+            placed = await _placed(taken)
         return _public(placed, context.settings.repository)
 
 
@@ -233,7 +236,7 @@ async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
     yield await exchange.beginning()
     while not exchange.is_read:
         await exchange.hold(_PART_BYTES)
-        yield await exchange.part()
+        yield await exchange.part(reads_ahead=True)
 
 
 async def _placed(taken: Upload) -> PlacedVersion:

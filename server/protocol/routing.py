@@ -9,13 +9,12 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
-from urllib.parse import parse_qs
+from http import HTTPStatus
+from typing import Any, Literal, NamedTuple, Protocol
+from urllib.parse import parse_qs, quote
 
 from fastapi import FastAPI
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import URL
-from starlette.responses import RedirectResponse, Response
 
 from server.access import Admitted, Key
 from server.codec.messages import first_error
@@ -23,10 +22,11 @@ from server.context import Context
 from server.errors import InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller, check_may_change
-from server.protocol.answers import Answer, HttpClient, Page, as_error, as_json, scope_of
+from server.protocol.answers import Answer, as_error, as_json
 from server.protocol.attending import attend
 from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
-from server.requests.exchange import Exchange, Kind, headers_named
+from server.requests.exchange import Client, Exchange, Kind, headers_named
+from server.transport.http1 import Head
 
 Document = dict[str, Any]
 Admission = Admitted | Literal["admin"]
@@ -36,6 +36,29 @@ _KNOWN_PATHS = 64
 _PART = re.compile(r"\{(\w+)\}")
 _OPTION = re.compile(r"\[(.*)\]")
 _PROBES = re.compile(r"/metrics|/v2/health/(live|ready)|/v2/models/[^/]+(/versions/[^/]+)?/ready")
+
+
+class HttpClient(Client, Protocol):
+    """The client of a request over HTTP."""
+
+    @property
+    def head(self) -> Head:
+        """Of the request."""
+
+    @property
+    def client(self) -> tuple[str, int | None] | None:
+        """Host and port; None: not known any more, or it is a Unix socket's."""
+
+    @property
+    def server(self) -> tuple[str, int | None] | None:
+        """The end of the connection on this machine; the path of a Unix socket has no port."""
+
+    @property
+    def scheme(self) -> str: ...
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the answer is."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +164,7 @@ class Table:
         match = self.find(path)
         if match is None:
             if path.endswith("/") and self.find(path.rstrip("/")):
-                there = URL(scope={**scope_of(client), "path": path.rstrip("/")})
-                return Page(RedirectResponse(str(there)))
+                return _elsewhere(client, path.rstrip("/"))
             return as_error(f"Not Found: {shown(path)} is no path of this server", 404)
         place, _, action = path.rpartition(":")
         actions = list(self._actions_of(place))
@@ -173,6 +195,16 @@ def _found(
     )  # the handler checks the role
     is_probe = _PROBES.fullmatch(path) is not None
     return FoundRoute(template, routes, parts, admitted, is_probe)
+
+
+def _elsewhere(client: HttpClient, path: str) -> Answer:
+    """Return the answer that sends ``client`` to ``path``, of the host that it asked."""
+    host = next(iter(headers_named(b"host", client.headers)), "")
+    place = f"{client.scheme}://{host}{path}" if host else path
+    query = f"?{client.head.query.decode('latin-1')}" if client.head.query else ""
+    there = quote(place + query, safe=":/%#?=@[]!$&'()*+,;")
+    length = b"content-length", b"0"
+    return Answer(b"", [length, (b"location", there.encode())], HTTPStatus.TEMPORARY_REDIRECT)
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -243,18 +275,11 @@ class Asked:
                 raise
 
     async def _send(self, what: Any) -> None:
-        """Send what a handler has returned: an Answer, a response of Starlette, or an object for JSON."""
-        answer: Answer
-        match what:
-            case Answer():
-                answer = what
-            case Response():
-                answer = Page(what)
-            case _:
-                answer = as_json(what)
+        """Send what a handler has returned: an answer, or what becomes JSON."""
+        answer = what if isinstance(what, Answer) else as_json(what)
         self._status = answer.status
-        await answer.send(self.exchange, self.client, self.identity)
-        self._status = answer.status  # a Page knows its status only after it was sent
+        answer.headers.append((b"x-request-id", self.identity.encode()))
+        await answer.send(self.exchange)
 
     @property
     def is_begun(self) -> bool:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
+from server.codec.messages import Signature
 from server.errors import LoadingError, NotLoadedError, NotServingError, RefusedError, ServiceError
 from server.failures import may_pass, reason_of
 from server.repository.fleet import Place
@@ -61,11 +62,13 @@ class Uses:
 class Use:
     """A request's use of a model: ``worker`` answers, and is not closed before the use ends.
 
-    A model that was evicted has only its pack on disk, and no worker. ``infer_bytes``: of a request with
-    tensors whose JSON is short. ``timeout_seconds``: as of Entry.
+    Of a model that was evicted there is what is on disk, and no worker. ``signature``: what it takes and
+    gives. ``infer_bytes``: what a request with tensors holds whose JSON is short. ``timeout_seconds``: as
+    Entry has it.
     """
 
     pack: Pack
+    signature: Signature
     infer_bytes: int
     timeout_seconds: float | None
     worker: Worker | None = None
@@ -247,7 +250,8 @@ class Entry:
         serving = self.serving()
         self.uses.begin()
         model, seconds = serving.prepared, self.timeout_seconds
-        return Use(model.pack, model.infer_bytes, seconds, serving.worker, self.uses)
+        takes = model.signature, model.infer_bytes
+        return Use(model.program.pack, *takes, seconds, serving.worker, self.uses)
 
     def move(self, place: Place) -> None:
         """Note that it has been opened again with the plan ``place``."""

@@ -18,6 +18,7 @@ from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import find_profile, prepared
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from server.codec.messages import Signature
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget, check_requests
 from server.memory.holdings import Minimum
@@ -67,6 +68,11 @@ class Prepared:
     @property
     def pack(self) -> Pack:
         return self.program.pack
+
+    @cached_property
+    def signature(self) -> Signature:
+        """What the model takes and gives."""
+        return Signature(self.pack.manifest.inputs, self.pack.manifest.outputs)
 
     @cached_property
     def infer_bytes(self) -> int:

@@ -22,6 +22,7 @@ from models.runtime.heap import give_back
 from pipeline.devices.base import Device
 from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
+from server.codec.messages import Signature
 from server.errors import (
     ConflictError,
     NotFoundError,
@@ -281,8 +282,10 @@ class Repository:
                 return entry.use()
             if entry.evicted and entry.slot is not None:
                 pack = await self._on_disk(entry.slot.folder)
-                return Use(pack, short_infer_bytes(pack.manifest), entry.timeout_seconds)
-        except FAILURES:  # ``use`` raises the same, with more of an explanation
+                signature = Signature(pack.manifest.inputs, pack.manifest.outputs)
+                n_bytes = short_infer_bytes(pack.manifest)
+                return Use(pack, signature, n_bytes, entry.timeout_seconds)
+        except FAILURES:  # which ``use`` tells
             pass
         return await self.use(name, version, limit_seconds)
 

@@ -70,18 +70,29 @@ class ServedEngine:
     """Answers with the engine ``running``, on ``engine.callers`` threads at a time."""
 
     def __init__(self, running: Running) -> None:
-        self.running = running
-        #: How many sweeps and requests were answered, and the seconds of these without waiting for others.
+        self._run(running)
+        #: Answered sweeps, their requests, and the seconds that they took beside waiting for others.
         self.sweeps, self.requests, self.sweep_seconds = 0, 0, 0.0
         #: The part of its time in which a sweep waits for weights, recently.
         self.stalls = 0.0
         self._counting = threading.Lock()
         #: Why the memory of an engine that could not be opened stays reserved; empty if there is none.
         self.lost = ""
-        self._fault = ""
-        #: How long a sweep takes when nothing holds it up, recently.
+        #: Why no request can be answered until the model is loaded again; empty as long as some can.
+        self.fault = ""
+
+    def _run(self, running: Running) -> None:
+        """Have ``running`` answer from now on."""
+        self.running = running
+        #: What a sweep takes when nothing holds it up, of late.
         self.usual_seconds = math.inf
-        self._has_resident_pieces = bool(self.engine.program.pack.manifest.resident_pieces)
+        engine = running.engine
+        self._reads_nothing = engine.reads_nothing
+        # Not where nodes run whose time depends on the data, such as loops: what is usual says nothing. Nor
+        # where a sweep may have to wait for those of other models, or is judged.
+        has_loops = bool(engine.program.pack.manifest.resident_pieces)
+        may_wait = engine.takes_turns or running.watch is not None
+        self._may_be_quick = self._reads_nothing and not (has_loops or may_wait)
 
     @property
     def engine(self) -> Answering:
@@ -99,26 +110,13 @@ class ServedEngine:
     def name(self) -> str:
         return self.engine.program.name
 
-    @property
-    def fault(self) -> str:
-        """Why no request can be answered until the model is loaded again; empty as long as some can."""
-        return self._fault or self.running.engine.broken
-
     def out_of_service(self) -> NotServingError:
         return NotServingError(f"model {self.name!r}: {self.fault}")
 
     @property
     def is_quick(self) -> bool:
-        """Whether an answer needs no reads and takes so little time that the event loop may compute it.
-
-        False with nodes whose time depends on the data, such as loops: their usual time says nothing. False
-        also where it may have to wait for sweeps of other models, or where a watch compares sweeps with
-        their bound.
-        """
-        if self.usual_seconds >= _QUICK_SECONDS or self._has_resident_pieces:
-            return False
-        engine, _, watch, *_ = self.running
-        return watch is None and engine.reads_nothing and not engine.takes_turns
+        """Whether an answer takes next to nothing, without reads."""
+        return self._may_be_quick and self.usual_seconds < _QUICK_SECONDS
 
     def answer(self, inputs: Tensors, deadline: float, take: Take[T]) -> ComputedAnswer[T]:
         """Answer one request that has not waited. Raises the errors that ``sweep`` returns."""
@@ -178,7 +176,7 @@ class ServedEngine:
     def leave(self, fault: str) -> None:
         """Leave service, if there is a fault; answers that other threads have computed still go out."""
         if fault:
-            self._fault = fault
+            self.fault = fault
             _log.error("model %s leaves service: %s", self.name, fault)
 
     def judge(self, events: Sequence[TraceEvent], delay_seconds: float) -> None:
@@ -222,12 +220,11 @@ class ServedEngine:
 
     def _open(self, make: Callable[[], Running]) -> None:
         try:
-            self.running = make()
-        except DrainError as exc:  # the disk may still write to the reserved memory
+            self._run(make())
+        except DrainError as exc:  # the disk may still write to what was reserved
             self.lost = str(exc)
             self.leave(self.lost)
             raise
-        self.usual_seconds = math.inf
 
     def _close(self) -> None:
         """Close the engine; a read that does not end breaks it."""
@@ -235,6 +232,8 @@ class ServedEngine:
             self.engine.close()
         except Exception as exc:  # noqa: BLE001  later requests get this fault as their error
             self.leave(f"it could not be closed: {exc}")
+        else:
+            self.leave(self.engine.broken)
 
     def _swept(
         self,
@@ -243,10 +242,9 @@ class ServedEngine:
         claim: ComputeClaim,
         keeps_core: bool,
     ) -> "list[tuple[Any, SweepStatistics] | Exception]":
-        """Run the engine; return its answers and errors only if the file has not changed to the end."""
-        engine = self.running.engine
-        outcomes = engine.run_lanes(lanes, record, claim=claim, keeps_core=keeps_core)
-        if not engine.reads_nothing or any(isinstance(each, LoaderError) for each in outcomes):
+        """Run the engine; its answers and its errors count only if the file is the same to the end."""
+        outcomes = self.engine.run_lanes(lanes, record, claim=claim, keeps_core=keeps_core)
+        if not self._reads_nothing:  # else it has looked at the file when it began
             try:
                 self.reader.check()
             except LoaderError as exc:

@@ -8,7 +8,8 @@ Invariant: every request that was accepted gets a result or an error, also when 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from pipeline.schedule.trace import TraceEvent
 from server.errors import LateError
 from server.repository.served_engine import ComputedAnswer, Running, ServedEngine
 from server.repository.working import Gate, Job, Reopening, Underway, jobs_of, tell
-from server.requests.exchange import Exchange, until_left
+from server.requests.exchange import Exchange
 from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
@@ -137,7 +138,8 @@ class Worker:
         self, inputs: Tensors, limit_seconds: float
     ) -> ComputedAnswer[dict[str, NDArray[Any]]]:
         """Queue a request and wait for copies of its outputs; as ``answer``."""
-        return await self._queued(inputs, limit_seconds, copies, 0)
+        limit = asyncio.timeout(limit_seconds)
+        return await self._queued(inputs, limit_seconds, copies, 0, limit)
 
     async def answer(
         self,
@@ -159,35 +161,28 @@ class Worker:
             left. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
         if not self.is_quick:
-            return await until_left(exchange, self._queued(inputs, limit_seconds, take, priority))
-        # This thread, the event loop's, computes while the worker's own sleeps.
+            limit = exchange.until_left(limit_seconds)
+            return await self._queued(inputs, limit_seconds, take, priority, limit)
+        # On this thread, the event loop's, while the worker's own sleeps.
         late = self.served.usual_seconds - limit_seconds
         if late > 0:
             raise LateError(f"model {self.served.name!r}: no answer in time", late)
-        request = object()
-        began = self._underway.begin(request)
-        try:
-            return self.served.answer(inputs, began + limit_seconds, take)
-        finally:
-            self._underway.end(request)
+        return self.served.answer(inputs, time.monotonic() + limit_seconds, take)
 
-    def _queued(
-        self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int
-    ) -> Coroutine[Any, Any, ComputedAnswer[T]]:
-        """Queue a request at once, and return a coroutine for its answer, which must be awaited.
-
-        Raises:
-            As ``answer``; refusals are raised at once, without a task.
-        """
+    async def _queued(
+        self,
+        inputs: Tensors,
+        limit_seconds: float,
+        take: Take[T],
+        priority: int,
+        limit: AbstractAsyncContextManager[object],
+    ) -> ComputedAnswer[T]:
+        """Queue a request and wait for its answer inside ``limit``; raises as ``answer``."""
         outside = self._dispatcher.costs.outside_seconds
         job = Job.within(limit_seconds, inputs, take, priority, outside)
         self._line.join(job)
-        return self._answered(job, limit_seconds)
-
-    async def _answered(self, job: Job, limit_seconds: float) -> ComputedAnswer[Any]:
-        """Return the answer to ``job``, which waits in line."""
         try:
-            async with asyncio.timeout(limit_seconds):
+            async with limit:
                 answer = await job.future
         except TimeoutError:
             raise DeadlineError(f"no answer within {limit_seconds:g} s") from None

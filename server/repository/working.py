@@ -72,7 +72,7 @@ def tell(future: "asyncio.Future[Any]", said: object) -> None:
 
     Thread-safe.
     """
-    with suppress(RuntimeError):  # the loop is closed, so nothing waits for the future
+    with suppress(RuntimeError):  # the loop is closed, and nothing waits any more
         future.get_loop().call_soon_threadsafe(_settle, future, said)
 
 
@@ -86,36 +86,33 @@ def _settle(future: "asyncio.Future[Any]", said: object) -> None:
 
 
 class Underway:
-    """Runs that have begun and not ended: sweeps of the line, and answers that the event loop computes.
+    """Sweeps of the line that have begun and not ended.
 
-    Threads begin and end runs while the event loop reads them, so it always reads a copy.
+    Threads begin and end them, the event loop looks: every look is at a copy.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._since: dict[object, float] = {}
-        self._claims: dict[object, ComputeClaim] = {}
+        self._began: dict[Sweep, tuple[float, ComputeClaim]] = {}
 
-    def begin(self, run: object, claim: ComputeClaim | None = None) -> float:
-        """Note that ``run`` begins, with its ``claim`` to compute; return when."""
-        if claim is not None:
-            self._claims[run] = claim
-        began = self._since[run] = self._clock()
-        return began
+    def begin(self, sweep: Sweep, claim: ComputeClaim) -> float:
+        """Note that ``sweep`` begins, with its ``claim`` to compute; return when."""
+        now = self._clock()
+        self._began[sweep] = now, claim
+        return now
 
-    def end(self, run: object) -> None:
-        """Note that ``run`` has ended."""
-        del self._since[run]
-        self._claims.pop(run, None)
+    def end(self, sweep: Sweep) -> None:
+        """Note that ``sweep`` has ended."""
+        del self._began[sweep]
 
     def end_claims(self) -> None:
-        """End the claims of stuck runs, so that other sweeps do not wait for these to compute."""
-        for claim in list(self._claims.values()):
+        """Let nothing wait for the sweeps that do not end."""
+        for _, claim in list(self._began.values()):
             claim.end()
 
     def longest_seconds(self) -> float:
         """How long the oldest has been running; 0 when none runs."""
-        since = min(self._since.copy().values(), default=None)
+        since = min((began for began, _ in list(self._began.values())), default=None)
         return 0.0 if since is None else self._clock() - since
 
     def is_stuck(self, factor: float, least_seconds: float) -> bool:
@@ -123,8 +120,7 @@ class Underway:
         now = self._clock()
         return any(
             now - began > max(factor * (_limit(sweep) - began), least_seconds)
-            for sweep, began in self._since.copy().items()
-            if isinstance(sweep, Sweep)
+            for sweep, (began, _) in list(self._began.items())
         )
 
 

@@ -1,27 +1,24 @@
 """One request's dealings with its client: the body within its limit, the answer, the memory that it holds.
 
-HTTP and gRPC have a ``Client`` each; nobody who has an Exchange knows which. Those that stall are ended by
-Exchanges, which has all that run.
+HTTP and gRPC have a ``Client`` each; code that has an Exchange does not know which. Exchanges has all that
+run, and ends those that stall.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, NamedTuple, Protocol, Self
 
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.patience import Patience, TimeLimit
 
-T = TypeVar("T")
-
 #: So much of a body may come before it takes memory of the pool (connections bound how many there are).
 FREE_BYTES = 16 << 10
-# Few clients leave so soon: a short request is not watched.
-_UNWATCHED_SECONDS = 0.01
 #: Silence after which a request gives way to others that wait for what it holds.
 GRACE_SECONDS = 0.5
-# So late may a photograph be whose memory others want.
+# A photograph may be late by so much while others wait for its memory.
 _LATE_SECONDS = 1.0
 
 #: What a body is: of a request, or a model, which has a limit of its own.
@@ -33,15 +30,19 @@ class Client(Protocol):
 
     @property
     def owner(self) -> str:
-        """Who has its address, as far as limits go; empty where nobody knows that."""
+        """The address as limits count it; empty where it is unknown."""
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
         """Names in lower case."""
 
     @property
+    def declared_bytes(self) -> int:
+        """How long the body is, by its header; 0: it does not say."""
+
+    @property
     def at(self) -> float | None:
-        """When the first byte of the request came, on time.monotonic's clock; None: nobody knows."""
+        """When the first byte of the request came, on time.monotonic's clock; None: unknown."""
 
     @property
     def body_has_come(self) -> bool:
@@ -51,14 +52,32 @@ class Client(Protocol):
     def is_read(self) -> bool:
         """Whether all of the body was handed on."""
 
-    async def part(self) -> bytes:
-        """Wait for more of the body; raises DisconnectedError where nothing more comes."""
+    async def part(self, reads_ahead: bool = False) -> bytes:
+        """Wait for more of the body; raises DisconnectedError where nothing more comes.
+
+        ``reads_ahead``: more may come and lie there unread, since memory is held for it.
+        """
+
+    @property
+    def wants_body(self) -> bool:
+        """Whether it wants more of an answer than its head."""
+
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether an answer may go without a word of how long it is."""
+
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Begin the answer; its head goes with what is sent first."""
 
     async def send(self, data: bytes, more: bool = False) -> None:
         """Send a part of the answer, the last one where there is no ``more``; wait until it can be."""
 
-    async def left(self) -> None:
-        """Return when it has gone."""
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has left."""
+
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        """Have ``leaves`` called when it leaves, or at once where it has; None: nothing any more."""
 
     def is_closing(self) -> bool:
         """Return whether it is known to have gone."""
@@ -75,7 +94,7 @@ class BodyLimit(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What whoever sends more is told."""
+        """The error for a longer body."""
         return f"the body is over the limit of {self.n_bytes} bytes (setting {self.setting})"
 
 
@@ -95,11 +114,10 @@ class Exchange:
         self.body_limit = limit
         self._closed = closed
         self.patience = Patience(client.abort, asyncio.get_running_loop().time)
-        #: When the first byte of the request came, on time.monotonic's clock; where nobody knows, its first
-        #: part.
+        #: When the first byte of the request came, on time.monotonic's clock, or else its first part.
         self.arrived_at = time.monotonic() if client.at is None else client.at
         #: How long the body is, by its header; 0: it does not say.
-        self.declared_bytes = _declared_length(client.headers)
+        self.declared_bytes = client.declared_bytes
         #: What has come of it.
         self.received_bytes = 0
         #: Whether it has come to its end.
@@ -123,8 +141,10 @@ class Exchange:
         if self.declared_bytes > self.body_limit.n_bytes:
             raise TooLargeError(self.body_limit.message)
 
-    async def part(self) -> bytes:
+    async def part(self, reads_ahead: bool = False) -> bytes:
         """Return the next part of the body; ``is_read`` after the last.
+
+        ``reads_ahead``: as Client.part.
 
         Raises:
             TooLargeError: the body is over the limit. DisconnectedError: the client went away.
@@ -135,7 +155,7 @@ class Exchange:
         else:
             await patience.arm()
             patience.begin()
-            part = await client.part()
+            part = await client.part(reads_ahead)
             patience.end_reading(len(part))
         self.is_read = client.is_read
         if client.at is None and not self.received_bytes:
@@ -161,10 +181,6 @@ class Exchange:
         self.patience.begin()
         await self.client.send(data, more)
         self.patience.end_sending()
-
-    async def left(self) -> None:
-        """Return when the client has gone."""
-        await self.client.left()
 
     async def hold(self, n_bytes: int) -> None:
         """Hold ``n_bytes`` of the pool from now on; waiting for them is not the client's fault.
@@ -193,6 +209,26 @@ class Exchange:
     def within(self, seconds: float, what: str = "the request was not read") -> TimeLimit:
         """Limit what happens inside to ``seconds``; raises as TimeLimit."""
         return TimeLimit(self.patience, seconds, what)
+
+    @asynccontextmanager
+    async def until_left(self, seconds: float | None = None) -> AsyncIterator[None]:
+        """Cancel what happens inside when the client leaves, or after so many seconds.
+
+        Raises:
+            DisconnectedError: it left. TimeoutError: it took longer.
+        """
+        client, loop = self.client, asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                client.on_leave(lambda: limit.reschedule(loop.time()))
+                try:
+                    yield
+                finally:
+                    client.on_leave(None)
+        except TimeoutError:
+            if client.is_gone:
+                raise DisconnectedError("the client went away") from None
+            raise
 
     def late_seconds(self, now: float) -> float:
         """Return how late a body is that still comes and may be hastened."""
@@ -235,7 +271,7 @@ class Exchanges:
         return exchange
 
     def sweep(self, now: float, hurry: bool) -> None:
-        """End who has stalled too long; in a ``hurry``, or where memory is short, after half a second."""
+        """End what stalled too long; in a ``hurry``, or where memory is short, for half a second."""
         hurry = hurry or self.memory.waiting > 0
         limit = GRACE_SECONDS if hurry else self._stall_seconds
         for exchange in self._open:
@@ -267,37 +303,6 @@ class Exchanges:
                 )
 
 
-async def until_left(exchange: Exchange, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` does; it is cancelled when the client leaves.
-
-    Raises:
-        DisconnectedError: it did.
-    """
-    task = asyncio.create_task(work)
-    watcher: asyncio.Task[None] | None = None
-    try:
-        await asyncio.wait({task}, timeout=_UNWATCHED_SECONDS)
-        if not task.done():
-            watcher = asyncio.create_task(exchange.left())
-            await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise DisconnectedError("the client went away")
-        return task.result()
-    finally:
-        running = [each for each in (task, watcher) if each is not None and not each.done()]
-        for each in running:
-            each.cancel()
-        if running:
-            await asyncio.gather(*running, return_exceptions=True)
-
-
 def headers_named(name: bytes, headers: Sequence[tuple[bytes, bytes]]) -> list[str]:
     """Return what all ``headers`` say that are called ``name``, in lower case."""
     return [value.decode("latin-1") for key, value in headers if key == name]
-
-
-def _declared_length(headers: Sequence[tuple[bytes, bytes]]) -> int:
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value[:20]) if value.isdigit() else 0  # int() refuses thousands of digits
-    return 0

@@ -1,8 +1,7 @@
 """Pictures that come over HTTP, opened by Pillow within limits of pixels and memory."""
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -30,6 +29,13 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 # would have Pillow import all that it has: 50 modules, of the memory of requests.
 Image.preinit()
 _OTHERS = (TiffImagePlugin, WebPImagePlugin)
+
+# Pillow warns of sizes and of odd files, on standard error, where logs of one format are written; the size
+# is checked before a pixel is decoded. The filter is one for all threads: ``catch_warnings`` around each
+# picture would put back what another thread has set.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+# Errors that say already what the client did.
+_OURS = InvalidRequestError, TooLargeError
 
 # Bytes a pixel as Pillow has it, and as RGB: floats become grey on the way.
 _MODE_BYTES = {"RGB": 4, "F": 9}
@@ -80,7 +86,7 @@ def _bytes_a_pixel(image: ImageFile.ImageFile, orientation: int) -> int:
     Pillow has four bytes a pixel of RGB; what becomes RGB is there twice; a turned picture, too. libjpeg
     holds all coefficients of a progressive file, 16 bits each; libwebp two canvases of its own, and Pillow
     a copy of one; libtiff a strip, which may be all of the picture; what Pillow decodes in Python is there
-    as bytes, twice. The file itself is counted by whoever received it.
+    as bytes, twice. The file itself is counted where it is received.
     """
     n_bytes = _MODE_BYTES.get(image.mode, 20 if image.mode.startswith("I") else 8)
     if orientation != 1:
@@ -190,39 +196,31 @@ class OpenedPicture:
         """Read the header; raises as ``decode``."""
         file.seek(0)
         self._file, self._limits = file, limits
-        with self._reading():
+        try:
             image = self._image = Image.open(file, formats=_FORMATS)
             self._size, self._orientation = image.size, _orientation(image)
             #: What the picture takes in all.
             self.needed_bytes = _fitted(image, _bytes_a_pixel(image, self._orientation), limits)
+        except _OURS:
+            raise
+        except Exception as exc:
+            raise _refusal(exc, limits) from exc
 
     def decode(self) -> Photograph:
         """Return the picture, once; raises as the function."""
-        with self._reading():
-            image, size = self._image, self._size
-            del self._image  # whoever has this after it has no pixels
-            is_whole = image.size == size
-            if self._orientation in _LYING:
-                size = size[1], size[0]
+        image, size = self._image, self._size
+        del self._image  # what is left of this has no pixels
+        is_whole = image.size == size
+        if self._orientation in _LYING:
+            size = size[1], size[0]
+        try:
             if self._orientation != 1:
                 ImageOps.exif_transpose(image, in_place=True)
             rgb = _rgb(image)
-            self._file.close()  # the pixels may be kept, by what knows it
-            return Photograph(rgb, rgb.size if is_whole else size)
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Turn what its decoder raises inside into the client's error."""
-        try:
-            with warnings.catch_warnings():
-                # Pillow warns of sizes and of odd files, on standard error, where logs of one format are
-                # written; the size is checked before a pixel is decoded.
-                warnings.simplefilter("ignore")
-                yield
         except Exception as exc:
-            if isinstance(exc, InvalidRequestError | TooLargeError):
-                raise
             raise _refusal(exc, self._limits) from exc
+        self._file.close()  # the pixels may be kept with what knows it
+        return Photograph(rgb, rgb.size if is_whole else size)
 
 
 def _refusal(exc: Exception, limits: PictureLimits) -> InvalidRequestError:

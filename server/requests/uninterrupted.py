@@ -1,4 +1,4 @@
-"""Waiting for what must not be left half done, also when whoever waits is cancelled."""
+"""Waiting for work that must not stop half done, also when the task that waits is cancelled."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ async def to_its_end(work: Awaitable[T]) -> T:
 def uninterrupted(
     method: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Have ``method`` run to its end, as ``to_its_end`` does, whoever calls it."""
+    """Have each call of ``method`` run to its end, as ``to_its_end`` does."""
 
     @functools.wraps(method)
     async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -46,7 +46,8 @@ async def held(
 ) -> AsyncIterator[T]:
     """Yield what ``opening`` gives, and ``close`` it at the end, also where either is cancelled.
 
-    A thread that opens a file goes on when nobody waits for it; one that was to close it may never begin.
+    A thread that opens a file goes on when its waiter is cancelled; one that was to close it may never
+    begin.
     """
     stack = contextlib.AsyncExitStack()
 

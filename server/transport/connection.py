@@ -22,6 +22,7 @@ from server.transport.giving_way import Worth
 from server.transport.http1 import Event, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.intake import Intake, Refused
 from server.transport.limits import (
+    AHEAD_BYTES,
     GRACE_SECONDS,
     LEFT_OVER_PACE,
     LINGER_SECONDS,
@@ -41,7 +42,9 @@ Address = tuple[str, int | None] | None
 BUFFER = memoryview(bytearray(READ_BYTES))
 # The rest of a refused body is read into this and dropped; it is large, so that few reads are enough.
 _SINK = memoryview(bytearray(16 * READ_BYTES))
-# If the event loop looked at all sockets so short a time ago, that is when new bytes came, exactly enough.
+# For a body whose reader holds memory for more of it.
+_AHEAD = memoryview(bytearray(AHEAD_BYTES))
+# When nothing could be read so long ago, nothing has waited for longer.
 _EXACT_SECONDS = 0.002
 
 _NO_HEADER = "the header did not come in time"
@@ -65,7 +68,9 @@ class Request:
         self.head, self.headers = head, head.headers
         self.client, self.owner = client, owner
         self.at = at
-        #: The bytes of the body that have come and were not handed on.
+        self.declared_bytes = head.n_bytes or 0
+        #: What has come of the body and was not handed on; whether the rest of it has come, too, and
+        #: whether no more of it comes.
         self.body = bytearray()
         #: Whether all of the body has come; whether no more of it will, also because the client left.
         self.is_whole = self.body_has_come = False
@@ -76,8 +81,12 @@ class Request:
         #: Whether the client does not wait for the answer any more.
         self.is_gone = False
         self.answer = WireAnswer(head, connection.state.default_headers)
-        # Set when something happens that ``part`` or ``left`` waits for; None: neither has waited yet.
+        #: Whether more than one read of the body may lie here unread.
+        self.reads_ahead = False
+        # Set when there is what ``part`` waits for; None: no call of it has waited.
         self._news: asyncio.Event | None = None
+        # Called when the client leaves.
+        self._leaves: Callable[[], None] | None = None
 
     # For the connection and the intake
 
@@ -98,6 +107,8 @@ class Request:
         self.is_gone = self.body_has_come = True
         if self._news is not None:
             self._news.set()
+        if self._leaves is not None:
+            self._leaves()
 
     def grows(self, body: bytes) -> None:
         """Take more of the body."""
@@ -144,8 +155,18 @@ class Request:
         """Whether its answer has begun."""
         return self.answer.is_begun
 
-    async def part(self) -> bytes:
-        """Return the bytes of the body that have come; wait for some if there are none.
+    @property
+    def wants_body(self) -> bool:
+        return self.head.method != "HEAD"
+
+    @property
+    def takes_chunks(self) -> bool:
+        return self.head.version >= "1.1"
+
+    async def part(self, reads_ahead: bool = False) -> bytes:
+        """Wait for more of the body, and hand on what has come.
+
+        ``reads_ahead``: from now on AHEAD_BYTES of it may lie here unread, since memory is held for it.
 
         Raises:
             DisconnectedError: the client has left, or has had its answer.
@@ -153,6 +174,7 @@ class Request:
         if self.is_expecting and not self._connection.is_closing():
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.is_expecting = False
+        self.reads_ahead = reads_ahead
         if not self.is_whole:
             if self.body:
                 self._connection.read_on()
@@ -164,10 +186,11 @@ class Request:
         self.is_read = self.is_whole
         return body
 
-    async def left(self) -> None:
-        """Return when the client has left, or has had its answer."""
-        while not (self.is_gone or self.answer.is_complete):
-            await self._hear()
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        """Have ``leaves`` called when the client no longer waits for the answer; None: nothing."""
+        self._leaves = leaves
+        if leaves is not None:
+            leaves() if self.is_gone else self._connection.read_on()
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Begin the answer; its head is sent together with the first bytes of the body.
@@ -200,8 +223,6 @@ class Request:
             raise RuntimeError("the answer has not begun")
         connection.write(answer.body(data, more))
         if not more:
-            if self._news is not None:
-                self._news.set()
             connection.answered(self)
 
     def is_closing(self) -> bool:
@@ -213,7 +234,7 @@ class Request:
         self._connection.abort()
 
     async def _hear(self) -> None:
-        """Wait for bytes of the body, the end of the answer, or that the client leaves."""
+        """Wait for what comes next of the body, or for the client to leave."""
         if self._news is None:
             self._news = asyncio.Event()
         self._news.clear()
@@ -292,10 +313,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._requests.is_between:
             self._note_arrival()
             self._buffer = BUFFER
+        # What comes now may belong to a request that has had its answer.
+        elif self._ended_at is not None or self._is_left_over:
+            self._buffer = _SINK
         else:
-            # The bytes may be the rest of a body whose request has had its answer: they are dropped.
-            is_sunk = self._ended_at is not None or self._is_left_over
-            self._buffer = _SINK if is_sunk else BUFFER
+            self._buffer = _AHEAD if self._reads_ahead else BUFFER
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -373,7 +395,9 @@ class Connection(asyncio.BufferedProtocol):
         if request is None or request.answer.is_complete:
             is_paused = False
         else:
-            is_paused = bool(self._requests.rest or (request.body and not request.is_whole))
+            most = AHEAD_BYTES if self._reads_ahead else 1
+            is_unread = not request.is_whole and len(request.body) >= most
+            is_paused = bool(self._requests.rest) or is_unread
         if is_paused != self._is_paused:
             self._pause(is_paused)
 
@@ -485,6 +509,12 @@ class Connection(asyncio.BufferedProtocol):
         """The request that has not had its answer."""
         request = self._request
         return None if request is None or request.answer.is_complete else request
+
+    @property
+    def _reads_ahead(self) -> bool:
+        """Whether the body that comes may lie here unread, as far as its reader holds memory for it."""
+        request = self._request
+        return request is not None and request.reads_ahead and not request.is_whole
 
     @property
     def _is_left_over(self) -> bool:

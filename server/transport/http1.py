@@ -42,8 +42,8 @@ _NO_PATH = "this is not an HTTP request: what it asks for has no path"
 class Head(NamedTuple):
     """The head of a request; names of ``headers`` are in lower case.
 
-    ``keeps``: the client keeps the connection after the answer. ``expects``: it sends the body only after
-    "100 Continue".
+    ``n_bytes``: of the body, None where no header says that. ``keeps``: the client keeps the connection
+    behind the answer. ``expects``: it waits with the body to be told to send it.
     """
 
     method: str
@@ -54,6 +54,7 @@ class Head(NamedTuple):
     headers: list[tuple[bytes, bytes]]
     keeps: bool
     expects: bool
+    n_bytes: int | None = None
 
 
 class End(NamedTuple):
@@ -268,6 +269,7 @@ class Requests:
                     and (version == "1.1" or b"transfer-encoding" not in first),
                     expects=version == "1.1"
                     and first.get(b"expect", b"").lower() == b"100-continue",
+                    n_bytes=self._left,
                 )
             )
 

@@ -12,7 +12,7 @@ from asyncio import AbstractEventLoop
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 from server.errors import BusyError, LateError
 from server.transport.http1 import Head
@@ -34,12 +34,12 @@ _MOST_OF_MEAN = 4.0
 _LATE = "the server has more requests than it can answer in time"
 
 
-class Refused(NamedTuple):
-    """The answer to a request that does not begin."""
+class Refused(Protocol):
+    """The answer to a request that does not begin; ``body``: bytes that are here."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
-    body: bytes
+    body: Any
 
 
 class Arrived(Protocol):

@@ -7,6 +7,8 @@ from server.transport.proxies import NO_PROXIES, TrustedProxies
 
 #: Bytes that one read takes from a connection, and so the most that it holds before a handler wants them.
 READ_BYTES = 16 << 10
+#: Bytes of a body that may lie unread where its request holds memory for them.
+AHEAD_BYTES = 64 << 10
 #: Bytes that the header of a request may have, its URL included.
 HEADER_BYTES = 32 << 10
 #: Fields that a header may have: at worst each takes twenty times its bytes.

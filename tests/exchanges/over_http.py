@@ -56,8 +56,6 @@ def about(server: Server) -> Iterator[Exchange]:
         yield f"page file {path}", http(server, asked, view=file_of_page)
     main = "/page/files/main.js"
     yield "HEAD of a page file", http(server, ask("HEAD", main))
-    yield "a part of a page file", http(server, ask("GET", main, None, "range: bytes=0-9"))
-    yield "no part of a page file", http(server, ask("GET", main, None, "range: bytes=99999999-"))
     for path in ("nothing.js", "..%2froutes.py", "../routes.py", "", "."):
         yield f"page file {path!r}", http(server, ask("GET", f"/page/files/{path}"))
     with Wire(server) as wire:

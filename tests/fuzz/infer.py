@@ -16,7 +16,7 @@ from models.packs.records.ports import Port
 from server.codec.compression import opener
 from server.codec.framing import Coding, Framing
 from server.codec.infer_bodies import BodyDecoder, decode_at_once
-from server.codec.messages import ModelRequest
+from server.codec.messages import ModelRequest, Signature
 from server.errors import InvalidRequestError, TooLargeError
 from tests.fuzz.pack import chosen_run, run_examples
 from tests.server.codec.infer_cases import OUTPUTS, chunks, draw_ports
@@ -60,7 +60,7 @@ def check_at_once(
     body: bytes, framing: Framing, ports: Sequence[Port], expected: Meaning | None
 ) -> None:
     """Check that ``body`` is parsed at once as the plain rules say, or left to the decoder."""
-    found = decode_at_once(body, framing, ports, OUTPUTS)
+    found = decode_at_once(body, framing, Signature(ports, OUTPUTS))
     if found is not None:
         assert expected is not None, f"accepted at once: {framing.json_bytes} {body!r}"
         check_same(found, expected)
@@ -70,7 +70,7 @@ def decoded(
     rng: random.Random, body: bytes, framing: Framing, ports: Sequence[Port]
 ) -> ModelRequest:
     """Send ``body`` as ``framing`` says, in chunks; return what it is on the other side."""
-    decoder = BodyDecoder(framing, ports, OUTPUTS)
+    decoder = BodyDecoder(framing, Signature(ports, OUTPUTS))
     opened = opener(framing.coding, _MOST_BYTES)
     for chunk in chunks(rng, encoded(body, framing.coding)):
         for block in opened.blocks(chunk):

@@ -1,12 +1,13 @@
 """Tests speak ASGI: their clients (httpx) to what answers requests, their applications to connections."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
 from server.errors import DisconnectedError
-from server.protocol.answers import HttpClient, scope_of
+from server.protocol.routing import HttpClient
 from server.transport.http1 import Head
 
 Asgi = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
@@ -28,24 +29,35 @@ class _Client:
         self.client, self.server, self.scheme = scope["client"], scope["server"], scope["scheme"]
         self.owner = self.client[0] if self.client else ""
         self.at = scope.get("arrived_at")
+        length = dict(self.headers).get(b"content-length", b"")
+        self.declared_bytes = int(length[:20]) if length.isdigit() else 0
         self._connection = scope.get("connection")
-        self.is_read = self.is_begun = False
+        self.is_read = self.is_begun = self.is_gone = False
+        self.wants_body, self.takes_chunks = scope["method"] != "HEAD", version >= "1.1"
         self._start: dict[str, Any] = {}
+        self._watcher: asyncio.Task[None] | None = None
 
     @property
     def body_has_come(self) -> bool:
         return self._connection is None or self._connection.body_has_come
 
-    async def part(self) -> bytes:
+    async def part(self, reads_ahead: bool = False) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise DisconnectedError("the client went away while sending")
         self.is_read = not message.get("more_body", False)
         return bytes(message.get("body", b""))
 
-    async def left(self) -> None:
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._watcher = None if leaves is None else asyncio.create_task(self._watched(leaves))
+
+    async def _watched(self, leaves: Callable[[], None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self.is_gone = True
+        leaves()
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.is_begun = True
@@ -83,7 +95,9 @@ def answering_with(
         async def receive() -> dict[str, Any]:
             try:
                 if client.is_read and was_read:
-                    await client.left()
+                    gone = asyncio.Event()
+                    client.on_leave(gone.set)
+                    await gone.wait()
                     return {"type": "http.disconnect"}
                 body = await client.part()
             except DisconnectedError:
@@ -98,6 +112,24 @@ def answering_with(
                 await client.send(message.get("body", b""), message.get("more_body", False))
 
         was_read: list[bool] = []
-        await app(scope_of(client), receive, send)
+        await app(_scope_of(client), receive, send)
 
     return answer
+
+
+def _scope_of(client: Any) -> Scope:
+    head = client.head
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": head.version,
+        "server": client.server,
+        "client": client.client,
+        "scheme": client.scheme,
+        "root_path": "",
+        "method": head.method,
+        "path": head.path,
+        "raw_path": head.raw_path,
+        "query_string": head.query,
+        "headers": head.headers,
+    }

@@ -4,7 +4,6 @@ Like a protocol state machine it knows nothing of sockets: bytes are given to it
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from server.codec.datatypes import body_limit
 from server.codec.messages import (
     InferRequest,
     ModelRequest,
+    Signature,
     asked,
     check_tensor,
     matched_inputs,
@@ -226,7 +226,7 @@ _ENCODINGS = {
 
 @dataclass
 class _Data:
-    """The data of one entry of "inputs"; ``port`` is None while no one knows which input it is."""
+    """The data of one entry of "inputs"; ``port`` is None until it is known which input it is."""
 
     text: DataText
     port: Port | None
@@ -234,15 +234,14 @@ class _Data:
 
 
 class RequestReader:
-    """Reads one request to a model with these ports; after an error it is of no more use."""
+    """Reads one request to ``model``; after an error it is of no more use."""
 
-    def __init__(self, ports: Sequence[Port], outputs: Sequence[Port]) -> None:
-        self._ports = {port.name: port for port in ports}
-        self._outputs = outputs
-        self._limit = body_limit(ports)
+    def __init__(self, model: Signature) -> None:
+        self._model, self._ports = model, model.inputs
+        self._limit = body_limit(self._ports.values())
         self._n_bytes = 0
         self._head = b""  # before the encoding is known
-        self._skeleton = Skeleton(len(ports))
+        self._skeleton = Skeleton(len(self._ports))
         self._data: dict[int, _Data] = {}  # by index in "inputs"
         self._reading: DataText | None = None
         #: Once it has finished: arrays of the request that what follows the JSON fills, in this order.
@@ -301,7 +300,7 @@ class RequestReader:
         if self._reading is not None:
             raise _not_json("it ends inside of data")
         fields = parse_fields(self._skeleton.document())
-        request = asked(fields, {}, self._outputs)
+        request = asked(fields, {}, self._model)
         request.inputs.update(self._arrays(fields))
         return request
 
@@ -320,7 +319,7 @@ class RequestReader:
                 self._skeleton.end_data()
 
     def _begin_data(self) -> DataText:
-        """Find out as far as can be whose data come next."""
+        """Find out, as far as possible, to which input the next data belong."""
         fields = self._skeleton.tensor_fields()
         index = self._skeleton.tensor
         name = fields.get("name")

@@ -9,7 +9,7 @@ import pytest
 from models.packs.records.ports import Port
 from server.codec.framing import Framing
 from server.codec.infer_bodies import BodyDecoder, best_classes, decode_at_once
-from server.codec.messages import ModelRequest
+from server.codec.messages import ModelRequest, Signature
 from server.errors import InvalidRequestError, ServiceError, TooLargeError
 from tests.fuzz.infer import check_message
 from tests.server.clients import messages
@@ -43,7 +43,7 @@ def mixed(entries: list[dict[str, Any]], *data: bytes) -> tuple[bytes, Framing]:
 
 
 def read(body: bytes, framing: Framing, *ports: Port, step: int = 0) -> ModelRequest:
-    decoder = BodyDecoder(framing, ports, OUTPUTS)
+    decoder = BodyDecoder(framing, Signature(ports, OUTPUTS))
     for start in range(0, len(body), step or len(body) or 1):
         decoder.feed(body[start : start + (step or len(body))])
     return decoder.finish()
@@ -109,7 +109,7 @@ def test_what_is_wrong_with_raw_tensors_is_named(what: str) -> None:
 def test_strings_have_a_limit_said_before_they_come() -> None:
     body, framing = mixed([raw(S, 1 << 40)])
     with pytest.raises(TooLargeError, match="'s': 1099511627776 bytes, over its limit"):
-        BodyDecoder(framing, [S], OUTPUTS).feed(body)
+        BodyDecoder(framing, Signature([S], OUTPUTS)).feed(body)
 
 
 @pytest.mark.parametrize("says", [1, 30, 10**18 - 1])
@@ -158,7 +158,7 @@ def test_a_string_without_json_has_a_limit() -> None:
 
 def test_what_strings_hold_is_counted() -> None:
     body, framing = mixed([raw(S, 8 + 300_000)], packed("bytes", ["a" * 300_000, ""]))
-    decoder = BodyDecoder(framing, [S], OUTPUTS)
+    decoder = BodyDecoder(framing, Signature([S], OUTPUTS))
     decoder.feed(body[:200_000])
     assert decoder.loose_bytes > 190_000
     decoder.feed(body[200_000:])
@@ -168,7 +168,7 @@ def test_what_strings_hold_is_counted() -> None:
 def test_arrays_are_filled_where_they_stay() -> None:
     """No copy is made on the way: the array that the text announced is the one of the request."""
     body, framing = mixed([raw(X, 16)], NUMBERS.tobytes())
-    decoder = BodyDecoder(framing, [X], OUTPUTS)
+    decoder = BodyDecoder(framing, Signature([X], OUTPUTS))
     decoder.feed(body)
     array = decoder.finish().inputs["x"]
     assert array.flags.c_contiguous
@@ -186,7 +186,7 @@ def test_only_what_is_short_and_whole_is_decoded_at_once() -> None:
         (Framing(0), False),
         (Framing(None, "gzip"), False),
     ):
-        assert (decode_at_once(body, framing, [B], OUTPUTS) is not None) == taken
+        assert (decode_at_once(body, framing, Signature([B], OUTPUTS)) is not None) == taken
 
 
 def test_what_tritonclient_usually_sends_is_decoded_at_once() -> None:
@@ -196,14 +196,14 @@ def test_what_tritonclient_usually_sends_is_decoded_at_once() -> None:
         for tensors in (inputs, [messages.tensor("b", array, False), inputs[1]]):
             text, json_bytes = messages.body(tensors, outputs, request_id="7")
             framing = Framing(json_bytes)
-            found = decode_at_once(text, framing, [S, B], OUTPUTS)
+            found = decode_at_once(text, framing, Signature([S, B], OUTPUTS))
             assert found is not None
             slow = read(text, framing, S, B)
             assert (found.wanted, found.id) == (slow.wanted, slow.id)
             for name, array_ in slow.inputs.items():
                 assert messages.plain(found.inputs[name]) == messages.plain(array_)
-            assert decode_at_once(text[:-1], framing, [S, B], OUTPUTS) is None
-            assert decode_at_once(text + b"x", framing, [S, B], OUTPUTS) is None
+            assert decode_at_once(text[:-1], framing, Signature([S, B], OUTPUTS)) is None
+            assert decode_at_once(text + b"x", framing, Signature([S, B], OUTPUTS)) is None
 
 
 # The classification extension: the best classes as text.

@@ -15,7 +15,7 @@ from models.packs.records.ports import Port
 from server.codec.datatypes import body_limit
 from server.codec.framing import Framing
 from server.codec.infer_bodies import BodyDecoder
-from server.codec.messages import ModelRequest, WantedOutput
+from server.codec.messages import ModelRequest, Signature, WantedOutput
 from server.codec.text.reader import RequestReader
 from server.codec.text.values import Layout
 from server.errors import InvalidRequestError, ServiceError, TooLargeError, shown
@@ -32,7 +32,7 @@ SCALAR = Port(name="c", dtype="float64", shape=(), value=3)
 
 def read(body: bytes, *ports: Port, step: int = 0) -> ModelRequest:
     """Read ``body`` in chunks of ``step`` bytes, or in one."""
-    decoder = BodyDecoder(Framing(), ports or (X,), OUTPUTS)
+    decoder = BodyDecoder(Framing(), Signature(ports or (X,), OUTPUTS))
     feed_bytes(decoder, body, step or len(body) or 1)
     return decoder.finish()
 
@@ -349,11 +349,11 @@ def test_more_inputs_than_there_are() -> None:
 )
 def test_what_is_wrong_is_refused_before_the_rest_comes(body: bytes, length: int) -> None:
     with pytest.raises(InvalidRequestError):
-        feed_bytes(RequestReader((X,), OUTPUTS), body[:length])
+        feed_bytes(RequestReader(Signature((X,), OUTPUTS)), body[:length])
 
 
 def test_a_body_over_the_limit() -> None:
-    reader = RequestReader((X,), OUTPUTS)
+    reader = RequestReader(Signature((X,), OUTPUTS))
     limit = body_limit((X,))
     reader.feed(tensor("[ ")[:-3])
     with pytest.raises(TooLargeError, match=str(limit)):
@@ -362,7 +362,7 @@ def test_a_body_over_the_limit() -> None:
 
 
 def test_what_is_not_data_has_a_limit() -> None:
-    reader = RequestReader((X,), OUTPUTS)
+    reader = RequestReader(Signature((X,), OUTPUTS))
     with pytest.raises(TooLargeError, match="without its data"):
         reader.feed(b'{"id":"' + b"a" * (200 << 10))
 
@@ -402,7 +402,7 @@ def test_a_request_is_never_held() -> None:
     array = np.random.default_rng(0).standard_normal(port.shape).astype(np.float32)
     for data in (array.tolist(), array.ravel().tolist()):
         body = json.dumps({"inputs": [named("x", "FP32", [1, 3, 100, 100], data)]}).encode()
-        reader = RequestReader((port,), OUTPUTS)
+        reader = RequestReader(Signature((port,), OUTPUTS))
         tracemalloc.start()
         try:
             for start in range(0, len(body), 16384):
@@ -421,7 +421,7 @@ def test_what_is_held_is_counted() -> None:
     for port in (N, S):
         values = ["a" * 50_000] * 2 if port is S else [1, 2, 3]
         body = json.dumps({"inputs": [named(port.name, "", [], values)]}).encode()
-        reader = RequestReader((port, X), OUTPUTS)
+        reader = RequestReader(Signature((port, X), OUTPUTS))
         start = body.index(b"[", 15)
         tracemalloc.start()
         try:

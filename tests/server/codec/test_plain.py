@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from models.packs.records.ports import Port
 from server.codec.framing import Framing
 from server.codec.infer_bodies import PLAIN_BYTES, decode_at_once
-from server.codec.messages import ModelRequest
+from server.codec.messages import ModelRequest, Signature
 from server.codec.text.reader import RequestReader
 from server.errors import ServiceError
 from tests.examples import examples
@@ -28,7 +28,7 @@ Ports = tuple[Port, ...]
 
 def slowly(body: bytes, ports: Ports) -> ModelRequest | None:
     """What RequestReader makes of ``body``; None: it refuses."""
-    reader = RequestReader(ports, OUTPUTS)
+    reader = RequestReader(Signature(ports, OUTPUTS))
     try:
         reader.feed(body)
         return reader.finish()
@@ -53,7 +53,7 @@ def meaning(request: ModelRequest | None) -> Any:
 
 def taken(body: bytes, ports: Ports) -> bool:
     """Check that ``body`` is read as RequestReader reads it, or left to it; return whether it was read."""
-    found = decode_at_once(body, Framing(), ports, OUTPUTS)
+    found = decode_at_once(body, Framing(), Signature(ports, OUTPUTS))
     if found is not None:
         assert meaning(found) == meaning(slowly(body, ports))
         assert all(array.flags.c_contiguous for array in found.inputs.values())
@@ -203,7 +203,7 @@ def test_a_longer_body_is_the_readers() -> None:
 @examples(few=25, many=500)
 def test_values_to_the_bit(values: list[float]) -> None:
     body = json.dumps({"inputs": [tensor(data=values)]}).encode()
-    request = decode_at_once(body, Framing(), (X,), OUTPUTS)
+    request = decode_at_once(body, Framing(), Signature((X,), OUTPUTS))
     expected = np.array([values], np.float32)
     if request is None:
         assert not np.isfinite(expected).all()

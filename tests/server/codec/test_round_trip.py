@@ -12,7 +12,7 @@ from models.packs.records.ports import Port
 from server.codec.datatypes import DATATYPES
 from server.codec.framing import Coding, Framing
 from server.codec.infer_bodies import Body, BodyDecoder
-from server.codec.messages import ModelAnswer, Output, WantedOutput
+from server.codec.messages import ModelAnswer, Output, Signature, WantedOutput
 from server.codec.raw import PIECE_BYTES
 from tests.fuzz.infer import decoded
 from tests.server.clients.messages import body, output, plain, strings, tensor
@@ -111,6 +111,6 @@ def test_wanted_is_what_the_client_asks_for() -> None:
         ),
     ):
         text, json_bytes = body([x], asked)
-        decoder = BodyDecoder(Framing(json_bytes), [port], OUTPUTS)
+        decoder = BodyDecoder(Framing(json_bytes), Signature([port], OUTPUTS))
         decoder.feed(text)
         assert decoder.finish().wanted == wanted

@@ -1,17 +1,16 @@
 """Answers in pieces: what arrives is what was made, and headers say what a client must know before it."""
 
-import asyncio
 import gzip
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from types import SimpleNamespace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from server.codec.framing import CODINGS, Coding
-from server.protocol.answers import Answer, Pieces
-from server.transport.http1 import Head
+from server.memory.request_memory import Lease, RequestMemory
+from server.protocol.answers import Answer, in_pieces
+from server.requests.exchange import BodyLimit, Exchange
 
 OPEN: dict[str, Callable[[bytes], bytes]] = {
     "identity": bytes,
@@ -29,9 +28,10 @@ class Taking:
     """A client that takes all that is sent; it has no other member of one."""
 
     def __init__(self, version: str, method: str) -> None:
-        self.head = Head(method, version, "/", b"/", b"", [], keeps=True, expects=False)
+        self.wants_body, self.takes_chunks = method != "HEAD", version >= "1.1"
         self.headers: Sequence[tuple[bytes, bytes]] = ()
-        self.is_whole = False
+        self.is_whole = self.is_gone = False
+        self.is_read, self.at, self.declared_bytes = True, None, 0
         self.body = b""
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -42,14 +42,20 @@ class Taking:
         self.body += data
         self.is_whole = not more
 
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        pass
+
+    def abort(self) -> None:
+        raise AssertionError
+
 
 async def received(
-    sent: Answer, version: str, method: str = "GET"
+    make: Callable[[Any], Awaitable[Answer]], version: str, method: str = "GET"
 ) -> tuple[dict[bytes, bytes], bytes]:
-    """Headers and body as a client gets them."""
+    """Headers and body as a client gets them of the answer that is made for it."""
     client: Any = Taking(version, method)
-    exchange: Any = SimpleNamespace(send=client.send, left=asyncio.Event().wait)
-    await sent.send(exchange, client, "")
+    sent = await make(client)
+    await sent.send(Exchange(client, Lease(RequestMemory(0)), BodyLimit(0)))
     assert client.is_whole
     return dict(client.headers), client.body
 
@@ -60,8 +66,12 @@ async def received(
 @pytest.mark.parametrize("n_pieces", [1, 2, 7])
 async def test_what_arrives(version: str, coding: Coding, is_mixed: bool, n_pieces: int) -> None:
     raw = RAW if is_mixed else b""
-    sent = Pieces(lambda: text(n_pieces), lambda: iter((raw,)), len(raw), is_mixed, coding)
-    headers, body = await received(sent, version)
+
+    def made(client: Any) -> Awaitable[Answer]:
+        pieces = lambda: text(n_pieces), lambda: iter((raw,)), len(raw)
+        return in_pieces(client, *pieces, is_mixed=is_mixed, coding=coding)
+
+    headers, body = await received(made, version)
     whole = b"".join(text(n_pieces))
     assert OPEN[headers.get(b"content-encoding", b"identity").decode()](body) == whole + raw
     assert (b"content-encoding" in headers) == (coding != "identity")
@@ -75,8 +85,10 @@ async def test_what_arrives(version: str, coding: Coding, is_mixed: bool, n_piec
 
 
 async def test_what_is_little_goes_as_it_is() -> None:
-    sent = Pieces(lambda: iter((b"{}",)), coding="gzip")
-    headers, body = await received(sent, "1.1")
+    def made(client: Any) -> Awaitable[Answer]:
+        return in_pieces(client, lambda: iter((b"{}",)), coding="gzip")
+
+    headers, body = await received(made, "1.1")
     assert body == b"{}"
     assert b"content-encoding" not in headers
     assert headers[b"content-length"] == b"2"
@@ -87,5 +99,8 @@ async def test_of_an_answer_without_end_the_head_is_an_end() -> None:
         while True:
             yield b"event"
 
-    headers, body = await received(Answer(200, [], parts=without_end()), "1.1", "HEAD")
-    assert (list(headers), body) == ([b"x-request-id"], b"")
+    async def made(_: Any) -> Answer:
+        return Answer(without_end())
+
+    headers, body = await received(made, "1.1", "HEAD")
+    assert (headers, body) == ({}, b"")

@@ -91,6 +91,7 @@ async def test_a_refusal_says_when_to_come_again_and_is_counted(shared: Service)
     assert answer.status == 503
     assert headers[b"retry-after"] == b"3"
     assert headers[b"x-request-id"] == b"mine"
+    assert isinstance(answer.body, bytes)
     assert headers[b"content-length"] == b"%d" % len(answer.body)
     assert json.loads(answer.body) == {"error": 'no "time"'}
     assert await shared.metric(metric, model="tiny", outcome="late") == before + 1

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.framing import Framing
-from server.codec.messages import ModelRequest
+from server.codec.messages import ModelRequest, Signature
 from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
 from server.memory.request_needs import (
@@ -46,14 +46,15 @@ class Sender:
 
     # What an exchange asks
 
-    owner, headers, at = "", (), None
-    body_has_come = False
+    owner, headers, at, declared_bytes = "", (), None, 0
+    body_has_come = is_gone = False
+    wants_body = takes_chunks = True
 
     @property
     def is_read(self) -> bool:
         return self.read == len(self._chunks) and not self._leaves
 
-    async def part(self) -> bytes:
+    async def part(self, reads_ahead: bool = False) -> bytes:
         self.held.append(self.memory.used_bytes)
         if self.read == len(self._chunks):
             raise DisconnectedError
@@ -63,7 +64,10 @@ class Sender:
     async def send(self, data: bytes, more: bool = False) -> None:
         raise AssertionError(data)
 
-    async def left(self) -> None:
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        raise AssertionError
+
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
         raise AssertionError
 
     def is_closing(self) -> bool:
@@ -84,7 +88,7 @@ class Sender:
         lease = Lease(self.memory)
         with Exchange(self, lease, BodyLimit(max_body)) as exchange:
             return await read_tensors(
-                exchange, framing, manifest, short_infer_bytes(manifest), check
+                exchange, framing, Signature((port,), (Y,)), short_infer_bytes(manifest), check
             )
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pipeline.execution.baton import Baton
+from pipeline.execution.baton import FREE, Baton
 from pipeline.execution.given import copies
 from server.repository.working import Job, Underway, tell
 from server.scheduling.sweeps import Sweep
@@ -34,15 +34,15 @@ def sweep(*limits: float) -> Sweep:
     )
 
 
-def test_the_oldest_counts() -> None:
+async def test_the_oldest_counts() -> None:
     clock = Clock()
-    runs = Underway(clock)
+    runs, first, second = Underway(clock), sweep(110.0), sweep(110.0)
     assert runs.longest_seconds() == 0.0
-    for run in ("first", "second"):
-        assert runs.begin(run) == clock.now
+    for each in (first, second):
+        assert runs.begin(each, FREE) == clock.now
         clock.now += 1.0
     assert runs.longest_seconds() == 2.0
-    runs.end("first")
+    runs.end(first)
     assert runs.longest_seconds() == 1.0
 
 
@@ -58,18 +58,18 @@ def test_the_oldest_counts() -> None:
 async def test_stuck(passed: float, factor: float, least: float, stuck: bool) -> None:
     clock = Clock()
     runs = Underway(clock)
-    runs.begin(sweep(101.0, 110.0))
-    runs.begin(object())  # what the event loop computes holds it up itself
+    runs.begin(sweep(101.0, 110.0), FREE)
     clock.now += passed
     assert runs.is_stuck(factor, least) == stuck
 
 
-def test_claims_of_what_has_ended_are_forgotten() -> None:
+async def test_claims_of_what_has_ended_are_forgotten() -> None:
     runs, baton = Underway(), Baton()
     ended, running = baton.claim(), baton.claim()
-    runs.begin("ended", ended)
-    runs.end("ended")
-    runs.begin("running", running)
+    over = sweep(110.0)
+    runs.begin(over, ended)
+    runs.end(over)
+    runs.begin(sweep(110.0), running)
     runs.end_claims()
     assert (ended.over, running.over) == (False, True)
 

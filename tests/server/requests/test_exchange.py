@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -36,10 +36,12 @@ class Client:
     """
 
     owner, at = "", None
+    wants_body = takes_chunks = True
 
     def __init__(self, length: int | None = None) -> None:
-        self.headers = [] if length is None else [(b"content-length", b"%d" % length)]
-        self.body_has_come = self.is_read = self.aborted = False
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.declared_bytes = length or 0
+        self.body_has_come = self.is_read = self.is_gone = self.aborted = False
         self.takes = asyncio.Event()
         self.takes.set()
         self._parts: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue()
@@ -52,16 +54,18 @@ class Client:
 
     # What an exchange asks
 
-    async def part(self) -> bytes:
+    async def part(self, reads_ahead: bool = False) -> bytes:
         part = await self._parts.get()
         if part is None:
             raise DisconnectedError
         self.is_read = not part[1]
         return part[0]
 
-    async def left(self) -> None:
-        while await self._parts.get() is not None:
-            pass
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        pass
+
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        raise AssertionError
 
     async def send(self, data: bytes, more: bool = False) -> None:
         await self.takes.wait()
@@ -227,7 +231,8 @@ async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service)
     async def watch(exchange: Exchange) -> None:
         await exchange.part()
         assert exchange.is_read
-        await exchange.left()
+        async with exchange.until_left():
+            await asyncio.Event().wait()
 
     watched = Client()
     watched.sends(1, more=False)

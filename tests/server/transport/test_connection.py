@@ -10,10 +10,11 @@ from starlette.types import Receive, Scope, Send
 
 from server.errors import DisconnectedError
 from server.memory.request_memory import Lease, RequestMemory
-from server.protocol.answers import HttpClient
+from server.protocol.routing import HttpClient
 from server.requests.exchange import BodyLimit, Exchange
 from server.transport.giving_way import Peer, Worth
 from server.transport.limits import (
+    AHEAD_BYTES,
     GRACE_SECONDS,
     HEADER_BYTES,
     LEFT_OVER_PACE,
@@ -209,6 +210,54 @@ async def test_who_gives_way_before_its_body_is_asked_for_ends_as_one_that_left(
     await wire.sends(POST % 100)
     assert gives_way(wire)
     assert wire.answer.startswith(b"HTTP/1.1 408")
+    model_is_there.set()
+    await wire.settled()
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("reads_ahead", "most"), [(False, 2 * READ_BYTES), (True, READ_BYTES + AHEAD_BYTES)]
+)
+async def test_so_much_of_a_body_lies_unread(reads_ahead: bool, most: int) -> None:
+    """One read where nothing is held for it, more where its reader holds memory."""
+    taken = 0
+
+    async def takes_a_part(client: HttpClient) -> None:
+        nonlocal taken
+        taken = len(await client.part(reads_ahead))
+        await asyncio.Event().wait()
+
+    wire = Wire(reads_nothing)
+    wire.connection.answer = takes_a_part
+    head = POST % MIB
+    await wire.sends(head + bytes(READ_BYTES - len(head)))
+    for _ in range(20):
+        await wire.sends(bytes(READ_BYTES))
+    assert taken == READ_BYTES - len(head)
+    assert wire.transport.is_reading_paused
+    request = wire.connection._request
+    assert request is not None
+    assert taken + len(request.body) == most - len(head)
+
+
+@pytest.mark.parametrize("leaves_before", [False, True])
+async def test_what_runs_is_cancelled_when_its_client_leaves(leaves_before: bool) -> None:
+    model_is_there, found = asyncio.Event(), list[DisconnectedError]()
+
+    async def computes(client: HttpClient) -> None:
+        with Exchange(client, Lease(RequestMemory(MIB)), BodyLimit(MIB)) as exchange:
+            if leaves_before:
+                await model_is_there.wait()
+            try:
+                async with exchange.until_left():
+                    await asyncio.Event().wait()
+            except DisconnectedError as exc:
+                found.append(exc)
+
+    wire = Wire(reads_nothing)
+    wire.connection.answer = computes
+    await wire.sends(POST % 0)
+    await wire.is_lost()
     model_is_there.set()
     await wire.settled()
     assert len(found) == 1

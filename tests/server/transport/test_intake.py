@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from server.errors import BusyError, LateError
+from server.protocol.answers import Answer
 from server.transport import sockets
 from server.transport.http1 import Head
 from server.transport.intake import PAUSE_SECONDS, SLICES_SECONDS, Arrived, Intake, Refused
@@ -23,7 +24,7 @@ from tests.server.transport.wire import Wire, answers_at_once
 
 WORK, READ = 0.0002, 0.00003
 _MOST_TURNS = 20_000
-_FULL = Refused(503, [(b"content-length", b"0")], b"")
+_FULL = Answer(b"", [(b"content-length", b"0")], 503)
 
 
 class Loop:
