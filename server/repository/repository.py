@@ -103,7 +103,7 @@ class Repository:
         await self._wishes.planning.run(lambda: self.models.set_aside(activations))
 
     async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
-        """Load the models that the settings name; one that fails is noted and the others go on.
+        """Load the models that the settings name; one that fails is noted, for the caller to tell of.
 
         ``set_aside`` comes before the first: it takes out of the budget what models do not share. Nothing
         else changes what is loaded meanwhile. Raises what that raises; NotFoundError: no repository.
@@ -123,15 +123,13 @@ class Repository:
                 await self._load(name, evicts=False)
             except NotFoundError:
                 raise
-            except FAILURES:  # noted, and said below
+            except FAILURES:  # noted
                 pass
             for entry in self.models.of(name):
                 slot = entry.slot if self._evicts and entry.absence == "refused" else None
                 if slot is not None and await asyncio.to_thread(self.models.fits_alone, slot):
                     entry.become(Unloaded(entry.reason, "evicted"))
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
-                elif not entry.serves:
-                    _log.error("not served: %s", entry.message)
 
     async def load(self, name: str, *, is_whole: bool = True) -> Entry:
         """Load what the repository has of ``name`` now, within its share of the budget.
