@@ -24,7 +24,7 @@ from pipeline.energy import NoMeter, find_meter
 from pipeline.fitting.wanted import NOTHING
 from pipeline.measuring.profiling import ProcessorTimes, file_reads, others_share
 from pipeline.measuring.transfers import FileReads, sizes
-from pipeline.profiles.machine import Machine, cpu_model, this_machine
+from pipeline.profiles.machine import UNKNOWN, Machine, cpu_model, this_machine
 from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
 from pipeline.profiles.profile_file import FILE, disturbed_by, load_profile, prepared
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -347,6 +347,8 @@ def fitting(paths: Sequence[Path], budget: int | None, device: Device) -> Iterat
 
 def _direct(served: str, machine: Machine) -> Finding:
     name, where = f"{served}: O_DIRECT", f"{machine.file_system} on {machine.device}"
+    if machine.file_system == UNKNOWN:
+        where = "a file system that /proc/self/mountinfo does not name"
     if machine.file_system in _IN_MEMORY:
         remedy = "keep packs on a local SSD: there they take as much memory as they are long"
         return Finding(name, "warn", f"{where} is memory, no disk", remedy)

@@ -189,7 +189,8 @@ def check_keys(file: Path | None) -> Finding:
     try:
         count, mode = len(list_keys(file)), stat.S_IMODE(file.stat().st_mode)
     except (ServiceError, ModelError, OSError) as exc:
-        return Finding("keys", "fail", str(exc), f"layerstream key add {file} NAME")
+        made = "mend it, or give another" if file.exists() else f"layerstream key add {file} NAME"
+        return Finding("keys", "fail", str(exc), made)
     if not count:
         return Finding("keys", "fail", f"{file}: none in it", f"layerstream key add {file} NAME")
     if mode & 0o007:

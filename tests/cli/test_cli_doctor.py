@@ -172,6 +172,9 @@ def test_busy_cores() -> None:
 def test_keys_and_certificates(tmp_path: Path) -> None:
     is_told(doctor.check_keys(None), "ok")
     is_told(doctor.check_keys(tmp_path / "missing"), "fail", "missing")
+    (tmp_path / "damaged").write_text("rubbish = [")
+    is_told(damaged := doctor.check_keys(tmp_path / "damaged"), "fail", "damaged:1")
+    assert "key add" not in damaged.remedy  # which would refuse it, too
     is_told(doctor.check_certificate(None, None), "ok")
     (tmp_path / "wrong.pem").write_text("no certificate")
     is_told(doctor.check_certificate(tmp_path / "wrong.pem", None), "fail", "wrong.pem")
