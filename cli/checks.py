@@ -24,7 +24,7 @@ from pipeline.energy import NoMeter, find_meter
 from pipeline.fitting.wanted import NOTHING
 from pipeline.measuring.profiling import ProcessorTimes, file_reads, others_share
 from pipeline.measuring.transfers import FileReads, sizes
-from pipeline.profiles.machine import Machine, cpu_model, this_machine
+from pipeline.profiles.machine import UNKNOWN, Machine, cpu_model, this_machine
 from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
 from pipeline.profiles.profile_file import FILE, disturbed_by, load_profile, prepared
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -32,7 +32,7 @@ from server.errors import RefusedError
 from server.failures import FAILURES, reason_of
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_served
-from server.memory.process_memory import meminfo_bytes
+from server.memory.process_memory import control_groups, meminfo_bytes
 from server.settings.sizes import format_size
 
 # The result of one check.
@@ -115,12 +115,16 @@ def threads(root: Path, wanted: int | None) -> Finding:
 
 
 def _quota(root: Path) -> float | None:
-    """Return how many cores the control group may use, None: all."""
-    group = root / "sys/fs/cgroup"
+    """Return how many cores the control group and those around it may use, None: all."""
+    groups = control_groups("cpu", root / "sys/fs/cgroup", root / "proc/self/cgroup")
+    return min((cores for group in groups if (cores := _cores_of(group)) is not None), default=None)
+
+
+def _cores_of(group: Path) -> float | None:
+    """Return how many cores one group may use, None: all, or it does not say."""
     limit, _, period = _text(group / "cpu.max").partition(" ")
     if not limit:
-        limit = _text(group / "cpu/cpu.cfs_quota_us")
-        period = _text(group / "cpu/cpu.cfs_period_us")
+        limit, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
     try:
         return int(limit) / int(period) if int(limit) > 0 else None
     except (ValueError, ZeroDivisionError):
@@ -292,17 +296,25 @@ def findings(path: Path, device: Device, disk: Disk = REAL_DISK) -> Iterator[Fin
     try:
         pack = open_pack(path, device.target)
         machine = this_machine(pack.weights_path, device, disk)
-        yield Finding(f"{pack.name}", "ok", f"version {pack.version} in {pack.folder}, sound")
-        yield _direct(pack, machine)
-        yield from _scheduler(pack, ROOT)
-        told, profile = _profile(pack, machine)
+        name = _served_as(path, pack)
+        yield Finding(name, "ok", f"version {pack.version} in {pack.folder}, sound")
+        yield _direct(name, machine)
+        yield from _scheduler(name, pack, ROOT)
+        told, profile = _profile(name, pack, machine)
         yield told
-        yield _speed(pack, profile, disk)
+        yield _speed(name, pack, profile, disk)
     except FAILURES as exc:
         remedy = "compile its source again here, or copy it again"
         if not _holds_pack(path):
             remedy = "name a pack: REPOSITORY/NAME"
         yield Finding(str(path), "fail", reason_of(exc), remedy)
+
+
+def _served_as(path: Path, pack: Pack) -> str:
+    """Return the name by which clients would ask the pack in ``path``: its folder's, and no version's."""
+    folder = path.resolve()
+    is_version = folder == pack.folder.resolve() and folder.name.isdecimal()
+    return folder.parent.name if is_version else folder.name
 
 
 def _holds_pack(path: Path) -> bool:
@@ -333,8 +345,10 @@ def fitting(paths: Sequence[Path], budget: int | None, device: Device) -> Iterat
         yield Finding("budget", "ok", f"models and requests fit in {format_size(budget)}")
 
 
-def _direct(pack: Pack, machine: Machine) -> Finding:
-    name, where = f"{pack.name}: O_DIRECT", f"{machine.file_system} on {machine.device}"
+def _direct(served: str, machine: Machine) -> Finding:
+    name, where = f"{served}: O_DIRECT", f"{machine.file_system} on {machine.device}"
+    if machine.file_system == UNKNOWN:
+        where = "a file system that /proc/self/mountinfo does not name"
     if machine.file_system in _IN_MEMORY:
         remedy = "keep packs on a local SSD: there they take as much memory as they are long"
         return Finding(name, "warn", f"{where} is memory, no disk", remedy)
@@ -344,7 +358,7 @@ def _direct(pack: Pack, machine: Machine) -> Finding:
     return Finding(name, "ok", where)
 
 
-def _scheduler(pack: Pack, root: Path) -> Iterator[Finding]:
+def _scheduler(served: str, pack: Pack, root: Path) -> Iterator[Finding]:
     number = pack.weights_path.stat().st_dev
     block = root / f"sys/dev/block/{number >> 8 & 0xFFF}:{number & 0xFF | number >> 12 & ~0xFF}"
     place = next(
@@ -353,7 +367,7 @@ def _scheduler(pack: Pack, root: Path) -> Iterator[Finding]:
     if place is None:
         return
     chosen = _text(place / "queue/scheduler").partition("[")[2].partition("]")[0]
-    name = f"{pack.name}: scheduler"
+    name = f"{served}: scheduler"
     weighs = (
         "; IOWeight acts" if chosen == "bfq" else "; IOWeight of a unit acts under bfq or iocost"
     )
@@ -363,9 +377,9 @@ def _scheduler(pack: Pack, root: Path) -> Iterator[Finding]:
         yield Finding(name, "ok", f"{chosen or 'none'}{weighs}")
 
 
-def _profile(pack: Pack, machine: Machine) -> tuple[Finding, Profile | None]:
+def _profile(served: str, pack: Pack, machine: Machine) -> tuple[Finding, Profile | None]:
     """Return what there is to say of the profile, and the one that plans follow."""
-    name, remedy = f"{pack.name}: profile", f"layerstream profile {pack.folder}"
+    name, remedy = f"{served}: profile", f"layerstream profile {pack.folder}"
     try:
         profile = load_profile(pack, machine, logging.DEBUG)
     except ProfileError as exc:
@@ -380,9 +394,9 @@ def _profile(pack: Pack, machine: Machine) -> tuple[Finding, Profile | None]:
     return Finding(name, "ok", "of this machine"), profile
 
 
-def _speed(pack: Pack, profile: Profile | None, disk: Disk) -> Finding:
+def _speed(served: str, pack: Pack, profile: Profile | None, disk: Disk) -> Finding:
     """Time reads of the sizes that sweeps take; beside those of the profile where there is one."""
-    name = f"{pack.name}: reads"
+    name = f"{served}: reads"
     ratios, speed = [], 0.0
     with file_reads(pack, disk) as reads:
         is_telling = reads.n_bytes >= _TELLING_BYTES

@@ -15,7 +15,6 @@ from cli.checks import ROOT, Finding, worst
 from cli.commands import versions
 from cli.device import cuda_figures
 from cli.printing.output import print_json, print_table, say
-from cli.printing.sentences import typed
 from models.errors import ModelError
 from pipeline.devices.base import Device, DeviceError
 from server.access import list_keys
@@ -62,12 +61,12 @@ def doctor(
     all_findings += [
         *check_memory(needed),
         check_open_files(max_connections),
-        check_port("port", host, port),
+        check_port("port", host, port, "--port"),
         check_keys(keys),
         check_certificate(tls_certificate, tls_key),
     ]
     if grpc_port is not None:
-        all_findings.append(check_port("gRPC port", host, grpc_port))
+        all_findings.append(check_port("gRPC port", host, grpc_port, "--grpc-port"))
     try:
         device = open_named(context, device_name, threads)
         all_findings += _gpu(device, paths or [])
@@ -92,9 +91,10 @@ def doctor(
 
 
 def _machine(threads: int | None) -> Iterator[Finding]:
+    told = checks.threads(ROOT, threads)  # first: how many threads there are is decided once
     yield from checks.processor(ROOT)
     yield checks.cores_online(ROOT)
-    yield checks.threads(ROOT, threads)
+    yield told
     yield checks.other_work()
     yield from checks.clocks(ROOT)
     yield from checks.pages(ROOT)
@@ -138,6 +138,7 @@ def _print(findings: list[Finding]) -> None:
 
 # Looks at what a service needs of the system: memory, files, its port, keys and certificate.
 
+_MIB = 1 << 20
 # Of what a service takes, what the kernel has for a group before anything runs there.
 _SLACK = 16
 
@@ -152,7 +153,8 @@ def check_memory(needed: int | None) -> Iterator[Finding]:
         return
     wants = f"a service takes up to {format_size(needed)}"
     if most and needed > most:
-        remedy = f"MemoryMax={typed(needed)}" if limit is not None else "a smaller --memory"
+        # In a unit of systemd's: it knows M, and no MiB.
+        remedy = f"MemoryMax={-(-needed // _MIB)}M" if limit is not None else "a smaller --memory"
         yield Finding(
             "control group", "fail", f"{wants}, more than {owner}", f"{remedy}, or less for it"
         )
@@ -174,10 +176,10 @@ def check_open_files(connections: int) -> Finding:
     return Finding("open files", "ok", f"room for {connections} connections")
 
 
-def check_port(name: str, host: str, number: int) -> Finding:
+def check_port(name: str, host: str, number: int, flag: str) -> Finding:
     """Whether it can be listened on."""
     try:
-        listen(host, number).close()
+        listen(host, number, flag).close()
     except PortError as exc:
         remedy = "another number, or end what listens there (ss -ltnp)"
         return Finding(name, "fail", str(exc), remedy)
@@ -191,7 +193,8 @@ def check_keys(file: Path | None) -> Finding:
     try:
         count, mode = len(list_keys(file)), stat.S_IMODE(file.stat().st_mode)
     except (ServiceError, ModelError, OSError) as exc:
-        return Finding("keys", "fail", str(exc), f"layerstream key add {file} NAME")
+        made = "mend it, or give another" if file.exists() else f"layerstream key add {file} NAME"
+        return Finding("keys", "fail", str(exc), made)
     if not count:
         return Finding("keys", "fail", f"{file}: none in it", f"layerstream key add {file} NAME")
     if mode & 0o007:

@@ -10,6 +10,7 @@ import typer
 
 from cli.arguments import size
 from cli.printing.output import say
+from models.toml_files import read_toml
 from server.errors import ServiceError
 from server.memory.process_memory import process_bytes
 from server.settings.sizes import format_size
@@ -79,11 +80,13 @@ def drop_in(budget: int, root: Path) -> str:
     """Return the drop-in for ``budget`` bytes on the machine whose files lie in ``root``.
 
     Raises:
-        ServiceError: the machine has less memory than the service would be allowed.
+        ServiceError: the machine has less memory than the service would be allowed, or its file of
+            settings cannot be read.
     """
     packs = list((root / _MODELS).glob("*/*/weights.bin"))
     models = len({path.parent.parent for path in packs})
-    base = -(-process_bytes(max(models, _MODELS_EXPECTED)) // _MIB) * _MIB
+    taken = process_bytes(max(models, _MODELS_EXPECTED), grpc=_has_grpc(root))
+    base = -(-taken // _MIB) * _MIB
     most = budget + base + _MARGIN
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if most > memory:
@@ -115,6 +118,15 @@ CPUWeight={share[1]}
 TasksMax={_TASKS + _TASKS_OF_CORE * cores + mib}
 LimitNOFILE={_FILES + _FILES_OF_MODEL * mib}
 """
+
+
+def _has_grpc(root: Path) -> bool:
+    """Return whether the settings of the service give gRPC a port."""
+    file = root / _PLACES["layerstream.toml"]
+    try:
+        return file.exists() and "grpc_port" in read_toml(file).values
+    except ValueError as exc:
+        raise ServiceError(str(exc)) from exc
 
 
 def _written(n_bytes: int) -> str:

@@ -22,6 +22,7 @@ from models.network.fields import STRINGS
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
+from server.memory.process_memory import given_bytes
 from server.settings.settings import Settings, load_settings
 from server.transport.listener import listen
 
@@ -52,8 +53,10 @@ def up(
     if "budget_policy" not in settings.model_fields_set:
         settings = settings.model_copy(update={"budget_policy": "evict-lru"})
     signal.signal(signal.SIGTERM, _exit)  # the process that compiles ends, too
+    # Looked at first: compiling would be in vain.
+    given_bytes(settings)
     if settings.unix_socket is None and "LISTEN_FDS" not in os.environ:
-        listen(settings.host, settings.port).close()  # before compiling, which would be in vain
+        listen(settings.host, settings.port).close()
     isa = isa_of(settings.device)
     for source in sources:
         pack_of(source, folder, isa)

@@ -134,6 +134,9 @@ class Context:
         for entry in entries:
             self.metrics.expect(entry.model, entry.version)
         self._check_begins(entries, follows=poller is not None)
+        for entry in entries:
+            if not entry.answers:
+                _log.error("not served: %s", entry.message)
         self._tasks = [
             asyncio.create_task(beat(self.notifier, self._fault)),
             asyncio.create_task(watching.watch(self.repository)),
@@ -157,7 +160,6 @@ class Context:
             )
         failed = [entry for entry in entries if not entry.answers]
         if failed and (strict or (len(failed) == len(entries) and not follows)):
-            # The message names the first few; the log has all of them.
             reasons = few([entry.reason for entry in failed], "; ")
             raise StartupError(reasons, may_pass=any(entry.may_pass for entry in failed))
 

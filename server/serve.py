@@ -151,7 +151,7 @@ def _check_grpc(settings: Settings) -> None:
         raise GrpcError(
             f"grpc_port: gRPC is not installed ({exc}); the extra grpc brings it"
         ) from exc
-    listen(settings.host, settings.grpc_port).close()
+    listen(settings.host, settings.grpc_port, "--grpc-port").close()
     if settings.unix_socket is not None:
         warn_of_exposure(settings, settings.host)
 

@@ -4,6 +4,7 @@
 # Needs root, qemu-user-static and debootstrap. Prints PASS or FAIL for each case.
 #
 #   check_arm64.sh [FOLDER...]       folders and files of tests (default: those of kernels, packs and reading)
+#   check_arm64.sh package           the Debian package (make deb ARCH=arm64) instead: two commands, an answer, a purge
 #   LAYERSTREAM_ARM64_ROOT=DIR       keep the bare system in DIR and use it again; it is never changed
 #   LAYERSTREAM_DEBIAN_MIRROR=URL    default http://deb.debian.org/debian
 set -euo pipefail
@@ -70,6 +71,26 @@ try() { # CASE COMMAND
         bash -euo pipefail -c "cd /srv/layerstream; $2" >"$work/log" 2>&1 </dev/null || status=$?
     verdict "$status" "$1"
 }
+
+# What is there of the package: neither this checkout, nor logs, lists and archives, nor models by their own names.
+ours='find / -xdev -iname "*layerstream*" ! -path "/proc/*" ! -path "/srv/*" ! -path "/var/log/*" ! -path "/var/lib/apt/*" \
+    ! -path "/var/cache/*"; getent passwd layerstream || true'
+if [ "${1:-}" = package ]; then
+    cp "$here"/build/layerstream_*_arm64.deb "$root/srv/package.deb"
+    examples=/usr/share/doc/layerstream/examples models=/var/lib/layerstream/models
+    try "apt-get update" "apt-get -qq update"
+    try "apt install ./layerstream_*_arm64.deb" "apt-get -qq -y install --no-install-recommends /srv/package.deb"
+    try "the first command: compile" "layerstream compile $examples/cifar10.onnx -o $models/cifar10 \
+        --labels $examples/labels.txt --preprocess $examples/preprocess.toml"
+    try "the second: an answer" "layerstream run $models/cifar10 --image $examples/cat.png | grep cat"
+    try "it serves" "layerstream serve --config /etc/layerstream/layerstream.toml --budget 64MiB --port 18080 &
+        curl -fsS --retry 120 --retry-connrefused --retry-delay 1 localhost:18080/v2/health/ready
+        curl -fsS --data-binary @$examples/cat.png 'localhost:18080/v2/models/cifar10:classify?top_k=1' | grep '\"cat\"'
+        kill \$! && wait \$!"
+    try "purge" "apt-get -qq -y purge layerstream"
+    try "what is left are models" "[ \"\$($ours)\" = /var/lib/layerstream ] && test -d $models/cifar10"
+    exit "$failed"
+fi
 
 try "tools/bootstrap.sh run" "sh tools/bootstrap.sh run"
 try "quick start: compile, run" 'layerstream compile models/default/cifar10.onnx -o r/cifar10 \

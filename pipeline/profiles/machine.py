@@ -12,6 +12,8 @@ from loader.cores import Priority, reader_priority
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.target import host_target
 
+#: What a device or file system is called that the system does not name.
+UNKNOWN = "unknown"
 _MOUNTS = Path("/proc/self/mountinfo")
 _PROC = Path("/proc")
 # The maker of a core of Arm's architecture, and the name of the core.
@@ -151,8 +153,8 @@ def _storage(file: Path) -> tuple[str, str]:
     try:
         lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return "unknown", "unknown"
-    storage = ("unknown", "unknown")
+        return UNKNOWN, UNKNOWN
+    storage = (UNKNOWN, UNKNOWN)
     longest = -1
     for line in lines:
         mount, _, source = line.partition(" - ")

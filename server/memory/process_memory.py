@@ -34,7 +34,8 @@ class MemoryLimit:
 
 def memory_limit(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> MemoryLimit | None:
     """Return the limit that leaves least, of this process's group and those above; None: there is none."""
-    limits = [limit for group in _groups(mount, membership) if (limit := _limit(group)) is not None]
+    groups = control_groups("memory", mount, membership)
+    limits = [limit for group in groups if (limit := _limit(group)) is not None]
     return min(limits, key=lambda limit: limit.free_bytes, default=None)
 
 
@@ -69,15 +70,20 @@ def memory_limited() -> str:
     return "" if limit is None else f" (memory limit {format_size(limit.limit_bytes)})"
 
 
-def _groups(mount: Path, membership: Path) -> Iterator[Path]:
-    """Yield the folders of the groups, in both versions; some may not be mounted."""
+def control_groups(
+    controller: str, mount: Path = _MOUNT, membership: Path = _MEMBERSHIP
+) -> Iterator[Path]:
+    """Yield the folders of this process's groups of ``controller``, the nearest first, in both versions.
+
+    Those that are not mounted here as well.
+    """
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         root = mount / controllers if controllers else mount
         inside = PurePosixPath(path.lstrip("/"))
@@ -151,14 +157,11 @@ def process_bytes(models: int, *, grpc: bool = False) -> int:
     return own + models * _MODEL_BYTES + (_GRPC_BYTES if grpc else 0)
 
 
-def resolved_budget(settings: Settings, count: Callable[[], int]) -> int:
-    """Return the budget: the setting, or what the setting ``memory`` leaves beside the process.
-
-    ``count``: returns how many models are to be served.
+def given_bytes(settings: Settings) -> int:
+    """Return what the settings give, ``memory`` or ``budget``.
 
     Raises:
-        RefusedError: this machine, or its control group, has not as much memory, nothing would be left
-            for models, or it is not known how much the process takes.
+        RefusedError: this machine, or its control group, has not as much memory.
     """
     chosen = settings.budget if settings.memory is None else settings.memory
     assert chosen is not None  # the settings have one of them
@@ -166,13 +169,25 @@ def resolved_budget(settings: Settings, count: Callable[[], int]) -> int:
     if available and chosen // mmap.PAGESIZE > available // mmap.PAGESIZE:  # as groups count it
         name = "budget" if settings.memory is None else "memory"
         raise RefusedError(f"{name}: {format_size(chosen)} are more than {owner}")
+    return chosen
+
+
+def resolved_budget(settings: Settings, count: Callable[[], int]) -> int:
+    """Return the budget: as it was given, or what ``memory`` leaves beside the process.
+
+    ``count``: returns how many models are to be served.
+
+    Raises:
+        RefusedError: as above; or nothing would be left for models, or what the process takes is not known.
+    """
+    chosen = given_bytes(settings)
     if settings.memory is None:
         return chosen
     if settings.device != "cpu":
         raise RefusedError(
             f"memory: what a process takes with {settings.device} is its driver's; give --budget"
         )
-    return budget_within(settings.memory, max(count(), 1), grpc=settings.grpc_port is not None)
+    return budget_within(chosen, max(count(), 1), grpc=settings.grpc_port is not None)
 
 
 def budget_within(memory_bytes: int, models: int, *, grpc: bool = False) -> int:

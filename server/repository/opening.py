@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from functools import partial
+from pathlib import Path
 
 from loader.cores import cores_for
 from loader.pool.pool import ReadPool
@@ -50,6 +51,8 @@ class Opener:
         self._arena = self._shared_arena()
         #: The first core for the partitions of the next model: cores are given out in turn.
         self._next_core = 0
+        #: Packs without a profile that the log has named.
+        self._unprofiled: set[Path] = set()
         #: As the settings say, but "own" if the device cannot share activations.
         self.activations: Activations = settings.activations if self._arena else "own"
 
@@ -97,12 +100,17 @@ class Opener:
             except BaseException:
                 self._budget.release(key)
                 raise
-        if not (model.pack.folder / FILE).exists():
-            _log.info(_NO_PROFILE, name, model.pack.folder)
+        self._tell_of_profile(name, model.pack.folder)
         return Worker(
             *(running, self._settings.queue_limit, self._dispatcher),
             batching_of(self._settings, model.slot),
         )
+
+    def _tell_of_profile(self, name: str, folder: Path) -> None:
+        """Log that there is none, once for each pack: one that is evicted is opened again and again."""
+        if not (folder / FILE).exists() and folder not in self._unprofiled:
+            self._unprofiled.add(folder)
+            _log.info(_NO_PROFILE, name, folder)
 
     def reopen(self, name: str, model: Prepared, place: Place) -> Running:
         """Open ``model``, whose engine has been closed, with another plan; blocks.

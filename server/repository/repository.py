@@ -104,7 +104,7 @@ class Repository:
         await self._wishes.planning.run(lambda: self.models.set_aside(activations))
 
     async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
-        """Load the models that the settings name; one that fails is noted and the others go on.
+        """Load the models that the settings name; one that fails is noted, for the caller to tell of.
 
         ``set_aside`` is called before the first: it reserves memory that models do not share. No other call
         changes what is loaded meanwhile. Raises the errors of ``set_aside``; NotFoundError: no repository.
@@ -124,15 +124,13 @@ class Repository:
                 await self._load(name, evicts=False)
             except NotFoundError:
                 raise
-            except FAILURES:  # its entry has the error, which is logged below
+            except FAILURES:  # its entry has the error
                 pass
             for entry in self.models.of(name):
                 slot = entry.slot if self._evicts and entry.absence == "refused" else None
                 if slot is not None and await asyncio.to_thread(self.models.fits_alone, slot):
                     entry.become(Unloaded(entry.reason, "evicted"))
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
-                elif not entry.serves:
-                    _log.error("not served: %s", entry.message)
 
     async def load(self, name: str, *, is_whole: bool = True) -> Entry:
         """Load ``name`` as it is on disk now, within its share of the budget.

@@ -1,6 +1,7 @@
 """Where settings come from: errors name a setting by the flag, the variable or the line that gave it."""
 
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,6 +17,7 @@ from server.errors import few, shown
 PREFIX = "LAYERSTREAM_"
 _CONFIG = "config"
 _LONGEST_NAME = 60
+_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
 def flag(name: str) -> str:
@@ -50,9 +52,17 @@ def _text(value: object) -> str:
 
 
 def variables(environment: Mapping[str, str], known: Collection[str]) -> dict[str, str]:
-    """Return the name of the variable that gives each setting, as it is written: case does not matter."""
+    """Return the variable that gives each setting, as it is written: case does not matter.
+
+    Kubernetes puts the address of a service into the pods beside it: of one that is called layerstream
+    into LAYERSTREAM_PORT (tcp://10.0.0.1:80), which then gives no setting.
+    """
     names = {name.upper().removeprefix(PREFIX).lower(): name for name in _ours(environment)}
-    return {setting: name for setting, name in names.items() if setting in known}
+    return {
+        setting: name
+        for setting, name in names.items()
+        if setting in known and not _ADDRESS.match(environment[name])
+    }
 
 
 def unknown_variables(known: Collection[str], environment: Mapping[str, str] = os.environ) -> str:
@@ -78,7 +88,7 @@ def _short(name: str) -> str:
 
 def _meant(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, list(known), 1, 0.8)
-    return f" (did you mean {close[0]}?)" if close else ""
+    return f" (did you mean {close[0]}?)" if close and close[0] != name else ""
 
 
 @dataclass(frozen=True)

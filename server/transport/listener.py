@@ -35,8 +35,8 @@ class PortError(Exception):
     """The address cannot be listened on."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on ``host``:``port`` (0: a free one).
+def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """Return a socket that listens on ``host``:``port`` (0: a free one), which ``flag`` says.
 
     Raises:
         PortError: it is in use, not allowed, or no address of this machine.
@@ -53,7 +53,8 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as exc:
         listener.close()
         reason = exc.strerror or exc
-        hint = " (another port: --port NUMBER)" if exc.errno == errno.EADDRINUSE else ""
+        in_use = exc.errno == errno.EADDRINUSE
+        hint = f" (another port: {flag} NUMBER)" if in_use else ""
         raise PortError(f"cannot listen on {host}:{port}: {reason}{hint}") from exc
     listener.setblocking(False)
     return listener

@@ -114,6 +114,15 @@ def test_a_profile_of_another_machine(profiled: Path, device: CpuDevice, tmp_pat
     is_told(found(checks.findings(foreign, device), "tiny: profile"), "warn", "none")
 
 
+@pytest.mark.parametrize("inner", ["", "1"])
+def test_a_pack_has_the_name_of_its_folder(
+    inner: str, profiled: Path, device: CpuDevice, tmp_path: Path
+) -> None:
+    """As a server has; its manifest says what its source was called."""
+    other = Path(copytree(profiled, tmp_path / "other"))
+    is_told(found(checks.findings(other / inner, device), "other"), "ok", "version 1")
+
+
 def test_a_damaged_pack(profiled: Path, device: CpuDevice, tmp_path: Path) -> None:
     broken = Path(copytree(profiled, tmp_path / "tiny"))
     (broken / "1" / "weights.bin").unlink()
@@ -121,15 +130,18 @@ def test_a_damaged_pack(profiled: Path, device: CpuDevice, tmp_path: Path) -> No
     is_told(finding, "fail", "weights.bin")
 
 
-def test_too_few_files_and_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_too_few_files_too_many_threads_and_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = f"ulimit -n 480; exec {sys.executable} -m cli doctor --port {port} --json"
+        options = f"--port {port} --grpc-port {port} --threads 64 --json"
+        command = f"ulimit -n 480; exec {sys.executable} -m cli doctor {options}"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == FAILED
     told = [Finding(**each) for each in json.loads(done.stdout)["findings"]]
     is_told(found(told, "open files"), "warn", "of 256 connections")
-    is_told(found(told, "port"), "fail", str(port))
+    is_told(found(told, "port"), "fail", str(port), "--port")
+    is_told(found(told, "gRPC port"), "fail", str(port), "--grpc-port")
+    is_told(found(told, "threads"), "warn", "64 of ONNX Runtime on")
 
 
 def test_a_control_group_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +151,7 @@ def test_a_control_group_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(doctor, "process_memory", lambda: ProcessMemory(8 * MIB, 0))
     told = list(doctor.check_memory(128 * MIB))
     is_told(found(told, "control group"), "fail", "128.0 MiB", "the control group allows")
+    assert found(told, "control group").remedy.startswith("MemoryMax=128M,")  # as systemd reads it
     is_told(found(told, "free memory"), "warn", "40.0 MiB")
     assert worst(list(doctor.check_memory(24 * MIB))) == "ok"
 
@@ -159,6 +172,9 @@ def test_busy_cores() -> None:
 def test_keys_and_certificates(tmp_path: Path) -> None:
     is_told(doctor.check_keys(None), "ok")
     is_told(doctor.check_keys(tmp_path / "missing"), "fail", "missing")
+    (tmp_path / "damaged").write_text("rubbish = [")
+    is_told(damaged := doctor.check_keys(tmp_path / "damaged"), "fail", "damaged:1")
+    assert "key add" not in damaged.remedy  # which would refuse it, too
     is_told(doctor.check_certificate(None, None), "ok")
     (tmp_path / "wrong.pem").write_text("no certificate")
     is_told(doctor.check_certificate(tmp_path / "wrong.pem", None), "fail", "wrong.pem")
@@ -213,7 +229,20 @@ def test_no_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
             "heat",
             "CPU-therm has 84 of 86 C",
         ),
-        ({"sys/fs/cgroup/cpu.max": "50000 100000"}, "threads", "0.5 cores"),
+        (
+            {"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/cpu.max": "50000 100000"},
+            "threads",
+            "0.5 cores",
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu,cpuacct:/a\n4:memory:/",
+                "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us": 50_000,
+                "sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us": 100_000,
+            },
+            "threads",
+            "0.5 cores",
+        ),
     ],
 )
 def test_what_the_kernel_says(

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from cli.service import drop_in
+from server.errors import ServiceError
+from server.memory.process_memory import process_bytes
 from tests.deploy.test_deploy import DEPLOY, MARGIN, MIB, PROCESS_BASE, UNIT, directives
 from tests.server.support import BAD, Cli
 
@@ -31,6 +33,19 @@ def test_limits_follow_from_the_budget(budget: int, tmp_path: Path) -> None:
     assert budget + PROCESS_BASE < high < most
     unit = directives(UNIT)
     assert int(found["LimitNOFILE"]) >= int(unit["LimitNOFILE"][0])
+
+
+def test_grpc_is_counted_where_the_settings_have_a_port_for_it(tmp_path: Path) -> None:
+    settings = tmp_path / "etc/layerstream/layerstream.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("# grpc_port = 8001\n")
+    alone = mebibytes(derived(64 * MIB, tmp_path)["MemoryMax"])
+    settings.write_text("grpc_port = 8001\n")
+    more = mebibytes(derived(64 * MIB, tmp_path)["MemoryMax"]) - alone
+    assert abs(more - (process_bytes(6, grpc=True) - process_bytes(6))) < MIB
+    settings.write_text("grpc_port = \n")
+    with pytest.raises(ServiceError, match=r"layerstream\.toml:1: not TOML"):
+        drop_in(64 * MIB, tmp_path)
 
 
 def test_the_unit_has_what_follows_from_its_budget(tmp_path: Path) -> None:

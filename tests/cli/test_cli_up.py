@@ -262,6 +262,13 @@ def test_a_port_that_is_taken_is_told_before_anything_is_compiled(cli: Cli, onnx
     assert not (onnx.parent / ".layerstream").exists()
 
 
+def test_memory_that_is_not_there_is_refused_before_anything_is_compiled(
+    cli: Cli, onnx: Path
+) -> None:
+    assert "more than" in cli("up", onnx, "--memory", "900TiB", "--port", 0).err
+    assert not (onnx.parent / ".layerstream").exists()
+
+
 def test_memory_that_is_not_there_is_refused(cli: Cli, packs: Packs, tmp_path: Path) -> None:
     given = (packs.repository / "tiny", "--repository", tmp_path / "packs", "--port", 0)
     assert "more than" in cli("up", *given, "--memory", "900TiB").err

@@ -167,16 +167,14 @@ def started(container: Any, folder: Path, packs: Path, inside: Any) -> Iterator[
     (programs_folder / "layerstream").chmod(0o755)
     command = [
         each.replace("/tmp/", f"{folder}/tmp/").replace("/mnt/models", str(packs))
-        for each in (*container["command"], *container["args"])
+        for each in (*(container.get("command") or ["layerstream"]), *container["args"])
     ]
     process = subprocess.Popen(
         inside(command),
         env={
             "PATH": f"{programs_folder}:{os.environ['PATH']}",
             "PYTHONPATH": str(DEPLOY.parent),
-            # Of the image; its repository is /models.
-            "LAYERSTREAM_BUDGET": "256MiB",
-            "LAYERSTREAM_REPOSITORY": str(packs),
+            "LAYERSTREAM_REPOSITORY": str(packs),  # of the image: /models
             **variables,
             "LAYERSTREAM_PORT": str(port),
         },

@@ -215,11 +215,14 @@ async def test_loads_at_once_load_once(settings: SettingsFactory, packs: Packs) 
         close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
 
 
-async def test_the_only_model_does_not_fit(settings: SettingsFactory, packs: Packs) -> None:
+async def test_the_only_model_does_not_fit(
+    settings: SettingsFactory, packs: Packs, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(StartupError) as caught:
         async with serving(settings(models_budget=packs.smallest("tiny") - 1, models=("tiny",))):
             pass
     assert figures(str(caught.value)) == (packs.smallest("tiny"), packs.smallest("tiny") - 1)
+    assert "does not fit" not in caplog.text  # it is told once, by the error that ends the start
     assert not caught.value.may_pass
 
 

@@ -79,6 +79,17 @@ async def test_a_request_brings_its_model_back(crowded: Service, packs: Packs) -
     assert seconds > 0
 
 
+async def test_that_a_profile_is_missing_is_told_once(
+    settings: SettingsFactory, packs: Packs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving(settings(**crowding(packs))) as service:
+        for name in ("twin", "tiny", "twin"):
+            await right(service, packs, name)
+    told = [line.split()[1] for line in caplog.messages if "has no profile" in line]
+    assert sorted(told) == sorted(MODELS)
+
+
 async def says_that_it_answers(service: Service, name: str) -> None:
     assert (await service.client.get(f"/v2/models/{name}/ready")).status_code == 200
     described = (await service.client.get(f"/v2/models/{name}")).json()

@@ -218,6 +218,18 @@ def test_what_is_overridden_is_not_read(toml: Path, monkeypatch: pytest.MonkeyPa
     assert load_settings({"port": "7"}, toml).port == 7
 
 
+def test_an_address_of_a_service_of_kubernetes_is_no_port(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LAYERSTREAM_PORT", "tcp://10.0.0.1:8080")
+    assert load_settings(dict(NEEDED)).port == 8080
+    warn_of_variables()
+    assert caplog.messages == ["variables that are no setting: LAYERSTREAM_PORT"]
+    monkeypatch.setenv("LAYERSTREAM_PORT", "808O")
+    with pytest.raises(SettingsError, match="LAYERSTREAM_PORT"):
+        load_settings(dict(NEEDED))
+
+
 def test_a_misspelt_variable_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
