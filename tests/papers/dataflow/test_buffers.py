@@ -175,7 +175,10 @@ def test_what_is_no_graph_is_refused(change: dict[str, object], said: str) -> No
         DataflowGraph("g", (Actor("a", (1,)), Actor("b", (1,))), (Channel("c", **fields),))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "most"), [("mobilenet", 439_200), ("resnet", 282_752)])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("resnet", 282_752), pytest.param("mobilenet", 439_200, marks=pytest.mark.slow)],
+)
 def test_real_networks_by_rows(name: str, most: int) -> None:
     """The bounds are without the output's own buffer, of 1000 elements."""
     cnn = mobilenet_v2() if name == "mobilenet" else resnet_18()
