@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _data_stays_in_caches() -> Iterator[None]:
+    """Sweeps that are measured find a small cache emptied: no test says how long one takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.measuring.sweeps.cache_bytes", lambda: 1 << 16)
+        yield
 
 
 @pytest.fixture(scope="session")

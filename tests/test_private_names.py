@@ -141,14 +141,15 @@ def test_private_names_are_found(text: str, found: set[str]) -> None:
 
 def _used(tree: ast.Module) -> Iterator[str]:
     """Yield the last name of each thing that ``tree`` uses and no documentation promises."""
+    nodes = list(ast.walk(tree))
     foreign = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         for local, name, whole in _imported(node):
             foreign[local] = name
             if _is_private(whole) or _UNDOCUMENTED.match(whole):
                 yield whole.rpartition(".")[2]
-    own = set(_defined(tree)) | _PUBLIC
-    for node in ast.walk(tree):
+    own = set(_defined(nodes)) | _PUBLIC
+    for node in nodes:
         match node:
             case ast.Attribute(ast.Name("self" | "cls")):
                 pass  # looked at below, where its class has a foreign base
@@ -179,8 +180,8 @@ def _imported(node: ast.AST) -> Iterator[tuple[str, str, str]]:
                 yield each.asname or each.name, whole, whole
 
 
-def _defined(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _defined(nodes: list[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         match node:
             case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
                 yield name

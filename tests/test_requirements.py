@@ -62,11 +62,19 @@ def _locked(file: str) -> Iterator[tuple[str, str]]:
     )
 
 
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements in ``node``: expressions are most of a file, and import nothing."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.stmt | ast.excepthandler | ast.match_case):
+            yield each
+            yield from _statements(each)
+
+
 def _imported() -> set[str]:
     """Return the packages that the product imports anything from."""
     found = set()
     for path in (path for folder in _PRODUCT for path in (_ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in _statements(ast.parse(path.read_text())):
             match node:
                 case ast.Import(names):
                     found |= {each.name.partition(".")[0] for each in names}

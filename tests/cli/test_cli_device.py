@@ -2,10 +2,14 @@
 
 import sys
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
 
+from models.compiler import CompileOptions, compile_onnx
+from models.packs.target import named_target
+from pipeline.devices.find import device_measure
 from tests.pipeline.devices.cuda.computing import compute
 from tests.pipeline.devices.cuda.fake_driver import FakeDriver
 from tests.pipeline.devices.cuda.host.build import HostKernels, compiler_missing
@@ -25,12 +29,18 @@ from tests.server.support import (
 DEVICE = ("--device", "cuda")
 
 
+@pytest.fixture(scope="module")
+def compiled_for_cuda(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = named_target("cuda-sm72")
+    options = CompileOptions(chunk_bytes=16 << 10, target=target, measure=device_measure(target))
+    folder = tmp_path_factory.mktemp("cuda") / "tiny"
+    compile_onnx(packs.sources["tiny"], folder, options)
+    return folder
+
+
 @pytest.fixture
-def for_cuda(cli: Cli, packs: Packs, tmp_path: Path) -> Path:
-    destination = tmp_path / "packs" / "tiny"
-    options = ("--chunk", "16KiB", "--target", "cuda-sm72")
-    assert cli("compile", packs.sources["tiny"], "-o", destination, *options).code == 0
-    return destination
+def for_cuda(compiled_for_cuda: Path, tmp_path: Path) -> Path:
+    return Path(copytree(compiled_for_cuda, tmp_path / "packs" / "tiny"))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from models.detection.boxes import Box
 from models.images.preprocess import Preprocess
 from models.segmentation import color_of
 from server.requests.drawing import draw_boxes, line_width, text_color
+from tests.examples import examples
 from tests.models.detector import NAMES, SCENES, SIZES_RECORD, Scene, square_finder
 from tests.server.support import BAD, Cli, Packs
 
@@ -190,6 +191,7 @@ BOXES = st.builds(
 )
 
 
+@examples(8, many=500)
 @given(
     boxes=st.lists(BOXES, max_size=4),
     size=st.tuples(st.integers(1, 300), st.integers(1, 300)),

@@ -37,11 +37,11 @@ def test_every_query_returns_data(tmp_path: Path) -> None:
 def return_data(folder: Path, expressions: list[str], group: MemoryGroup | None = None) -> None:
     """Serve ``folder``/repository under load until every one of ``expressions`` has a number."""
     with watched(folder, LEAST, group=group) as server, server.under_load(server.classify, 4):
-        missing: list[str] = []
+        missing = expressions
 
         def complete() -> bool:
-            found = {text: server.query(filled(text, "10s")) for text in expressions}
-            missing[:] = [text for text, result in found.items() if not has_data(result)]
+            nonlocal missing
+            missing = [text for text in missing if not has_data(server.query(filled(text, "10s")))]
             return not missing
 
         try:

@@ -137,12 +137,14 @@ class Service:
     def worker(self, name: str) -> Worker:
         return self.context.repository.models.serving(name)[0].serving().worker
 
-    async def metrics(self) -> Samples:
-        return samples((await self.client.get("/metrics")).text)
+    async def metrics(self, name: str = "") -> Samples:
+        """Those that a scrape shows, or those called ``name``: to read all takes as long as a request."""
+        lines = (await self.client.get("/metrics")).text.splitlines(keepends=True)
+        return samples("".join(line for line in lines if name in line))
 
     async def metric(self, name: str, **labels: str) -> float | None:
         """The value that a scrape shows, None where it shows none."""
-        return (await self.metrics()).get((name, frozenset(labels.items())))
+        return (await self.metrics(name)).get((name, frozenset(labels.items())))
 
 
 def samples(text: str) -> Samples:

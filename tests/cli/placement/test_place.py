@@ -68,7 +68,7 @@ def is_clear(why: str) -> bool:
 
 
 @pytest.mark.parametrize("solver", [True, False])
-@examples(60, 600)
+@examples(30, 600)
 @given(problem=problems())
 def test_no_node_is_overfull_and_replicas_lie_apart(
     problem: PlacementProblem, solver: bool
@@ -83,7 +83,7 @@ def test_no_node_is_overfull_and_replicas_lie_apart(
     assert len(nodes_of(found)) >= relaxed(problem).bound - 1e-6
 
 
-@examples(40, 400)
+@examples(20, 400)
 @given(problem=problems(), seed=st.integers(0, 9), lost=st.integers(0, 12))
 def test_a_changed_problem_is_placed_again(problem: PlacementProblem, seed: int, lost: int) -> None:
     """Whatever has become of loads, needs and nodes, and whatever the placement was."""

@@ -43,8 +43,8 @@ def module() -> Any:
     return found
 
 
-def of(module: Any, packs: dict[str, Path], fit: int) -> Any:
-    """The shelf of the least memory in which so many of ``packs`` fit."""
+def least(module: Any, packs: dict[str, Path], fit: int) -> int:
+    """The least memory in which so many of ``packs`` fit, in bytes."""
 
     def fits(kibibytes: int) -> int:
         try:
@@ -54,13 +54,18 @@ def of(module: Any, packs: dict[str, Path], fit: int) -> Any:
         shelf.close()
         return len(shelf.names)
 
-    return module.Shelf(bisect_left(range(8 << 10), fit, key=fits) << 10, packs)
+    return bisect_left(range(8 << 10), fit, key=fits) << 10
+
+
+@pytest.fixture(scope="module")
+def room(module: Any, packs: dict[str, Path]) -> int:
+    return least(module, packs, 2)
 
 
 @pytest.fixture
-def shelf(module: Any, packs: dict[str, Path]) -> Iterator[Any]:
+def shelf(module: Any, packs: dict[str, Path], room: int) -> Iterator[Any]:
     """Of four models, in which two fit."""
-    found = of(module, packs, 2)
+    found = module.Shelf(room, packs)
     yield found
     found.close()
 
@@ -106,7 +111,8 @@ async def test_a_model_that_fits_nowhere_costs_the_others_one_turn(
     module: Any, packs: dict[str, Path], tmp_path: Path
 ) -> None:
     compile_onnx(FOLDER / "cifar10.onnx", tmp_path / "large")
-    shelf = of(module, {"a": packs["a"], "large": tmp_path / "large"}, 1)
+    two = {"a": packs["a"], "large": tmp_path / "large"}
+    shelf = module.Shelf(least(module, two, 1), two)
     try:
         with pytest.raises(layerstream.RefusedError, match="large"):
             async with shelf.model("large"):

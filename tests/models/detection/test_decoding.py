@@ -1,6 +1,7 @@
 """Heads to boxes: Darknet's formulas, and heads that hold nonsense."""
 
 import tracemalloc
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +46,7 @@ HEADS: dict[str, DetectionHead] = {
         ),
     }.items()
 }
+WAYS = tuple(product(("greedy", "diou"), ("letterbox", "stretch")))
 
 
 def values(
@@ -68,9 +70,10 @@ def agrees(found: list[Box], expected: list[tuple[int, float, tuple[float, ...]]
     np.testing.assert_allclose(rows, right, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("resize", ["letterbox", "stretch"])
-@pytest.mark.parametrize("nms", ["greedy", "diou"])
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    ("name", "nms", "resize"),
+    [(name, *way) for name, way in zip(HEADS, cycle(WAYS))],
+)
 def test_boxes_are_darknets(
     name: str, nms: Literal["greedy", "diou"], resize: Literal["letterbox", "stretch"]
 ) -> None:
@@ -235,6 +238,8 @@ def test_boxes_take_no_more_than_is_said(classes: int) -> None:
     found = Candidates(boxes, rng.random(count).astype(np.float32), rng.integers(0, classes, count))
     head = DetectionHead(output="x", kind="yolo", anchors=((1.0, 1.0),), classes=classes)
     detection = Detection(heads=(head,), nms="diou")
+    few = Candidates(found.boxes[:9], found.scores[:9], found.classes[:9])
+    boxes_among(few, detection, Preprocess(size=NET), (640, 480), BoxLimits())  # imports, too
     tracemalloc.start()
     try:
         made = boxes_among(found, detection, Preprocess(size=NET), (640, 480), BoxLimits())

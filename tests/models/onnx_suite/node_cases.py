@@ -37,12 +37,14 @@ OPERATORS = """
 
 #: Those of ``OPERATORS`` that ONNX Runtime alone computes, and of which the compiler needs nothing that it
 #: does not ask of others: of Cos nothing that it does not of Sin. Only the slow tests have cases of them.
+#: Of pools onnx takes seconds to compute all its cases; many networks of ours have some.
 ALIKE = frozenset(
     """
     Cos Tan Sinh Cosh Asin Acos Atan Asinh Acosh Atanh Or Xor Greater GreaterOrEqual Less
     LessOrEqual IsNaN BitwiseAnd BitwiseOr BitwiseXor ReduceLogSumExp ArgMin CumSum Det Size
     GatherND ScatterElements Scatter EyeLike Trilu ReverseSequence CenterCropPad Col2Im AffineGrid
-    LpPool MaxUnpool RoiAlign LpNormalization MeanVarianceNormalization Shrink Hardmax StringSplit
+    LpPool AveragePool MaxPool MaxUnpool RoiAlign LpNormalization MeanVarianceNormalization Shrink
+    Hardmax StringSplit
     RegexFullMatch LabelEncoder TfIdfVectorizer
     """.split()  # noqa: SIM905
 )

@@ -32,7 +32,7 @@ def iteration(graph: DataflowGraph) -> list[int]:
 
 
 @given(graphs())
-@examples(40, many=500, deadline=None)
+@examples(20, many=500, deadline=None)
 def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: DataflowGraph) -> None:
     counts = [0] * len(graph.actors)
     try:
@@ -45,7 +45,7 @@ def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: DataflowGr
 
 
 @given(graphs(most_actors=3))
-@examples(40, many=500, deadline=None)
+@examples(20, many=500, deadline=None)
 def test_no_smaller_buffers_let_a_graph_run(graph: DataflowGraph) -> None:
     counts = live(graph)
     found = search(graph, counts, 2000)
@@ -59,7 +59,7 @@ def test_no_smaller_buffers_let_a_graph_run(graph: DataflowGraph) -> None:
 
 
 @given(graphs())
-@examples(40, many=500, deadline=None)
+@examples(20, many=500, deadline=None)
 def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: DataflowGraph) -> None:
     counts = live(graph)
     exact = search(graph, counts, 5000)
@@ -74,7 +74,7 @@ def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: DataflowGr
 
 
 @given(graphs())
-@examples(40, many=500, deadline=None)
+@examples(20, many=500, deadline=None)
 def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: DataflowGraph) -> None:
     counts = live(graph)
     buffers = small_buffers(graph, counts)
@@ -175,7 +175,10 @@ def test_what_is_no_graph_is_refused(change: dict[str, object], said: str) -> No
         DataflowGraph("g", (Actor("a", (1,)), Actor("b", (1,))), (Channel("c", **fields),))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "most"), [("mobilenet", 439_200), ("resnet", 282_752)])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("resnet", 282_752), pytest.param("mobilenet", 439_200, marks=pytest.mark.slow)],
+)
 def test_real_networks_by_rows(name: str, most: int) -> None:
     """The bounds are without the output's own buffer, of 1000 elements."""
     cnn = mobilenet_v2() if name == "mobilenet" else resnet_18()

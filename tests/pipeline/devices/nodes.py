@@ -21,7 +21,7 @@ BLOCK = host_target().block
 NCHWC = "com.microsoft.nchwc"
 MICROSOFT = "com.microsoft"
 needs_blocks = pytest.mark.skipif(BLOCK == 1, reason="no blocked layout on this machine")
-drawn = examples(25, many=600, database=None)
+drawn = examples(15, many=600, database=None)
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:

@@ -95,7 +95,7 @@ def check(text: str, folder: Path, draw: Draw = seeded_weights, chunk: int = 4 <
     return pack
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", thinned(SMALL, 2))
 def test_small_networks(name: str, tmp_path: Path) -> None:
     manifest = check(SMALL[name].read_text(), tmp_path, calibrated_weights, 8 << 10).manifest
     assert manifest.largest_chunk_bytes < manifest.weight_bytes / 2

@@ -74,8 +74,14 @@ def answers(engine: Engine) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("native", [False, True])
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    ("name", "native"),
+    [
+        pytest.param(name, native, marks=pytest.mark.slow if (one + native) % 2 else ())
+        for one, name in enumerate(PLANS)
+        for native in (False, True)
+    ],
+)
 def test_joined_is_the_same_as_apart(program: Program, name: str, native: bool) -> None:
     plan, device, pool = planned(program, name), CpuDevice(1, native=native), ReadPool()
     content = program.pack.weights_path.read_bytes()

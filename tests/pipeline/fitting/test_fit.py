@@ -89,8 +89,7 @@ def test_a_deadline_may_rest_on_what_was_measured_of_one_plan() -> None:
     assert times(found)[1] <= seconds
 
 
-@pytest.mark.parametrize("guaranteed", [False, True])
-@pytest.mark.parametrize("total", [None, 20 << 16])
+@pytest.mark.parametrize(("total", "guaranteed"), [(None, False), (20 << 16, True)])
 def test_a_time_that_cannot_be_reached_is_refused_with_one_that_can(
     total: int | None, guaranteed: bool
 ) -> None:
@@ -121,7 +120,7 @@ def test_a_time_is_that_of_a_request_and_not_of_its_sweep_alone() -> None:
 def test_what_is_wanted_is_kept_or_refused(name: str, has_profile: bool, tiny_pack: Pack) -> None:
     network, architecture = Program.as_compiled(tiny_pack), ARCHITECTURES[name]
     known = profile(network) if has_profile else None
-    for limit in (1 << 12, 1 << 18, 1 << 19, 1 << 20):
+    for limit in (1 << 12, 1 << 18, 1 << 20):
         for wanted in (
             Wanted(total_bytes=limit),
             Wanted(weight_bytes=limit),
@@ -157,7 +156,7 @@ def test_no_rule_finds_a_smaller_plan_than_the_least(
     network = Program.as_compiled(open_pack(compile_onnx(source, tmp_path / "net", options)))
     architecture = ARCHITECTURES[name]
     least = fit(network, architecture, LEAST).plan.total_bytes
-    for factor in (1, 1.01, 1.1, 1.5, 3):
+    for factor in (1, 1.01, 1.5):
         for thorough in (False, True):
             wanted = Wanted(total_bytes=round(factor * least), thorough=thorough)
             assert (
@@ -175,11 +174,11 @@ def test_a_frontier_has_less_time_for_more_memory() -> None:
         assert larger.seconds <= smaller.seconds * 1.01
 
 
-@pytest.mark.parametrize("kernel", [0.0, 1e-9, MOST_SECONDS])
+@pytest.mark.parametrize("kernel", [0.0, MOST_SECONDS])
 @pytest.mark.parametrize("bytes_a_second", [1e5, 1e9, math.inf])
 def test_planning_ends_whatever_a_profile_says(kernel: float, bytes_a_second: float) -> None:
     known = profile(LAYERS, kernel, bytes_a_second)
-    for limit in (6, 18, 29):
+    for limit in (6, 29):
         wanted = Wanted(total_bytes=limit << 16)
         assert fit(LAYERS, AUTO, wanted, known).plan.total_bytes <= limit << 16
 

@@ -102,7 +102,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], P
     return compile_one
 
 
-@pytest.fixture(params=itertools.product(MODELS, FINE), ids=lambda item: f"{item[0]}-{item[1]}")
+@pytest.fixture(params=zip(MODELS, itertools.cycle(FINE)), ids=lambda item: f"{item[0]}-{item[1]}")
 def pack(request: pytest.FixtureRequest, compiled: Callable[[str, int], Pack]) -> Pack:
     return compiled(*request.param)
 

@@ -36,8 +36,8 @@ SHARED = examples(20, many=1500, suppress_health_check=[HealthCheck.function_sco
 
 async def outcomes(service: Service, model: str) -> dict[str, float]:
     """How many requests ended how."""
-    found = await service.metrics()
     name = "layerstream_requests_total"
+    found = await service.metrics(name)
     labels = {outcome: {"model": model, "outcome": outcome} for outcome in OUTCOMES}
     return {key: found.get((name, frozenset(labels[key].items())), 0) for key in OUTCOMES}
 

@@ -1,5 +1,6 @@
 """What ``compile --store`` stores how, and what it refuses."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,9 +154,15 @@ def test_a_gpu_reads_weights_as_they_are(tiny_onnx: Path, tmp_path: Path) -> Non
 # What a manifest says of them
 
 
+@pytest.fixture(scope="module")
+def made(tiny_onnx: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stored") / "net"
+    return compile_onnx(tiny_onnx, folder, replace(OPTIONS, store="int8"))
+
+
 @pytest.fixture
-def folder(tiny_onnx: Path, tmp_path: Path) -> Path:
-    return compile_onnx(tiny_onnx, tmp_path / "net", replace(OPTIONS, store="int8"))
+def folder(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "net" / "1"))
 
 
 def first_part(field: str, value: object) -> Change:

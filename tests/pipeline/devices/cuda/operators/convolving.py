@@ -26,7 +26,7 @@ Array = NDArray[Any]
 EPSILON = 2.0**-24
 #: Of float16; two factors are rounded.
 HALF_EPSILON = 2.0**-11
-quick = examples(40, many=1000, database=None)
+quick = examples(12, many=1000, database=None)
 
 
 # The others jump, or have no bound or no value somewhere: sums that are rounded show nothing there.
