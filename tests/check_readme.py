@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.documents import ROOT, Block, read
 
@@ -76,15 +77,20 @@ def checkout(here: bool) -> Iterator[Path]:
         yield clone
 
 
-def run(text: str, folder: Path, limit: float) -> int:
-    """Run ``text`` in ``folder`` and end all that it started; return its status, 124 past ``limit``."""
+def run(
+    text: str, folder: Path, limit: float, variables: Mapping[str, str] = MappingProxyType({})
+) -> int:
+    """Run ``text`` in ``folder`` and end all that it started; return its status, 124 past ``limit``.
+
+    ``variables``: what a reader has set beside a fresh login.
+    """
     with tempfile.TemporaryDirectory(prefix="layerstream-home.") as home:
         process = subprocess.Popen(
             # Not by standard input: a command that reads it would take what comes next.
             ["bash", "-c", text],
             stdin=subprocess.DEVNULL,
             cwd=folder,
-            env=environment(Path(home), os.environ),
+            env={**environment(Path(home), os.environ), **variables},
             start_new_session=True,
         )
         try:

@@ -6,25 +6,38 @@ from typing import Any
 from benchmarks.paper.reported import PaperNetwork
 
 _MIB = 1 << 20
-_HEAD = (
-    *("architecture", "paper: memory", "paper: delay", "memory", "of the weights", "beside 2 Σs"),
-    *("delay", "beside `pre`", "predicted", "CPU s"),
-)
 _PEERS = ("onnxruntime-resident", "openvino-resident")
+_TITLES = {"onnxruntime-resident": "ONNX Runtime", "openvino-resident": "OpenVINO"}
 _SHORT_HEAD = ("network", "weights", "ONNX Runtime", "OpenVINO")
 _MARK = "<!-- {}: benchmarks.paper_table{} -->"
 
 
-def tables(
+def table(
     networks: Sequence[PaperNetwork], documents: Mapping[str, Mapping[str, Any]], plots: str
 ) -> str:
-    """Return a section for each network that was measured; ``plots``: the folder as links see it."""
-    sections = [
-        "\n".join(_section(network, documents[network.name], plots))
-        for network in networks
-        if network.name in documents
-    ]
-    return "\n\n".join(sections)
+    """Return one table of all networks that were measured, with their plots.
+
+    ``plots``: the folder as links see it. A cell has memory and delay, in percent more than those of `pre`.
+    """
+    measured = [network for network in networks if network.name in documents]
+    first = documents[measured[0].name]
+    names = [row["architecture"] for row in first["rows"] if row["architecture"] != "pre"]
+    head = (
+        "network, weights, delay of `pre`",
+        "",
+        *(_TITLES.get(name, f"`{name}`") for name in names),
+    )
+    lines = [_line(head), _line(["---", "---"] + ["---:"] * len(names))]
+    for network in measured:
+        lines += _rows(network, documents[network.name], names)
+    lines += ["", *_notes([documents[network.name] for network in measured]), ""]
+    for network in measured:
+        document = documents[network.name]
+        name = f"{document['model']}-{document['resolution']}"
+        lines.append(f"![{network.title}: memory and delay]({plots}/{name}-memory-delay.svg)")
+        if document["searches"]:
+            lines.append(f"![search for the smallest ring]({plots}/{name}-search.svg)")
+    return "\n".join(lines)
 
 
 def summary(networks: Sequence[PaperNetwork], documents: Mapping[str, Mapping[str, Any]]) -> str:
@@ -58,58 +71,40 @@ def insert(page: str, generated: str, mark: str) -> str:
     return f"{before}{first}\n\n{generated}\n\n{last}{after}"
 
 
-def _section(network: PaperNetwork, document: Mapping[str, Any], plots: str) -> Iterator[str]:
-    machine = document["machine"]
-    yield f"### {network.title} at {document['resolution']} px"
-    yield ""
-    yield (
-        f"{document['model_weight_bytes'] / _MIB:.1f} MiB of weights, the largest layer "
-        f"{document['largest_layer_bytes'] / _MIB:.1f} MiB; {machine['cpu']}, {machine['threads']} "
-        f"threads, ONNX Runtime {machine['onnxruntime']}; medians of {document['iterations']} runs."
-    )
-    yield ""
-    yield _line(_HEAD)
-    yield _line(["---"] + ["---:"] * (len(_HEAD) - 1))
-    for row in document["rows"]:
-        yield _line(_cells(network, document, row))
-    yield ""
-    errors = [row["max_relative_error"] for row in document["rows"]]
-    worst = max((error for error in errors if error is not None), default=None)
-    ours = [row for row in document["rows"] if row["predicted_ms"] is not None]
-    same = all(row["equal_to_pre"] for row in ours)
+def _rows(
+    network: PaperNetwork, document: Mapping[str, Any], names: Sequence[str]
+) -> Iterator[str]:
+    rows = {row["architecture"]: row for row in document["rows"]}
+    title = f"{network.title} at {document['resolution']} px"
+    weights = f"{document['model_weight_bytes'] / _MIB:.0f} MiB"
+    delay = f"{rows['pre']['delay_ms']['median']:.0f} ms"
+    paper = [network.rows.get(name) for name in names]
+    yield _line((title, "paper", *("" if pair is None else _percent(*pair) for pair in paper)))
+    own = [
+        _percent(rows[name]["weight_percent"] - 100, 100 * (rows[name]["ratio_to_pre"] - 1))
+        for name in names
+    ]
+    yield _line((f"{weights}, {delay}", "here", *own))
+
+
+def _notes(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    machines = {
+        f"{each['machine']['cpu']}, {each['machine']['threads']} threads, ONNX Runtime "
+        f"{each['machine']['onnxruntime']}; medians of {each['iterations']} runs"
+        for each in documents
+    }
+    yield f"{'; '.join(sorted(machines))}."
+    rows = [row for each in documents for row in each["rows"]]
+    worst = max(row["max_relative_error"] for row in rows if row["max_relative_error"] is not None)
+    same = all(row["equal_to_pre"] for row in rows if row["predicted_ms"] is not None)
     equal = "bit-equal to `pre`" if same else "NOT all equal to `pre`"
-    shown = "unknown" if worst is None else f"{worst:.0e}"
-    yield f"Outputs of ours: {equal}; largest relative difference of any row from ONNX Runtime: {shown}."
-    for note in document["notes"]:
+    yield f"Outputs of ours: {equal}; largest relative difference from ONNX Runtime: {worst:.0e}."
+    for note in sorted({note for each in documents for note in each["notes"]}):
         yield f"Note: {note}."
-    yield ""
-    name = f"{document['model']}-{document['resolution']}"
-    yield f"![memory and delay]({plots}/{name}-memory-delay.svg)"
-    if document["searches"]:
-        yield f"![search for the smallest ring of least delay]({plots}/{name}-search.svg)"
 
 
-def _cells(
-    network: PaperNetwork, document: Mapping[str, Any], row: Mapping[str, Any]
-) -> Sequence[str]:
-    name, weights = row["architecture"], row["weight_bytes"]
-    memory, delay = network.rows.get(name, (None, None))
-    if name == "pre":
-        memory = delay = 0.0
-    twice = 2 * document["model_weight_bytes"]
-    predicted = row["predicted_ms"]
-    return (
-        f"`{name}`",
-        "" if memory is None else f"{memory:+.1f} %",
-        "" if delay is None else f"{delay:+.1f} %",
-        f"{weights / _MIB:.1f} MiB",
-        f"{row['weight_percent']:.1f} %",
-        f"{100 * (weights / twice - 1):+.1f} %",
-        f"{row['delay_ms']['median']:.1f} ms",
-        f"{100 * (row['ratio_to_pre'] - 1):+.1f} %",
-        "" if predicted is None else f"{predicted:.1f} ms",
-        f"{row['cpu_seconds']:.2f}",
-    )
+def _percent(memory: float, delay: float) -> str:
+    return f"{memory:+.1f}, {delay:+.1f}"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper.markdown import insert, summary, tables
+from benchmarks.paper.markdown import insert, summary, table
 from benchmarks.paper.reported import PaperNetwork
 from server.plots.measurements import plot_pipeline
 
 # Figures and plots lie beside the page of tables, which links to them.
 FOLDER = "streaming"
-# All tables and plots, for readers of the paper; one table of what to expect, for users.
+# A table and plots, for readers of the paper; one table of what to expect, for users.
 FULL, SHORT = "research/demand-layering-figures.md", "explanation/streaming.md"
 
 
@@ -47,8 +47,8 @@ class Pages:
                 document = self.documents[network.name]
                 # Of other sizes than the paper's no page shows the search.
                 plot_pipeline({**document, "searches": {}} if self.mark else document, self.folder)
-        if not self.mark:  # the paper's tables; of other sizes there are plots, and figures as JSON
-            self._insert(FULL, tables(self.networks, self.documents, FOLDER), self.mark)
+        if not self.mark:  # the paper's table; of other sizes there are plots, and figures as JSON
+            self._insert(FULL, table(self.networks, self.documents, FOLDER), self.mark)
         self._insert(SHORT, summary(self.networks, self.documents), f"-summary{self.mark}")
 
     def _insert(self, name: str, generated: str, mark: str) -> None:

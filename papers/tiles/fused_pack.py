@@ -66,7 +66,7 @@ def regions_of(
 
 # A pack whose operators make tiles, too: by graphs that pad neither side, made of those that rows run.
 #
-# No pack has such graphs, since no plan takes tiles (docs/research/tiles-measured.md).
+# No pack has such graphs, since no plan takes tiles (docs/research/tiles.md, "Why no plan takes tiles").
 
 _WINDOWED = ("Conv", *POOLS)
 

@@ -23,7 +23,7 @@ from pipeline.program.row_network import RowNetwork
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
 MOVE_BYTES = 512
 # What Python's objects take beside these: of a program for each piece and value, of plan and engine for
-# each step (docs/research/design.md).
+# each step (docs/research/process.md).
 _RECORD_BYTES = 700
 STEP_BYTES = 2800
 # Plans of regions that are kept of a model, or as many as one choice has: planners ask for few again and
