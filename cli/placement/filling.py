@@ -1,11 +1,11 @@
 """Filling nodes one after the other, each by a small linear program.
 
 A row of it is one thing that a node has: memory, time, reading. Of each it takes at least what the nodes
-after it could not, and at most what it has. Models that take much memory are taken first, since those that
-take little fill what is left. An optimum at a corner divides no more models than there are rows, so requests
-are divided among few replicas, and every other model is on the node as a whole or not at all. (As in
-rounding a linear program at its corners: Lenstra, Shmoys, Tardos: Approximation algorithms for scheduling
-unrelated parallel machines, 1990.)
+after it could not, and at most what it has. Models that take much memory are taken first, since those
+that take little fill what is left. An optimum at a corner divides no more models than there are rows, so
+requests are divided among few replicas, and every other model is on the node as a whole or not at all. (As
+in rounding a linear program at its corners: Lenstra, Shmoys, Tardos: Approximation algorithms for
+scheduling unrelated parallel machines, 1990.)
 """
 
 from typing import Any

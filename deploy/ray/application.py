@@ -104,7 +104,13 @@ def build(arguments: Arguments) -> serve.Application:
         if twice := handles.keys() & packs.keys():
             raise ValueError(f"models in two budgets: {', '.join(sorted(twice))}")
         handles |= dict.fromkeys(packs, bound)
-    return Entry.options(num_replicas=arguments.entries).bind(handles)
+    entry = serve.deployment(
+        Entry,
+        num_replicas=arguments.entries,
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=1000,
+    )
+    return entry.bind(handles)
 
 
 class Replica:
@@ -167,7 +173,6 @@ def refused(exc: Exception) -> Answer:
     return status, headers, orjson.dumps({"error": reason_of(exc)})
 
 
-@serve.deployment(max_ongoing_requests=1000, ray_actor_options={"num_cpus": 0})
 class Entry:
     """Knows which budget answers for a model. What a replica had when it died, another one is asked."""
 
