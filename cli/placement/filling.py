@@ -28,7 +28,7 @@ _LEAST_SHARE = 0.01
 # What is missing of what a node should take is worse than any choice of models.
 _MISSING = 1e3
 # A share of a model that is divided needs all of its memory: so often is room made for that.
-_ROUNDS = 4
+_ROUNDS = 12
 
 
 class FilledNodes:

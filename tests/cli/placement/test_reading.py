@@ -39,14 +39,18 @@ def tables(good: dict[str, str]) -> st.SearchStrategy[list[Tables]]:
     return st.lists(changed, max_size=2)
 
 
+def toml(kind: str, said: list[Tables]) -> str:
+    lines: list[str] = []
+    for table in said:
+        lines += [f"[[{kind}]]", *(f"{key} = {value}" for key, value in table.items())]
+    return "\n".join(lines)
+
+
 def read(kind: str, said: list[Tables], reader: Callable[[Path], list[Read]]) -> list[Read]:
     """What was read; nothing where it was refused, in one line that has its place."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "said.toml")
-        lines = [
-            line for table in said for line in (f"[[{kind}]]", *map(" = ".join, table.items()))
-        ]
-        path.write_text("\n".join(lines))
+        path.write_text(toml(kind, said))
         try:
             return reader(path)
         except PlacementFileError as exc:
