@@ -18,6 +18,7 @@ _OTHERS = (
     "benchmarks.overload",
     "benchmarks.scheduling.deadlines",
     "benchmarks.many_models",
+    "benchmarks.placement",
 )
 
 

@@ -57,7 +57,7 @@ def place(
     """Say which models go on which nodes: on few, or with few moves from a previous placement.
 
     A pack of MODELS.toml is planned here, as `plan` does; delays are of this machine, of which a node has
-    --speed times as much. Without the extra place (SciPy) it goes by rules alone.
+    --speed times as much. Needs SciPy (extra place).
     """
     device = open_named(context, device_name, threads)
     wanted = read_models(models, partial(_planned, device))

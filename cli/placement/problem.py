@@ -1,4 +1,4 @@
-"""Models, nodes and placements; ``faults`` judges every placement, however it was made.
+"""What is to be placed, on what, and what a placement is; ``faults`` judges each one.
 
 Memory is whole: a replica has all of its need, or is not there. Requests are not: those to a model are
 divided among its replicas, in shares of any size, so what a node computes and reads is filled to the brim.
@@ -6,15 +6,17 @@ divided among its replicas, in shares of any size, so what a node computes and r
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Chosen = NDArray[np.bool_]
 
-# Shares are floats: differences up to this part of a node count as nothing.
+# Shares are floats: of what a node can do, so much is as good as nothing.
 TOLERANCE = 1e-6
 
 
@@ -89,12 +91,6 @@ class PlacementProblem:
         return np.array(costs, np.float64).reshape(-1, 2)
 
     @cached_property
-    def loads(self) -> Floats:
-        """[models, 2]: seconds and bytes read a second, of all requests."""
-        loads: Floats = self.costs * np.array([[model.requests] for model in self.models])
-        return loads
-
-    @cached_property
     def memory(self) -> NDArray[np.int64]:
         """Bytes of each node."""
         return np.array([node.memory_bytes for node in self.nodes], np.int64)
@@ -106,16 +102,39 @@ class PlacementProblem:
         return np.array(rates, np.float64).reshape(-1, 2)
 
     @cached_property
-    def _with_labels(self) -> dict[frozenset[str], NDArray[np.bool_]]:
-        wanted = {model.labels for model in self.models}
-        return {
-            labels: np.array([labels <= node.labels for node in self.nodes], np.bool_)
-            for labels in wanted
-        }
+    def kinds(self) -> Sequence[FleetNode]:
+        """Nodes that differ in more than their names, without these."""
+        return list(dict.fromkeys(replace(node, name="") for node in self.nodes))
 
-    def eligible(self, model: int) -> NDArray[np.bool_]:
-        """Return which nodes have the labels of ``model``; memory and speed are not looked at."""
-        return self._with_labels[self.models[model].labels]
+    @cached_property
+    def kind_numbers(self) -> Counts:
+        """Which of ``kinds`` each node is."""
+        numbers = {kind: number for number, kind in enumerate(self.kinds)}
+        return np.array([numbers[replace(node, name="")] for node in self.nodes], np.int64)
+
+    @cached_property
+    def allowed(self) -> Chosen:
+        """[models, kinds]: whether a replica may be there, were nothing else."""
+        found = [[kind.takes(model) for kind in self.kinds] for model in self.models]
+        return np.array(found, np.bool_).reshape(len(self.models), len(self.kinds))
+
+
+@dataclass(frozen=True)
+class Wants:
+    """Of some ``models``, by their places in the problem: requests a second and replicas to be placed."""
+
+    models: Counts
+    requests: Floats
+    replicas: Counts
+
+    @classmethod
+    def of(cls, problem: PlacementProblem) -> "Wants":
+        """Return what all models want."""
+        return cls(
+            np.arange(len(problem.models)),
+            np.array([model.requests for model in problem.models], np.float64),
+            np.array([model.replicas for model in problem.models], np.int64),
+        )
 
 
 def nodes_of(placement: Placement) -> set[int]:
@@ -133,8 +152,9 @@ def faults(problem: PlacementProblem, placement: Placement) -> Iterator[str]:
         per_model[replica.model].append(replica)
         memory[replica.node] += model.need_bytes
         used[replica.node] += problem.costs[replica.model] * replica.requests
-        if not problem.eligible(replica.model)[replica.node]:
-            yield f"model {model.name}: node {problem.nodes[replica.node].name} lacks a label"
+        node = problem.nodes[replica.node]
+        if not model.labels <= node.labels:
+            yield f"model {model.name}: node {node.name} lacks a label"
         if replica.requests < 0:
             yield f"model {model.name}: a share of {replica.requests:g} requests"
     for number, node in enumerate(problem.nodes):

@@ -1,7 +1,8 @@
 """How few nodes would do at least, and what each kind of them would hold: a linear program.
 
-HiGHS solves it, as SciPy has it (extra ``place``). Nodes of one kind are one variable, how many of them
-are used, and replicas are divisible: so no placement uses fewer, and a good one puts models on kinds alike.
+HiGHS solves it, as SciPy has it. Nodes of one kind are one variable, how many of them are used, and
+replicas are divisible: so no placement uses fewer, and a good one puts models on kinds alike. Where some
+replicas are placed already each of them is a variable, too: how many requests it answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,29 +10,99 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cli.placement.problem import FleetNode, Floats, Model, PlacementProblem
+from cli.placement.problem import (
+    TOLERANCE,
+    Counts,
+    FleetNode,
+    Floats,
+    Model,
+    Placement,
+    PlacementProblem,
+    Wants,
+)
 
-_TOO_FEW = 2  # HiGHS: no solution
+# Of the search for whole numbers of nodes; the best that was found till then is taken.
+_SECONDS = 10.0
+_GAP = 1e-3
+# Few models go on new nodes where those of which little does so count more; all of them less than a node.
+# (Candes, Wakin, Boyd: Enhancing sparsity by reweighted l1 minimization, 2008.)
+_ROUNDS = 3
+_SMALL = 0.02
+_ALL_MODELS = 0.1
 
 
 @dataclass(frozen=True)
 class Relaxation:
-    """``bound``: the least number of nodes, infinity where all are too few; then there is no more to say.
-
-    By kind: ``counts`` of nodes that are used; ``replicas`` and ``requests`` [models, kinds].
-    """
+    """``bound``: the least number of nodes. By kind: ``counts`` of nodes, ``wants`` of them."""
 
     bound: float
-    kinds: Sequence[FleetNode] = ()
-    counts: Sequence[float] = ()
-    replicas: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    requests: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    counts: Sequence[int]
+    wants: Sequence[Wants]
 
 
-def kind_of(node: FleetNode) -> FleetNode:
-    """Return what nodes have in common that are as good as ``node``."""
-    return replace(node, name="")
+def relaxed(
+    problem: PlacementProblem,
+    wants: Wants | None = None,
+    counts: Counts | None = None,
+    *,
+    whole_nodes: bool = True,
+) -> Relaxation | None:
+    """Return the least of the linear program; None: there are too few nodes.
+
+    ``wants``: of all models by default. ``counts``: how many nodes of each kind there are, by default all.
+    ``whole_nodes``: they are used as a whole.
+    """
+    wants = Wants.of(problem) if wants is None else wants
+    counts = np.bincount(problem.kind_numbers) if counts is None else counts
+    program = _Program(problem, wants, counts, ())
+    if not program.has_homes:
+        return None
+    solved = program.least(np.zeros(len(wants.models)), whole_nodes)
+    if solved is None:
+        return None
+    bound, solution = solved
+    replicas, requests = program.by_kind(solution)
+    found = [int(count) for count in np.ceil(solution[: len(counts)] - TOLERANCE)]
+    return Relaxation(bound, found, _divided(wants, replicas, requests))
+
+
+def divided(problem: PlacementProblem, kept: Placement) -> Placement:
+    """Return ``kept`` with requests such that few more nodes would do, and then few models there.
+
+    Of idle ones there are no more than their models must have.
+    """
+    wants = Wants.of(problem)
+    there = np.bincount([each.model for each in kept], minlength=len(problem.models))
+    wants = replace(wants, replicas=np.maximum(wants.replicas - there, 0))
+    used = np.unique([each.node for each in kept]).astype(np.int64)
+    counts = np.bincount(np.delete(problem.kind_numbers, used), minlength=len(problem.kinds))
+    program = _Program(problem, wants, counts, kept)
+    weights = np.ones(len(wants.models))
+    answered: Floats = np.array([each.requests for each in kept])
+    for _ in range(_ROUNDS):
+        solved = program.least(weights * _ALL_MODELS / len(weights), False)
+        if solved is None:
+            break
+        answered = solved[1][program.first_kept :]
+        # At least what is asked: where more is for nothing it may be more.
+        total = np.bincount(program.models_kept, answered, len(weights))
+        answered = (
+            answered
+            * np.minimum(1.0, wants.requests / np.maximum(total, 1e-300))[program.models_kept]
+        )
+        asked = np.where(wants.requests > 0, wants.requests, 1.0)
+        left = np.maximum(wants.requests - total, 0) / asked
+        weights = _SMALL / (left + _SMALL)
+    found = []
+    for each, requests in zip(kept, answered, strict=True):
+        model = problem.models[each.model]
+        if requests <= TOLERANCE * model.requests and there[each.model] > model.replicas:
+            there[each.model] -= 1
+        else:
+            found.append(replace(each, requests=max(float(requests), 0.0)))
+    return found
 
 
 @dataclass
@@ -49,49 +120,90 @@ class _Rows:
         self.most.append(most)
 
 
-def is_there() -> bool:
-    """Return whether the solver is installed."""
-    try:
-        import scipy.optimize  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def relaxed(problem: PlacementProblem) -> Relaxation:
-    """Return the least of the linear program.
+class _Program:
+    """The linear program.
 
     By kind of node k, z_k nodes are used; each model m that may go there has x_mk replicas and y_mk
     requests. The sum of z is least where every model has its replicas and requests, no kind gives more
     memory, time and reading than z_k nodes have, x_mk <= z_k, and no replica answers more than a node.
+    Replicas that are ``kept`` answer s_r requests, and no node of theirs gives more time and reading.
     """
-    kinds = list(dict.fromkeys(map(kind_of, problem.nodes)))
-    homes = [[k for k, kind in enumerate(kinds) if kind.takes(model)] for model in problem.models]
-    if not all(homes):
-        return Relaxation(float("inf"))
-    rows, columns = _Rows(), len(kinds)
-    balance: list[list[dict[int, float]]] = [
-        [{number: -1.0} for _ in range(3)] for number in range(len(kinds))
-    ]
-    for model, places in zip(problem.models, homes, strict=True):
-        for k in places:
-            x, y = columns, columns + 1
-            columns += 2
-            rows.add({x: 1.0, k: -1.0}, 0.0)
-            if np.isfinite(served := kinds[k].served(model)) and model.requests:
-                rows.add({y: 1 / served, x: -1.0}, 0.0)
-            for part, share in enumerate(_shares(model, kinds[k])):
+
+    def __init__(
+        self, problem: PlacementProblem, wants: Wants, counts: Counts, kept: Placement
+    ) -> None:
+        kinds = problem.kinds
+        self._rows, self._counts = _Rows(), counts
+        self._shape = len(wants.models), len(kinds)
+        may = problem.allowed[wants.models] & (counts > 0)
+        self.has_homes = bool(may.any(axis=1).all())
+        #: Of each x, its model and kind; y comes after x.
+        self._of_column = np.argwhere(may)
+        self._wants = wants
+        self.first_kept = len(kinds) + 2 * len(self._of_column)
+        self.models_kept = np.array([each.model for each in kept], np.int64)
+        self.columns = self.first_kept + len(kept)
+        needed: list[dict[int, float]] = [{} for _ in wants.models]
+        asked: list[dict[int, float]] = [{} for _ in wants.models]
+        given: list[list[dict[int, float]]] = [
+            [{kind: -1.0} for _ in range(3)] for kind in range(len(kinds))
+        ]
+        for number, (place, kind) in enumerate(self._of_column.tolist()):
+            model, x = problem.models[wants.models[place]], len(kinds) + 2 * number
+            self._rows.add({x: 1.0, kind: -1.0}, 0.0)
+            if np.isfinite(served := kinds[kind].served(model)) and model.requests:
+                self._rows.add({x + 1: 1 / served, x: -1.0}, 0.0)
+            for part, share in enumerate(_shares(model, kinds[kind])):
                 if share:
-                    balance[k][part][y if part else x] = share
-        first = columns - 2 * len(places)
-        rows.add(dict.fromkeys(range(first, columns, 2), -1.0), -float(model.replicas))
-        rows.add(dict.fromkeys(range(first + 1, columns, 2), -1.0), -model.requests)
-    for terms in (each for parts in balance for each in parts):
-        rows.add(terms, 0.0)
-    solution = _least(rows, columns, _counts(problem, kinds))
-    if solution is None:
-        return Relaxation(float("inf"))
-    return _read(problem, kinds, homes, solution)
+                    given[kind][part][x + 1 if part else x] = share
+            needed[place][x] = asked[place][x + 1] = -1.0
+        for number, each in enumerate(kept):
+            asked[each.model][self.first_kept + number] = -1.0
+        for place, (requests, replicas) in enumerate(
+            zip(wants.requests.tolist(), wants.replicas.tolist(), strict=True)
+        ):
+            self._rows.add(needed[place], -replicas)
+            self._rows.add(asked[place], -requests)
+        for terms in (each for parts in given for each in parts):
+            self._rows.add(terms, 0.0)
+        for terms in _per_node(problem, kept, self.first_kept):
+            self._rows.add(terms, 1.0)
+
+    def least(self, weights: Floats, whole_nodes: bool) -> tuple[float, Floats] | None:
+        """Return the least number of nodes, and all columns; None: there is no solution.
+
+        ``weights``: what all requests of each model count beside a node, where they go on new ones.
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_array
+
+        rows, counts = self._rows, self._counts
+        place = np.array(rows.places, np.int64).T
+        shape = len(rows.most), self.columns
+        matrix = csr_array((rows.factors, (place[0], place[1])), shape=shape)
+        is_node = np.arange(self.columns) < len(counts)
+        costs = is_node.astype(np.float64)
+        asked = self._wants.requests
+        of_requests = np.divide(weights, asked, out=np.zeros_like(asked), where=asked > 0)
+        costs[len(counts) + 1 : self.first_kept : 2] = of_requests[self._of_column[:, 0]]
+        found: Any = milp(
+            costs,
+            constraints=LinearConstraint(matrix, -np.inf, rows.most),
+            bounds=Bounds(0, [*counts.tolist(), *[np.inf] * (self.columns - len(counts))]),
+            integrality=is_node if whole_nodes else None,
+            options={"time_limit": _SECONDS, "mip_rel_gap": _GAP} if whole_nodes else None,
+        )
+        if found.x is not None:
+            return float(found.mip_dual_bound if whole_nodes else found.fun), found.x
+        out_of_time = found.status == 1
+        return self.least(weights, False) if whole_nodes and out_of_time else None
+
+    def by_kind(self, solution: Floats) -> tuple[Floats, Floats]:
+        """Return replicas and requests [models, kinds]."""
+        found = np.zeros((2, *self._shape))
+        both = solution[self._shape[1] : self.first_kept].reshape(-1, 2)
+        found[:, self._of_column[:, 0], self._of_column[:, 1]] = both.T
+        return found[0], found[1]
 
 
 def _shares(model: Model, kind: FleetNode) -> tuple[float, float, float]:
@@ -103,44 +215,35 @@ def _shares(model: Model, kind: FleetNode) -> tuple[float, float, float]:
     )
 
 
-def _counts(problem: PlacementProblem, kinds: Sequence[FleetNode]) -> list[int]:
-    numbers = {kind: number for number, kind in enumerate(kinds)}
-    of_nodes = [numbers[kind_of(node)] for node in problem.nodes]
-    return [int(count) for count in np.bincount(of_nodes, minlength=len(kinds))]
+def _per_node(problem: PlacementProblem, kept: Placement, first: int) -> list[dict[int, float]]:
+    """Return rows: what replicas take of a node's time and reading; their columns begin at ``first``."""
+    found: dict[tuple[int, int], dict[int, float]] = {}
+    for column, each in enumerate(kept, first):
+        shares = _shares(problem.models[each.model], problem.nodes[each.node])
+        for part, share in enumerate(shares[1:]):
+            if share:
+                found.setdefault((each.node, part), {})[column] = share
+    return list(found.values())
 
 
-def _least(rows: _Rows, columns: int, counts: Sequence[int]) -> Floats | None:
-    """Return the columns at the least sum of the first ones, of each of which there are so many at most."""
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_array
-
-    place = np.array(rows.places, np.int64).T
-    matrix = csr_array((rows.factors, (place[0], place[1])), shape=(len(rows.most), columns))
-    costs = np.zeros(columns)
-    costs[: len(counts)] = 1.0
-    bounds = [*((0, count) for count in counts), *[(0, None)] * (columns - len(counts))]
-    result: Any = linprog(costs, A_ub=matrix, b_ub=rows.most, bounds=bounds, method="highs")
-    if result.status == _TOO_FEW:
-        return None
-    solution: Floats = result.x
-    return solution
-
-
-def _read(
-    problem: PlacementProblem,
-    kinds: Sequence[FleetNode],
-    homes: Sequence[Sequence[int]],
-    solution: Floats,
-) -> Relaxation:
-    shape = len(problem.models), len(kinds)
-    replicas, requests = np.zeros(shape), np.zeros(shape)
-    column = len(kinds)
-    for number, places in enumerate(homes):
-        for k in places:
-            replicas[number, k], requests[number, k] = solution[column : column + 2]
-            column += 2
-        answered = requests[number].sum()
-        if answered > 0:  # where more is for nothing it may be more than is asked
-            requests[number] *= problem.models[number].requests / answered
-    counts = solution[: len(kinds)]
-    return Relaxation(float(counts.sum()), kinds, counts.tolist(), replicas, requests)
+def _divided(wants: Wants, replicas: Floats, requests: Floats) -> list[Wants]:
+    """Return what is wanted of each kind: of ``replicas`` [models, kinds] one where it has requests."""
+    asked = wants.requests[:, None]
+    uses = (replicas > 1e-6) & ((requests > 1e-6 * asked) | (asked == 0))
+    idle = ~uses.any(axis=1)
+    uses[idle] = (replicas == replicas.max(axis=1, keepdims=True))[idle]
+    requests = np.where(uses, requests, 0.0)
+    # Where more is for nothing it may be more than is asked.
+    answered = requests.sum(axis=1, keepdims=True)
+    requests = np.divide(
+        requests * asked, answered, out=np.zeros_like(requests), where=answered > 0
+    )
+    whole: NDArray[np.int64] = uses.astype(np.int64)
+    for number, least in enumerate(wants.replicas):
+        while whole[number].sum() < least:
+            whole[number, int((replicas[number] - whole[number]).argmax())] += 1
+    return [
+        Wants(wants.models[some], requests[some, k], whole[some, k])
+        for k in range(whole.shape[1])
+        for some in [np.flatnonzero(whole[:, k])]
+    ]

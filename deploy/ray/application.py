@@ -28,7 +28,7 @@ from models.packs.pack import find_pack
 from models.runtime.sessions import claim_process, use_threads
 from server.codec.framing import JSON_LENGTH, Framing
 from server.codec.infer_bodies import Body, BodyDecoder
-from server.codec.messages import ModelAnswer, Output
+from server.codec.messages import ModelAnswer, Output, Signature
 from server.errors import InvalidRequestError
 from server.failures import FAILURES, reason_of
 from server.memory.process_memory import process_bytes
@@ -104,7 +104,13 @@ def build(arguments: Arguments) -> serve.Application:
         if twice := handles.keys() & packs.keys():
             raise ValueError(f"models in two budgets: {', '.join(sorted(twice))}")
         handles |= dict.fromkeys(packs, bound)
-    return Entry.options(num_replicas=arguments.entries).bind(handles)
+    entry = serve.deployment(
+        Entry,
+        num_replicas=arguments.entries,
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=1000,
+    )
+    return entry.bind(handles)
 
 
 class Replica:
@@ -129,7 +135,7 @@ class Replica:
         try:
             await self._listed(name)
             async with self._shelf.model(name) as model:
-                decoder = BodyDecoder(Framing.of(headers), model.inputs, model.outputs)
+                decoder = BodyDecoder(Framing.of(headers), Signature(model.inputs, model.outputs))
                 decoder.feed(body)
                 request = decoder.finish()
                 if any(wanted.n_classes for wanted in request.wanted):
@@ -167,7 +173,6 @@ def refused(exc: Exception) -> Answer:
     return status, headers, orjson.dumps({"error": reason_of(exc)})
 
 
-@serve.deployment(max_ongoing_requests=1000, ray_actor_options={"num_cpus": 0})
 class Entry:
     """Knows which budget answers for a model. What a replica had when it died, another one is asked."""
 

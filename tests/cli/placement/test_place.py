@@ -1,5 +1,6 @@
 """Placements are what they say, on few nodes, and change little; what cannot be placed is named."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -7,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.placement import changed, instance
-from cli.placement import relaxation
+from benchmarks.placement import bound_of, changed, grown, instance
 from cli.placement.place import PlacementError, place, place_again
 from cli.placement.problem import (
     FleetNode,
@@ -20,7 +20,6 @@ from cli.placement.problem import (
     moves,
     nodes_of,
 )
-from cli.placement.relaxation import relaxed
 from tests.examples import examples
 
 LABELS = ("gpu", "site")
@@ -67,23 +66,18 @@ def is_clear(why: str) -> bool:
     return "\n" not in why and ("would" in why or "too few" in why)
 
 
-@pytest.mark.parametrize("solver", [True, False])
-@examples(30, 600)
+@examples(60, 600)
 @given(problem=problems())
-def test_no_node_is_overfull_and_replicas_lie_apart(
-    problem: PlacementProblem, solver: bool
-) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cli.placement.place.is_there", lambda: solver)
-        found = tried(lambda: place(problem))
+def test_no_node_is_overfull_and_replicas_lie_apart(problem: PlacementProblem) -> None:
+    found = tried(lambda: place(problem))
     if isinstance(found, str):
         assert is_clear(found)
         return
     assert list(faults(problem, found)) == []
-    assert len(nodes_of(found)) >= relaxed(problem).bound - 1e-6
+    assert len(nodes_of(found)) >= bound_of(problem)
 
 
-@examples(20, 400)
+@examples(40, 400)
 @given(problem=problems(), seed=st.integers(0, 9), lost=st.integers(0, 12))
 def test_a_changed_problem_is_placed_again(problem: PlacementProblem, seed: int, lost: int) -> None:
     """Whatever has become of loads, needs and nodes, and whatever the placement was."""
@@ -109,24 +103,28 @@ def test_nothing_moves_where_nothing_changes() -> None:
     assert list(faults(problem, after)) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+# 534: time and reading are short at once, and memory is not.
+@pytest.mark.parametrize("seed", [0, 534])
 def test_few_nodes_and_few_moves(seed: int) -> None:
     problem = instance(seed)
     before = place(problem)
-    assert len(nodes_of(before)) <= 1.05 * relaxed(problem).bound + 1
-    other = changed(problem, seed, 0.1)
-    after = place_again(other, before)
-    assert list(faults(other, after)) == []
-    assert len(moves(before, after)) <= 0.15 * len(problem.models)
+    assert len(nodes_of(before)) <= 1.05 * bound_of(problem)
+    for other in (changed(problem, seed, 0.1), grown(problem, seed)):
+        after = place_again(other, before)
+        assert list(faults(other, after)) == []
+        assert len(moves(before, after)) <= 0.15 * len(problem.models)
+        assert len(nodes_of(after)) <= 1.05 * bound_of(other)
 
 
-def test_rules_alone_place_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.placement.place.is_there", lambda: False)
-    problem = instance(0)
-    found = place(problem)
-    assert list(faults(problem, found)) == []
-    assert relaxation.is_there()
-    assert len(nodes_of(found)) <= 1.3 * relaxed(problem).bound + 1
+def test_without_the_solver_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(PlacementError, match="SciPy"):
+        place(PlacementProblem([Model("a", 10)], [SMALL]))
+
+
+def test_no_nodes_at_all() -> None:
+    with pytest.raises(PlacementError, match="no nodes"):
+        place(PlacementProblem([Model("a", 10)], []))
 
 
 SMALL = FleetNode("small", 100)
