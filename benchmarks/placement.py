@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=50)
     parser.add_argument("--changes", type=int, default=20)
-    parser.add_argument("--loads", type=float, nargs="*", default=[40.0, 250.0])
+    parser.add_argument("--loads", type=float, nargs="*", default=[40.0, 200.0])
     parser.add_argument("--first", type=int, default=0, help="which is the first")
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--models", type=int, default=1_000)
