@@ -7,7 +7,6 @@ tools/check_deploy.sh.
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import zipfile
@@ -19,6 +18,7 @@ import numpy as np
 import onnx
 import pytest
 
+from benchmarks.servers.served import free_port
 from models.darknet.skeleton import CFG
 from tests.check_readme import moved, run, script
 from tests.documents import ROOT, Block, read
@@ -263,12 +263,6 @@ def reader(folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "CURL_HOME": str(folder),
     }
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.mark.slow

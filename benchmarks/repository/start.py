@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.servers.served import free_port
+
 _EVERY_SECONDS = 0.02
 _PATIENCE_SECONDS = 600.0
 #: Nothing goes on for so long: what is late then is the machine's doing, and the client's.
@@ -166,7 +168,7 @@ def _settled(process: int, quiet_seconds: float = 3.0) -> dict[str, float]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Start a server, and return what each phase gave."""
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "cli", "serve", "--repository", options.repository]
     command += ["--models", options.model, "--budget", options.budget, "--port", str(port)]
     command += ["--model-control", "explicit", "--allow-admin"]
@@ -212,12 +214,6 @@ def _until_open(port: int, server: "subprocess.Popen[bytes]") -> None:
                 return
         time.sleep(0.005)
     raise SystemExit("the server ended: " + server.communicate()[1][-500:].decode())
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Servers to measure: ours and the peers, started, waited for and ended."""
 
 import contextlib
+import random
 import subprocess
 import sys
 import tempfile
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.servers.client import wait_ready
-from server.transport.listener import listen
+from server.transport.listener import PortError, listen
 
+_FIRST_PORT = 10_000
 _READY_SECONDS = 120.0
 _STOP_SECONDS = 40.0
 
@@ -42,10 +44,15 @@ class Served:
 
 
 def free_port() -> int:
-    """Return a loopback port that nothing listens on."""
-    with listen("127.0.0.1", 0) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """Return a loopback port that nothing listens on.
+
+    It lies below those that the kernel gives to clients, so none of them takes it meanwhile.
+    """
+    ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(_FIRST_PORT, max(ephemeral, 2 * _FIRST_PORT))
+        with contextlib.suppress(PortError), listen("127.0.0.1", port):
+            return port
 
 
 def ours(repository: Path, budget: str, *flags: str) -> list[str]:

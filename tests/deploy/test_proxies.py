@@ -18,8 +18,9 @@ from benchmarks.load.paced import paced_loop
 from benchmarks.mill.crowd import Crowd, Siege
 from benchmarks.servers.nginx import NoNginxError, placed
 from benchmarks.servers.nginx import nginx as nginx_command
+from benchmarks.servers.served import free_port
 from tests.deploy.test_deploy import DEPLOY
-from tests.deploy.watched import PHOTOGRAPH, compile_default, free_port, until
+from tests.deploy.watched import PHOTOGRAPH, compile_default, until
 
 pytestmark = [pytest.mark.tools, pytest.mark.slow]
 

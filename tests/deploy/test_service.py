@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.servers.served import free_port
 from models.compiler import compile_onnx
 from models.default import FOLDER
-from tests.deploy.watched import free_port
 
 SECONDS = 60.0
 

@@ -18,20 +18,15 @@ from typing import Any
 
 import pytest
 
+from benchmarks.servers.served import free_port
 from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER
 from models.images.preprocess import read_labels, read_preprocess
 from pipeline.peers.cgroup import MemoryGroup
-from server.transport.listener import listen
 from tests.deploy.test_deploy import PROMETHEUS, tool
 
 SECONDS = 60.0
 PHOTOGRAPH = FOLDER / "cat.png"
-
-
-def free_port() -> int:
-    with listen("127.0.0.1", 0) as listener:
-        return int(listener.getsockname()[1])
 
 
 def fetch(url: str, body: bytes | None = None) -> Any:

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from server.transport.listener import listen
+from benchmarks.servers.served import free_port
 from tests.server.clients.environments import served
 from tests.server.support import LIMIT_SECONDS, REQUEST_MEMORY, Packs
 
@@ -21,8 +21,7 @@ def _frame(kind: int, payload: bytes = b"") -> bytes:
 
 
 def test_a_client_cannot_forge_a_line(packs: Packs) -> None:
-    with listen("127.0.0.1", 0) as free:
-        number = free.getsockname()[1]
+    number = free_port()
     said: list[bytes] = []
     models = ("--model", "tiny", "--repository", str(packs.repository))
     budget = str(REQUEST_MEMORY + (64 << 20))

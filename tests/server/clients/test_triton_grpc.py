@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.transport.listener import listen
+from benchmarks.servers.served import free_port
 from tests.server.clients.environments import programs, served
 from tests.server.support import LIMIT_SECONDS, REQUEST_MEMORY, Packs
 
@@ -30,8 +30,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def port(packs: Packs) -> Iterator[int]:
     """A server with "tiny" and "pair" in a process of its own; its port for gRPC."""
-    with listen("127.0.0.1", 0) as free:
-        number = free.getsockname()[1]
+    number = free_port()
     models = ("--model", "tiny", "--model", "pair", "--repository", str(packs.repository))
     budget = str(REQUEST_MEMORY + (64 << 20))
     with served(*models, "--grpc-port", str(number), "--budget", budget):

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
+from benchmarks.servers.served import free_port
 from server.serve import GrpcError, serve
 from server.transport.listener import PortError, listen
 from tests.server.conftest import SettingsFactory, service_threads
@@ -20,8 +21,7 @@ __all__ = ["ready"]
 async def test_calls_beside_http_until_the_service_ends(
     settings: SettingsFactory, ready: asyncio.Semaphore
 ) -> None:
-    with listen("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     place = f"127.0.0.1:{port}"
     async with (
         running(settings(models=("tiny",), port=0, grpc_port=port), ready),
