@@ -94,9 +94,13 @@ def _preprocess(
     if list(inputs.values()) != [Array(dtype="float32", shape=preprocess.shape)]:
         listed = (f"{name!r} is {a.dtype}{list(a.shape)}" for name, a in inputs.items())
         own = "" if given.preprocess else f"metadata {PREPROCESS} (--preprocess replaces it): "
+        layout = "NCHW" if preprocess.layout == "NHWC" else "NHWC"
+        turned = preprocess.model_copy(update={"layout": layout}).shape
+        fits = list(inputs.values()) == [Array(dtype="float32", shape=turned)]
         raise CompileError(
             f"{source}: {own}preprocessing makes one input float32{list(preprocess.shape)}; "
             + (", ".join(listed) or "the model has none")
+            + (f', which layout = "{layout}" makes' if fits else "")
         )
     return preprocess
 

@@ -169,6 +169,19 @@ def test_preprocessing_of_another_shape_is_refused(size: tuple[int, int], tmp_pa
     assert open_pack(compile_onnx(source, tmp_path / "m", options)).manifest.preprocess is not None
 
 
+def test_preprocessing_in_the_other_layout_is_refused_with_the_setting_that_does(
+    tmp_path: Path,
+) -> None:
+    source = written(
+        parsed("i (float[1,5,4,3] x) => (float y) { y = Relu(x) }"), tmp_path / "m.onnx"
+    )
+    options = CompileOptions(preprocess=Preprocess(size=(4, 5)))
+    with refuses(CompileError, source, "'x' is float32[1, 5, 4, 3]", 'layout = "NHWC" makes'):
+        compile_onnx(source, tmp_path / "m", options)
+    options = CompileOptions(preprocess=Preprocess(size=(4, 5), layout="NHWC"))
+    assert open_pack(compile_onnx(source, tmp_path / "m", options)).manifest.preprocess is not None
+
+
 def test_preprocessing_for_an_input_of_another_type_is_refused(tmp_path: Path) -> None:
     model = parsed("i (uint8[1,3,5,4] x) => (float y) { y = Cast<to=1>(x) }")
     source = written(model, tmp_path / "m.onnx")
