@@ -4,7 +4,7 @@
 BIN := .venv/bin
 SETUP := @sh tools/bootstrap.sh
 
-demo: ## boxes around blood cells (build/cells.png); a network answers in less memory than its weights take, beside servers that cannot (build/memory.svg); ARGS=detect or memory: one of the two
+demo: ## boxes around blood cells (build/cells.png); a network answers in less memory than its weights take, beside others (build/memory.svg); ARGS=detect or memory: one of the two
 	$(SETUP) run
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 

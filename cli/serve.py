@@ -112,7 +112,7 @@ def _parameter(item: Setting) -> Parameter:
         rich_help_panel=item.panel,
         show_default=False,
     )
-    kind = list[str] if item.value == "NAMES" else str
+    kind = list[str] if item.repeats else str
     return _option(item.name, kind if item.value else bool, option)
 
 

@@ -290,13 +290,20 @@ def _limits(settings: Settings) -> ConnectionLimits:
 
 def run(settings: Settings, tell: Tell | None = None) -> None:
     """Serve in a new event loop and exit with status 0 when told to stop; raises as ``serve``."""
-    signal.signal(signal.SIGTERM, _exit)
-    signal.signal(signal.SIGINT, _exit)
+    told: list[int] = []
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        # While requests are served uvicorn has its own handler: it drains, and raises the signal again.
+        told.append(number)
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
     wake_soon()
     take_short_turns()
-    uvloop.run(serve(settings, tell))
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    # While requests are served uvicorn has its own handler: it drains, and raises the signal again.
-    raise SystemExit(0)
+    try:
+        uvloop.run(serve(settings, tell))
+    except Exception:
+        if told:  # a library whose import was interrupted reports an error of its own
+            raise SystemExit(0) from None
+        raise

@@ -171,7 +171,7 @@ def _no_numbers(result: Result) -> str:
 def facts(result: Result) -> Iterator[tuple[str, str]]:
     """Yield a result line by line."""
     yield "model", str(result["model"])
-    yield "data set", f"{result['dataset']}, {result['data']}"
+    yield "data set", ", ".join(dict.fromkeys((result["dataset"], result["data"])))
     broken = f", {len(result['broken'])} broken ones passed over" if result["broken"] else ""
     yield "samples", f"{result['samples']:,}{broken}"
     if result["not_numbers"]:

@@ -18,7 +18,7 @@ request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", d
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 # Attributes that a log call may add with ``extra`` and that become fields of their own.
-FIELDS = ("method", "path", "status", "seconds", "key")
+FIELDS = ("method", "path", "status", "seconds", "key", "error")
 
 # Of syslog(3), which journalctl --priority takes: the first whose level a record reaches.
 _PRIORITIES = (
@@ -42,6 +42,12 @@ def identity(headers: Iterable[tuple[bytes, bytes]]) -> str:
         if name == b"x-request-id" and _ID.fullmatch(offered := value.decode("latin-1")):
             return offered
     return f"{getrandbits(128):032x}"
+
+
+def _value(value: object) -> str:
+    """Return ``value`` as one word, in quotes where it has spaces."""
+    text = str(value)
+    return json.dumps(text) if " " in text else text
 
 
 class JsonFormatter(logging.Formatter):
@@ -75,7 +81,7 @@ class TextFormatter(logging.Formatter):
         """Return one line; behind it, where the record has one, a traceback."""
         time = datetime.fromtimestamp(record.created).strftime(self._time_format)
         level = "" if record.levelname == "INFO" else f"{record.levelname.lower()}: "
-        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        fields = "".join(f" {name}={_value(value)}" for name, value in _fields(record).items())
         line = printable(f"{time}{level}{record.getMessage()}{fields}")
         traceback = self.formatException(record.exc_info).split("\n") if record.exc_info else ()
         return "\n".join((line, *map(printable, traceback)))

@@ -74,7 +74,7 @@ class Attended(Protocol):
 
 async def attend(context: Context, asked: Attended) -> None:
     """Answer ``asked``, with an error where that fails, and log it."""
-    began, trace = time.perf_counter(), None
+    began, trace, said = time.perf_counter(), None, ""
     asked.identity = identity(asked.headers)
     token = request_id.set(asked.identity)
     if context.tracing is not None and not asked.is_probe:
@@ -87,7 +87,8 @@ async def attend(context: Context, asked: Attended) -> None:
     except FAILURES as exc:
         if asked.is_begun:
             raise
-        await asked.refuse(exc, told(exc, context.settings.repository))
+        said = told(exc, context.settings.repository)
+        await asked.refuse(exc, said)
     except Exception as exc:
         if asked.is_begun:
             raise
@@ -98,12 +99,12 @@ async def attend(context: Context, asked: Attended) -> None:
             asked.end_trace(trace)
         # Requests that were answered well are counted only: a line takes a tenth of a short request's time.
         if asked.outcome != "well" or context.settings.access_log == "all":
-            _write(asked, time.perf_counter() - began)
+            _write(asked, time.perf_counter() - began, said)
         request_id.reset(token)
 
 
-def _write(asked: Attended, seconds: float) -> None:
-    """Write the line of one request, unless it says nothing.
+def _write(asked: Attended, seconds: float, error: str) -> None:
+    """Write the line of one request, with the ``error`` that it was told, unless it says nothing.
 
     A refusal is counted (outcome "busy") and comes in floods; a fault has a line of its own.
     """
@@ -111,4 +112,5 @@ def _write(asked: Attended, seconds: float) -> None:
         return
     # The name of a key, never a header: nothing that a client keeps secret is in a log.
     key = {"key": asked.key.name} if asked.key is not None else {}
-    _log.info(asked.kind, extra={**asked.about, "seconds": round(seconds, 6), **key})
+    why = {"error": error} if error else {}
+    _log.info(asked.kind, extra={**asked.about, "seconds": round(seconds, 6), **key, **why})

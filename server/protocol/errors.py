@@ -68,8 +68,8 @@ STATUSES: dict[type[Exception], int] = {
     DeadlineError: 504,
 }
 
-# States of the server, not faults of one request: the log has them once, when they begin.
-_STATES = (BusyError, NotServingError, UnsupportedError)
+# States of the server, which the log has once, when they begin, and late answers: no faults of one request.
+_STATES = (BusyError, DeadlineError, NotServingError, UnsupportedError)
 
 _OUTCOMES = {
     400: "invalid",

@@ -128,7 +128,9 @@ class Inference:
             self.use.worker.check_room(None if named else self._left())
         self.exchange.check_room()
         # A request whose answer would be late does not wait any longer for its body or for memory.
-        return self.exchange.within(self._limit if names_timeout else self._left())
+        if names_timeout:
+            return self.exchange.within(self._limit)
+        return self.exchange.within(self._left(), limit_seconds=self._given())
 
     def check(self, timeout_seconds: float | None) -> None:
         """Check, before all of the request has come, that it would be let in with this timeout.
@@ -163,9 +165,8 @@ class Inference:
                 question.inputs, seconds_left, take, question.priority, self.exchange
             )
         except DeadlineError as exc:
-            # The client knows the timeout that it gave, not what was left of it here.
-            named = question.timeout_seconds or self.use.timeout_seconds or self._limit
-            raise DeadlineError(f"no answer within {min(named, self._limit):g} s") from exc
+            limit_seconds = self._given(question.timeout_seconds)
+            raise DeadlineError(f"no answer within {limit_seconds:g} s") from exc
         await self._hold(answer.outputs)
         self.context.metrics.sweep(self.name, answer.statistics, answer.queue_seconds)
         self._decoding_seconds, self._answer = question.decoding_seconds, answer
@@ -189,6 +190,10 @@ class Inference:
         if not n_bytes <= self.exchange.lease.held_bytes <= SMALL_BYTES:
             async with self.exchange.within(self._limit, "there was no memory for the answer"):
                 await self.exchange.hold(n_bytes)
+
+    def _given(self, wanted: float | None = None) -> float:
+        """Return the limit that the client knows, not what is left of it; ``wanted``: as ``_left``."""
+        return min(wanted or self.use.timeout_seconds or self._limit, self._limit)
 
     def _left(self, wanted: float | None = None) -> float:
         """Return within how many seconds the answer must come; ``wanted``: the timeout of the request.

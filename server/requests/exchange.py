@@ -206,9 +206,14 @@ class Exchange:
         if not self.client.body_has_come:
             self.lease.check_room()
 
-    def within(self, seconds: float, what: str = "the request was not read") -> TimeLimit:
-        """Limit what happens inside to ``seconds``; raises as TimeLimit."""
-        return TimeLimit(self.patience, seconds, what)
+    def within(
+        self,
+        seconds: float,
+        what: str = "the request was not read",
+        limit_seconds: float | None = None,
+    ) -> TimeLimit:
+        """Limit what happens inside to ``seconds``, what ``limit_seconds`` leave; raises as TimeLimit."""
+        return TimeLimit(self.patience, seconds, what, limit_seconds or seconds)
 
     @asynccontextmanager
     async def until_left(self, seconds: float | None = None) -> AsyncIterator[None]:
@@ -277,7 +282,7 @@ class Exchanges:
         for exchange in self._open:
             if exchange.patience.stalled_seconds(now) >= limit:
                 self.stalled += 1
-                exchange.patience.end(StalledError(f"the client made no progress for {limit:g} s"))
+                exchange.patience.end(StalledError(f"the client made next to no progress for {limit:g} s"))
         self._hasten(now)
 
     def _hasten(self, now: float) -> None:

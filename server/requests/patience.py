@@ -92,6 +92,7 @@ class Patience:
 class TimeLimit:
     """A limit of ``seconds`` on what happens inside; ``what`` did not, where it takes longer.
 
+    ``limit_seconds``: what the client knows of it, for messages: a part of that may have passed before.
     Inside, the request can be ended. Memory is waited for in here alone: what waits elsewhere can
     neither be ended nor give way. A timer is set only where something must be waited for.
 
@@ -100,9 +101,10 @@ class TimeLimit:
         DeadlineError: it took longer.
     """
 
-    def __init__(self, patience: Patience, seconds: float, what: str) -> None:
+    def __init__(self, patience: Patience, seconds: float, what: str, limit_seconds: float) -> None:
         self._patience = patience
         self._what = what
+        self._limit_seconds = limit_seconds
         self._seconds = seconds
         self._began = time.monotonic()
         self._timeout: asyncio.Timeout | None = None
@@ -143,7 +145,7 @@ class TimeLimit:
                 raise evicted from None
             if patience.is_short:
                 raise BusyError(
-                    f"there was no memory for the request within {self._seconds:.3g} s "
+                    f"there was no memory for the request within {self._limit_seconds:.3g} s "
                     "(setting request_memory)"
                 ) from None
-            raise DeadlineError(f"{self._what} within {self._seconds:.3g} s") from None
+            raise DeadlineError(f"{self._what} within {self._limit_seconds:.3g} s") from None

@@ -25,6 +25,8 @@ _VALUES: dict[Any, str] = {
     tuple: "NAMES",
 }
 
+_BY_MODEL = "[MODEL=]"
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -43,6 +45,11 @@ class Setting:
     @property
     def variable(self) -> str:
         return variable(self.name)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its flag may be given several times: for a list, and for values by model."""
+        return self.value.startswith(("NAMES", _BY_MODEL))
 
     @property
     def help(self) -> str:
@@ -81,7 +88,7 @@ def _value(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return "|".join(get_args(annotation))
     if get_origin(annotation) is dict:
-        return f"[MODEL=]{_value(get_args(annotation)[1])}"
+        return f"{_BY_MODEL}{_value(get_args(annotation)[1])}"
     if get_origin(annotation) is Annotated:
         return _value(get_args(annotation)[0])
     named = (_VALUES.get(part) for part in (annotation, get_origin(annotation)))

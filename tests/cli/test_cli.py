@@ -19,6 +19,7 @@ from models.packs.pack import open_pack
 from pipeline.execution.engine import Engine
 from server.context import StartupError
 from server.memory import search
+from server.settings.settings import Settings
 from server.settings.table import settings_table
 from server.transport.listener import listen
 from tests.server.support import (
@@ -541,6 +542,20 @@ def test_serve_until_told_to_stop(packs: Packs, number: signal.Signals) -> None:
     documents = [json.loads(line) for line in (*lines, *rest.splitlines())]
     assert any(document.get("path") == "/v2/models/tiny/infer" for document in documents)
     assert not any("exception" in document for document in documents)
+
+
+def test_values_by_model_are_given_together_or_one_by_one(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Settings] = []
+    monkeypatch.setattr("server.serve.run", lambda settings, tell: served.append(settings))
+    given = ("serve", "--repository", tmp_path, "--budget", "16MiB")
+    apart = ("--deadline", "a=0.1", "--lanes", "b=2", "--deadline", "b=2", "--lanes", "3")
+    for flags in (apart, ("--deadline", "b=2,a=0.1", "--lanes", "3,b=2")):
+        assert cli(*given, *flags).code == 0
+        assert served[-1].deadline == {"a": 0.1, "b": 2.0}
+        assert served[-1].lanes == {"*": 3, "b": 2}
+    cli(*given, "--deadline", "a=1", "--deadline", "a=2").refuses(BAD, "--deadline", "contradicts")
 
 
 @pytest.mark.parametrize("may_pass", [False, True])

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from models.packs.pack import open_pack
 from models.packs.target import host_target
 from tests.cli.test_cli_darknet import DETECTOR
 from tests.models.nets import gemm, parsed, written
-from tests.server.support import BAD, Cli, Packs
+from tests.server.support import BAD, FAILED, Cli, Packs
 
 
 def indices(*values: int) -> onnx.ModelProto:
@@ -33,6 +34,17 @@ def test_what_can_only_fail_is_refused_and_leaves_nothing(cli: Cli, tmp_path: Pa
     cli("compile", source, "-o", tmp_path / "r" / "m").refuses(BAD, str(source), "Gather", "'y'")
     assert not (tmp_path / "r" / "m").exists()
     assert cli("compile", source, "-o", tmp_path / "r" / "m", "--no-check").code == 0
+
+
+def test_a_full_disk_is_a_failure_that_may_pass(
+    cli: Cli, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = packs.sources["tiny"]
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=0))
+        refused = cli("compile", source, "-o", tmp_path / "packs" / "m")
+    assert (refused.code, "no space to compile" in refused.err) == (FAILED, True)
+    assert cli("compile", source, "-o", tmp_path / "packs" / "m").code == 0
 
 
 def test_the_smallest_budget_works_when_typed_back(cli: Cli, tmp_path: Path) -> None:

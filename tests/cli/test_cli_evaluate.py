@@ -11,7 +11,7 @@ from models.images.preprocess import Preprocess
 from tests.models.compiler.test_int8 import RECIPE
 from tests.models.nets import parsed, written
 from tests.pipeline.evaluating.test_evaluate import COLOURS, colour_folder
-from tests.server.support import BAD, Cli
+from tests.server.support import BAD, FAILED, Cli
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_results_that_cannot_be_kept_are_not_lost(
 
     monkeypatch.setattr("pipeline.evaluating.results_file.write_atomically", full)
     lost = cli("evaluate", pack, "--dataset", pictures, "--json")
-    assert lost.code == BAD
+    assert lost.code == FAILED
     assert "No space left" in lost.err
     assert json.loads(lost.out)["samples"] == 4
 

@@ -31,6 +31,7 @@ from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
     Faults,
+    Gate,
     Once,
     Packs,
     Service,
@@ -288,6 +289,7 @@ async def test_requests_are_lines_with_their_ids(
         assert line["request_id"] == path[1:3]
         assert (line["method"], line["path"], line["status"]) == (method, path, status)
         assert isinstance(line["seconds"], float)
+        assert ("'none'" in str(line.get("error"))) == path.endswith("none")
         assert {"time", "level", "message"} <= line.keys()
 
 
@@ -302,6 +304,19 @@ async def test_a_failure_is_logged_with_the_id_of_its_request(
     warnings = [line for line in parsed(lines) if line["level"] == "warning"]
     assert [line["request_id"] for line in warnings] == ["the-one"]
     assert "KernelError" in str(warnings[0]["message"])
+
+
+async def test_a_late_answer_is_one_line_with_the_limit_that_was_given(
+    settings: SettingsFactory, faults: Faults, lines: io.StringIO
+) -> None:
+    gate = Gate()
+    faults.kernel = gate.hold
+    async with serving(settings(deadline="tiny=0.05")) as service:
+        body = request(inputs_for("tiny"))
+        error(await service.client.post("/v2/models/tiny/infer", json=body), 504)
+        gate.open()
+    told = [line for line in ours(lines) if line.get("request_id")]
+    assert [(line["status"], line["error"]) for line in told] == [(504, "no answer within 0.05 s")]
 
 
 async def test_who_asks_for_what_does_not_serve_writes_nothing(
