@@ -108,6 +108,8 @@ def fill(filling: FilledNodes, nodes: Counts, wants: Wants) -> None:
         may &= ~np.isin(wants.models, list(filling.shares[node]))
         most = np.minimum(requests, _room(costs, free[1:]))
         may &= (needs <= free[0]) & (most >= _LEAST_SHARE * np.minimum(requests, alone))
+        if not may.any():
+            continue
         if not _does_again(taken, may, most, (needs, costs), free, least):
             some = np.flatnonzero(may)
             must = wanted[some] >= len(nodes) - position
