@@ -5,7 +5,8 @@ after it could not, and at most what it has. Models that take much memory are ta
 that take little fill what is left. An optimum at a corner divides no more models than there are rows, so
 requests are divided among few replicas, and every other model is on the node as a whole or not at all. (As
 in rounding a linear program at its corners: Lenstra, Shmoys, Tardos: Approximation algorithms for
-scheduling unrelated parallel machines, 1990.)
+scheduling unrelated parallel machines, 1990.) A share of a model that is divided needs all of its memory:
+where there is no room for that, the same program is solved with whole replicas.
 """
 
 from typing import Any
@@ -25,10 +26,10 @@ from cli.placement.problem import (
 
 # A replica answers at least so much of what is asked, or of what a node of its own would.
 _LEAST_SHARE = 0.01
-# What is missing of what a node should take is worse than any choice of models.
-_MISSING = 1e3
-# A share of a model that is divided needs all of its memory: so often is room made for that.
-_ROUNDS = 12
+# What is missing of what a node should take counts as ten times its memory full of one model.
+_MISSING = 10.0
+# Of the search for whole replicas: the same on any machine.
+_SEARCH = {"mip_rel_gap": 0.05, "node_limit": 200}
 
 
 class FilledNodes:
@@ -107,6 +108,8 @@ def fill(filling: FilledNodes, nodes: Counts, wants: Wants) -> None:
         may &= ~np.isin(wants.models, list(filling.shares[node]))
         most = np.minimum(requests, _room(costs, free[1:]))
         may &= (needs <= free[0]) & (most >= _LEAST_SHARE * np.minimum(requests, alone))
+        if not may.any():
+            continue
         if not _does_again(taken, may, most, (needs, costs), free, least):
             some = np.flatnonzero(may)
             must = wanted[some] >= len(nodes) - position
@@ -154,34 +157,40 @@ def _chosen(needs: Counts, loads: Floats, must: Chosen, free: Floats, least: Flo
     time and reading, what there is and what it should take at least.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array, eye_array, hstack
 
-    must = must & (np.where(must, needs, 0).cumsum() <= free[0])
-    memory = free[0] - needs[must].sum()
-    rows = np.column_stack([np.where(must, 0, needs), loads]) if len(needs) else np.zeros((0, 3))
-    most = np.array([memory, *free[1:]])
+    count, most = len(needs), np.maximum(free, 0.0)
+    must = must & (np.where(must, needs, 0).cumsum() <= most[0])
     scale = np.where(np.isfinite(most) & (most > 0), most, 1.0)
-    values = (needs / max(free[0], 1.0)) ** 2 + 1e-6
-    columns = np.hstack([(rows / scale).T, np.eye(3)])
-    costs = np.concatenate([-values, np.full(3, _MISSING)])
-    upper = np.where(np.isfinite(most), np.maximum(most, 0.0), np.inf) / scale
-    wanted = np.minimum(np.array([least[0] - needs[must].sum(), *least[1:]]) / scale, upper)
-    on = must.copy()
-    shares = np.zeros(len(needs))
-    for _ in range(_ROUNDS):
-        # What is missing counts beside what is taken, so that the upper end holds for the sum.
+    # Columns: replicas, then shares, then what is missing of each row. What is missing counts beside what
+    # is taken, so that the upper end holds for the sum.
+    rows = np.zeros((3, 2 * count + 3))
+    rows[0, :count], rows[1:, count:-3] = needs, loads.T
+    rows = rows / scale[:, None]
+    rows[:, -3:] = np.eye(3)
+    here = hstack([-eye_array(count), eye_array(count), csr_array((count, 3))])
+    constraints = [
+        LinearConstraint(csr_array(rows), np.minimum(least, most) / scale, most / scale),
+        LinearConstraint(here, -np.inf, 0.0),
+    ]
+    values = (needs / max(most[0], 1.0)) ** 2 + 1e-6
+    costs = np.concatenate([np.zeros(count), -values, np.full(3, _MISSING)])
+    lower = np.concatenate([must, np.zeros(count + 3)])
+    on, shares = must, np.zeros(count)
+    for whole in (False, True):
         found: Any = milp(
-            costs, constraints=LinearConstraint(columns, wanted, upper), bounds=Bounds(0, 1)
+            costs,
+            constraints=constraints,
+            bounds=Bounds(lower, 1),
+            integrality=np.arange(len(costs)) < count if whole else None,
+            options=_SEARCH if whole else None,
         )
         if found.x is None:
             break
-        shares = found.x[:-3]
+        shares = found.x[count:-3]
         on = must | (shares > TOLERANCE)
-        over = needs[on & ~must].sum() - memory
-        if over <= 0:
+        if needs[on].sum() <= free[0]:
             return np.where(on, shares, -1.0)
-        upper[0] -= over / scale[0]
-        wanted[0] = min(wanted[0], upper[0])
-    for model in np.argsort(shares, kind="stable"):  # the least of what was divided goes
-        if on[model] and not must[model] and needs[on].sum() > free[0]:
-            on[model] = False
-    return np.where(on, shares, -1.0)
+    # The solver's sums are floats, bytes are whole.
+    kept = np.where(must, needs, 0).sum() + np.where(on & ~must, needs, 0).cumsum() <= free[0]
+    return np.where(must | (on & kept), shares, -1.0)

@@ -15,10 +15,10 @@ from cli.placement.problem import (
     PlacementProblem,
     Replica,
 )
-from cli.placement.relaxation import divided, relaxed
+from cli.placement.relaxation import divided, relaxed, searched
 from models.errors import ModelError, printable
 
-# No more nodes are looked at to say how many are missing.
+# No more nodes are filled to say how many are missing.
 _MOST_MORE = 100_000
 _MIB = 1 << 20
 
@@ -30,11 +30,19 @@ class PlacementError(ModelError):
 def place(problem: PlacementProblem) -> Placement:
     """Return a placement of ``problem`` on few nodes.
 
+    Where filling ends without one, all placements of a small problem are searched.
+
     Raises:
-        PlacementError: a model fits nowhere, or the nodes are too few.
+        PlacementError: a model fits nowhere, the nodes are too few, or no placement was found.
     """
     _check(problem)
-    return _completed(FilledNodes(problem))
+    filling = FilledNodes(problem)
+    if _complete(filling):
+        return filling.placement
+    found, is_none = searched(problem)
+    if found is None:
+        raise _not_placed(filling, is_none)
+    return found
 
 
 def place_again(problem: PlacementProblem, before: Placement) -> Placement:
@@ -42,14 +50,15 @@ def place_again(problem: PlacementProblem, before: Placement) -> Placement:
 
     Replicas stay where they fit, and divide loads anew such that few more nodes would do; then few models
     have requests that no replica of theirs has time for. These get new ones. No node is emptied for the
-    sake of fewer.
+    sake of fewer. Where there is no room for all, everything is placed anew.
 
     Raises:
         As ``place``.
     """
     _check(problem)
     kept = divided(problem, _fitting(problem, before))
-    return _completed(FilledNodes(problem, kept))
+    filling = FilledNodes(problem, kept)
+    return filling.placement if _complete(filling) else place(problem)
 
 
 def _fitting(problem: PlacementProblem, before: Placement) -> list[Replica]:
@@ -61,12 +70,6 @@ def _fitting(problem: PlacementProblem, before: Placement) -> list[Replica]:
             free[each.node] -= need
             found.append(each)
     return found
-
-
-def _completed(filling: FilledNodes) -> Placement:
-    if not _complete(filling):
-        raise _too_few(filling)
-    return filling.placement
 
 
 def _complete(filling: FilledNodes) -> bool:
@@ -82,7 +85,7 @@ def _complete(filling: FilledNodes) -> bool:
         parts = zip(relaxation.counts, relaxation.wants, strict=True) if relaxation else ()
         for kind, (count, some) in enumerate(parts):
             fill(filling, unused[problem.kind_numbers[unused] == kind][:count], some)
-        # The nodes that are left are too few, as the linear program counts: what fits has a place.
+        # Nodes that are left are too few, as the linear program counts: what fits has a place.
         if len(filling.unused) == len(unused):
             return not _wants_after(filling, unused)
     return True
@@ -149,8 +152,11 @@ def _check_alone(model: Model, kinds: Sequence[Sequence[FleetNode]]) -> None:
         )
 
 
-def _too_few(filling: FilledNodes) -> PlacementError:
-    """Return what is said where all nodes together are too few: how many more would do."""
+def _not_placed(filling: FilledNodes, is_none: bool) -> PlacementError:
+    """Return what is said where no placement was found: how many more nodes would do.
+
+    ``is_none``: there is none for sure.
+    """
     problem, wants = filling.problem, filling.wants
     models = [problem.models[model] for model in wants.models]
     best = max(
@@ -158,21 +164,22 @@ def _too_few(filling: FilledNodes) -> PlacementError:
         key=lambda kind: (sum(map(kind.takes, models)), kind.memory_bytes, kind.speed),
     )
     names = ", ".join(printable(model.name) for model in models[:5])
-    said = f"{len(problem.nodes)} nodes are too few: no room for {names}"
+    few = "nodes are too few" if is_none else "nodes: no placement was found"
+    said = f"{len(problem.nodes)} {few}: no room for {names}"
     named = next(node for node in problem.nodes if replace(node, name="") == best)
-    # As many as do whatever is in them: each replica on one of its own.
+    if not all(map(best.takes, models)):
+        return PlacementError(said)
+    # So many do whatever filling makes of them: each replica on one of its own.
     alone = [
         math.ceil(each / best.served(model))
         for model, each in zip(models, wants.requests, strict=True)
     ]
-    count = int(np.maximum(alone, wants.replicas).sum())
-    if not all(map(best.takes, models)) or count > _MOST_MORE:
-        return PlacementError(said)
-    more = PlacementProblem(problem.models, [*problem.nodes, *[best] * count])
-    extended = FilledNodes(more, filling.placement)
-    if not _complete(extended):
-        return PlacementError(said)
-    needed = sum(node >= len(problem.nodes) for node in extended.used)
+    needed = int(np.maximum(alone, wants.replicas).sum())
+    if needed <= _MOST_MORE:
+        more = PlacementProblem(problem.models, [*problem.nodes, *[best] * needed])
+        extended = FilledNodes(more, filling.placement)
+        if _complete(extended):
+            needed = sum(node >= len(problem.nodes) for node in extended.used)
     return PlacementError(f"{said}; {needed} more like {printable(named.name)} would do")
 
 

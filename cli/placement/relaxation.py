@@ -2,7 +2,8 @@
 
 HiGHS solves it, as SciPy has it. Nodes of one kind are one variable, how many of them are used, and
 replicas are divisible: so no placement uses fewer, and a good one puts models on kinds alike. Where some
-replicas are placed already each of them is a variable, too: how many requests it answers.
+replicas are placed already each of them is a variable, too: how many requests it answers. The same
+program with each node as a kind of its own and whole replicas is the problem itself, for small ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,18 +15,24 @@ from numpy.typing import NDArray
 
 from cli.placement.problem import (
     TOLERANCE,
+    Chosen,
     Counts,
     FleetNode,
     Floats,
     Model,
     Placement,
     PlacementProblem,
+    Replica,
     Wants,
+    faults,
 )
 
-# Of the search for whole numbers of nodes; the best that was found till then is taken.
+# Of each search for whole numbers; the best that was found till then is taken.
 _SECONDS = 10.0
 _GAP = 1e-3
+_INFEASIBLE = 2  # as the solver numbers how it ended
+# Replicas that there could be, models by nodes: with more of them a search of all is not begun.
+_MOST_REPLICAS = 2_000
 # Few models go on new nodes where those of which little does so count more; all of them less than a node.
 # (Candes, Wakin, Boyd: Enhancing sparsity by reweighted l1 minimization, 2008.)
 _ROUNDS = 3
@@ -56,16 +63,43 @@ def relaxed(
     """
     wants = Wants.of(problem) if wants is None else wants
     counts = np.bincount(problem.kind_numbers) if counts is None else counts
-    program = _Program(problem, wants, counts, ())
+    program = _Program(problem, wants, counts)
     if not program.has_homes:
         return None
-    solved = program.least(np.zeros(len(wants.models)), whole_nodes)
-    if solved is None:
+    bound, solution = program.least(program.is_node if whole_nodes else None)
+    if solution is None and whole_nodes:
+        bound, solution = program.least()
+    if solution is None:
         return None
-    bound, solution = solved
     replicas, requests = program.by_kind(solution)
     found = [int(count) for count in np.ceil(solution[: len(counts)] - TOLERANCE)]
     return Relaxation(bound, found, _divided(wants, replicas, requests))
+
+
+def searched(problem: PlacementProblem) -> tuple[Placement | None, bool]:
+    """Return a placement that a search of all of them found, and whether there is none for sure.
+
+    There is none where divisible replicas would want more nodes, and where the search came to its end; in
+    large problems it is not begun.
+    """
+    wants = Wants.of(problem)
+    program = _Program(problem, wants, np.bincount(problem.kind_numbers))
+    if not program.has_homes or program.least()[0] == np.inf:
+        return None, True
+    if len(problem.models) * len(problem.nodes) > _MOST_REPLICAS:
+        return None, False
+    program = _Program(problem, wants, np.ones(len(problem.nodes), np.int64), each_node=True)
+    bound, solution = program.least(program.is_node | program.is_replica)
+    if solution is None:
+        return None, bound == np.inf
+    replicas, requests = program.by_kind(solution)
+    found = [
+        Replica(int(model), node, float(share))
+        for node, here in enumerate(_divided(wants, np.rint(replicas), requests))
+        for model, share in zip(here.models, here.requests, strict=True)
+    ]
+    # The solver's sums are floats, bytes are whole.
+    return (None if any(faults(problem, found)) else found), False
 
 
 def divided(problem: PlacementProblem, kept: Placement) -> Placement:
@@ -82,10 +116,10 @@ def divided(problem: PlacementProblem, kept: Placement) -> Placement:
     weights = np.ones(len(wants.models))
     answered: Floats = np.array([each.requests for each in kept])
     for _ in range(_ROUNDS):
-        solved = program.least(weights * _ALL_MODELS / len(weights), False)
-        if solved is None:
+        solution = program.least(weights=weights * _ALL_MODELS / len(weights))[1]
+        if solution is None:
             break
-        answered = solved[1][program.first_kept :]
+        answered = solution[program.first_kept :]
         # At least what is asked: where more is for nothing it may be more.
         total = np.bincount(program.models_kept, answered, len(weights))
         answered = (
@@ -127,15 +161,23 @@ class _Program:
     requests. The sum of z is least where every model has its replicas and requests, no kind gives more
     memory, time and reading than z_k nodes have, x_mk <= z_k, and no replica answers more than a node.
     Replicas that are ``kept`` answer s_r requests, and no node of theirs gives more time and reading.
+    ``each_node``: it is a kind of its own.
     """
 
     def __init__(
-        self, problem: PlacementProblem, wants: Wants, counts: Counts, kept: Placement
+        self,
+        problem: PlacementProblem,
+        wants: Wants,
+        counts: Counts,
+        kept: Placement = (),
+        *,
+        each_node: bool = False,
     ) -> None:
-        kinds = problem.kinds
+        kinds = problem.nodes if each_node else problem.kinds
+        allowed = problem.allowed[:, problem.kind_numbers] if each_node else problem.allowed
         self._rows, self._counts = _Rows(), counts
         self._shape = len(wants.models), len(kinds)
-        may = problem.allowed[wants.models] & (counts > 0)
+        may = allowed[wants.models] & (counts > 0)
         self.has_homes = bool(may.any(axis=1).all())
         #: Of each x, its model and kind; y comes after x.
         self._of_column = np.argwhere(may)
@@ -143,6 +185,11 @@ class _Program:
         self.first_kept = len(kinds) + 2 * len(self._of_column)
         self.models_kept = np.array([each.model for each in kept], np.int64)
         self.columns = self.first_kept + len(kept)
+        column = np.arange(self.columns)
+        self.is_node = column < len(kinds)
+        self.is_replica = (
+            (column < self.first_kept) & ~self.is_node & ((column - len(kinds)) % 2 == 0)
+        )
         needed: list[dict[int, float]] = [{} for _ in wants.models]
         asked: list[dict[int, float]] = [{} for _ in wants.models]
         given: list[list[dict[int, float]]] = [
@@ -151,8 +198,10 @@ class _Program:
         for number, (place, kind) in enumerate(self._of_column.tolist()):
             model, x = problem.models[wants.models[place]], len(kinds) + 2 * number
             self._rows.add({x: 1.0, kind: -1.0}, 0.0)
-            if np.isfinite(served := kinds[kind].served(model)) and model.requests:
-                self._rows.add({x + 1: 1 / served, x: -1.0}, 0.0)
+            if model.requests:
+                served = kinds[kind].served(model)
+                most = served if np.isfinite(served) else model.requests
+                self._rows.add({x + 1: 1 / most, x: -1.0}, 0.0)
             for part, share in enumerate(_shares(model, kinds[kind])):
                 if share:
                     given[kind][part][x + 1 if part else x] = share
@@ -169,10 +218,13 @@ class _Program:
         for terms in _per_node(problem, kept, self.first_kept):
             self._rows.add(terms, 1.0)
 
-    def least(self, weights: Floats, whole_nodes: bool) -> tuple[float, Floats] | None:
-        """Return the least number of nodes, and all columns; None: there is no solution.
+    def least(
+        self, whole: Chosen | None = None, weights: Floats | None = None
+    ) -> tuple[float, Floats | None]:
+        """Return the least number of nodes, infinite where there is no solution, and all columns.
 
-        ``weights``: what all requests of each model count beside a node, where they go on new ones.
+        No columns: none were found. ``whole``: which of them are whole numbers. ``weights``: what all
+        requests of each model count beside a node, where they go on new ones.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
@@ -181,22 +233,21 @@ class _Program:
         place = np.array(rows.places, np.int64).T
         shape = len(rows.most), self.columns
         matrix = csr_array((rows.factors, (place[0], place[1])), shape=shape)
-        is_node = np.arange(self.columns) < len(counts)
-        costs = is_node.astype(np.float64)
-        asked = self._wants.requests
-        of_requests = np.divide(weights, asked, out=np.zeros_like(asked), where=asked > 0)
-        costs[len(counts) + 1 : self.first_kept : 2] = of_requests[self._of_column[:, 0]]
+        costs = self.is_node.astype(np.float64)
+        if weights is not None:
+            asked = self._wants.requests
+            of_requests = np.divide(weights, asked, out=np.zeros_like(asked), where=asked > 0)
+            costs[len(counts) + 1 : self.first_kept : 2] = of_requests[self._of_column[:, 0]]
         found: Any = milp(
             costs,
             constraints=LinearConstraint(matrix, -np.inf, rows.most),
             bounds=Bounds(0, [*counts.tolist(), *[np.inf] * (self.columns - len(counts))]),
-            integrality=is_node if whole_nodes else None,
-            options={"time_limit": _SECONDS, "mip_rel_gap": _GAP} if whole_nodes else None,
+            integrality=whole,
+            options=None if whole is None else {"time_limit": _SECONDS, "mip_rel_gap": _GAP},
         )
-        if found.x is not None:
-            return float(found.mip_dual_bound if whole_nodes else found.fun), found.x
-        out_of_time = found.status == 1
-        return self.least(weights, False) if whole_nodes and out_of_time else None
+        if found.x is None:
+            return (np.inf if found.status == _INFEASIBLE else 0.0), None
+        return float(found.fun if whole is None else found.mip_dual_bound), found.x
 
     def by_kind(self, solution: Floats) -> tuple[Floats, Floats]:
         """Return replicas and requests [models, kinds]."""
