@@ -50,7 +50,10 @@ served layerstream serve --repository repository --budget 64MiB --model-control 
 
 
 def reader(folder: Path) -> dict[str, str]:
-    """Return what a reader's shell has in a clone: our commands, and a client that asks again."""
+    """Return what a reader's shell has in a clone: our commands, and a client that asks again.
+
+    Servers look at their repository often: what a page compiles is served at once.
+    """
     programs = folder / ".bin"
     programs.mkdir()
     for name, words in (("layerstream", " -m cli"), ("python", "")):
@@ -64,6 +67,7 @@ def reader(folder: Path) -> dict[str, str]:
         "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT),
         "CURL_HOME": str(folder),
+        "LAYERSTREAM_POLL_INTERVAL": "0.5",
     }
 
 
