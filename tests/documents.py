@@ -25,6 +25,18 @@ class Block:
     text: str
     line: int
 
+    @property
+    def commands(self) -> str:
+        """What of it is for a shell: all of ``sh``; of ``console`` the lines behind ``$ ``, whole."""
+        if self.language != "console":
+            return self.text if self.language == "sh" else ""
+        found, open_line = [], False
+        for line in self.text.splitlines():
+            if open_line or line.startswith("$ "):
+                found.append(line if open_line else line[2:])
+                open_line = line.endswith("\\")
+        return "".join(f"{line}\n" for line in found)
+
 
 @dataclass(frozen=True)
 class Page:

@@ -14,6 +14,7 @@ from cli.reference import markdown
 from server.metrics.metrics import METRIC_NAMES, OUTCOMES
 from server.protocol.errors import CLIENT_CLOSED, STATUSES
 from tests.check_readme import environment, script
+from tests.commands import named, simple, wrong
 from tests.documents import ROOT, Block, anchor, broken_links, lost_paths, navigation, pages, read
 
 PAGES = pages()
@@ -95,6 +96,50 @@ def test_lost_code_is_found() -> None:
     text += "```\n`e.py`\n```\n"
     found = lost_paths({"page.md": read(text)}, ["a/b.py", "a/x/d.toml"])
     assert found == ["page.md:1: c.py", "page.md:1: a/gone/", "page.md:1: run.py"]
+
+
+def test_commands_on_the_pages_are_there() -> None:
+    """Commands and options of ours, modules and theirs, targets of make, files: in blocks and in text."""
+    lost = [
+        f"{name}:{line}: {problem}"
+        for name, page in PAGES.items()
+        if name != "CHANGELOG.md"
+        for line, words in named(page)
+        if (problem := wrong(words)) is not None
+    ]
+    assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("layerstream plan PACK --budget 1MiB --explain", None),
+        ("layerstream plan PACK --budgets 1MiB", "plan has no --budgets"),
+        ("layerstream paln PACK", "no command paln"),
+        ("layerstream key add keys camera-1 --role admin", None),
+        ("layerstream key give keys camera-1", "no command key give"),
+        ("python -m benchmarks.reads --rounds 3", None),
+        ("python -m benchmarks.reads --runs 3", "benchmarks.reads has no --runs"),
+        ("python -m benchmarks.writes", "no module benchmarks.writes"),
+        ("make docs", None),
+        ("make dogs", "no target dogs"),
+        ("sh tools/bootstrap.sh run", None),
+        ("sh tools/strap.sh run", "no tools/strap.sh"),
+    ],
+)
+def test_commands_that_are_not_there_are_found(text: str, problem: str | None) -> None:
+    assert [wrong(words) for words in simple(text)] == [problem]
+
+
+def test_commands_are_found_in_blocks_and_in_text() -> None:
+    text = "`layerstream plan [--json] A|B` `layerstream` `ls a`\n"
+    text += "```console\n$ one \\\n  two  # three\nfour\n$ (five; six > seven) && eight\n```\n"
+    text += "```text\nnine ten\n```\n"
+    found = [words for _, words in named(read(text)) if words]
+    assert found == [
+        *(["one", "two"], ["five"], ["six"], ["seven"], ["eight"]),
+        *(["layerstream", "plan", "--json", "A"], ["B"]),
+    ]
 
 
 def test_options_are_those_of_the_commands() -> None:

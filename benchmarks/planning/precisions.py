@@ -69,8 +69,9 @@ _Packs = Mapping[str, Mapping[str, Path]]
 def main() -> None:
     """Run every cell that has its packs; print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("mobilenetv2", "resnet50"):
-        parser.add_argument(f"--{name}", type=_pack, nargs="*", default=[], metavar="SCHEME=PACK")
+    form = "SCHEME=PACK"
+    parser.add_argument("--mobilenetv2", type=_pack, nargs="*", default=[], metavar=form)
+    parser.add_argument("--resnet50", type=_pack, nargs="*", default=[], metavar=form)
     parser.add_argument("--tables", default="", help="only those whose names begin so")
     parser.add_argument("--sweeps", type=int, default=20)
     parser.add_argument("--json", action="store_true")
