@@ -41,7 +41,8 @@ RECIPES = {
 _MADE = "made.json"
 _DARKNET = (".cfg", ".weights")
 _OOM_FIRST = "1000"
-#: Memory of compiling beyond 1.2 times the file: 60 to 90 MB were measured.
+#: Memory of compiling beyond 1.2 times the file: 60 to 90 MB were measured. What the check beside ONNX
+#: Runtime takes for activations is known only of a network that was read.
 _COMPILER_BYTES = 80 << 20
 _PUTS_AWAY_SECONDS = 5.0
 
@@ -242,14 +243,18 @@ def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
         takes = format_size(_compiler_bytes(source))
         raise MemoryError(
             f"{source.files[0]}: the system ended its compilation (signal {exc}), mostly for want of memory"
-            f", of which it takes about {takes}: compile it where there is as much, and give its pack"
+            f", of which it takes about {takes}, and its check all activations of the network: compile it"
+            " where there is as much, or with --no-check, and give its pack"
         ) from exc
     tell(f"{source.name}: compiled in {time.monotonic() - since:.1f} s, kept in {folder}")
     return beside
 
 
 def _compiler_bytes(source: Source) -> int:
-    """Return about how many bytes compiling takes, with weights beside an ONNX file that have its name."""
+    """Return about how many bytes compiling takes without its check, with weights beside an ONNX file.
+
+    Those are known by its name.
+    """
     files = (each for path in source.files for each in path.parent.glob(f"{path.name}*"))
     return _COMPILER_BYTES + sum(file.stat().st_size for file in files) * 6 // 5
 

@@ -24,16 +24,21 @@ def programs(folder: Path, *requirements: str, variable: str) -> Path:
         return Path(given).parent
     venv.create(folder, with_pip=True)
     found = folder / "bin"
-    installed = subprocess.run(
-        [found / "python", "-m", "pip", "install", "-q", *requirements],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    if installed.returncode:
-        pytest.skip(f"{', '.join(requirements)} cannot be installed: {installed.stderr[-200:]}")
-    return found
+    try:
+        subprocess.run(
+            [found / "python", "-m", "pip", "install", "-q", *requirements],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
+    except subprocess.TimeoutExpired as exc:
+        why = str(exc)
+    except subprocess.CalledProcessError as exc:
+        why = exc.stderr
+    else:
+        return found
+    pytest.skip(f"{', '.join(requirements)} cannot be installed: {why[-200:]}")
 
 
 @contextmanager
