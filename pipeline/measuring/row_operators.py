@@ -150,9 +150,7 @@ class RowKernels:
         launches = []
         for _ in range(count):
             *inputs, output = islice(rest, len(shapes))
-            launches.append(
-                self._kernels.row_operator(number, item.graph, [*inputs, *shared], output)
-            )
+            launches.append(self._kernels.row_operator(number, [*inputs, *shared], output))
         return launches
 
     def _on_device(self, arrays: Sequence[NDArray[Any]], stack: ExitStack) -> list[Any]:

@@ -10,7 +10,7 @@ from pipeline.planning.streaming import Unit
 from pipeline.planning.words import brief
 from pipeline.program.channels import bottleneck_of
 from pipeline.program.program import Program
-from pipeline.program.region_plan import ChannelCut, Region, RowCut, TileCut
+from pipeline.program.region_plan import ChannelCut, Region, RowCut
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 from pipeline.timing.timeline import timeline
 
@@ -177,8 +177,6 @@ def region_words(program: Program, region: Region) -> str:
     match region.cut:
         case RowCut():
             return f"rows, {layers}: {size}"
-        case TileCut(columns=columns):
-            return f"tiles, {layers}: {size} of {columns} {_plural('column', columns)}"
         case ChannelCut(channels=channels):
             item = bottleneck_of(program, region.pieces)
             few = f", {size}" if rows < item.operators[-1].height else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -16,16 +16,13 @@ from models.packs.records.pieces import Operand
 
 # The definition of a region: pieces that follow each other, and the parts in which they are computed.
 
-#: Which results of other tiles a tile reuses: none, so that overlaps are made again; all there are, line by
-#: line; all there are, every other tile first (seed 002, Section 2.1.3).
-Reuse = Literal["none", "raster", "checkerboard"]
-
 
 class RegionError(Exception):
     """These pieces cannot run so; the message says why."""
 
 
-def _check(*sizes: int) -> None:
+def check_sizes(*sizes: int) -> None:
+    """Raise RegionError unless each size is 1 at least."""
     if min(sizes) < 1:
         raise RegionError(f"{sizes} at a time: at least one of each")
 
@@ -40,21 +37,7 @@ class RowCut(Record):
     takes_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check(self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class TileCut(Record):
-    """Tiles: so many columns of so many rows, which ``reuse`` what others made (seed 002)."""
-
-    rows: PositiveInt
-    columns: PositiveInt
-    reuse: Reuse = "none"
-
-    takes_rows: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _check(self.rows, self.columns)
+        check_sizes(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +50,10 @@ class ChannelCut(Record):
     takes_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check(self.channels, self.rows)
+        check_sizes(self.channels, self.rows)
 
 
-Cut = RowCut | TileCut | ChannelCut
+Cut = RowCut | ChannelCut
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +118,9 @@ class Fill(NamedTuple):
 
 
 class GraphCall(NamedTuple):
-    """Run ``graph``, of row operator ``operator``, on whole strips."""
+    """Run row operator ``operator`` on whole strips."""
 
     operator: int
-    graph: int
     inputs: tuple[Area, ...]
     output: Area
 

@@ -90,7 +90,7 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
 
 def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
     match action:
-        case GraphCall(operator, _, _, output):
+        case GraphCall(operator, _, output):
             return times.call(operator, output.rows)
         case AreaCopy(target=target) | Fill(target=target):
             value = network.values[target.row_value]

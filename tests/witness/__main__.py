@@ -50,7 +50,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.program.prepare import prepare
 from pipeline.program.program import ChainJoined, ChainPiece, NativePiece, Program
-from pipeline.program.region_plan import ChannelCut, Cut, Region, RowCut, TileCut
+from pipeline.program.region_plan import ChannelCut, Cut, Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets
 from tests.pipeline.devices.cuda.driving import driver_of
@@ -181,8 +181,6 @@ def cut(item: Cut) -> str:
     match item:
         case RowCut(rows):
             return f"{rows}"
-        case TileCut(rows, columns, reuse):
-            return f"{rows}x{columns}{reuse}"
         case ChannelCut(channels, rows):
             return f"{rows}c{channels}"
 

@@ -91,9 +91,6 @@ class RowStretch(Stretch):
         taken = self.items[position].inputs[number]
         return RowBox(box.rows.through(taken.window), self.all_of(taken.row_value).columns)
 
-    def graph(self, position: int) -> int:
-        return self.items[position].graph
-
     def left(self, value: int) -> tuple[list[Interval], bool]:
         """Return the rows of ``value`` that are needed after each phase, and whether any wait longer."""
         rows = self._rows[value]

@@ -104,10 +104,6 @@ class Stretch(ABC):
     def needed(self, position: int, number: int, box: RowBox) -> RowBox:
         """Return the box of input ``number`` that ``box`` is made of; it may reach outside of it."""
 
-    @abstractmethod
-    def graph(self, position: int) -> int:
-        """Return the graph that makes boxes."""
-
     def slots_of(self, value: int) -> int:
         """Return how many boxes of ``value`` there are at most in a phase."""
         inside = self.inside[value]
