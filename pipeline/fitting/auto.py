@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
+from pipeline.fitting.wanted import Fitted
 from pipeline.planning.draft import Draft, Drafts, Judge, bounded_seconds, idle_seconds
 from pipeline.planning.explain import explain
 from pipeline.planning.found_plans import Point
@@ -31,20 +32,10 @@ class Goal:
         return bounded_seconds if self.bounded else idle_seconds
 
 
-@dataclass(frozen=True)
-class AutoPlan:
-    """``draft``: what it was chosen by. ``reasons`` in words. ``complete``: no clock ended it."""
-
-    plan: Plan
-    draft: Draft
-    reasons: tuple[str, ...]
-    complete: bool = True
-
-
 def plan_auto(
     drafts: Drafts, weight_limit_bytes: int | None, goal: Goal | None = None, enough: float = inf
-) -> AutoPlan:
-    """Return the fastest plan whose ``weight_bytes`` are within the limit (None: no limit).
+) -> Fitted:
+    """Return the fastest plan whose ``weight_bytes`` are within the limit (None: no limit), not judged yet.
 
     With a ``goal``: the plan of about the least weight memory that reaches it within the limit, or the
     fastest one; where that is a bound, ``drafts`` are of the longest durations.
@@ -63,7 +54,7 @@ def plan_auto(
     if goal is not None:
         draft = _least(program, drafts, draft, goal)
     reasons = (*explain(program, draft), tuner.effort)
-    return AutoPlan(drafts.plan(draft.choice), draft, reasons, tuner.complete)
+    return Fitted(drafts.plan(draft.choice), reasons=reasons, complete=tuner.complete)
 
 
 def _least(program: Program, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:

@@ -3,14 +3,14 @@
 import json
 from dataclasses import replace
 from itertools import pairwise
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.auto import TOLERANCE, AutoPlan, Goal, plan_auto, search
-from pipeline.planning.draft import Drafts
+from pipeline.fitting.auto import TOLERANCE, Goal, plan_auto, search
+from pipeline.planning.draft import Draft, Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
 from pipeline.planning.thumb import SmallestPlans, rule_of_thumb
@@ -33,16 +33,26 @@ drawn = examples(5, many=150)
 NEARLY = 1.02
 
 
-def planned(net: Network, limit: int | None, target: float | None = None) -> AutoPlan:
+class Planned(NamedTuple):
+    """``draft``: what ``plan`` was chosen by."""
+
+    plan: Plan
+    draft: Draft
+    reasons: tuple[str, ...]
+
+
+def planned(net: Network, limit: int | None, target: float | None = None) -> Planned:
     goal = None if target is None else Goal(target)
-    return plan_auto(Drafts(net.program, net.durations), limit, goal)
+    drafts = Drafts(net.program, net.durations)
+    fitted = plan_auto(drafts, limit, goal)
+    return Planned(fitted.plan, drafts.draft(fitted.plan.choice), fitted.reasons)
 
 
 def smallest(net: Network) -> int:
     return PAGE + net.program.largest_chunk_bytes
 
 
-def kernel_seconds(net: Network, plan: AutoPlan) -> float:
+def kernel_seconds(net: Network, plan: Planned) -> float:
     return sum(net.durations(plan.plan).stages[-1])
 
 
