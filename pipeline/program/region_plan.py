@@ -4,7 +4,7 @@ How they are found: pipeline/program/regions.py.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar, NamedTuple
@@ -170,46 +170,35 @@ class Strip:
     kept: bool = False
 
 
-@dataclass(slots=True)
-class _Growing:
-    """A strip of which only some is known yet."""
-
-    n_bytes: int
-    start: int
-    end: int
-    kept: bool
-
-
 class Strips:
     """The strips of a region of so many ``moments`` while it is planned, given by their numbers."""
 
     def __init__(self, moments: int) -> None:
         self.moments = moments
-        self._strips: list[_Growing] = []
+        self._strips: list[Strip] = []
 
     def during(self, start: int, end: int, n_bytes: int = 0) -> int:
         """Return a new strip, in use during [start, end)."""
-        self._strips.append(_Growing(n_bytes, start, end, kept=False))
+        self._strips.append(Strip(n_bytes, start, end, kept=False))
         return len(self._strips) - 1
 
     def kept(self, n_bytes: int = 0) -> int:
         """Return a new strip that stays through all phases."""
-        self._strips.append(_Growing(n_bytes, 0, self.moments, kept=True))
+        self._strips.append(Strip(n_bytes, 0, self.moments, kept=True))
         return len(self._strips) - 1
 
     def prolong(self, strip: int, end: int) -> None:
         """Have it in use until ``end`` at least."""
-        self._strips[strip].end = max(self._strips[strip].end, end)
+        if end > self._strips[strip].end:
+            self._strips[strip] = replace(self._strips[strip], end=end)
 
     def hold(self, strip: int, n_bytes: int) -> None:
         """Make it as large as that at least."""
-        held = self._strips[strip]
-        held.n_bytes = max(held.n_bytes, n_bytes)
+        if n_bytes > self._strips[strip].n_bytes:
+            self._strips[strip] = replace(self._strips[strip], n_bytes=n_bytes)
 
     def built(self) -> tuple[Strip, ...]:
-        return tuple(
-            Strip(strip.n_bytes, strip.start, strip.end, strip.kept) for strip in self._strips
-        )
+        return tuple(self._strips)
 
 
 @dataclass(frozen=True)
