@@ -1,9 +1,8 @@
 """The plan of ``auto``: ring, chunks, reads and resident weights chosen together on a profile."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.draft import Draft, Drafts, Judge, bounded_seconds, idle_seconds
@@ -86,10 +85,6 @@ class SearchResult:
 
     curve: tuple[Point, ...]
     chosen: Point
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
-        return {"curve": [asdict(point) for point in self.curve], "chosen": asdict(self.chosen)}
 
 
 def search(
