@@ -32,20 +32,6 @@ def open_runtime(name: str, model: str, inputs: Tensors, threads: int) -> Answer
     return _OPENERS[name](model, inputs, threads)
 
 
-def import_library(name: str) -> None:
-    """Import what the peer called ``name`` needs, all that is loaded on first use included.
-
-    Raises:
-        ImportError: it is not installed.
-    """
-    if name == OPENVINO:
-        import openvino
-
-        openvino.Core().get_property("CPU", "FULL_DEVICE_NAME")  # loads the plugin
-    else:
-        import onnxruntime  # noqa: F401
-
-
 def _onnxruntime(model: str, inputs: Tensors, threads: int) -> Answer:
     import onnxruntime as ort
 
