@@ -44,26 +44,25 @@ def plan_auto(
     Raises:
         PlanError: the limit is too small for any plan, or for one that is as fast as is ``enough``.
     """
-    program = drafts.program
     limit = drafts.all_resident_bytes
     if weight_limit_bytes is not None:
         limit = min(limit, weight_limit_bytes)
-    tuner = Tuner(program, drafts, limit, goal.judge if goal else idle_seconds, enough)
+    tuner = Tuner(drafts, limit, goal.judge if goal else idle_seconds, enough)
     draft = tuner.best()
     if goal is not None:
-        draft = _least(program, drafts, draft, goal)
-    reasons = (*explain(program, draft), tuner.effort)
+        draft = _least(drafts, draft, goal)
+    reasons = (*explain(drafts.program, draft), tuner.effort)
     return Fitted(drafts.plan(draft.choice), reasons=reasons, complete=tuner.complete)
 
 
-def _least(program: Program, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:
+def _least(drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:
     """Return about the smallest draft that reaches ``goal``, or ``fastest``, the largest allowed."""
     if goal.judge(fastest) > goal.seconds:
         return fastest
-    smallest, least = fastest, smallest_bytes(program, drafts)
+    smallest, least = fastest, smallest_bytes(drafts)
     tried = least
     while True:
-        draft = Tuner(program, drafts, tried, goal.judge).best(rounds=1)
+        draft = Tuner(drafts, tried, goal.judge).best(rounds=1)
         if goal.judge(draft) <= goal.seconds:
             smallest = min(smallest, draft, key=lambda item: item.weight_bytes)
         else:

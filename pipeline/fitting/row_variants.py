@@ -107,7 +107,6 @@ def _search(
     network = row_network(program)
     search = partial(
         find_variants,
-        program,
         network,
         most=most,
         most_arena=most_arena,

@@ -312,7 +312,7 @@ def _variants(program: Program, profile: Profile) -> tuple[Variant, ...]:
     if not network.operators:
         return ()
     times, seconds = profile.row_times(network), profile.piece_seconds(program)
-    return find_variants(program, network, times, seconds, QUICK).found
+    return find_variants(network, times, seconds, QUICK).found
 
 
 class _Run:

@@ -217,7 +217,7 @@ def test_the_smallest_plan_of_a_gated_network_runs_in_groups(compiled: Packs) ->
     assert any(isinstance(region.cut, ChannelCut) for region in least.choice.regions)
     without = replace(program, bottlenecks=())
     assert least.total_bytes < fit(without, auto, LEAST).plan.total_bytes
-    (line, *_) = explain_regions(program, least)
+    (line, *_) = explain_regions(least)
     inner = program.bottlenecks[0].channels
     assert "on groups of channels" in line
     assert f" of {inner}" in line
