@@ -165,9 +165,6 @@ class TileStretch(Stretch):
             for boxes, there in zip(self.inside[item.output].boxes, makers, strict=True)
         )
 
-    def slots(self, position: int) -> int:
-        return max(map(len, self.inside[self.items[position].output].boxes))
-
     def needed(self, position: int, number: int, box: RowBox) -> RowBox:
         item = self._tiled[position]
         return through(box, item.inputs[number].window, item.across[number])

@@ -84,9 +84,6 @@ class RowStretch(Stretch):
             if value in self.inside and read.is_just(self._rows[value])[0]
         )
 
-    def slots(self, position: int) -> int:
-        return 1
-
     def needed(self, position: int, number: int, box: RowBox) -> RowBox:
         taken = self.items[position].inputs[number]
         return RowBox(box.rows.through(taken.window), self.all_of(taken.row_value).columns)
