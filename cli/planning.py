@@ -158,7 +158,7 @@ def _on_rows(candidate: Candidate, fitted: Fitted) -> list[str]:
     if isinstance(plan, PipelinePlan):
         return []
     seconds = None if profile is None else profile.durations(plan).stages[-1]
-    return list(explain_regions(candidate.program, plan, seconds))
+    return list(explain_regions(plan, seconds))
 
 
 def document_of(

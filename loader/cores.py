@@ -127,8 +127,8 @@ def pinned(cores: Sequence[int]) -> Iterator[None]:
     () leaves it where it is, and so does a thread that is kept on one core already. Threads that it starts
     meanwhile would inherit that.
     """
-    before = os.sched_getaffinity(0)
-    if not cores or len(before) == 1:
+    before = os.sched_getaffinity(0) if cores else ()
+    if len(before) < 2:
         yield
         return
     spread(cores)

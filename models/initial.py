@@ -216,23 +216,6 @@ def initialise_small(
     return initialise(small if small is not None and same else skeleton, seed, biases, progress)
 
 
-def filled(
-    skeleton: onnx.ModelProto, seed: int = 0, biases: Mapping[str, Array] | None = None
-) -> onnx.ModelProto:
-    """Return a copy of ``skeleton`` that holds its weights: for models small enough to be held twice.
-
-    Raises:
-        ModelError: as ``initialise``.
-    """
-    weights = initialise(skeleton, seed, biases)
-    model = onnx.ModelProto()
-    model.CopyFrom(skeleton)
-    for tensor in model.graph.initializer:
-        if tensor.name in weights:
-            tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
-    return model
-
-
 class _Calibration:
     """One run through a skeleton; ``weights`` are final once the node that reads them has run."""
 

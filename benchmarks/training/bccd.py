@@ -15,7 +15,7 @@ from benchmarks.training.matching import box_loss, focal_loss, matched
 from benchmarks.training.module import SkeletonModule
 from benchmarks.training.resuming import Resumable
 from models.detection.boxes import BoxLimits, find_boxes
-from models.detection.mean_precision import MeanPrecision, Seen, TrueObject
+from models.detection.mean_precision import MeanPrecision, TrueObject
 from models.graphs.metadata import read_metadata
 from models.zoo.patchnet.design import DesignOptions, design
 from models.zoo.patchnet.tunnels import OUTPUT, Anchors, detector, score_biases
@@ -201,10 +201,7 @@ class DetectorTrainer(Resumable):
                 outputs, metadata.detection, metadata.preprocess, (1, 1), BoxLimits(_TEST_SCORE)
             )
             there = zip(photograph.classes.tolist(), photograph.edges.tolist(), strict=True)
-            counted.add(
-                [Seen(box.index, box.score, box.edges) for box in boxes],
-                [TrueObject(index, edges) for index, edges in there],
-            )
+            counted.add(boxes, [TrueObject(index, edges) for index, edges in there])
         named = {f"AP {LABELS[index]}": ap for index, ap in counted.by_class().items()}
         return {"mAP": counted.mean(), **named}
 

@@ -45,21 +45,17 @@ from models.compiler.writing.write import (
     write_model,
     write_weights,
 )
-from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
 from models.graphs.inputs import Warn, take_defaults
 from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.onnx_reader import read_onnx
 from models.graphs.traits import count_parameters, infinite_weights, quantised_weights
-from models.images.preprocess import Preprocess
 from models.packs.folders import is_model_name
 from models.packs.manifest import Manifest, write_manifest
 from models.packs.pack import read_pack, versions
-from models.packs.records.ports import Scores
 from models.packs.records.spans import Store
 from models.packs.target import Target, host_target, largest_exact_weight
 from models.progress import Progress, silent
-from models.segmentation import Segmentation
 
 # What a user decides of a pack before it is compiled.
 
@@ -69,8 +65,8 @@ Accept = Callable[[Path, Path], None]
 
 
 @dataclass(frozen=True)
-class CompileOptions:
-    """What the user decides.
+class CompileOptions(Recipes):
+    """What the user decides, beside recipes.
 
     ``batch``: what unknown first dimensions become; None: 1. ``keep_inputs``: inputs with a value that stay
     inputs, though they look like weights. ``chunk_bytes``: None takes the default for
@@ -85,11 +81,6 @@ class CompileOptions:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     keep_inputs: tuple[str, ...] = ()
     chunk_bytes: int | None = None
-    labels: tuple[str, ...] = ()
-    preprocess: Preprocess | None = None
-    detection: Detection | None = None
-    segmentation: Segmentation | None = None
-    scores: Scores | None = None
     force: bool = False
     target: Target | None = None
     calibrate: Callable[[], Iterable[Image.Image]] | None = None
@@ -227,11 +218,7 @@ def _write_pack(
     defaults = take_defaults(source.model)
     progress("optimise")
     graph = optimise(source.model, path, unfinished.work, target, progress)
-    given = Recipes(
-        *(options.preprocess, options.detection, options.segmentation),
-        *(options.labels, options.scores),
-    )
-    recipes = recipe_records(path, graph, given, metadata, frozenset(defaults))
+    recipes = recipe_records(path, graph, options, metadata, frozenset(defaults))
     progress("cut")
     total = sum(graph.weight_bytes(node) for node in graph.nodes)
     chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)

@@ -29,21 +29,20 @@ def convolution(
     graph: LayerGraph, layer: DarknetLayer, p: ConvolutionParameters, x: DarknetValue
 ) -> str:
     """Conv, BatchNormalization as a node of its own, activation."""
-    arrays = [graph.weight(array) for array in layer.arrays]
-    biases, weights = arrays[0], arrays[-1]
+    biases, *norm, weights = [graph.weight(array) for array in layer.arrays]
     conv = graph.node(
         "conv",
         "Conv",
         graph.spatial(x).name,
         weights,
-        *(() if p.batch_normalize else (biases,)),
+        *(() if norm else (biases,)),
         kernel_shape=[p.size] * 2,
         strides=[p.stride[1], p.stride[0]],
         pads=[p.padding] * 4,
         dilations=[p.dilation] * 2,
         group=p.groups,
     )
-    normed = _normalize(graph, conv, biases, arrays[1:4]) if p.batch_normalize else conv
+    normed = _normalize(graph, conv, biases, norm) if norm else conv
     return activate(graph, normed, p.activation)
 
 

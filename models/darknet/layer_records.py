@@ -17,13 +17,11 @@ from models.darknet.cfg import Section, SectionOptions
 class ConvolutionParameters:
     """``padding`` on all sides, times dilation; ``groups`` divide input and output channels."""
 
-    filters: int
     size: int
     stride: tuple[int, int]  # x, y
     padding: int
     dilation: int
     groups: int
-    batch_normalize: bool
     activation: str
 
 
@@ -105,7 +103,6 @@ class ConnectedParameters:
     """A matrix times the flattened input."""
 
     outputs: int
-    batch_normalize: bool
     activation: str
 
 

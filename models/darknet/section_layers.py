@@ -105,14 +105,7 @@ def convolutional(scope: SectionScope) -> DarknetLayer:
     return scope.layer(
         shape,
         ConvolutionParameters(
-            filters,
-            size,
-            stride,
-            padding * dilation,
-            dilation,
-            groups,
-            normalize,
-            activation(options, "logistic"),
+            size, stride, padding * dilation, dilation, groups, activation(options, "logistic")
         ),
         {**arrays, "weights": (filters, channels // groups, size, size)},
     )
@@ -202,7 +195,7 @@ def connected(scope: SectionScope) -> DarknetLayer:
     options = scope.options
     outputs = options.integer("output", 1)
     normalize = options.flag("batch_normalize")
-    parameters = ConnectedParameters(outputs, normalize, activation(options, "logistic"))
+    parameters = ConnectedParameters(outputs, activation(options, "logistic"))
     arrays = {"biases": (outputs,), "weights": (outputs, math.prod(scope.input))}
     arrays |= _norm_arrays(outputs) if normalize else {}
     return scope.layer((outputs, 1, 1), parameters, arrays)

@@ -1,7 +1,7 @@
 """Average precision of boxes: how well a detector finds what is marked (as PASCAL VOC from 2010 on).
 
 Boxes of a class are taken from the best score down. Each is compared with the object of its class in its
-picture that it overlaps most; it hits if that is by the threshold or more and no better box has hit it.
+picture that it overlaps most; it hits if that is by a half or more and no better box has hit it.
 Difficult objects count neither as found nor as missed. The average precision of a class is the area below
 precision over recall, where precision is the best at that recall or a higher one.
 """
@@ -12,16 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from models.detection.boxes import Box
+
+#: From which overlap on a box hits an object.
+HIT_OVERLAP = 0.5
+
 Edges = tuple[float, float, float, float]
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A box that a detector sees: class, score, x_min, y_min, x_max, y_max."""
-
-    index: int
-    score: float
-    edges: Edges
 
 
 @dataclass(frozen=True)
@@ -43,13 +39,12 @@ class _Class:
 
 
 class MeanPrecision:
-    """Counts pictures one after the other; boxes are of pixels, ``threshold`` the overlap of a hit."""
+    """Counts pictures one after the other; boxes are of pixels."""
 
-    def __init__(self, threshold: float = 0.5) -> None:
-        self._threshold = threshold
+    def __init__(self) -> None:
         self._classes: dict[int, _Class] = {}
 
-    def add(self, seen: Sequence[Seen], targets: Sequence[TrueObject]) -> None:
+    def add(self, seen: Sequence[Box], targets: Sequence[TrueObject]) -> None:
         """Count what was seen in a picture beside what is there."""
         for index in {box.index for box in seen} | {target.index for target in targets}:
             counted = self._classes.setdefault(index, _Class())
@@ -58,12 +53,12 @@ class MeanPrecision:
             boxes = [box for box in seen if box.index == index]
             self._count(counted, sorted(boxes, key=lambda box: -box.score), there)
 
-    def _count(self, counted: _Class, boxes: list[Seen], there: list[TrueObject]) -> None:
+    def _count(self, counted: _Class, boxes: list[Box], there: list[TrueObject]) -> None:
         taken = [False] * len(there)
         for box in boxes:
             overlaps = [overlap(box.edges, target.edges) for target in there]
             best = int(np.argmax(overlaps)) if overlaps else -1
-            reaches = best >= 0 and overlaps[best] >= self._threshold
+            reaches = best >= 0 and overlaps[best] >= HIT_OVERLAP
             if reaches and there[best].difficult:
                 continue
             counted.scores.append(box.score)

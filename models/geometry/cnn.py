@@ -95,14 +95,6 @@ class Cnn:
         return edge.window or self.layers[edge.target].window
 
     @cached_property
-    def inputs(self) -> tuple[tuple[int, ...], ...]:
-        """For each layer those that it reads."""
-        sources: list[list[int]] = [[] for _ in self.layers]
-        for edge in self.edges:
-            sources[edge.target].append(edge.source)
-        return tuple(map(tuple, sources))
-
-    @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each layer those that read it."""
         targets: list[list[int]] = [[] for _ in self.layers]

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import gc
 import re
 import threading
@@ -30,7 +31,7 @@ def heap_bytes() -> int | None:
 def _malloc_info() -> bytes | None:
     """Return what the C library writes of its heap, while a stream of 9 KB lies there."""
     try:
-        libc = ctypes.CDLL(None)
+        libc = _libc()
         tell, open_stream = libc.malloc_info, libc.open_memstream
     except (AttributeError, OSError):
         return None
@@ -46,10 +47,15 @@ def _malloc_info() -> bytes | None:
     return told
 
 
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 def trim_heap() -> None:
     """Give free heap pages back to the kernel, where the C library can."""
     try:
-        ctypes.CDLL(None).malloc_trim(0)
+        _libc().malloc_trim(0)
     except (AttributeError, OSError):
         return
 
@@ -139,4 +145,4 @@ def _set_thresholds(n_bytes: int) -> None:
 
 def _mallopt(option: int, value: int) -> None:
     with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(option, value)
+        _libc().mallopt(option, value)

@@ -120,10 +120,6 @@ class WireField:
     data: bytes
     whole: bytes
 
-    @property
-    def text(self) -> str:
-        return self.data.decode("utf-8", "replace")
-
 
 @dataclass(frozen=True, slots=True)
 class FieldPlace:

@@ -280,11 +280,11 @@ class SkeletonBuilder(_Operators):
         inputs = [x, *(self.weight(f"{label}.{part}", (x.channels,)) for part in parts)]
         return self.add_node("BatchNormalization", inputs, x.shape, epsilon=epsilon)
 
-    def layer_norm(self, x: ZooTensor, epsilon: float = 1e-6) -> ZooTensor:
+    def layer_norm(self, x: ZooTensor) -> ZooTensor:
         """Add a layer norm over the last axis."""
         label = self.next_label("LayerNormalization", "layernorm")
         parts = [self.weight(f"{label}.{part}", x.shape[-1:]) for part in ("weight", "bias")]
-        return self.add_node("LayerNormalization", [x, *parts], x.shape, axis=-1, epsilon=epsilon)
+        return self.add_node("LayerNormalization", [x, *parts], x.shape, axis=-1, epsilon=1e-6)
 
     def linear(self, x: ZooTensor, features: int) -> ZooTensor:
         """Add a fully connected layer with a bias, on one row."""

@@ -14,9 +14,8 @@ from typing import get_args
 from models.darknet.layer_records import ConvolutionParameters, DarknetNetwork, MaxPoolParameters
 from models.errors import ModelError
 from models.network.windows import SAME, Window
-from pipeline.program.boxes.tiles import TiledOperator
+from papers.tiles.tiled_regions import Reuse, TileCut, TiledOperator
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Reuse, TileCut
 
 # The layers that a group fuses: a chain of convolutions, pools and operators on elements.
 

@@ -21,6 +21,7 @@ from models.packs.pack import Pack
 from models.packs.records.row_parts import RowOperator, RowValue
 from papers.tiles.fused_groups import FusedLayer, TileConfiguration, TileError, pack_layers
 from papers.tiles.predictor import predict, weight_bytes
+from papers.tiles.tiled_regions import TiledOperator
 from papers.tiles.tiling_search import WideSearch, paper_search
 from pipeline.devices.base import Device
 from pipeline.execution.given import Arrays
@@ -29,7 +30,6 @@ from pipeline.measuring.sweeps import random_inputs
 from pipeline.peers.child import anonymous_bytes
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.boxes.tiles import TiledOperator
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RegionError
@@ -91,7 +91,7 @@ def tiled_pack(pack: Pack) -> Pack:
             graphs.append(graph)
             ranges.append(ranges[item.graph])  # it takes as much memory as that of rows
         known = {field.name: getattr(item, field.name) for field in fields(RowOperator)}
-        return TiledOperator(**known, tile_graph=numbers[graph], across=across)
+        return TiledOperator(**known | {"graph": numbers[graph]}, across=across)
 
     operators = tuple(map(tiled, pack.manifest.row_operators))
     changed = pack.manifest.model_copy(update={"row_operators": operators, "graphs": tuple(ranges)})

@@ -10,8 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from papers.tiles.fused_groups import FusedGroup, FusedLayer, TileConfiguration
-from pipeline.program.boxes.box import Interval, RowBox, common, hull, without
-from pipeline.program.boxes.tiles import KeptTile, kept_between, placed_boxes, tiles_of
+from papers.tiles.tiled_regions import (
+    KeptTile,
+    hull,
+    kept_between,
+    placed_boxes,
+    through,
+    tiles_of,
+)
+from pipeline.program.boxes.box import Interval, RowBox, common, without
 
 # What each layer of a fused group makes and needs for each tile (``upTile``, seed 002 Section 2.1).
 
@@ -22,7 +29,7 @@ def up_tile(layer: FusedLayer, tile: RowBox) -> RowBox:
     """Return the box of the input that ``tile`` of the output of ``layer`` is made of, without padding."""
     _, height, width = layer.source
     inside = common(
-        tile.through(layer.down, layer.across), RowBox(Interval(0, height), Interval(0, width))
+        through(tile, layer.down, layer.across), RowBox(Interval(0, height), Interval(0, width))
     )
     return inside or RowBox(Interval(0, 0), Interval(0, 0))
 
@@ -115,7 +122,7 @@ class GroupBoxes:
     def _needed(self) -> list[list[list[RowBox]]]:
         """For each layer and tile, the boxes of its input, padding included."""
         return [
-            [[box.through(layer.down, layer.across) for box in tile[number]] for tile in self.made]
+            [[through(box, layer.down, layer.across) for box in tile[number]] for tile in self.made]
             for number, layer in enumerate(self._own)
         ]
 

@@ -5,11 +5,10 @@ may be in memory, "-": as many as the architecture takes.
 """
 
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -33,16 +32,13 @@ from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class Ours:
-    """An open engine, and the seconds that each step on the way there took."""
+    """An open engine, and what it is asked."""
 
     engine: Engine
     inputs: Tensors
-    steps: dict[str, float]
 
     def answer(self) -> list[NDArray[Any]]:
         """Answer once: the outputs in the order of the network."""
@@ -82,13 +78,11 @@ def ours_command(
 
 
 def open_ours(path: Path, way: StreamedArchitecture, inputs: Tensors, threads: int) -> Ours:
-    """Open the pack in ``path``, timing each step."""
-    steps: dict[str, float] = {}
-    device = _timed(steps, "onnxruntime", lambda: CpuDevice(threads))
-    program = _timed(steps, "pack", lambda: prepare(open_pack(path), device))
-    plan = _timed(steps, "plan", lambda: plan_way(program, way, device))
-    engine = _timed(steps, "engine", lambda: open_engine(program, plan, device, ReadPool()))
-    return Ours(engine, inputs, steps)
+    """Open the pack in ``path``."""
+    device = CpuDevice(threads)
+    program = prepare(open_pack(path), device)
+    plan = plan_way(program, way, device)
+    return Ours(open_engine(program, plan, device, ReadPool()), inputs)
 
 
 def plan_way(program: Program, way: StreamedArchitecture, device: Device) -> Plan:
@@ -104,13 +98,6 @@ def plan_way(program: Program, way: StreamedArchitecture, device: Device) -> Pla
     plan = fit(program, architecture, Wanted(weight_bytes=limit), profile, known).plan
     known.save()
     return plan
-
-
-def _timed(steps: dict[str, float], name: str, step: Callable[[], T]) -> T:
-    started = time.perf_counter()
-    result = step()
-    steps[name] = time.perf_counter() - started
-    return result
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ from pipeline.execution.errors import EngineError
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
-from pipeline.measuring.sweeps import Kind, drawn_inputs
+from pipeline.measuring.sweeps import Kind, random_inputs
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -240,7 +240,7 @@ class _Checker:
     ) -> tuple[Arrays, Arrays] | None:
         reasons = []
         for kind in kinds:
-            inputs = drawn_inputs(self.pack.manifest, seed, kind, required_only)
+            inputs = random_inputs(self.pack.manifest, seed, kind, required_only)
             try:
                 return inputs, self._expected(inputs)
             except SessionError as exc:

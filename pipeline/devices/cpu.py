@@ -359,7 +359,8 @@ class CpuDevice(HostDevice):
 
     def abilities(self) -> Abilities:
         chains = None if self.one_pass is None else self.one_pass.chain
-        return Abilities(self.threads, self.quantised, chains, self.joins)
+        quantised = None if self.quantised is None else self.quantised.natives
+        return Abilities(self.threads, quantised, chains, self.joins)
 
     def own_kernels(self) -> OwnKernels:
         return LibraryKernels(self.one_pass, self.quantised)

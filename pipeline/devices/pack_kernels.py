@@ -106,16 +106,16 @@ class PackKernels:
             self._joining[graph] = self.device.joins(self._graphs[graph])
         return self._joining[graph]
 
-    def row_operator(self, number: int, graph: int, inputs: Sequence[Any], output: Any) -> Launch:
-        """Return what runs row operator ``number`` by ``graph``, of rows or tiles, on inputs and weights.
+    def row_operator(self, number: int, inputs: Sequence[Any], output: Any) -> Launch:
+        """Return what runs row operator ``number`` on inputs and weights.
 
         Raises:
             DeviceError: it cannot be loaded.
         """
+        item = self._program.row_operators[number]
         if number in self._program.row_chains:
-            item = self._program.row_operators[number]
             return self._in_one_pass(item.elementwise, inputs, [output])
-        return self.device.load(self._graphs[graph]).bind(inputs, [output])
+        return self.device.load(self._graphs[item.graph]).bind(inputs, [output])
 
     def graphs(self, parts: Sequence[GraphPart]) -> Launch:
         """Return what runs graphs one after the other, as one kernel where the device can.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.datasets.samples import DataError, Dataset, Marked, Sample
 from models.detection.boxes import Box, BoxLimits, find_boxes
-from models.detection.mean_precision import MeanPrecision, Seen, TrueObject
+from models.detection.mean_precision import MeanPrecision, TrueObject
 from models.detection.recipe import Detection
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
@@ -149,7 +149,7 @@ class BoxTally:
     def add(self, boxes: Sequence[Box], there: Sequence[TrueObject]) -> None:
         """Count one picture."""
         self._pictures += 1
-        self._precision.add([Seen(box.index, box.score, box.edges) for box in boxes], there)
+        self._precision.add(boxes, there)
 
     def figures(self) -> dict[str, Any]:
         """Return the mean over classes, and each class's; {} where there was nothing to find."""

@@ -5,7 +5,6 @@ Invariant: a request has one way in, ``run_lanes``; those that are asked for alo
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -38,13 +37,12 @@ class Answering(ABC):
         deadline: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         record: Recorder | None = None,
-        during: AbstractContextManager[object] | None = None,
     ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]:
         """Answer one request; return copies of the outputs by name, and what the sweep took.
 
         Arguments and errors are those of ``answer``.
         """
-        return self.answer(inputs, copies, deadline, cancelled, record, during)
+        return self.answer(inputs, copies, deadline, cancelled, record)
 
     def answer(
         self,
@@ -53,7 +51,6 @@ class Answering(ABC):
         deadline: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         record: Recorder | None = None,
-        during: AbstractContextManager[object] | None = None,
     ) -> tuple[T, SweepStatistics]:
         """Answer one request; return what ``take`` makes of the outputs, and what the sweep took.
 
@@ -64,7 +61,6 @@ class Answering(ABC):
             deadline: on time.monotonic's clock; checked between kernels and while waiting.
             cancelled: asked between kernels, and while waiting for the arena as ``wake`` says.
             record: receives every event of the schedule.
-            during: entered while the engine has the arena, not while it waits for that.
 
         Raises:
             InputError: inputs are not what the model takes. EngineClosedError: closed.
@@ -73,7 +69,7 @@ class Answering(ABC):
             KernelError: a kernel failed. DrainError: a read never ended; the engine is unusable.
             After all but the last the next call works.
         """
-        (answer,) = self.run_lanes([Lane(inputs, deadline, cancelled, take)], record, during)
+        (answer,) = self.run_lanes([Lane(inputs, deadline, cancelled, take)], record)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -83,7 +79,6 @@ class Answering(ABC):
         self,
         lanes: Sequence[Lane],
         record: Recorder | None = None,
-        during: AbstractContextManager[object] | None = None,
         claim: ComputeClaim = FREE,
         *,
         keeps_core: bool = True,

@@ -94,7 +94,7 @@ class _PhaseBinder:
         inputs = [self._strip(area) for area in call.inputs]
         inputs += [self._memory.array(operand) for operand in operator.weights]
         output = self._strip(call.output)
-        launch = self._kernels.row_operator(call.operator, call.graph, inputs, output)
+        launch = self._kernels.row_operator(call.operator, inputs, output)
         return _named(launch, self._name(operator.first_piece))
 
     def _compute(self, actions: Sequence[Compute]) -> Launch:

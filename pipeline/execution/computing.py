@@ -1,4 +1,7 @@
-"""Sweeps in which nothing is read or copied: kernels one after the other, as in any schedule then."""
+"""Sweeps in which nothing is read or copied: kernels one after the other, as in any schedule then.
+
+They go around the schedule, which takes 1.5 us a kernel where this takes 0.1: of 300 small ones, 0.4 ms.
+"""
 
 import queue
 import time

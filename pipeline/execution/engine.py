@@ -7,7 +7,6 @@ call ``run``.
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -129,8 +128,6 @@ def _idle() -> Sweeper:
 
 # The engine.
 
-_NOTHING = nullcontext()
-
 
 class Engine(Answering):
     """Runs ``program`` as ``plan`` says. Reading goes through ``pool``, computing through ``device``.
@@ -218,7 +215,6 @@ class Engine(Answering):
         self,
         lanes: Sequence[Lane],
         record: Recorder | None = None,
-        during: AbstractContextManager[object] | None = None,
         claim: ComputeClaim = FREE,
         *,
         keeps_core: bool = True,
@@ -233,8 +229,7 @@ class Engine(Answering):
             if run.running:
                 with self._lock, self._memory.lease.turn(run.deadline, run.all_stopped) as waited:
                     self._check_usable()  # it may have been closed meanwhile
-                    with during or _NOTHING:
-                        outputs, statistics = self._carry(lanes, run, record, claim, keeps_core)
+                    outputs, statistics = self._carry(lanes, run, record, claim, keeps_core)
                     if waited:
                         turns = waited + statistics.turn_seconds
                         statistics = statistics._replace(turn_seconds=turns)
@@ -258,7 +253,7 @@ class Engine(Answering):
         keeps_core: bool,
     ) -> tuple[dict[int, Any], SweepStatistics]:
         try:
-            with pinned(self._device.launching_cores) if keeps_core else _NOTHING:
+            with pinned(self._device.launching_cores if keeps_core else ()):
                 return self._carrier.carry(lanes, run, record, claim)
         except (DrainError, DeviceLostError) as exc:
             self._broken = exc

@@ -18,17 +18,18 @@ from pipeline.program.program import Program
 from pipeline.program.region_plan import Action, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import regions_of, row_network
-from pipeline.program.work import phase_seconds
+from pipeline.program.work import (
+    BYTES_A_SECOND,
+    MULTIPLICATIONS_A_SECOND,
+    computing_seconds,
+    phase_seconds,
+)
 from pipeline.schedule.architectures import Architecture
 from pipeline.timing.durations import Durations
 from pipeline.timing.timeline import timeline
 
-# Rough times of a core that was not measured: of kernels by what they multiply and touch, and of reads.
-#
-# Only their proportions decide.
+# Rough times of a core that was not measured (work.py), and of reads: only their proportions decide.
 
-_MULTIPLICATIONS_A_SECOND = 30e9
-_BYTES_A_SECOND = 6e9
 _LAUNCH_SECONDS = 4e-6
 _COPY_SECONDS = 2e-6
 #: How many such cores compute as fast as a usual server's two threads with AVX-512.
@@ -53,29 +54,7 @@ def _piece_seconds(program: Program) -> tuple[float, ...]:
 
 
 def _seconds(piece: Piece) -> float:
-    operands = (*piece.inputs, *piece.outputs)
-    n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
-    multiplied = multiplications(piece) / _MULTIPLICATIONS_A_SECOND
-    return _LAUNCH_SECONDS + multiplied + n_bytes / _BYTES_A_SECOND
-
-
-def multiplications(piece: Piece) -> int:
-    """Return about how often ``piece`` multiplies: each of its weights for each place of its output."""
-    elements = sum(math.prod(operand.shape) for operand in piece.outputs if not operand.is_loose)
-    return sum(
-        math.prod(weights.shape) * _places(elements, weights.shape)
-        for weights in piece.inputs
-        if weights.kind == "span" and len(weights.shape) > 1
-    )
-
-
-def _places(elements: int, weights: tuple[int, ...]) -> int:
-    """Return how many places an output of so many ``elements`` has: channels come first in ``weights``.
-
-    In a matrix that was not turned round they come last.
-    """
-    channels = next((n for n in (weights[0], weights[-1]) if n and elements % n == 0), elements)
-    return elements // channels if channels else 0
+    return _LAUNCH_SECONDS + computing_seconds(piece)
 
 
 # Variants, by a profile or by these times.
@@ -128,7 +107,6 @@ def _search(
     network = row_network(program)
     search = partial(
         find_variants,
-        program,
         network,
         most=most,
         most_arena=most_arena,
@@ -164,7 +142,7 @@ class _Estimated:
         output = self.network.values[item.output]
         weights = max((operand.n_bytes for operand in item.weights), default=0) // 4
         work = rows * output.shape[3] * max(weights, output.shape[1])
-        return _LAUNCH_SECONDS + work / _MULTIPLICATIONS_A_SECOND
+        return _LAUNCH_SECONDS + work / MULTIPLICATIONS_A_SECOND
 
     def first(self, operator: int) -> float:
         """Nothing: what is in the caches is unknown."""
@@ -172,7 +150,7 @@ class _Estimated:
 
     def move(self, n_bytes: int) -> float:
         """Return what copying ``n_bytes`` in all takes."""
-        return _COPY_SECONDS + n_bytes / _BYTES_A_SECOND
+        return _COPY_SECONDS + n_bytes / BYTES_A_SECOND
 
     def bottleneck(self, plan: RegionPlan) -> float:
         """Return what all of a bottleneck in groups of channels takes."""
@@ -189,7 +167,7 @@ class _Estimated:
         # Of weights, which come second, each is multiplied for each pixel.
         weights = math.prod(shapes[1]) if len(shapes) > 1 else 0
         work = math.prod(pixels) * max(weights, channels)
-        return _LAUNCH_SECONDS + work / _MULTIPLICATIONS_A_SECOND
+        return _LAUNCH_SECONDS + work / MULTIPLICATIONS_A_SECOND
 
     def pieces(self) -> Callable[[int], float]:
         """Return what tells the seconds of pieces: each operator's at the first of its own."""
@@ -213,7 +191,7 @@ class _Called(_Estimated):
         values = [output, *(self.network.values[taken.row_value] for taken in item.inputs)]
         touched = part * sum(value.n_bytes for value in values)
         weights = sum(operand.n_bytes for operand in item.weights)
-        work = super().call(operator, rows) - _LAUNCH_SECONDS + touched / _BYTES_A_SECOND
+        work = super().call(operator, rows) - _LAUNCH_SECONDS + touched / BYTES_A_SECOND
         return _LAUNCH_SECONDS + work / _CORES + weights / _CACHED_BYTES_A_SECOND
 
 
@@ -229,7 +207,7 @@ def estimated_seconds(program: Program, plan: Plan) -> float:
     ]
     times = [tuple(reads[index % len(reads)] for index in range(len(plan.stages[0])))]
     if plan.architecture.copies:
-        times.append(tuple(group.length / _BYTES_A_SECOND for group in plan.groups))
+        times.append(tuple(group.length / BYTES_A_SECOND for group in plan.groups))
     times.append(tuple(_step_seconds(program, plan)))
     durations = Durations(tuple(times), depth)
     return timeline(plan.stages, durations, plan.stages[0].ahead).delay_seconds

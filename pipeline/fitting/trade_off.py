@@ -99,20 +99,16 @@ class Cost:
     estimated: bool
 
 
-def costs_of_least(
-    program: Program,
-    least: Plan,
-    resident: Architecture = ARCHITECTURES["pre"],
-    profile: Profile | None = None,
-) -> list[Cost]:
+def costs_of_least(program: Program, least: Plan, profile: Profile | None = None) -> list[Cost]:
     """Return what ``least``, the smallest plan, costs, then from which memory on that is hardly anything.
 
     The second only where the first takes longer: the same parts on rows or none, more weights in
-    memory. Nothing is searched for, so less memory may be enough. ``resident``: what has all memory.
+    memory. Nothing is searched for, so less memory may be enough.
 
     Raises:
         PlanError: there is no such plan. ProfileError: the profile lacks a kernel.
     """
+    resident = ARCHITECTURES["pre"]
     all_memory = _point(program, fit(program, resident, NOTHING, profile))
     if not all_memory.seconds:  # a model without kernels
         return []

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache, partial
 from itertools import chain
 from math import inf
 
+from pipeline.fitting.auto import Goal, plan_auto, search
 from pipeline.fitting.judge import (
     activation_bytes,
     fits_arena,
@@ -21,7 +22,6 @@ from pipeline.fitting.judge import (
 )
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
-from pipeline.planning.auto import Goal, plan_auto, search
 from pipeline.planning.draft import Drafts
 from pipeline.planning.joined_launches import reserved_bytes
 from pipeline.planning.make import make_plan
@@ -101,8 +101,7 @@ def plan_weights(
         goal = None if wanted is None else _goal(wanted, profile)
         bounded = wanted is not None and wanted.guaranteed
         drafts = tried.drafts(regions, "max" if bounded else "median")
-        auto = plan_auto(drafts, limit, goal, enough)
-        return Fitted(auto.plan, reasons=auto.reasons, complete=auto.complete)
+        return plan_auto(drafts, limit, goal, enough)
     if profile is not None and architecture.tuned == "search":
         return _searched(program, architecture, limit, profile)
     if limit is None:

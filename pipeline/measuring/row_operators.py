@@ -150,9 +150,7 @@ class RowKernels:
         launches = []
         for _ in range(count):
             *inputs, output = islice(rest, len(shapes))
-            launches.append(
-                self._kernels.row_operator(number, item.graph, [*inputs, *shared], output)
-            )
+            launches.append(self._kernels.row_operator(number, [*inputs, *shared], output))
         return launches
 
     def _on_device(self, arrays: Sequence[NDArray[Any]], stack: ExitStack) -> list[Any]:
@@ -314,7 +312,7 @@ def _variants(program: Program, profile: Profile) -> tuple[Variant, ...]:
     if not network.operators:
         return ()
     times, seconds = profile.row_times(network), profile.piece_seconds(program)
-    return find_variants(program, network, times, seconds, QUICK).found
+    return find_variants(network, times, seconds, QUICK).found
 
 
 class _Run:

@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.network.fields import STRINGS
+from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from models.runtime.sessions import wait_until_quiet
 from pipeline.devices.base import Device
@@ -28,27 +29,13 @@ from pipeline.timing.durations import services
 Kind = Literal["random", "ones", "zeros"]
 
 
-class Taking(Protocol):
-    """A network, or the record of one, as far as it says what it takes."""
-
-    @property
-    def inputs(self) -> tuple[Port, ...]: ...
-
-    @property
-    def required_inputs(self) -> tuple[Port, ...]: ...
-
-
-def random_inputs(network: Taking) -> dict[str, NDArray[Any]]:
-    """Return one input set from a fixed seed; inputs with a default are left out."""
-    return drawn_inputs(network)
-
-
-def drawn_inputs(
-    network: Taking, seed: int = 0, kind: Kind = "random", required_only: bool = True
+def random_inputs(
+    network: Program | Manifest, seed: int = 0, kind: Kind = "random", required_only: bool = True
 ) -> dict[str, NDArray[Any]]:
     """Return one input set: standard normal numbers, integers of 0 and 1, or all the same.
 
     So small an integer is an index of nearly everything. Dimensions that only a run gives are 1.
+    ``required_only``: without the inputs that have a default.
     """
     generator = np.random.default_rng(seed)
     ports = network.required_inputs if required_only else network.inputs

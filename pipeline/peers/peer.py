@@ -46,10 +46,6 @@ class PeerProcess:
             self.close()
             raise
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def run(self) -> float:
         """Answer once; return the seconds that it took inside its process."""
         return float(self._ask("run")["seconds"])

@@ -10,7 +10,7 @@ from pipeline.planning.streaming import Unit
 from pipeline.planning.words import brief
 from pipeline.program.channels import bottleneck_of
 from pipeline.program.program import Program
-from pipeline.program.region_plan import ChannelCut, Region, RowCut, TileCut
+from pipeline.program.region_plan import ChannelCut, Region, RowCut
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 from pipeline.timing.timeline import timeline
 
@@ -142,24 +142,22 @@ def _ms(seconds: float) -> str:
 # What runs on rows in a plan, in words with figures.
 
 
-def explain_regions(
-    program: Program, plan: Plan, seconds: Sequence[float] | None = None
-) -> Iterator[str]:
+def explain_regions(plan: Plan, seconds: Sequence[float] | None = None) -> Iterator[str]:
     """Yield a line for each region; ``seconds``: of each step, where a profile has them."""
     for region in regions_of(plan.steps):
         took = None if seconds is None else _sum(plan.steps, seconds, region)
-        yield _line(program, region, took)
+        yield _line(region, took)
 
 
-def _line(program: Program, region: RegionSteps, seconds: float | None) -> str:
-    planned_region = region.plan.region
+def _line(region: RegionSteps, seconds: float | None) -> str:
+    program, planned_region = region.program, region.plan.region
     phases = len(region.plan.phases)
     weights = sum(
         program.spans[span].length
         for span in range(region.span or 0, (region.span or 0) + region.n_spans)
         if region.span is not None
     )
-    whole = _inner_bytes(program, region)
+    whole = _inner_bytes(region)
     where = "in the arena" if planned_region.in_arena else "at once"
     instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
@@ -177,16 +175,15 @@ def region_words(program: Program, region: Region) -> str:
     match region.cut:
         case RowCut():
             return f"rows, {layers}: {size}"
-        case TileCut(columns=columns):
-            return f"tiles, {layers}: {size} of {columns} {_plural('column', columns)}"
         case ChannelCut(channels=channels):
             item = bottleneck_of(program, region.pieces)
             few = f", {size}" if rows < item.operators[-1].height else ""
             return f"groups of channels, {layers}: {channels} of {item.channels}{few}"
 
 
-def _inner_bytes(program: Program, region: RegionSteps) -> int:
+def _inner_bytes(region: RegionSteps) -> int:
     """Return the bytes of the values that exist as rows, or as groups of channels, only."""
+    program = region.program
     if isinstance(region.plan.region.cut, ChannelCut):
         operators = bottleneck_of(program, region.plan.region.pieces).operators
         return sum(4 * math.prod(item.shape) for item in operators if item.kind == "each")

@@ -16,14 +16,12 @@ from pipeline.program.choice import choose_pieces
 from pipeline.program.program import Program
 from pipeline.program.sessions import SESSION_BYTES, opened_by, session_bytes
 from pipeline.program.steps import Step
-from pipeline.program.work import macs_of_piece
+from pipeline.program.work import computing_seconds
 from pipeline.schedule.schedule import Stage, awaited
 
 # About what a launch of several steps takes at most on a core, by their operations. Within a launch no
 # other request begins, is cancelled or reaches its deadline; a large kernel alone takes as long.
 _LAUNCH_SECONDS = 20e-3
-_MACS_A_SECOND = 30e9
-_BYTES_A_SECOND = 6e9
 # What pieces with values of their own keep until a launch ends.
 _MOST_SCRATCH_BYTES = 64 << 10
 # Of what could hold weights, the part that joined kernels may take: one in so many.
@@ -147,11 +145,7 @@ def _joins(program: Program, step: Step) -> bool:
 
 def _seconds(step: Step) -> float:
     """Return about how long ``step`` takes on a core."""
-    if not isinstance(step, Piece):
-        return 0.0
-    operands = (*step.inputs, *step.outputs)
-    n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
-    return macs_of_piece(step) / _MACS_A_SECOND + n_bytes / _BYTES_A_SECOND
+    return computing_seconds(step) if isinstance(step, Piece) else 0.0
 
 
 def _scratch_bytes(program: Program, run: Sequence[Piece]) -> int:

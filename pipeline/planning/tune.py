@@ -127,12 +127,12 @@ _MOST_SECONDS = 120.0
 _PARTS = 8
 
 
-def smallest_bytes(program: Program, drafts: Drafts) -> int:
+def smallest_bytes(drafts: Drafts) -> int:
     """Return the least weight memory that can run the model: what always stays, and the largest chunk.
 
     Where weights pass two rings that may be more than all weights in memory.
     """
-    streamed = drafts.smallest_bytes(drafts.level(program.largest_chunk_bytes))
+    streamed = drafts.smallest_bytes(drafts.level(drafts.program.largest_chunk_bytes))
     return min(streamed, drafts.all_resident_bytes)
 
 
@@ -196,7 +196,6 @@ class Tuner:
 
     def __init__(
         self,
-        program: Program,
         drafts: Drafts,
         limit: int,
         judge: Judge = idle_seconds,
@@ -207,13 +206,13 @@ class Tuner:
         self._narrow = False
         self.ended = ""
         self.complete = True
-        self._program = program
+        self._program = program = drafts.program
         self._drafts = drafts
         self._limit = limit
         self._scores: dict[Choice, float] = {}
         self._until = time.monotonic() + _MOST_SECONDS
         self._least = inf
-        smallest = smallest_bytes(program, drafts)
+        smallest = smallest_bytes(drafts)
         finest = drafts.level(program.largest_chunk_bytes)
         kept = finest.kept_bytes
         self._free = (limit - kept) // PAGE_BYTES * PAGE_BYTES

@@ -116,8 +116,8 @@ def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
 
     They take rows from the request's own array.
 
-    What tiles, and bottlenecks in groups of channels, read is in memory: a picture makes whole rows, which
-    each line of tiles, or each band, would ask for again.
+    What bottlenecks in groups of channels read is in memory: a picture makes whole rows, which each band
+    would ask for again.
     """
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
     by_rows = {program.row_values[value].value for plan in regions for value in plan.read}

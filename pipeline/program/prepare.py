@@ -140,23 +140,11 @@ def _making_the_same(operators: Sequence[RowOperator]) -> Iterator[tuple[int, in
 # What each piece computes the compiler has said (``Piece.quantised``).
 
 
-class NativeAbility(Protocol):
-    """Which quantised layers of one network a device runs by kernels of its own."""
-
-    def natives(self, found: Sequence[Quantised]) -> "Natives":
-        """Return how it runs each; ``found``: the layers that it is to compute."""
-        ...
-
-
-class Natives(Protocol):
-    """What kernels of a device take for quantised layers of one network."""
-
-    def native(self, found: Quantised, n_inputs: int, by_rows: bool) -> tuple[int, Native]:
-        """Return what ``found`` allocates while it runs, and the rest that is decided of it.
-
-        ``by_rows``: its first input is one as a request gives it.
-        """
-        ...
+#: Returns what a layer of so many inputs allocates while it runs, and the rest that is decided of it; True:
+#: its first input is one as a request gives it.
+NativeChoice = Callable[[Quantised, int, bool], tuple[int, Native]]
+#: Returns how a device runs each of the layers of a network that it is to compute.
+NativeAbility = Callable[[Sequence[Quantised]], NativeChoice]
 
 
 def _with_natives(program: Program, able: NativeAbility) -> Program:
@@ -174,7 +162,7 @@ class _NativeDecision:
         self._places = PlacedValues(program)
         self._inputs = {(port.value, port.dtype, port.shape) for port in program.inputs}
         self._found = [self._task(piece) for piece in program.pieces]
-        self._able = able.natives([each for each in self._found if each is not None])
+        self._able = able([each for each in self._found if each is not None])
         # By number of the task, of inputs, and whether these are taken by rows.
         self._natives: dict[tuple[int | None, int, bool], tuple[int, Native]] = {}
 
@@ -207,7 +195,7 @@ class _NativeDecision:
         )
         key = (piece.quantised, len(piece.inputs), by_rows)
         if key not in self._natives:
-            self._natives[key] = self._able.native(found, len(piece.inputs), by_rows)
+            self._natives[key] = self._able(found, len(piece.inputs), by_rows)
         scratch, native = self._natives[key]
         return NativePiece.of(piece, native, scratch)
 

@@ -24,7 +24,7 @@ from models.packs.records.pieces import (
 )
 from models.packs.records.ports import Port
 from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
-from models.packs.records.spans import FileRecord, Span
+from models.packs.records.spans import Span
 from models.packs.target import Target
 
 # What a device decides of the pieces of a pack that it is to run: part of a program, never of a file.
@@ -189,10 +189,6 @@ class Program(Measures):
     def on_host(self) -> bool:
         """Whether kernels compute in the host's own memory: the disk may write to the arena."""
         return self.target.capability is None
-
-    @property
-    def files(self) -> dict[str, FileRecord]:
-        return self.pack.manifest.files
 
     @property
     def graphs(self) -> tuple[GraphRange, ...]:

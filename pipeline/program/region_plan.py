@@ -4,10 +4,10 @@ How they are found: pipeline/program/regions.py.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -16,16 +16,13 @@ from models.packs.records.pieces import Operand
 
 # The definition of a region: pieces that follow each other, and the parts in which they are computed.
 
-#: Which results of other tiles a tile reuses: none, so that overlaps are made again; all there are, line by
-#: line; all there are, every other tile first (seed 002, Section 2.1.3).
-Reuse = Literal["none", "raster", "checkerboard"]
-
 
 class RegionError(Exception):
     """These pieces cannot run so; the message says why."""
 
 
-def _check(*sizes: int) -> None:
+def check_sizes(*sizes: int) -> None:
+    """Raise RegionError unless each size is 1 at least."""
     if min(sizes) < 1:
         raise RegionError(f"{sizes} at a time: at least one of each")
 
@@ -40,21 +37,7 @@ class RowCut(Record):
     takes_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check(self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class TileCut(Record):
-    """Tiles: so many columns of so many rows, which ``reuse`` what others made (seed 002)."""
-
-    rows: PositiveInt
-    columns: PositiveInt
-    reuse: Reuse = "none"
-
-    takes_rows: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _check(self.rows, self.columns)
+        check_sizes(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +50,10 @@ class ChannelCut(Record):
     takes_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _check(self.channels, self.rows)
+        check_sizes(self.channels, self.rows)
 
 
-Cut = RowCut | TileCut | ChannelCut
+Cut = RowCut | ChannelCut
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +118,9 @@ class Fill(NamedTuple):
 
 
 class GraphCall(NamedTuple):
-    """Run ``graph``, of row operator ``operator``, on whole strips."""
+    """Run row operator ``operator`` on whole strips."""
 
     operator: int
-    graph: int
     inputs: tuple[Area, ...]
     output: Area
 
@@ -188,46 +170,35 @@ class Strip:
     kept: bool = False
 
 
-@dataclass(slots=True)
-class _Growing:
-    """A strip of which only some is known yet."""
-
-    n_bytes: int
-    start: int
-    end: int
-    kept: bool
-
-
 class Strips:
     """The strips of a region of so many ``moments`` while it is planned, given by their numbers."""
 
     def __init__(self, moments: int) -> None:
         self.moments = moments
-        self._strips: list[_Growing] = []
+        self._strips: list[Strip] = []
 
     def during(self, start: int, end: int, n_bytes: int = 0) -> int:
         """Return a new strip, in use during [start, end)."""
-        self._strips.append(_Growing(n_bytes, start, end, kept=False))
+        self._strips.append(Strip(n_bytes, start, end, kept=False))
         return len(self._strips) - 1
 
     def kept(self, n_bytes: int = 0) -> int:
         """Return a new strip that stays through all phases."""
-        self._strips.append(_Growing(n_bytes, 0, self.moments, kept=True))
+        self._strips.append(Strip(n_bytes, 0, self.moments, kept=True))
         return len(self._strips) - 1
 
     def prolong(self, strip: int, end: int) -> None:
         """Have it in use until ``end`` at least."""
-        self._strips[strip].end = max(self._strips[strip].end, end)
+        if end > self._strips[strip].end:
+            self._strips[strip] = replace(self._strips[strip], end=end)
 
     def hold(self, strip: int, n_bytes: int) -> None:
         """Make it as large as that at least."""
-        held = self._strips[strip]
-        held.n_bytes = max(held.n_bytes, n_bytes)
+        if n_bytes > self._strips[strip].n_bytes:
+            self._strips[strip] = replace(self._strips[strip], n_bytes=n_bytes)
 
     def built(self) -> tuple[Strip, ...]:
-        return tuple(
-            Strip(strip.n_bytes, strip.start, strip.end, strip.kept) for strip in self._strips
-        )
+        return tuple(self._strips)
 
 
 @dataclass(frozen=True)

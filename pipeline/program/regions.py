@@ -3,16 +3,15 @@
 Every operator writes the rows that it makes to a *strip*. An operator that needs exactly these reads them
 there; one that needs others, the overlap of a 3 x 3 kernel or rows that waited for a slower branch, gets a
 strip of its own, put together of new rows and of those that are *kept* from one phase to the next (the
-self-loops of seed 001). What is read outside of the region is copied to where it lies whole. So it is on
-tiles, whose boxes are some columns of rows (seed 002); groups of channels are added up (seed 004,
-channels.py).
+self-loops of seed 001). What is read outside of the region is copied to where it lies whole. Groups of
+channels are added up (seed 004, channels.py).
 
 Where a region makes a value of the same form as one that is not read after it, it may write over that:
 rows of the old one are then *loaded*, once, before rows of the new one take their place (many_rows.py).
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, singledispatch
 from typing import TypeVar
 
 import numpy as np
@@ -21,18 +20,17 @@ from models.packs.records.row_parts import RowInput, unrolled_by_rows
 from pipeline.program.boxes.box import Interval, RowBox, common, without
 from pipeline.program.boxes.row_stretch import RowStretch, kept_between_phases
 from pipeline.program.boxes.stretch import Keeping, Lying, Stretch, StripLayout
-from pipeline.program.boxes.tiles import TileStretch, kept_between_tiles
 from pipeline.program.channels import plan_channels
 from pipeline.program.region_plan import (
     Action,
     AreaCopy,
     ChannelCut,
+    Cut,
     Fill,
     GraphCall,
     Region,
     RegionError,
     RegionPlan,
-    TileCut,
     with_equal_as_one,
 )
 from pipeline.program.row_network import PlaneRange, RowNetwork
@@ -79,8 +77,7 @@ class _Phases:
             areas.append(place.area(needs, 0, values[taken.row_value].planes))
         place = self._layout.place(item.output, self._layout.made[item.output, slot], box)
         output = place.area(box, 0, values[item.output].planes)
-        graph = self._stretch.graph(position)
-        yield GraphCall(self._stretch.operators[position], graph, tuple(areas), output)
+        yield GraphCall(self._stretch.operators[position], tuple(areas), output)
         inside = self._stretch.inside[item.output]
         for copy in [*[self._itself(item.output)] * inside.whole, *inside.copies]:
             target = self._whole(copy.row_value)
@@ -162,29 +159,44 @@ def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
     """Plan ``region``: what is made in each phase, what lies where, what happens.
 
     Raises:
-        RegionError: some of its pieces have no row operators; or they cannot run on tiles, or in groups of
-            channels.
+        RegionError: some of its pieces have no row operators, or cannot run in groups of channels.
     """
-    cut = region.cut
-    if isinstance(cut, ChannelCut):
-        return plan_channels(network, region, cut)
-    operators = network.within(region.pieces)
-    if operators is None:
-        raise RegionError(f"pieces {region.first_piece} to {region.end_piece} do not run on rows")
-    if isinstance(cut, TileCut):
-        return _planned(TileStretch(network, region, operators, cut), kept_between_tiles)
-    plan = _planned(
+    return plan_cut(region.cut, network, region)
+
+
+@singledispatch
+def plan_cut(cut: Cut, network: RowNetwork, region: Region) -> RegionPlan:
+    """Plan ``region``, which is cut in rows unless what plans ``cut`` is registered."""
+    operators = operators_of(network, region)
+    plan = planned(
         RowStretch(network, region, operators, cut.rows, saving=True), kept_between_phases
     )
     if not plan.over:
         return plan
-    other = _planned(
+    other = planned(
         RowStretch(network, region, operators, cut.rows, saving=False), kept_between_phases
     )
     return min(other, plan, key=partial(_size, network))
 
 
-def _planned(stretch: _Cut, keeping: Callable[[_Cut, StripLayout], Keeping]) -> RegionPlan:
+@plan_cut.register
+def _(cut: ChannelCut, network: RowNetwork, region: Region) -> RegionPlan:
+    return plan_channels(network, region, cut)
+
+
+def operators_of(network: RowNetwork, region: Region) -> range:
+    """Return the row operators of ``region``.
+
+    Raises:
+        RegionError: some of its pieces have none.
+    """
+    operators = network.within(region.pieces)
+    if operators is None:
+        raise RegionError(f"pieces {region.first_piece} to {region.end_piece} do not run on rows")
+    return operators
+
+
+def planned(stretch: _Cut, keeping: Callable[[_Cut, StripLayout], Keeping]) -> RegionPlan:
     """Plan ``stretch``, whose phases keep for later ones what ``keeping`` says."""
     layout = StripLayout(stretch)
     happening = _Phases(stretch, layout, keeping(stretch, layout))

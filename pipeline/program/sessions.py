@@ -139,11 +139,11 @@ def _add_launch(found: Opened, program: Program, launch: Sequence[Action]) -> No
 
 
 def _add_call(found: Opened, program: Program, call: GraphCall) -> None:
-    chain = program.row_chains.get(call.operator)
+    operator, chain = program.row_operators[call.operator], program.row_chains.get(call.operator)
     if chain is None:
-        found.add((call.graph,))
+        found.add((operator.graph,))
         return
-    elementwise = _program(program.row_operators[call.operator])
+    elementwise = _program(operator)
     _add_chain(found, chain, elementwise, [strip_shape(program, call.output)])
 
 

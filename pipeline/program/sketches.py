@@ -300,7 +300,7 @@ class _Backwards:
     def _sketch(self, start: int, first: int) -> Sketch | None:
         """Return the regions from piece ``start`` on; None: there is none."""
         pieces = range(start, self._end)
-        writes = self._writes(start, first)
+        writes = self._writes(start)
         if writes is None:
             return None
         reads = self._reads(pieces, first)
@@ -339,7 +339,7 @@ class _Backwards:
         self._outside = left
         return readers
 
-    def _writes(self, start: int, first: int) -> list[Written] | None:
+    def _writes(self, start: int) -> list[Written] | None:
         """Return what is written where it lies whole; None: that cannot be a region.
 
         It would copy what is made outside, or write two values to the same memory.

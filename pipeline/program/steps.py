@@ -16,7 +16,7 @@ from pipeline.program.choice import (
     finest_positions,
 )
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Action, Region, RegionPlan
+from pipeline.program.region_plan import Region, RegionPlan
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 
@@ -48,11 +48,6 @@ class RegionSteps:
     def network(self) -> RowNetwork:
         """The network that the plan is of; only planners need it."""
         return row_network(self.program)
-
-    @property
-    def distinct(self) -> frozenset[Action]:
-        """What its phases do, each action once: most are the same in all of them."""
-        return frozenset(action for phase in self.plan.phases for action in phase)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What regions cost beside whole pieces: how long their phases take, and how much they compute twice."""
+"""What pieces multiply; what regions cost beside them: how long phases take, what they compute twice."""
 
 import math
 from collections.abc import Sequence
@@ -90,7 +90,7 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
 
 def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
     match action:
-        case GraphCall(operator, _, _, output):
+        case GraphCall(operator, _, output):
             return times.call(operator, output.rows)
         case AreaCopy(target=target) | Fill(target=target):
             value = network.values[target.row_value]
@@ -99,14 +99,45 @@ def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
             raise AssertionError("these are timed together")
 
 
-# Multiplications and additions (MACs) of a program beside those of its network: what tiles make again.
+# What pieces multiply, and about how long that takes a core that was not measured.
+#
+# Of such times only proportions decide.
+
+MULTIPLICATIONS_A_SECOND = 30e9
+BYTES_A_SECOND = 6e9
+
+
+def computing_seconds(piece: Piece) -> float:
+    """Return about how long ``piece`` takes beside its launch, by what it multiplies and touches."""
+    operands = (*piece.inputs, *piece.outputs)
+    n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
+    return multiplications(piece) / MULTIPLICATIONS_A_SECOND + n_bytes / BYTES_A_SECOND
+
+
+def multiplications(piece: Piece) -> int:
+    """Return about how often ``piece`` multiplies: each of its weights for each place of its output."""
+    elements = sum(math.prod(operand.shape) for operand in piece.outputs if not operand.is_loose)
+    return sum(
+        math.prod(weights.shape) * _places(elements, weights.shape)
+        for weights in piece.inputs
+        if weights.kind == "span" and len(weights.shape) > 1
+    )
+
+
+def _places(elements: int, weights: tuple[int, ...]) -> int:
+    """Return how many places an output of so many ``elements`` has: channels come first in ``weights``.
+
+    In a matrix that was not turned round they come last.
+    """
+    channels = next((n for n in (weights[0], weights[-1]) if n and elements % n == 0), elements)
+    return elements // channels if channels else 0
+
+
+# Multiplications and additions (MACs) of a program beside those of its network: what regions make again.
 
 
 def macs_ratio(steps: Sequence[Step]) -> float:
-    """Return MACs executed / MACs of the network; 1.0 where every output is made once, as on rows.
-
-    Of pieces that run whole a MAC is a weight times a pixel of the output, as of operators.
-    """
+    """Return MACs executed / MACs of the network; 1.0 where every output is made once, as on rows."""
     regions = regions_of(steps)
     again = sum(_again(region.network, region.plan) for region in regions)
     return 1 + again / _of_network(regions[0].network) if again else 1.0
@@ -154,14 +185,7 @@ def _of_network(network: RowNetwork) -> int:
     on_rows = sum(_pixels(network, number) * _weights(network, number) for number in network.own)
     program = network.program
     others = (program.pieces[number] for number in program.own if number not in network.covered)
-    return on_rows + sum(macs_of_piece(piece) for piece in others)
-
-
-def macs_of_piece(piece: Piece) -> int:
-    """Return the MACs of a piece that runs whole: a weight times a pixel of the output."""
-    weights = [math.prod(item.shape) for item in piece.inputs if item.kind == "span"]
-    pixels = [math.prod(item.shape[2:]) for item in piece.outputs if not item.is_loose]
-    return max(weights, default=0) * max(pixels, default=1)
+    return on_rows + sum(map(multiplications, others))
 
 
 def _pixels(network: RowNetwork, number: int) -> int:

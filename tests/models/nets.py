@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 from onnx.parser import parse_model
 
-from models.initial import filled
+from models.initial import initialise
 from models.runtime.sessions import open_session, session_options
 from models.zoo.builder import SkeletonBuilder, ZooTensor
 
@@ -19,6 +19,23 @@ Arrays = Mapping[str, NDArray[Any]]
 
 #: Small enough to cut the layers of these networks into several chunks.
 CHUNK_BYTES = 40_000
+
+
+def filled(
+    skeleton: onnx.ModelProto, seed: int = 0, biases: Arrays | None = None
+) -> onnx.ModelProto:
+    """Return a copy of ``skeleton`` that holds its weights: for models small enough to be held twice.
+
+    Raises:
+        ModelError: as ``initialise``.
+    """
+    weights = initialise(skeleton, seed, biases)
+    model = onnx.ModelProto()
+    model.CopyFrom(skeleton)
+    for tensor in model.graph.initializer:
+        if tensor.name in weights:
+            tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
+    return model
 
 
 def parsed(text: str, weights: Mapping[str, tuple[int, ...]] | None = None) -> onnx.ModelProto:

@@ -11,9 +11,8 @@ from PIL import Image
 from benchmarks.training.folding import fold, shorten
 from models.cells import FOLDER
 from models.detection.boxes import BoxLimits, find_boxes
-from models.initial import filled
 from models.zoo.patchnet import patchnet_ssdlite
-from tests.models.nets import answers, written
+from tests.models.nets import answers, filled, written
 from tests.models.streamed import compiled, streamed
 
 IMAGE = np.random.default_rng(0).standard_normal((1, 3, 32, 32), np.float32)

@@ -4,12 +4,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.export_c.network.unblocking import blocked, plain, plain_weight
+from pipeline.export_c.network.unblocking import plain, plain_weight
 from tests.oracle.activation import activate
 from tests.oracle.base import Array, Call, Operator
 from tests.oracle.convolution import convolve
 from tests.oracle.pooling import average_pool, max_pool
 from tests.oracle.reduction import global_average, global_max
+
+
+def blocked(x: Array, block: int) -> Array:
+    """Return the blocked form of ``x`` [N, C, ...]: the inverse of ``plain``, the same shape."""
+    batch, channels, *size = x.shape
+    blocks = x.reshape(batch, channels // block, block, *size)
+    return np.moveaxis(blocks, 2, -1).reshape(x.shape)
 
 
 def _conv(call: Call) -> list[Array]:

@@ -3,8 +3,8 @@
 import numpy as np
 import onnx
 
-from models.initial import filled
 from models.zoo.builder import SkeletonBuilder, ZooTensor
+from tests.models.nets import filled
 
 
 def shuffle_detector(resolution: int, channels: int = 116, blocks: int = 3) -> onnx.ModelProto:

@@ -5,11 +5,11 @@ from pathlib import Path
 import onnx
 
 from models.compiler import CompileOptions, compile_onnx
-from models.initial import filled
 from models.packs.pack import open_pack
 from models.zoo.builder import SkeletonBuilder
 from pipeline.program.prepare import Abilities, prepare
 from pipeline.program.program import Program
+from tests.models.nets import filled
 
 CHUNK_BYTES = 16 << 10
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from loader.ring import RingPlace
 from pipeline.planning.plan import Plan
-from pipeline.schedule.trace import Write
+from tests.pipeline.schedule.judge import Write
 
 
 def writes(plan: Plan) -> list[tuple[str, list[Write]]]:

@@ -16,11 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from cli import main
 from models.compiler import CompileOptions, compile_onnx
-from models.initial import filled
 from models.zoo.builder import SkeletonBuilder
 from server.scheduling.line import Line
 from server.scheduling.sweeps import Ticket
 from server.settings.settings import Settings
+from tests.models.nets import filled
 from tests.server.support import (
     LABELS,
     PREPROCESS,

@@ -45,12 +45,12 @@ from pipeline.export_c.export import ExportOptions, export_c, write_export
 from pipeline.export_c.network.pack_network import ExportError
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
-from pipeline.measuring.sweeps import drawn_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.program.prepare import prepare
 from pipeline.program.program import ChainJoined, ChainPiece, NativePiece, Program
-from pipeline.program.region_plan import ChannelCut, Cut, Region, RowCut, TileCut
+from pipeline.program.region_plan import ChannelCut, Cut, Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets
 from tests.pipeline.devices.cuda.driving import driver_of
@@ -77,7 +77,7 @@ def facts_of(subject: Subject, device: Device, folder: Path) -> Facts:
     inputs = subject.make(source)
     target = subject.options.target
     pack = open_pack(compile_onnx(source, folder / "pack", subject.options), target)
-    inputs = inputs or drawn_inputs(pack.manifest)
+    inputs = inputs or random_inputs(pack.manifest)
     yield "source", digest(source.read_bytes())
     yield from of_pack(pack)
     if target is not None:
@@ -181,8 +181,6 @@ def cut(item: Cut) -> str:
     match item:
         case RowCut(rows):
             return f"{rows}"
-        case TileCut(rows, columns, reuse):
-            return f"{rows}x{columns}{reuse}"
         case ChannelCut(channels, rows):
             return f"{rows}c{channels}"
 

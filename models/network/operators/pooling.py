@@ -1,6 +1,5 @@
 """Pools with a window, and everything that makes one number of whole axes."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -22,10 +21,6 @@ class Pooling:
     y: NamedTensor
     windows: Windows
     counts_padding: bool = False
-
-    @property
-    def planes(self) -> int:
-        return math.prod(self.x.shape[:2])
 
 
 Reduced = Literal[

@@ -180,11 +180,6 @@ class Design:
         """Return the numbers that are held at most while a tunnel runs."""
         return max(layer.peak for layer in self.layers)
 
-    @property
-    def features(self) -> Size:
-        """Return what a tunnel makes of its patch."""
-        return self.layers[-1].outputs
-
 
 def design(options: DesignOptions, stages: int = 1) -> Design:
     """Return the network for ``options``, with so many ``stages`` or more.

@@ -28,11 +28,6 @@ OPTIONS = ("--std=c++17", "--fmad=false", "-ftz=true")
 _INCLUDE = re.compile(r'^#include "([\w.]+)"\s*$', re.MULTILINE)
 
 
-def modules() -> list[str]:
-    """Return the names of all modules."""
-    return sorted(path.stem for path in FOLDER.glob("*.cu"))
-
-
 def enumerators(file: str, name: str) -> tuple[str, ...]:
     """Return the names of enumeration ``name`` in ``file``: a kernel gets one of them by its place."""
     body = re.search(rf"enum class {name} {{(.*?)}}", (FOLDER / file).read_text("utf-8"), re.DOTALL)

@@ -163,7 +163,7 @@ def holds_chain(graph: bytes) -> bool:
 @functools.cache
 def why_not_shared(library: Path) -> str | None:
     """Return why ONNX Runtime does not run chains of ``library`` on its threads; None: it was tried."""
-    program = NativeProgram(1, 1, (NativeStep(OPERATORS.index("negative"), 1, 0, 0),))
+    program = NativeProgram(1, (NativeStep(OPERATORS.index("negative"), 1, 0, 0),))
     tried = np.arange(2 * WORTH_SHARING, dtype=np.float32)
     model = chain_model(program, [tried.shape, tried.shape])
     if model is None:

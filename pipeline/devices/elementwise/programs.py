@@ -43,10 +43,9 @@ class NativeStep(NamedTuple):
 
 
 class NativeProgram(NamedTuple):
-    """``steps`` on tensors, at the first places: ``n_inputs`` that are read, then ``n_results``."""
+    """``steps`` on tensors, at the first places: ``n_inputs`` that are read, then results."""
 
     n_inputs: int
-    n_results: int
     steps: tuple[NativeStep, ...]
 
 
@@ -82,7 +81,7 @@ def native_program(program: ElementProgram) -> NativeProgram | None:
             tensors[copied] = place
             todo.append(_Work(_COPY, (value,), copied))
     steps = _placed(todo, tensors)
-    return None if steps is None else NativeProgram(n_inputs, len(program.results), tuple(steps))
+    return None if steps is None else NativeProgram(n_inputs, tuple(steps))
 
 
 class _Work(NamedTuple):

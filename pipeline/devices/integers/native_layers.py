@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from pipeline.devices.integers.tasks import (
     point,
     unplaced,
 )
+from pipeline.program.prepare import NativeChoice
 from pipeline.program.program import Native
 
 # The memory that a quantised task takes while it runs, and the parts, groups and rows that fit into it.
@@ -112,45 +114,9 @@ def _strip_parts(rows: int, parts: int) -> int:
     return parts if rows >= _ROWS_A_PART * parts else 1
 
 
-# What the native library takes for the quantised layers of one network.
-
 # What a bound piece takes instead of a session beside its constants: its task, and what Python has around
 # it, most of it blocks too small for the heap's own count. Measured 2.0 and 2.3 KB a piece, all counted.
 _TASK_BYTES = 2560
-
-
-class Decision:
-    """Decides about layers of which ``found`` are all: ``threads`` compute, of ONNX Runtime or its own.
-
-    ``are_jobs``: those of ONNX Runtime do.
-    """
-
-    def __init__(
-        self, found: Sequence[Quantised], library: Library, threads: int, are_jobs: bool
-    ) -> None:
-        self._library = library
-        self._threads = threads
-        self._are_jobs = are_jobs
-        # All tasks share the scratch: its size is the largest that one of them uses.
-        tasks = (each for each in found if isinstance(each, QuantisedTask))
-        self._workspace = max(map(_workspace_bytes, tasks), default=0)
-
-    def native(self, found: Quantised, n_inputs: int, by_rows: bool) -> tuple[int, Native]:
-        """Return what ``found`` allocates while it runs, and the rest that is decided of it.
-
-        ``by_rows``: its first input is one as a request gives it.
-        """
-        bound = _TASK_BYTES + constant_bytes(found, n_inputs)
-        if not isinstance(found, QuantisedTask):
-            return 0, Native(bound_bytes=bound)
-        task = fitted(found, self._library, self._threads, self._workspace)
-        native = Native(
-            by_rows=by_rows,
-            workspace_bytes=self._workspace,
-            bound_bytes=bound,
-            together_bytes=JOB_BYTES if self._are_jobs and task.n_parts > 1 else 0,
-        )
-        return taken_bytes(found, task, self._workspace, by_rows), native
 
 
 # Quantised pieces bound to memory: what runs them, on tensors or on the rows that a request gives.
@@ -280,9 +246,26 @@ class QuantisedLayers:
         """What distinguishes these kernels from others that take another time."""
         return f"{self._library.processor} {KERNELS_VERSION}"
 
-    def natives(self, found: Sequence[Quantised]) -> Decision:
-        """Return the decision how each of the layers ``found`` of a network runs here."""
-        return Decision(found, self._library, self._threads, self._bind is not None)
+    def natives(self, found: Sequence[Quantised]) -> NativeChoice:
+        """Return how each of the layers ``found`` of a network runs here."""
+        # All tasks share the scratch: its size is the largest that one of them uses.
+        tasks = (each for each in found if isinstance(each, QuantisedTask))
+        return partial(self._native, max(map(_workspace_bytes, tasks), default=0))
+
+    def _native(
+        self, workspace: int, found: Quantised, n_inputs: int, by_rows: bool
+    ) -> tuple[int, Native]:
+        bound = _TASK_BYTES + constant_bytes(found, n_inputs)
+        if not isinstance(found, QuantisedTask):
+            return 0, Native(bound_bytes=bound)
+        task = fitted(found, self._library, self._threads, workspace)
+        native = Native(
+            by_rows=by_rows,
+            workspace_bytes=workspace,
+            bound_bytes=bound,
+            together_bytes=JOB_BYTES if self._bind is not None and task.n_parts > 1 else 0,
+        )
+        return taken_bytes(found, task, workspace, by_rows), native
 
     def of_model(self) -> "NativePieces":
         """Return what binds the native pieces of a model."""

@@ -10,7 +10,6 @@ changes nothing for the others.
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +42,6 @@ class Frame:
         self.abandoned = False
         self._cancelled = cancelled
         self.record = record
-        self.running = ExitStack()
-        self.during: AbstractContextManager[object] = nullcontext()
         self.took: list[SweepStatistics] = []
         self.waited = 0.0
         self.answer: Any = None

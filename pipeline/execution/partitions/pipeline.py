@@ -9,7 +9,6 @@ Invariant: handover.py alone decides which frame may run where, and which buffer
 
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
@@ -78,43 +77,34 @@ class Pipeline(Answering):
         self,
         lanes: Sequence[Lane],
         record: Recorder | None = None,
-        during: AbstractContextManager[object] | None = None,
         claim: ComputeClaim = FREE,
         *,
         keeps_core: bool = True,
     ) -> list[Answer | Exception]:
         """Carry one frame, the only one of ``lanes``, through all partitions.
 
-        ``take`` runs on the worker of the last partition. ``during`` is entered when the first one begins.
-        ``turn_seconds`` of what the sweeps took has all that the frame waited for a partition. Partitions
-        have cores of their own and wait for no ``claim``.
+        ``take`` runs on the worker of the last partition. ``turn_seconds`` of what the sweeps took has all
+        that the frame waited for a partition. Partitions have cores of their own and wait for no ``claim``.
 
         Raises:
             ValueError: there are none, or several.
         """
         (lane,) = lanes
         try:
-            return [self._carried(lane, record, during)]
+            return [self._carried(lane, record)]
         except Exception as exc:  # noqa: BLE001  it is given to the caller that waits
             return [exc]
 
-    def _carried(
-        self,
-        lane: Lane,
-        record: Recorder | None,
-        during: AbstractContextManager[object] | None,
-    ) -> Answer:
+    def _carried(self, lane: Lane, record: Recorder | None) -> Answer:
         frame = Frame(lane.inputs, lane.take, lane.deadline, lane.cancelled, record)
-        with ExitStack() as frame.running:
-            frame.during = during or nullcontext()
-            with self._changed:
-                number = self._enter(frame)
-                try:
-                    while not frame.over:
-                        self._changed.wait(frame.left())
-                except BaseException:
-                    self._abandon(number, frame)
-                    raise
+        with self._changed:
+            number = self._enter(frame)
+            try:
+                while not frame.over:
+                    self._changed.wait(frame.left())
+            except BaseException:
+                self._abandon(number, frame)
+                raise
         if frame.error is not None:
             raise frame.error
         return frame.answer, together(frame.took, frame.waited)
@@ -248,8 +238,6 @@ class Pipeline(Answering):
     def _run(self, frame: Frame, turn: Turn) -> None:
         if turn.reads is not None:
             frame.given = self._edges.buffer(turn.partition - 1, turn.reads)
-        else:
-            frame.running.enter_context(frame.during)
         taking = frame.take if turn.writes is None else self._writing(turn)
         engine = self._engines[turn.partition]
         frame.answer, took = engine.answer(

@@ -38,13 +38,6 @@ def plain(x: NDArray[Any], block: int) -> NDArray[Any]:
     return np.moveaxis(blocks, -1, 2).reshape(x.shape)
 
 
-def blocked(x: NDArray[Any], block: int) -> NDArray[Any]:
-    """Return the blocked form of ``x`` [N, C, ...]: the inverse of ``plain``, the same shape."""
-    batch, channels, *size = x.shape
-    blocks = x.reshape(batch, channels // block, block, *size)
-    return np.moveaxis(blocks, 2, -1).reshape(x.shape)
-
-
 def plain_weight(weight: NDArray[Any], block: int) -> NDArray[Any]:
     """Return the plain weight [O, I, ...] of a blocked one.
 

@@ -36,9 +36,9 @@ from pipeline.program.work import KnownTimes, RowTimes
 _WORTH = (0.02, 0.0)
 
 
-def worth_apart(program: Program, network: RowNetwork) -> list[frozenset[int]]:
+def worth_apart(network: RowNetwork) -> list[frozenset[int]]:
     """Return sets of joined values to try apart: first those that waste most bytes, last all."""
-    possible = _read_in_parts(program, network)
+    program, possible = network.program, _read_in_parts(network)
     places = roots(program)
     together = list(map(_byte_moments, lifetimes(program)))
     apart = dict.fromkeys(sorted(possible), 0)
@@ -55,8 +55,9 @@ def worth_apart(program: Program, network: RowNetwork) -> list[frozenset[int]]:
     return [values for values in dict.fromkeys(sets) if values]
 
 
-def _read_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
+def _read_in_parts(network: RowNetwork) -> frozenset[int]:
     """Return the joined values that are not needed whole if all their readers are in regions."""
+    program = network.program
     users = _users(program)
     written = {operand.index for piece in program.own_pieces for operand in piece.outputs}
     written |= {port.value for port in (*program.inputs, *program.outputs)}
@@ -67,13 +68,13 @@ def _read_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
     )
 
 
-def _inputs_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
+def _inputs_in_parts(network: RowNetwork) -> frozenset[int]:
     """Return the inputs that several pieces read, far from each other, and all of them could be in regions.
 
     Then the request may keep them (patches of an image: each region takes its rows), if all are.
     """
-    users = _users(program)
-    inputs = {port.value: users.get(port.value, set()) for port in program.inputs}
+    users = _users(network.program)
+    inputs = {port.value: users.get(port.value, set()) for port in network.program.inputs}
     return frozenset(
         value
         for value, readers in inputs.items()
@@ -139,7 +140,6 @@ class Variants:
 
 
 def find_variants(
-    program: Program,
     network: RowNetwork,
     times: RowTimes,
     piece_seconds: Callable[[int], float],
@@ -160,11 +160,10 @@ def find_variants(
     ``into_arena``: those of regions may be read into the arena.
     Deterministic, unless the clock ends it.
     """
-    apart = [frozenset[int](), *worth_apart(program, network)]
-    kept_inputs = dict.fromkeys((frozenset[int](), _inputs_in_parts(program, network)))
+    apart = [frozenset[int](), *worth_apart(network)]
+    kept_inputs = dict.fromkeys((frozenset[int](), _inputs_in_parts(network)))
     searches = [
         _Search(
-            program,
             network,
             piece_seconds,
             parts,
@@ -237,7 +236,6 @@ class _Search:
 
     def __init__(
         self,
-        program: Program,
         network: RowNetwork,
         piece_seconds: Callable[[int], float],
         apart: frozenset[int] = frozenset(),
@@ -247,10 +245,10 @@ class _Search:
         preloaded: bool = False,
         into_arena: bool = True,
     ) -> None:
-        self._program = program
+        program = network.program
         self._network = network
-        self._places = _places(program, network)
-        self._live = live = LiveValues(program, network, apart, given, preloaded)
+        self._places = _places(network)
+        live = LiveValues(network, apart, given, preloaded)
         self._whole = WholePieces(
             program,
             live,
@@ -365,10 +363,11 @@ def _kernels_key(region: Region) -> tuple[int, int, ChannelCut | None]:
     return region.first_piece, region.end_piece, cut if isinstance(cut, ChannelCut) else None
 
 
-def _places(program: Program, network: RowNetwork) -> list[int]:
+def _places(network: RowNetwork) -> list[int]:
     """Return the pieces before which a region may begin or end, or that run whole."""
-    outside = set(program.own) - network.covered
-    ends = {program.own.start, program.own.stop}
+    own = network.program.own
+    outside = set(own) - network.covered
+    ends = {own.start, own.stop}
     return sorted(network.places | outside | {piece + 1 for piece in outside} | ends)
 
 

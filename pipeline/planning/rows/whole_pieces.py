@@ -36,14 +36,13 @@ class LiveValues:
 
     def __init__(
         self,
-        program: Program,
         network: RowNetwork,
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),
         preloaded: bool = False,
     ) -> None:
         self._preloaded = preloaded
-        self._program = program
+        self._program = program = network.program
         self._network = network
         self._given = given
         self._lives = tuple(

@@ -1,1 +1,1 @@
-"""Regions whose phases make boxes of rows and columns: boxes made and kept, their places, the steps."""
+"""Regions whose phases make boxes: what is made and kept, and where it lies."""

@@ -1,6 +1,6 @@
 """Boxes: some columns of some rows of a value, and arithmetic with them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,10 +40,6 @@ class RowBox(NamedTuple):
         rows, columns = self.rows.end - self.rows.first, self.columns.end - self.columns.first
         return rows * columns if rows > 0 and columns > 0 else 0
 
-    def through(self, down: Window, across: Window) -> "RowBox":
-        """Return the box of an input that this is made of; it may reach outside of the input."""
-        return RowBox(self.rows.through(down), self.columns.through(across))
-
 
 def common(one: RowBox, other: RowBox) -> RowBox | None:
     """Return what lies in both boxes, None where nothing does."""
@@ -54,22 +50,6 @@ def common(one: RowBox, other: RowBox) -> RowBox | None:
     if columns is not other.columns:
         columns = columns.common(other.columns)
     return RowBox(Interval(top, bottom), columns) if columns else None
-
-
-def around(intervals: Iterable[Interval]) -> Interval:
-    """Return the smallest interval around those that are not empty; an empty one where all are."""
-    filled = [each for each in intervals if each]
-    if not filled:
-        return Interval(0, 0)
-    return Interval(min(each.first for each in filled), max(each.end for each in filled))
-
-
-def hull(boxes: Iterable[RowBox]) -> RowBox | None:
-    """Return the smallest box around those of ``boxes`` that are not empty; None: all are."""
-    filled = [box for box in boxes if box.pixels]
-    if not filled:
-        return None
-    return RowBox(around(box.rows for box in filled), around(box.columns for box in filled))
 
 
 def without(box: RowBox, others: Sequence[RowBox]) -> list[RowBox]:

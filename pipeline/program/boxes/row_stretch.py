@@ -84,15 +84,9 @@ class RowStretch(Stretch):
             if value in self.inside and read.is_just(self._rows[value])[0]
         )
 
-    def slots(self, position: int) -> int:
-        return 1
-
     def needed(self, position: int, number: int, box: RowBox) -> RowBox:
         taken = self.items[position].inputs[number]
         return RowBox(box.rows.through(taken.window), self.all_of(taken.row_value).columns)
-
-    def graph(self, position: int) -> int:
-        return self.items[position].graph
 
     def left(self, value: int) -> tuple[list[Interval], bool]:
         """Return the rows of ``value`` that are needed after each phase, and whether any wait longer."""

@@ -97,21 +97,13 @@ class Stretch(ABC):
         """The inputs that are, in every phase, just what their makers make in it."""
 
     @abstractmethod
-    def slots(self, position: int) -> int:
-        """Return how many boxes an operator makes at most in a phase."""
-
-    @abstractmethod
     def needed(self, position: int, number: int, box: RowBox) -> RowBox:
         """Return the box of input ``number`` that ``box`` is made of; it may reach outside of it."""
 
-    @abstractmethod
-    def graph(self, position: int) -> int:
-        """Return the graph that makes boxes."""
-
-    def slots_of(self, value: int) -> int:
-        """Return how many boxes of ``value`` there are at most in a phase."""
-        inside = self.inside[value]
-        return 1 if inside.loaded else self.slots(inside.maker)
+    @cached_property
+    def slots(self) -> dict[int, int]:
+        """How many boxes of each value there are at most in a phase."""
+        return {value: max(1, *map(len, each.boxes)) for value, each in self.inside.items()}
 
     @cached_property
     def loaded(self) -> list[list[int]]:
@@ -219,7 +211,7 @@ class StripLayout:
         for position, item in enumerate(stretch.items):
             for value in stretch.loaded[position]:
                 self.made[value, 0] = self.strips.during(position, position + 1)
-            for slot in range(stretch.slots(position)):
+            for slot in range(stretch.slots[item.output]):
                 self._place(position, item, slot)
             for taken in item.inputs:
                 for part in stretch.parts[taken.row_value]:
@@ -253,7 +245,7 @@ class StripLayout:
 
     def _read(self, value: int, position: int) -> None:
         """Have ``value`` there until operator ``position`` has run."""
-        for slot in range(self._stretch.slots_of(value) if value in self._stretch.inside else 0):
+        for slot in range(self._stretch.slots.get(value, 0)):
             self.strips.prolong(self.made[value, slot], position + 1)
 
     def _shared(self, position: int, number: int, slot: int) -> int | None:

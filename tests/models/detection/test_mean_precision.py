@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.detection.mean_precision import Edges, MeanPrecision, Seen, TrueObject, overlap
+from models.detection.boxes import Box
+from models.detection.mean_precision import Edges, MeanPrecision, TrueObject, overlap
 
 LEFT, RIGHT, FAR = (0.0, 0.0, 10.0, 10.0), (20.0, 0.0, 30.0, 10.0), (50.0, 50.0, 60.0, 60.0)
 NEARLY = (0.0, 0.0, 10.0, 8.0)  # 0.8 of LEFT
@@ -15,7 +16,11 @@ HALF = (0.0, 0.0, 10.0, 5.0)
 LESS = (0.0, 0.0, 10.0, 4.9)
 
 
-def _mean(seen: list[Seen], there: list[TrueObject]) -> float:
+def box(index: int, score: float, edges: Edges) -> Box:
+    return Box(index, str(index), score, edges)
+
+
+def _mean(seen: list[Box], there: list[TrueObject]) -> float:
     counted = MeanPrecision()
     counted.add(seen, there)
     return counted.mean()
@@ -23,33 +28,33 @@ def _mean(seen: list[Seen], there: list[TrueObject]) -> float:
 
 CASES = {
     "all found": (
-        [Seen(0, 0.9, LEFT), Seen(0, 0.8, RIGHT)],
+        [box(0, 0.9, LEFT), box(0, 0.8, RIGHT)],
         [TrueObject(0, LEFT), TrueObject(0, RIGHT)],
         1.0,
     ),
-    "one of two found": ([Seen(0, 0.9, LEFT)], [TrueObject(0, LEFT), TrueObject(0, RIGHT)], 0.5),
-    "a wrong one first": ([Seen(0, 0.9, FAR), Seen(0, 0.8, LEFT)], [TrueObject(0, LEFT)], 0.5),
-    "a wrong one last": ([Seen(0, 0.9, LEFT), Seen(0, 0.8, FAR)], [TrueObject(0, LEFT)], 1.0),
+    "one of two found": ([box(0, 0.9, LEFT)], [TrueObject(0, LEFT), TrueObject(0, RIGHT)], 0.5),
+    "a wrong one first": ([box(0, 0.9, FAR), box(0, 0.8, LEFT)], [TrueObject(0, LEFT)], 0.5),
+    "a wrong one last": ([box(0, 0.9, LEFT), box(0, 0.8, FAR)], [TrueObject(0, LEFT)], 1.0),
     "seen twice": (
-        [Seen(0, 0.9, LEFT), Seen(0, 0.8, NEARLY), Seen(0, 0.7, RIGHT)],
+        [box(0, 0.9, LEFT), box(0, 0.8, NEARLY), box(0, 0.7, RIGHT)],
         [TrueObject(0, LEFT), TrueObject(0, RIGHT)],
         (1 + 2 / 3) / 2,
     ),
-    "just enough": ([Seen(0, 0.9, HALF)], [TrueObject(0, LEFT)], 1.0),
-    "just too little": ([Seen(0, 0.9, LESS)], [TrueObject(0, LEFT)], 0.0),
-    "another class": ([Seen(1, 0.9, LEFT)], [TrueObject(0, LEFT)], 0.0),
-    "mean of two classes": ([Seen(0, 0.9, LEFT)], [TrueObject(0, LEFT), TrueObject(1, RIGHT)], 0.5),
+    "just enough": ([box(0, 0.9, HALF)], [TrueObject(0, LEFT)], 1.0),
+    "just too little": ([box(0, 0.9, LESS)], [TrueObject(0, LEFT)], 0.0),
+    "another class": ([box(1, 0.9, LEFT)], [TrueObject(0, LEFT)], 0.0),
+    "mean of two classes": ([box(0, 0.9, LEFT)], [TrueObject(0, LEFT), TrueObject(1, RIGHT)], 0.5),
     "a difficult one missed": (
-        [Seen(0, 0.9, LEFT)],
+        [box(0, 0.9, LEFT)],
         [TrueObject(0, LEFT), TrueObject(0, RIGHT, True)],
         1.0,
     ),
     "a difficult one found": (
-        [Seen(0, 0.9, RIGHT), Seen(0, 0.8, LEFT)],
+        [box(0, 0.9, RIGHT), box(0, 0.8, LEFT)],
         [TrueObject(0, LEFT), TrueObject(0, RIGHT, True)],
         1.0,
     ),
-    "nothing there": ([Seen(0, 0.9, LEFT)], [], 0.0),
+    "nothing there": ([box(0, 0.9, LEFT)], [], 0.0),
     "nothing seen": ([], [TrueObject(0, LEFT)], 0.0),
 }
 
@@ -62,8 +67,8 @@ def test_average_precision_of_cases_by_hand(name: str) -> None:
 
 def test_pictures_are_apart() -> None:
     counted = MeanPrecision()
-    counted.add([Seen(0, 0.9, LEFT)], [TrueObject(0, RIGHT)])
-    counted.add([Seen(0, 0.8, RIGHT)], [TrueObject(0, LEFT)])
+    counted.add([box(0, 0.9, LEFT)], [TrueObject(0, RIGHT)])
+    counted.add([box(0, 0.8, RIGHT)], [TrueObject(0, LEFT)])
     assert counted.by_class() == {0: 0.0}
 
 
@@ -93,9 +98,9 @@ def test_overlap_is_of_pixels(one: Edges, other: Edges) -> None:
 def test_area_is_that_below_the_curve(hits: list[bool], missed: int) -> None:
     """Each box is far from the others: it hits its own object, or there is none for it."""
     boxes = [(100.0 * i, 0.0, 100.0 * i + 10, 10.0) for i in range(len(hits) + missed)]
-    seen = [Seen(0, 1 - i / 100, boxes[i]) for i in range(len(hits))]
+    seen = [box(0, 1 - i / 100, boxes[i]) for i in range(len(hits))]
     there = [TrueObject(0, boxes[i]) for i, hit in enumerate(hits) if hit]
-    there += [TrueObject(0, box) for box in boxes[len(hits) :]]
+    there += [TrueObject(0, each) for each in boxes[len(hits) :]]
     found = np.cumsum(hits)
     points = (
         [(found[i] / len(there), found[i] / (i + 1)) for i in range(len(hits))] if there else []

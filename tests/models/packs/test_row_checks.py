@@ -8,7 +8,6 @@ import pytest
 
 from models.compiler import compile_onnx
 from models.errors import PackError
-from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder
@@ -16,7 +15,7 @@ from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RegionError, RowCut
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
-from tests.models.nets import NETS, written
+from tests.models.nets import NETS, filled, written
 from tests.models.packs.documents import Document
 from tests.models.packs.test_pack import Change, edit, put
 from tests.models.refusal import refuses

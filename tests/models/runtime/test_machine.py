@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from models.errors import ModelError
 from models.packs import target
 from models.packs.target import Target, cuda_target, host_target, named_target
+from models.runtime import heap
 from models.runtime.heap import heap_bytes, no_collections, trim_heap
 from models.runtime.sessions import SessionError, open_piece, open_resident, use_threads
 from tests.models.nets import one_layer
@@ -143,10 +144,7 @@ def test_what_threads_leave_free_is_there_for_all() -> None:
 
 
 def test_heap_of_another_c_library_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(_name: str | None) -> object:
-        return object()
-
-    monkeypatch.setattr(ctypes, "CDLL", nothing)
+    monkeypatch.setattr(heap, "_libc", object)
     assert heap_bytes() is None
     trim_heap()
 

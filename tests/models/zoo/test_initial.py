@@ -15,12 +15,12 @@ from onnx import numpy_helper
 from models.errors import ModelError
 from models.graphs.metadata import PREPROCESS, write_metadata
 from models.graphs.onnx_writer import declare, declared
-from models.initial import filled, initialise, sample_inputs
+from models.initial import initialise, sample_inputs
 from models.photographs import photographs
 from models.runtime.sessions import open_session, session_options
 from models.zoo.builder import IMAGENET, SkeletonBuilder, ZooTensor
 from tests.examples import examples
-from tests.models.nets import parsed
+from tests.models.nets import filled, parsed
 from tests.models.refusal import refuses
 
 SCALE, BIAS = 1, 2

@@ -77,7 +77,7 @@ def test_the_peak_is_that_of_the_seed() -> None:
 def test_the_expansion_does_not_move_the_peak(expansion: int) -> None:
     found, usual = design(DesignOptions(expansion=expansion)), design(DesignOptions())
     assert [layer.peak for layer in found.layers] == [layer.peak for layer in usual.layers]
-    assert found.layers[-1].expanded == expansion * found.features[2]
+    assert found.layers[-1].expanded == expansion * found.layers[-1].outputs[2]
 
 
 def test_smaller_margins_take_less_memory() -> None:
@@ -127,7 +127,7 @@ def test_shared_tunnels_have_the_weights_of_one() -> None:
     own, shared = (
         count_parameters(patchnet(32, **SMALL, shared=shared)) for shared in (False, True)
     )
-    classifier = 10 * (design(TINY).features[2] + 1)
+    classifier = 10 * (design(TINY).layers[-1].outputs[2] + 1)
     assert own - classifier == 5 * (shared - classifier)
 
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 import models.default
 from loader.pool.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
-from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import open_resident
@@ -31,6 +30,7 @@ from pipeline.planning.plan import Choice, Plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
+from tests.models.nets import filled
 from tests.oracle.device import ReferenceDevice
 from tests.pipeline.devices.nodes import needs_blocks
 

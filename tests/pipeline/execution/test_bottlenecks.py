@@ -14,7 +14,6 @@ import pytest
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import compile_onnx
-from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder, ZooTensor
@@ -34,7 +33,7 @@ from pipeline.program.program import Program
 from pipeline.program.region_plan import ChannelCut, Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
-from tests.models.nets import inputs_for
+from tests.models.nets import filled, inputs_for
 from tests.oracle.device import ReferenceDevice
 
 pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
@@ -218,7 +217,7 @@ def test_the_smallest_plan_of_a_gated_network_runs_in_groups(compiled: Packs) ->
     assert any(isinstance(region.cut, ChannelCut) for region in least.choice.regions)
     without = replace(program, bottlenecks=())
     assert least.total_bytes < fit(without, auto, LEAST).plan.total_bytes
-    (line, *_) = explain_regions(program, least)
+    (line, *_) = explain_regions(least)
     inner = program.bottlenecks[0].channels
     assert "on groups of channels" in line
     assert f" of {inner}" in line

@@ -19,7 +19,6 @@ from loader.errors import ChecksumError, ReadError
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
-from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from models.zoo.builder import SkeletonBuilder
@@ -33,7 +32,9 @@ from pipeline.planning.plan import Choice
 from pipeline.program.choice import streamed_bytes
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.trace import TraceEvent, violations
+from pipeline.schedule.trace import TraceEvent
+from tests.models.nets import filled
+from tests.pipeline.schedule.judge import violations
 from tests.pipeline.writes import writes
 
 CHUNK = 16 << 10

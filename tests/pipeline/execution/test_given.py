@@ -16,7 +16,6 @@ from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.images.picture_rows import PictureTensor
 from models.images.preprocess import Preprocess
-from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.zoo.builder import SkeletonBuilder
 from pipeline.devices.cpu import CpuDevice
@@ -30,6 +29,7 @@ from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import filled
 
 RECIPE = Preprocess(size=(32, 32), mean=(10, 20, 30), std=(40, 50, 60))
 

@@ -22,11 +22,12 @@ from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.trace import TraceEvent, violations
+from pipeline.schedule.trace import TraceEvent
 from tests.models.compiler.optimising.test_quantised import qdq
 from tests.models.nets import written
 from tests.models.streamed import compiled
 from tests.oracle.device import ReferenceDevice
+from tests.pipeline.schedule.judge import violations
 from tests.pipeline.small import small_pack
 from tests.pipeline.writes import writes
 

@@ -26,9 +26,10 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.trace import TraceEvent, violations
+from pipeline.schedule.trace import TraceEvent
 from tests.models.nets import CHUNK_BYTES
 from tests.oracle.device import ReferenceDevice
+from tests.pipeline.schedule.judge import violations
 from tests.pipeline.writes import writes
 
 Floats = NDArray[np.float32]

@@ -15,7 +15,8 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Action, Schedule
-from pipeline.schedule.trace import TraceEvent, violations
+from pipeline.schedule.trace import TraceEvent
+from tests.pipeline.schedule.judge import violations
 from tests.pipeline.synthetic import PAGE, program
 from tests.pipeline.writes import writes
 

@@ -14,12 +14,11 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from models.images.preprocess import Preprocess
-from models.initial import filled
 from models.packs.pack import Pack
 from models.zoo.patchnet import patchnet
 from pipeline.export_c.export import ExportOptions, export_c
 from pipeline.export_c.network.pack_network import ExportError
-from tests.models.nets import answers, inputs_for, parsed
+from tests.models.nets import answers, filled, inputs_for, parsed
 from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Operand, Piece
 from pipeline.fitting.partitioned import balanced, fit_partitions, partition_seconds
-from pipeline.fitting.row_variants import multiplications
 from pipeline.planning.plan import PipelinePlan, PlanError
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
+from pipeline.program.work import multiplications
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.small import small_pack
 

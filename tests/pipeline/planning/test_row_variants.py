@@ -11,7 +11,6 @@ import pytest
 
 from models.compiler import compile_onnx
 from models.default import FOLDER
-from models.initial import filled
 from models.packs.pack import open_pack
 from models.zoo.builder import SkeletonBuilder
 from models.zoo.patchnet import patchnet
@@ -31,7 +30,7 @@ from pipeline.program.region_plan import RowCut
 from pipeline.program.steps import STEP_BYTES
 from pipeline.program.stopping import PlanningStoppedError, stopping_when, telling
 from pipeline.schedule.architectures import ARCHITECTURES
-from tests.models.nets import written
+from tests.models.nets import filled, written
 from tests.pipeline.made_profiles import always, profile
 from tests.pipeline.program.promises import check_sketches
 from tests.pipeline.small import TwoThreads, maps_program

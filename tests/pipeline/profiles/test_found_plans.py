@@ -18,7 +18,7 @@ from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.found_plans_file import KnownFile, plans_of
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
 from pipeline.program.program import Program
-from pipeline.program.region_plan import ChannelCut, Region, RowCut, TileCut
+from pipeline.program.region_plan import ChannelCut, Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import services
 from tests.pipeline.made_profiles import MACHINE, profile
@@ -34,8 +34,7 @@ KNOWN = FoundPlan(
         "tail",
         (
             Region(0, 5, RowCut(2)),
-            Region(5, 7, TileCut(2, 3, "raster")),
-            Region(7, 9, ChannelCut(2, 3)),
+            Region(5, 9, ChannelCut(2, 3)),
         ),
     ),
     ("because",),

@@ -30,13 +30,13 @@ from pipeline.program.steps import (
     row_network,
 )
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.trace import violations
 from pipeline.timing.durations import Durations
 from tests.pipeline.arena_cases import violations as overlaps
 from tests.pipeline.plans import swept
 from tests.pipeline.program.regions import random_regions
 from tests.pipeline.program.row_programs import random_network
 from tests.pipeline.program.tagged_memory import TaggedMemory, WrongError
+from tests.pipeline.schedule.judge import violations
 from tests.pipeline.synthetic import program
 from tests.pipeline.writes import writes
 

@@ -10,7 +10,6 @@ from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
-from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from models.packs.records.spans import Store
@@ -24,7 +23,7 @@ from pipeline.program.choice import SameSpans, shared_bytes
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from tests.models.nets import CHUNK_BYTES, answers, parsed, written
+from tests.models.nets import CHUNK_BYTES, answers, filled, parsed, written
 from tests.models.packs.test_pack import edit, put
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed

@@ -12,8 +12,9 @@ from pipeline.planning.plan import Ahead, Choice, PlanError
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Action, Schedule, ScheduleError, Stage
-from pipeline.schedule.trace import TraceEvent, Write, violations
+from pipeline.schedule.trace import TraceEvent
 from tests.examples import examples
+from tests.pipeline.schedule.judge import Write, violations
 from tests.pipeline.synthetic import PAGE, program, programs
 from tests.pipeline.writes import writes
 

@@ -12,11 +12,11 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import ScheduleError, Stage
-from pipeline.schedule.trace import violations
 from pipeline.timing.durations import Durations, beside_tail
 from pipeline.timing.timeline import Timeline, back_to_back, timeline
 from tests.examples import examples
 from tests.pipeline.plans import durations, plans, swept
+from tests.pipeline.schedule.judge import violations
 from tests.pipeline.synthetic import PAGE, program
 from tests.pipeline.writes import writes
 

@@ -11,13 +11,12 @@ from onnx.parser import parse_model
 
 from models.compiler import CompileOptions
 from models.compiler.analysis.graph import NCHWC_DOMAIN
-from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.records.row_parts import RowOperator
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder, ZooTensor
 from models.zoo.classifiers import convnext, vit
-from tests.models.nets import answers, written
+from tests.models.nets import answers, filled, written
 from tests.models.streamed import compiled, same, streamed
 
 pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")

@@ -15,11 +15,11 @@ from onnx import helper
 
 from models.compiler import CompileOptions
 from models.compiler.cutting import chains as chains_module
-from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder, ZooTensor
 from tests.examples import examples
+from tests.models.nets import filled
 from tests.models.streamed import compiled, streamed
 
 needs_blocks = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")

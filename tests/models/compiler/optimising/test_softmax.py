@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from models.compiler import CompileOptions
 from models.compiler.optimising.blocked import AlongRows
-from models.initial import filled
 from models.network.fields import Array
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder
-from tests.models.nets import answers
+from tests.models.nets import answers, filled
 from tests.models.streamed import compiled, streamed
 
 SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=5).map(tuple)

@@ -17,7 +17,6 @@ from loader.errors import ReadError
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
-from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import cuda_target
 from models.zoo.builder import SkeletonBuilder
@@ -33,6 +32,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import filled
 from tests.pipeline.devices.cuda.driving import ON_GPU, driver_of
 from tests.pipeline.devices.cuda.fake_driver import XAVIER, FakeDriver
 from tests.pipeline.devices.cuda.space import Kernels

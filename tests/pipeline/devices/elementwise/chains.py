@@ -39,7 +39,7 @@ def native(*steps: ElementStep, n_inputs: int = 1, results: tuple[int, ...] = ()
 def only(operator: str, n_inputs: int = 1, p: float = 0.0, q: float = 0.0) -> NativeProgram:
     """Return a program of one step of the library."""
     step = NativeStep(OPERATORS.index(operator), n_inputs, 0, n_inputs - 1, p, q)
-    return NativeProgram(n_inputs, 1, (step,))
+    return NativeProgram(n_inputs, (step,))
 
 
 def bound(program: NativeProgram, arrays: Sequence[Floats], threads: int = 1) -> Launcher:

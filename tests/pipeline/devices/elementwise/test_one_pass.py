@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from models.packs.target import host_target
-from papers.tiles.fused_pack import tiled_pack
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.one_pass import OnePass, decided
@@ -27,7 +26,7 @@ from pipeline.planning.plan import Choice, Plan, pipeline_plan
 from pipeline.program.partitions import Cuts
 from pipeline.program.prepare import prepare, with_chains
 from pipeline.program.program import ChainPiece, Program
-from pipeline.program.region_plan import Cut, Region, RowCut, TileCut
+from pipeline.program.region_plan import Cut, Region, RowCut
 from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -103,7 +102,7 @@ class Case:
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
-    pack = tiled_pack(compiled(_NODES, _SHAPES, tmp_path_factory.mktemp("deciding"), "17,15"))
+    pack = compiled(_NODES, _SHAPES, tmp_path_factory.mktemp("deciding"), "17,15")
     with closing(ReadPool()) as pool:
         yield Case(pack, pool)
 
@@ -124,7 +123,7 @@ WAYS = st.builds(
     Way,
     st.sampled_from(["nodes", "library", "onnxruntime"]),
     st.sampled_from(["pre", "2s", "auto", "seq"]),
-    st.sampled_from([None, RowCut(1), RowCut(4), RowCut(20), TileCut(6, 8)]),
+    st.sampled_from([None, RowCut(1), RowCut(4), RowCut(20)]),
     st.integers(1, 2),
     st.booleans(),
     st.none() | st.integers(0, 200_000),

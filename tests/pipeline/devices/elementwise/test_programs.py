@@ -83,7 +83,7 @@ def test_a_result_that_is_an_input_is_a_copy() -> None:
 
 
 def test_nothing_to_do() -> None:
-    assert native_program(ElementProgram(n_inputs=0)) == NativeProgram(0, 0, ())
+    assert native_program(ElementProgram(n_inputs=0)) == NativeProgram(0, ())
 
 
 def added(n_inputs: int) -> ElementProgram:

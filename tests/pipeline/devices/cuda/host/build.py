@@ -17,6 +17,7 @@ from pipeline.devices.cuda.call import Argument, Arguments, DevicePointer, Kerne
 
 KERNELS = Path(pipeline.devices.cuda.__file__).parent / "kernels"
 HEADERS = KERNELS / "headers"
+MODULES = sorted(path.stem for path in KERNELS.glob("*.cu"))
 _HOST = Path(__file__).parent
 _GXX = "g++"
 # No contraction: a product and a sum are one fma only where the kernel says so.

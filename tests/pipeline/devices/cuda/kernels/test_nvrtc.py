@@ -2,9 +2,8 @@
 
 import pytest
 
-from pipeline.devices.cuda.call import modules
 from tests.pipeline.devices.cuda.conftest import missing
-from tests.pipeline.devices.cuda.host.build import KERNELS, compiler_missing, kernel_names
+from tests.pipeline.devices.cuda.host.build import KERNELS, MODULES, compiler_missing, kernel_names
 from tests.pipeline.devices.cuda.kernels import nvrtc
 
 #: Jetson Xavier: no kernel depends on the GPU it is compiled for, and this one has the fewest instructions.
@@ -21,7 +20,7 @@ MOST_SHARED_BYTES = 48 << 10
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("module", modules())
+@pytest.mark.parametrize("module", MODULES)
 def test_kernels_compile_and_fit(module: str, architecture: str) -> None:
     if nvrtc.library_path() is None:
         missing("nvidia-cuda-nvrtc-cu12")
@@ -34,7 +33,7 @@ def test_kernels_compile_and_fit(module: str, architecture: str) -> None:
         assert used.shared_bytes <= MOST_SHARED_BYTES, (name, used)
 
 
-@pytest.mark.parametrize("module", modules())
+@pytest.mark.parametrize("module", MODULES)
 def test_both_compilers_see_the_same_kernels(module: str) -> None:
     if nvrtc.library_path() is None:
         missing("nvidia-cuda-nvrtc-cu12")

@@ -1,10 +1,10 @@
 """The plan of ``auto``: ring, chunks, reads and resident weights chosen together on a profile."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
-from typing import Any
 
+from pipeline.fitting.wanted import Fitted
 from pipeline.planning.draft import Draft, Drafts, Judge, bounded_seconds, idle_seconds
 from pipeline.planning.explain import explain
 from pipeline.planning.found_plans import Point
@@ -31,20 +31,10 @@ class Goal:
         return bounded_seconds if self.bounded else idle_seconds
 
 
-@dataclass(frozen=True)
-class AutoPlan:
-    """``draft``: what it was chosen by. ``reasons`` in words. ``complete``: no clock ended it."""
-
-    plan: Plan
-    draft: Draft
-    reasons: tuple[str, ...]
-    complete: bool = True
-
-
 def plan_auto(
     drafts: Drafts, weight_limit_bytes: int | None, goal: Goal | None = None, enough: float = inf
-) -> AutoPlan:
-    """Return the fastest plan whose ``weight_bytes`` are within the limit (None: no limit).
+) -> Fitted:
+    """Return the fastest plan whose ``weight_bytes`` are within the limit (None: no limit), not judged yet.
 
     With a ``goal``: the plan of about the least weight memory that reaches it within the limit, or the
     fastest one; where that is a bound, ``drafts`` are of the longest durations.
@@ -54,26 +44,25 @@ def plan_auto(
     Raises:
         PlanError: the limit is too small for any plan, or for one that is as fast as is ``enough``.
     """
-    program = drafts.program
     limit = drafts.all_resident_bytes
     if weight_limit_bytes is not None:
         limit = min(limit, weight_limit_bytes)
-    tuner = Tuner(program, drafts, limit, goal.judge if goal else idle_seconds, enough)
+    tuner = Tuner(drafts, limit, goal.judge if goal else idle_seconds, enough)
     draft = tuner.best()
     if goal is not None:
-        draft = _least(program, drafts, draft, goal)
-    reasons = (*explain(program, draft), tuner.effort)
-    return AutoPlan(drafts.plan(draft.choice), draft, reasons, tuner.complete)
+        draft = _least(drafts, draft, goal)
+    reasons = (*explain(drafts.program, draft), tuner.effort)
+    return Fitted(drafts.plan(draft.choice), reasons=reasons, complete=tuner.complete)
 
 
-def _least(program: Program, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:
+def _least(drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:
     """Return about the smallest draft that reaches ``goal``, or ``fastest``, the largest allowed."""
     if goal.judge(fastest) > goal.seconds:
         return fastest
-    smallest, least = fastest, smallest_bytes(program, drafts)
+    smallest, least = fastest, smallest_bytes(drafts)
     tried = least
     while True:
-        draft = Tuner(program, drafts, tried, goal.judge).best(rounds=1)
+        draft = Tuner(drafts, tried, goal.judge).best(rounds=1)
         if goal.judge(draft) <= goal.seconds:
             smallest = min(smallest, draft, key=lambda item: item.weight_bytes)
         else:
@@ -95,10 +84,6 @@ class SearchResult:
 
     curve: tuple[Point, ...]
     chosen: Point
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
-        return {"curve": [asdict(point) for point in self.curve], "chosen": asdict(self.chosen)}
 
 
 def search(

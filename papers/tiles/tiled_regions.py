@@ -5,27 +5,45 @@ A tile is a box of the last operator's output; what it needs decides, backwards,
 whatever the order of the tiles. Where they do not, overlaps are made again in each tile.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar, Literal
 
 from models.network.windows import Window
 from models.packs.records.row_parts import RowOperator
-from pipeline.program.boxes.box import Interval, RowBox, common, hull, without
+from pipeline.program.boxes.box import Interval, RowBox, common, without
 from pipeline.program.boxes.stretch import Keeping, Stretch, StripLayout
-from pipeline.program.region_plan import Region, RegionError, TileCut
+from pipeline.program.region_plan import Region, RegionError, RegionPlan, RowCut, check_sizes
+from pipeline.program.regions import operators_of, plan_cut, planned
 from pipeline.program.row_network import RowNetwork
+
+#: Which results of other tiles a tile reuses: none, so that overlaps are made again; all there are, line by
+#: line; all there are, every other tile first (seed 002, Section 2.1.3).
+Reuse = Literal["none", "raster", "checkerboard"]
+
+
+@dataclass(frozen=True, slots=True)
+class TileCut(RowCut):
+    """Tiles: so many columns of so many rows, which ``reuse`` what others made."""
+
+    columns: int
+    reuse: Reuse = "none"
+
+    takes_rows: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_sizes(self.rows, self.columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiledOperator(RowOperator):
-    """A row operator that makes any columns of its rows by ``tile_graph``, which pads neither side.
+    """A row operator that makes any columns of its rows: its graph pads neither side.
 
-    No pack has them: papers/tiles/fused_pack.py makes them. ``across``: to columns of each input what
-    its window is to rows.
+    No pack has them: fused_pack.py makes them. ``across``: to columns of each input what its window is to
+    rows.
     """
 
-    tile_graph: int
     across: tuple[Window, ...]
 
     @property
@@ -44,6 +62,24 @@ def tiles_of(height: int, width: int, cut: TileCut) -> list[RowBox]:
     if cut.reuse == "checkerboard":
         places.sort(key=lambda place: sum(place) % 2)
     return [RowBox(_slice(i, cut.rows, height), _slice(j, cut.columns, width)) for i, j in places]
+
+
+def hull(boxes: Iterable[RowBox]) -> RowBox | None:
+    """Return the smallest box around those of ``boxes`` that are not empty; None: all are."""
+    filled = [box for box in boxes if box.pixels]
+    if not filled:
+        return None
+    rows, columns = ([box[axis] for box in filled] for axis in range(2))
+    return RowBox(_around(rows), _around(columns))
+
+
+def _around(filled: Sequence[Interval]) -> Interval:
+    return Interval(min(each.first for each in filled), max(each.end for each in filled))
+
+
+def through(box: RowBox, down: Window, across: Window) -> RowBox:
+    """Return the box of an input that ``box`` is made of; it may reach outside of the input."""
+    return RowBox(box.rows.through(down), box.columns.through(across))
 
 
 def _slice(number: int, size: int, extent: int) -> Interval:
@@ -129,15 +165,15 @@ class TileStretch(Stretch):
             for boxes, there in zip(self.inside[item.output].boxes, makers, strict=True)
         )
 
-    def slots(self, position: int) -> int:
-        return max(map(len, self.inside[self.items[position].output].boxes))
-
     def needed(self, position: int, number: int, box: RowBox) -> RowBox:
         item = self._tiled[position]
-        return box.through(item.inputs[number].window, item.across[number])
+        return through(box, item.inputs[number].window, item.across[number])
 
-    def graph(self, position: int) -> int:
-        return self._tiled[position].tile_graph
+
+@plan_cut.register
+def _(cut: TileCut, network: RowNetwork, region: Region) -> RegionPlan:
+    operators = operators_of(network, region)
+    return planned(TileStretch(network, region, operators, cut), kept_between_tiles)
 
 
 def _scaled(lines: Interval, extent: int, last: int) -> Interval:

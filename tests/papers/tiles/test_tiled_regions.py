@@ -15,19 +15,22 @@ from models.packs.target import host_target
 from papers.tiles.fused_groups import TileError, pack_layers, parse
 from papers.tiles.fused_pack import regions_of, tiled_pack
 from papers.tiles.predictor import group_bytes
+from papers.tiles.tiled_regions import Reuse, TileCut
 from pipeline.devices.cpu import CpuDevice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Region, RegionError, Reuse, RowCut, TileCut
+from pipeline.program.region_plan import Region, RegionError, RowCut
 from pipeline.program.regions import plan_region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.execution.test_rows import (
     CASES,
+    MAXIMA,
     Case,
     Machine,
     answers,
+    check_no_numbers,
     compiled,
     same_bits,
 )
@@ -85,6 +88,13 @@ def test_all_tiles_have_the_bits_of_whole_tensors(
 ) -> None:
     cuts = [TileCut(*size, reuse) for size, reuse in product(_SIZES, _REUSES)]
     check(CASES[name], cuts, machine, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name, case in MAXIMA.items() if case.weights])
+def test_what_is_no_number_stays_where_it_was(name: str, machine: Machine, tmp_path: Path) -> None:
+    """Outside of the blocked layout maxima go along the width in vectors, so no tiles are made there."""
+    pack = tiled_pack(compiled(MAXIMA[name], tmp_path))
+    check_no_numbers(pack, (TileCut(2, 3), TileCut(3, 4)), machine)
 
 
 @pytest.mark.parametrize("name", ["3x4/1/2x2", "2x2/NoCut raster", "5x3/2/1x2 checkerboard"])
