@@ -16,7 +16,7 @@ LEAST = "--budget=2816KiB"
 
 def test_every_query_that_needs_no_profile_and_no_limit_returns_data(tmp_path: Path) -> None:
     compile_default(tmp_path / "repository" / "cifar10")
-    return_data(tmp_path, expressions_with_data() + dashboard_expressions("fleet"), clients=1)
+    return_data(tmp_path, expressions_with_data() + dashboard_expressions("fleet"))
 
 
 @pytest.mark.slow
@@ -34,11 +34,9 @@ def test_every_query_returns_data(tmp_path: Path) -> None:
         pytest.skip(f"no memory group can be made here: {exc}")
 
 
-def return_data(
-    folder: Path, expressions: list[str], group: MemoryGroup | None = None, clients: int = 4
-) -> None:
+def return_data(folder: Path, expressions: list[str], group: MemoryGroup | None = None) -> None:
     """Serve ``folder``/repository under load until every one of ``expressions`` has a number."""
-    with watched(folder, LEAST, group=group) as server, server.under_load(server.classify, clients):
+    with watched(folder, LEAST, group=group) as server, server.under_load(server.classify, 4):
         missing = expressions
 
         def complete() -> bool:

@@ -162,7 +162,7 @@ def test_groups_give_what_the_whole_gives(name: str, pool: ReadPool, compiled: P
     most = np.abs(whole).max()
     ways = [
         together(program, channels, _SIDE if CASES[name].gate else rows)
-        for channels, rows in ((2 * block, 9), (block, 4))
+        for channels, rows in ((block, _SIDE), (2 * block, 9), (block, 4))
     ]
     found = [answer(pack, pool, regions) for regions in ways]
     for regions, each in zip(ways, found, strict=True):
