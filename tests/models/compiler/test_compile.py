@@ -267,7 +267,7 @@ def test_progress_names_every_step_once(tmp_path: Path) -> None:
     assert steps == ["read", "optimise", "cut", "write", "check"]
 
 
-@examples(3, many=150)
+@examples(6, many=150)
 @given(chunk_bytes=st.integers(1, 300_000))
 def test_any_chunk_limit_gives_a_pack_that_computes_the_same(
     chunk_bytes: int, compiler: Compiler
