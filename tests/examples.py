@@ -14,7 +14,7 @@ from hypothesis import settings
 FEW, MANY, ANEW = "few", "many", "anew"
 
 # Examples that compile or read files take as long as the machine needs.
-settings.register_profile(FEW, deadline=None, max_examples=20, derandomize=True)
+settings.register_profile(FEW, deadline=None, max_examples=10, derandomize=True)
 settings.register_profile(MANY, deadline=None, max_examples=500, derandomize=True)
 settings.register_profile(ANEW, deadline=None, max_examples=500)
 

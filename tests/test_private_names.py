@@ -32,6 +32,15 @@ _DOCUMENTED = {
     "onnxruntime.quantization.calibrate.CalibrationDataReader": {"get_next"},
     "uvicorn.server.Server": {"config", "run", "serve", "should_exit"},
 }
+#: Where a file uses such a name, or has a class that may inherit one: trees take fifty times as long.
+_SUSPECT = re.compile(
+    r"""
+    ^[ ]*class\ \w+\( | \b(aiofiles|google|onnxruntime|uvicorn)\b  # a base, or a module above
+    | (?<!\bself)(?<!\bcls)\._[a-z] | attr\([^)]*["']_  # an attribute
+    | \bimport\ .*\b_[a-z] | ^[ ]+_\w+,?$ | \b(from|import)\ [\w.]*\b_[a-z]  # a name that is imported
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
 # Of named tuples.
 _PUBLIC = {"_asdict", "_fields", "_make", "_replace"}
 
@@ -103,8 +112,9 @@ def test_the_product_uses_no_other_private_name(folder: str) -> None:
     found = set()
     for path in sorted((_ROOT / folder).rglob("*.py")):
         file = path.relative_to(_ROOT).as_posix()
-        if file not in _GENERATED:
-            found |= {(file, name) for name in _used(ast.parse(path.read_text()))}
+        text = path.read_text()
+        if file not in _GENERATED and _SUSPECT.search(text):
+            found |= {(file, name) for name in _used(ast.parse(text))}
     assert not found - listed
 
 
@@ -137,6 +147,7 @@ def test_the_product_uses_no_other_private_name(folder: str) -> None:
 )
 def test_private_names_are_found(text: str, found: set[str]) -> None:
     assert set(_used(ast.parse(text))) == found
+    assert _SUSPECT.search(text) or not found
 
 
 def _used(tree: ast.Module) -> Iterator[str]:

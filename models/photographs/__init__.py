@@ -1,5 +1,6 @@
 """A few real photographs: what random weights are calibrated on."""
 
+from functools import cache
 from pathlib import Path
 
 from PIL import Image
@@ -9,7 +10,8 @@ from models import default
 FOLDER = Path(__file__).parent
 
 
-def photographs() -> list[Image.Image]:
-    """Return the photographs (RGB, about 400 x 280 pixels), always in the same order."""
+@cache
+def photographs() -> tuple[Image.Image, ...]:
+    """Return the photographs (RGB, about 400 x 280 pixels), always the same ones: not to be changed."""
     paths = [default.FOLDER / "cat.png", *sorted(FOLDER.glob("*.jpg"))]
-    return [Image.open(path).convert("RGB") for path in paths]
+    return tuple(Image.open(path).convert("RGB") for path in paths)

@@ -282,7 +282,9 @@ class Exchanges:
         for exchange in self._open:
             if exchange.patience.stalled_seconds(now) >= limit:
                 self.stalled += 1
-                exchange.patience.end(StalledError(f"the client made next to no progress for {limit:g} s"))
+                exchange.patience.end(
+                    StalledError(f"the client made next to no progress for {limit:g} s")
+                )
         self._hasten(now)
 
     def _hasten(self, now: float) -> None:

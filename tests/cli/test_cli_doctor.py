@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -130,14 +131,17 @@ def test_a_damaged_pack(profiled: Path, device: CpuDevice, tmp_path: Path) -> No
     is_told(finding, "fail", "weights.bin")
 
 
-def test_too_few_files_too_many_threads_and_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_too_few_files_too_many_threads_and_a_port_that_is_taken(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (480, 480))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        options = f"--port {port} --grpc-port {port} --threads 64 --json"
-        command = f"ulimit -n 480; exec {sys.executable} -m cli doctor {options}"
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.returncode == FAILED
-    told = [Finding(**each) for each in json.loads(done.stdout)["findings"]]
+        ports = ("--port", port, "--grpc-port", port)
+        done = cli("doctor", *ports, "--threads", 64, "--json")
+    assert done.code == FAILED
+    told = [Finding(**each) for each in json.loads(done.out)["findings"]]
     is_told(found(told, "open files"), "warn", "of 256 connections")
     is_told(found(told, "port"), "fail", str(port), "--port")
     is_told(found(told, "gRPC port"), "fail", str(port), "--grpc-port")

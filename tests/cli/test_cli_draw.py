@@ -191,7 +191,7 @@ BOXES = st.builds(
 )
 
 
-@examples(8, many=500)
+@examples(3, many=500)
 @given(
     boxes=st.lists(BOXES, max_size=4),
     size=st.tuples(st.integers(1, 300), st.integers(1, 300)),

@@ -202,7 +202,7 @@ def test_facts_have_the_numbers_of_json(
     assert not re.search(r"[{}]|_bytes|\d\.\d{4}", terminal())
 
 
-@pytest.mark.parametrize("name", ["[/bold]", "[red]x\x1b[2Jtwo\nlines", "a " * 60 + "日本" * 60])
+@pytest.mark.parametrize("name", ["[/bold][red]x\x1b[2Jtwo\nlines", "a " * 60 + "日本" * 60])
 def test_names_from_a_manifest_are_shown_as_they_are(
     cli: Cli, packs: Packs, tmp_path: Path, terminal: Callable[[], str], name: str
 ) -> None:

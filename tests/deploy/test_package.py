@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
-import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -55,7 +57,9 @@ def test_scripts_are_of_the_shell(script: str) -> None:
 
 @pytest.fixture(scope="module")
 def manual() -> str:
-    return run(sys.executable, DEPLOY / "debian" / "man.py")
+    with redirect_stdout(StringIO()) as printed:
+        runpy.run_path(str(DEPLOY / "debian" / "man.py"), run_name="__main__")
+    return printed.getvalue()
 
 
 def test_the_manual_has_every_command_and_every_setting(manual: str) -> None:

@@ -68,6 +68,10 @@ def _moved(order: "_Order", first: int) -> bool:
     )
 
 
+def _power(n_bytes: int) -> float:
+    return float(n_bytes) ** _POWER
+
+
 class _Order:
     """``nodes``: in the order that they have now, by number. ``visits``: how many were looked at so far."""
 
@@ -91,9 +95,11 @@ class _Order:
         self.visits = 0
         self.nodes = list(range(len(self._all)))
         self._place = list(self.nodes)
-        # In front of each place, and behind the last.
+        # In front of each place, and behind the last; and what a node there adds to the sum.
         self._live = [0]
-        self._live += [after for _, after in self._bytes_of(0, self.nodes)]
+        found = [*self._bytes_of(0, self.nodes)]
+        self._live += [after for _, after in found]
+        self._adds = [_power(during) for during, _ in found]
 
     def groups(self, first: int) -> Iterator[list[int]]:
         """Yield ``first``, then one more each time of the nodes that need only it and what is before it."""
@@ -142,19 +148,17 @@ class _Order:
     def take(self, start: int, nodes: Sequence[int]) -> bool:
         """Let ``nodes`` stand from the place ``start`` on if that keeps less."""
         self.visits += len(nodes)
-        now = self.nodes[start : start + len(nodes)]
-        if self._kept(start, nodes) >= _WORTH * self._kept(start, now):
+        places = slice(start, start + len(nodes))
+        found = [*self._bytes_of(start, nodes)]
+        adds = [_power(during) for during, _ in found]
+        if sum(adds) >= _WORTH * sum(self._adds[places]):
             return False
-        self.nodes[start : start + len(nodes)] = nodes
+        self.nodes[places] = nodes
+        self._adds[places] = adds
+        self._live[start + 1 : places.stop + 1] = [after for _, after in found]
         for place, node in enumerate(nodes, start):
             self._place[node] = place
-        for place, (_, after) in enumerate(self._bytes_of(start, nodes), start + 1):
-            self._live[place] = after
         return True
-
-    def _kept(self, start: int, nodes: Sequence[int]) -> float:
-        """Return the sum over ``nodes`` if they stood from the place ``start`` on."""
-        return sum(float(during) ** _POWER for during, _ in self._bytes_of(start, nodes))
 
     def _bytes_of(self, start: int, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Yield the bytes that live while each of ``nodes`` runs, from place ``start`` on, and after it."""

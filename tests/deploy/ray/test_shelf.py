@@ -44,17 +44,17 @@ def module() -> Any:
 
 
 def least(module: Any, packs: dict[str, Path], fit: int) -> int:
-    """The least memory in which so many of ``packs`` fit, in bytes."""
+    """About the least memory in which so many of ``packs`` fit, in bytes."""
 
-    def fits(kibibytes: int) -> int:
+    def fits(number: int) -> int:
         try:
-            shelf = module.Shelf(kibibytes << 10, packs)
+            shelf = module.Shelf(number << 16, packs)
         except layerstream.RefusedError:
             return 0
         shelf.close()
         return len(shelf.names)
 
-    return bisect_left(range(8 << 10), fit, key=fits) << 10
+    return bisect_left(range(8 << 4), fit, key=fits) << 16
 
 
 @pytest.fixture(scope="module")

@@ -389,7 +389,7 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
 
 
 @given(networks(), st.sampled_from([1, CHUNK, 40 << 10, 1 << 20]))
-@examples(6, many=250)
+@examples(3, many=250)
 def test_drawn_networks(
     tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, chunk_bytes: int
 ) -> None:
@@ -436,6 +436,7 @@ def test_networks_of_the_zoo_compute_the_same(zoo: Zoo, name: str, resolution: i
         same(got, expected, atol=1e-5 * largest)
 
 
+@pytest.mark.slow
 def test_a_residual_network_is_about_one_piece_a_convolution(zoo: Zoo) -> None:
     _, pack = zoo("resnet18", 32)
     found = operators(pack)

@@ -163,13 +163,26 @@ NETS: list[Make] = [
 ]
 
 
-@pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
-def test_resident_pieces_answer_as_onnx_runtime(make: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "architectures"),
+    [
+        pytest.param(
+            *(make, sorted(ARCHITECTURES)[first::3]),
+            id=f"{make.__name__}-{first}",
+            marks=() if number % 3 == first else pytest.mark.slow,
+        )
+        for number, make in enumerate(NETS)
+        for first in range(3)
+    ],
+)
+def test_resident_pieces_answer_as_onnx_runtime(
+    make: Make, architectures: list[str], tmp_path: Path
+) -> None:
     model, inputs = make()
     source = written(model, tmp_path / "m.onnx")
     pack = compiled(source, tmp_path, CompileOptions(chunk_bytes=40_000))
     expected = answers(source, inputs)
-    for architecture in sorted(ARCHITECTURES):
+    for architecture in architectures:
         same(streamed(pack, inputs, architecture, times=2), expected, 1e-5, 1e-5)
     # The standard file beside the pieces gives the same.
     same(answers(pack.model_path, inputs), expected, 1e-5, 1e-5)

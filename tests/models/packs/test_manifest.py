@@ -113,7 +113,7 @@ def mutate(document: Any, kind: str, choice: int, value: Any) -> None:
         container[key] += (-1, 1, 64, -64, 4096, -4096)[choice % 6]
 
 
-@examples(20, many=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, many=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mutations=MUTATIONS)
 def test_mutated_manifest_is_refused_or_can_be_planned(
     mutations: list[tuple[str, int, Any]], tiny_pack: Pack, pack_folder: Path

@@ -168,7 +168,7 @@ def test_joined_pieces_are_checked(sound: Pack, folder: Path) -> None:
         open_pack(folder)
 
 
-@examples(20, many=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(6, many=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mutations=MUTATIONS)
 def test_mutated_programs_are_refused_or_a_device_decides_about_them(
     mutations: list[tuple[str, int, Any]], folder: Path, sound: Pack

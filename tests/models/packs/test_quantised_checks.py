@@ -253,7 +253,7 @@ def test_nor_has_a_gpu_kernels_for_them(folder: Path) -> None:
         read_pack(folder)
 
 
-@examples(20, many=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(8, many=3000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mutations=MUTATIONS)
 def test_mutated_tasks_are_refused_or_bound(
     mutations: list[tuple[str, int, Any]], quantised_pack: Pack, folder: Path

@@ -82,7 +82,7 @@ def pooled(arrays: list[NDArray[Any]]) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 @given(skeletons(), st.integers(0, 3))
-@examples(5, many=200)
+@examples(3, many=200)
 def test_norms_give_what_their_scale_and_bias_say(skeleton: onnx.ModelProto, seed: int) -> None:
     weights = initialise(skeleton, seed)
     outputs = activations(filled(skeleton, seed))
@@ -101,7 +101,7 @@ def test_norms_give_what_their_scale_and_bias_say(skeleton: onnx.ModelProto, see
 
 
 @given(skeletons())
-@examples(6, many=150)
+@examples(3, many=150)
 def test_other_layers_give_deviations_of_one(skeleton: onnx.ModelProto) -> None:
     outputs = activations(filled(skeleton))
     norms = {n.input[0] for n in skeleton.graph.node if n.op_type == "BatchNormalization"}
@@ -112,7 +112,7 @@ def test_other_layers_give_deviations_of_one(skeleton: onnx.ModelProto) -> None:
 
 
 @given(skeletons(), st.integers(0, 3))
-@examples(5, many=100)
+@examples(3, many=100)
 def test_weights_are_those_declared_and_depend_on_nothing_but_names_and_seed(
     skeleton: onnx.ModelProto, seed: int
 ) -> None:

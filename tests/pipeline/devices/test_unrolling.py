@@ -19,8 +19,6 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.program.prepare import prepare
 from tests.models.nets import parsed
 
-THREADS = (1, 2, 5, 16, 40)
-
 
 def plain() -> onnx.ModelProto:
     """Convolutions that have no blocked kernel: odd groups, more groups than cores, along one axis.
@@ -100,11 +98,14 @@ def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.skipif(heap_bytes() is None, reason="the C library does not count its heap")
-def test_pieces_allocate_what_was_bounded(pack: Pack) -> None:
+@pytest.mark.parametrize(
+    "counts", [(1, 3, 16), pytest.param((2, 5, 40), marks=pytest.mark.slow)], ids=str
+)
+def test_pieces_allocate_what_was_bounded(pack: Pack, counts: tuple[int, ...]) -> None:
     script = Path(__file__).with_name("heap_peak.py")
     command = [sys.executable, "-m", "tests.pipeline.devices.heap_peak", str(pack.folder)]
     done = subprocess.run(
-        [*command, *map(str, THREADS)],
+        [*command, *map(str, counts)],
         capture_output=True,
         text=True,
         check=True,
@@ -114,7 +115,7 @@ def test_pieces_allocate_what_was_bounded(pack: Pack) -> None:
     device = CpuDevice(1, native=False)
     more_than_compiled = 0
     assert max(map(max, peaks.values())) > 10 * PAGE_BYTES  # or nothing was measured
-    for threads in THREADS:
+    for threads in counts:
         device.threads = threads
         pieces = prepare(pack, device).pieces
         for piece, peak, compiled in zip(

@@ -351,7 +351,7 @@ def convolutions(draw: st.DrawFn) -> onnx.ModelProto:
     return parsed(text, weights)
 
 
-@examples(4, many=60)
+@examples(2, many=60)
 @given(convolutions(), st.sampled_from(TARGETS))
 def test_convolutions_of_any_geometry(
     tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, target: str

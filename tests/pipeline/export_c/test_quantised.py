@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from models.packs.target import host_target
 from pipeline.export_c.export import ExportOptions, export_c
 from pipeline.export_c.network.pack_network import ExportError
+from tests.examples import examples
 from tests.models.nets import answers
 from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import TARGETS, Compiled, needs_compiler, packed
@@ -139,7 +140,7 @@ def convolutions(draw: st.DrawFn) -> tuple[onnx.ModelProto, tuple[int, ...]]:
     return g.model(shape, names), shape
 
 
-@settings(max_examples=6)
+@examples(3, many=60)
 @given(convolutions())
 def test_convolutions_of_any_geometry(
     tmp_path_factory: pytest.TempPathFactory, drawn: tuple[onnx.ModelProto, tuple[int, ...]]

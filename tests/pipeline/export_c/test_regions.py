@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from PIL import Image
@@ -18,6 +18,7 @@ from models.packs.pack import Pack
 from models.zoo.patchnet import patchnet
 from pipeline.export_c.export import ExportOptions, export_c
 from pipeline.export_c.network.pack_network import ExportError
+from tests.examples import examples
 from tests.models.nets import answers, filled, inputs_for, parsed
 from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
@@ -251,7 +252,7 @@ def test_pixels_in_another_shape_end_no_bottleneck(arena_bytes: int | None, tmp_
 
 
 @needs_compiler
-@settings(max_examples=4)
+@examples(2, many=60)
 @given(bottlenecks(), st.sampled_from(["memory", "callback"]))
 def test_bottlenecks_of_any_geometry(
     tmp_path_factory: pytest.TempPathFactory,

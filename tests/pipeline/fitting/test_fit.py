@@ -1,5 +1,6 @@
 """The one decision: what is wanted is kept or refused with figures, whatever a profile says."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from pipeline.profiles.times import Distribution
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import services
+from tests.examples import thinned
 from tests.models import nets
 from tests.pipeline.made_profiles import profile
 from tests.pipeline.plans import swept
@@ -145,8 +147,16 @@ def test_nothing_is_smaller_than_the_least(tiny_pack: Pack) -> None:
     assert fit(network, AUTO, NOTHING).plan.total_bytes > least
 
 
-@pytest.mark.parametrize("net", [nets.residual, nets.batched, nets.gemm, nets.two_by_two])
-@pytest.mark.parametrize("name", ["auto", "pre", "2s", "sync"])
+@pytest.mark.parametrize(
+    ("net", "name"),
+    thinned(
+        itertools.product(
+            (nets.residual, nets.batched, nets.gemm, nets.two_by_two),
+            ("auto", "pre", "2s", "sync"),
+        ),
+        3,
+    ),
+)
 def test_no_rule_finds_a_smaller_plan_than_the_least(
     net: Callable[[], onnx.ModelProto], name: str, tmp_path: Path
 ) -> None:

@@ -91,7 +91,9 @@ def check_a_hard_problem(values: list[Lifetime]) -> None:
     assert plan_arena(values) == plan
 
 
-@pytest.mark.parametrize("count", [150, 300, 450])
+@pytest.mark.parametrize(
+    "count", [150, *(pytest.param(many, marks=pytest.mark.slow) for many in (300, 450))]
+)
 def test_comes_near_the_least_of_hard_problems(count: int) -> None:
     check_a_hard_problem(crowded(count, seed=0))
     check_a_hard_problem(mixed(count, seed=0))

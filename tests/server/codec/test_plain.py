@@ -69,7 +69,7 @@ def whole(**changes: Any) -> dict[str, Any]:
 
 
 @given(seed=st.integers(0, 2**64))
-@examples(few=200, many=20_000)
+@examples(few=80, many=20_000)
 def test_any_request_is_left_alone_or_read_as_the_reader_does(seed: int) -> None:
     rng = random.Random(seed)
     ports = draw_ports(rng)

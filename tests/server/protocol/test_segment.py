@@ -205,8 +205,8 @@ async def test_what_is_no_picture_is_refused(service: Service, place: str) -> No
 
 
 async def test_a_mask_of_many_pixels_takes_no_memory(service: Service) -> None:
-    """17 million pixels, in a pool of 16 MiB: they are not held; and the pool is empty behind it."""
-    image, expected = stripes(5000, 3400)
+    """9 million pixels, in a pool of 16 MiB: they are not held; and the pool is empty behind it."""
+    image, expected = stripes(3600, 2500)
     data = file_of(image, "JPEG")
     for ask in ({"format": "png"}, {"format": "json"}):
         answer = await service.client.post("/v2/models/boxed:segment", content=data, params=ask)

@@ -170,7 +170,7 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
     return head(b, b.concat(*(item for item in tensors if item.name not in read)))
 
 
-@examples(6, many=250)
+@examples(3, many=250)
 @given(model=networks(), slice_bytes=st.sampled_from([1 << 10, 5000, 1 << 20]))
 def test_drawn_networks_give_what_onnxruntime_gives(
     tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, slice_bytes: int

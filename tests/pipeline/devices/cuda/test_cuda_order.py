@@ -147,7 +147,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 NAMES = st.sampled_from(sorted(ARCHITECTURES))
 
 
-@examples(10, many=300)
+@examples(5, many=300)
 @given(
     name=NAMES,
     rings=st.integers(1, 4),

@@ -71,7 +71,7 @@ def ports_of(pack: Pack) -> dict[str, tuple[int, ...]]:
             for name, kind in zip(sorted(CASES.keys() - {"modulo"}), cycle(["copied", "mapped"]))
             for architecture in ("auto", "pre")
         ),
-        3,
+        5,
     ),
 )
 def test_rows_give_the_answers_of_whole_tensors(
@@ -91,7 +91,7 @@ def test_rows_give_the_answers_of_whole_tensors(
 
 
 @examples(
-    few=6, many=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    few=3, many=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(model=networks(), seed=st.integers(0, 999))
 def test_random_networks_on_rows_give_what_onnxruntime_does(

@@ -156,7 +156,7 @@ def check_sessions(pack: Pack, counted: Sequence[Opened], loaded: set[bytes]) ->
 
 
 @needs_library
-@examples(15, many=500)
+@examples(6, many=500)
 @given(way=WAYS)
 def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
     program = case.programs[way.chains]

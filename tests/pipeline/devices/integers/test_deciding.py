@@ -140,7 +140,7 @@ WAYS = st.builds(
 )
 
 
-@examples(15, many=500)
+@examples(6, many=500)
 @given(way=WAYS)
 def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
     device = _Watched(way.threads, way.native, way.jobs)
