@@ -28,6 +28,7 @@ from models.packs.pack import find_pack, versions
 from models.packs.target import host_target
 from models.whole_files import check_writable, whole_file
 from pipeline.execution.errors import InputError
+from server.memory.process_memory import memory_limit
 from server.settings.sizes import format_size
 
 #: Options of ``compile`` that are files, and the ends of their names beside the model, as F.labels.txt.
@@ -44,6 +45,8 @@ _OOM_FIRST = "1000"
 #: Memory of compiling beyond 1.2 times the file: 60 to 90 MB were measured. What the check beside ONNX
 #: Runtime takes for activations is known only of a network that was read.
 _COMPILER_BYTES = 80 << 20
+#: Pages of libraries that compiling touches; the kernel drops and reads them again where they have no room.
+_LIBRARY_BYTES = 64 << 20
 _PUTS_AWAY_SECONDS = 5.0
 
 
@@ -223,7 +226,7 @@ def _link(model: Path, folder: Path) -> None:
 def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
     """Compile ``source``; return the files that its own refer to."""
     since = time.monotonic()
-    tell(f"compiling {source.files[0]}")
+    tell(f"compiling {source.files[0]}{_slow_in_group(source)}")
     words: list[object] = ["-o", folder, "--target", isa, "--force"]
     for option, file in source.recipes.items():
         words += [f"--{option}", file]
@@ -248,6 +251,17 @@ def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
         ) from exc
     tell(f"{source.name}: compiled in {time.monotonic() - since:.1f} s, kept in {folder}")
     return beside
+
+
+def _slow_in_group(source: Source) -> str:
+    """Return a warning where the control group has less memory than compiling takes."""
+    limit, takes = memory_limit(), _compiler_bytes(source) + _LIBRARY_BYTES
+    if limit is None or takes <= limit.limit_bytes:
+        return ""
+    return (
+        f" in {format_size(limit.limit_bytes)}, which is slow where it ends at all: it takes about"
+        f" {format_size(takes)} with its libraries; a pack that was compiled elsewhere starts at once"
+    )
 
 
 def _compiler_bytes(source: Source) -> int:

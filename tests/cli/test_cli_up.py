@@ -18,6 +18,7 @@ from cli.model_sources import RECIPES, Source, pack_of, sources_of
 from models.packs.pack import read_pack
 from models.packs.target import host_target
 from pipeline.execution.errors import InputError
+from server.memory.process_memory import MemoryLimit
 from tests.server.support import BAD, LIMIT_SECONDS, Cli, Packs
 
 ISA = host_target().isa
@@ -103,6 +104,19 @@ def test_what_has_not_changed_is_not_compiled_again(onnx: Path, packs: Packs) ->
     onnx.write_bytes(packs.sources["tiny"].read_bytes())
     pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) != first
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("megabytes", [128, 512])
+def test_a_group_that_is_small_for_compiling_is_said_before(
+    onnx: Path, monkeypatch: pytest.MonkeyPatch, megabytes: int
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("cli.model_sources.tell", told.append)
+    limit = MemoryLimit(megabytes * 10**6, 0)
+    monkeypatch.setattr("cli.model_sources.memory_limit", lambda: limit)
+    pack_of(Source("pair", (onnx,)), onnx.parent / "packs", ISA)
+    assert ("a pack that was compiled elsewhere" in told[0]) == (megabytes == 128)
 
 
 @pytest.mark.usefixtures("in_process")
