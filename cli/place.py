@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from cli.arguments import DeviceName, Json, Threads, open_named
+from cli.placement.place import check_solver, place_again
 from cli.placement.place import place as placed
-from cli.placement.place import place_again
 from cli.placement.problem import Model, Placement, PlacementProblem, Replica, moves, nodes_of
 from cli.placement.reading import Needs, PlacementFileError, read_models, read_nodes
 from cli.printing.output import print_json, print_table, say, write_text
+from cli.printing.sentences import counted
 from cli.printing.steps import planning
 from models.packs.pack import open_pack
 from pipeline.devices.base import Device
@@ -59,6 +60,7 @@ def place(
     A pack of MODELS.toml is planned here, as `plan` does; delays are of this machine, of which a node has
     --speed times as much. Needs SciPy (extra place).
     """
+    check_solver()
     device = open_named(context, device_name, threads)
     wanted = read_models(models, partial(_planned, device))
     own, each = process_bytes(0), process_bytes(1) - process_bytes(0)
@@ -190,7 +192,8 @@ def _print(document: dict[str, Any]) -> None:
         say(f"and {len(rows) - _ROWS:,} more models; --json has all")
     if document["moves"] is not None:
         count = sum(document["moves"].values())
-        say(f"{count} replicas of {len(document['moves'])} models are loaded where they were not")
+        models = counted(len(document["moves"]), "model")
+        say(f"loaded where they were not: {counted(count, 'replica')} of {models}")
 
 
 def _few_nodes(document: dict[str, Any], model: str) -> str:

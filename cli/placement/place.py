@@ -101,18 +101,24 @@ def _wants_after(filling: FilledNodes, nodes: Counts) -> bool:
     return len(filling.wants.models) > 0
 
 
-def _check(problem: PlacementProblem) -> None:
-    """Check that each model alone could be placed.
+def check_solver() -> None:
+    """Check that placement has its solver.
 
     Raises:
-        PlacementError: one could not, or there is no SciPy.
+        PlacementError: it has not.
     """
     try:
         import scipy.optimize  # noqa: F401
     except ImportError as exc:
-        raise PlacementError(
-            "placement needs SciPy: install the extra, pip install '.[place]'"
-        ) from exc
+        raise PlacementError("placement needs SciPy: pip install scipy (the extra place)") from exc
+
+
+def _check(problem: PlacementProblem) -> None:
+    """Check that each model alone could be placed.
+
+    Raises:
+        PlacementError: one could not.
+    """
     if not problem.nodes:
         raise PlacementError("no nodes: one would do for a start")
     kinds: list[list[FleetNode]] = [[] for _ in problem.kinds]
@@ -133,8 +139,8 @@ def _check_alone(model: Model, kinds: Sequence[Sequence[FleetNode]]) -> None:
         largest = max((nodes[0] for nodes in labelled), key=lambda node: node.memory_bytes)
         raise PlacementError(
             f"{named}: no node holds it: it needs {_size_of(model.need_bytes)}, and the largest, "
-            f"{printable(largest.name)}, has {_size_of(largest.memory_bytes)} for models; a node with "
-            f"{_size_of(model.need_bytes)} would"
+            f"{printable(largest.name)}, has {_size_of(largest.memory_bytes)} for models beside the server "
+            f"itself; with {_size_of(model.need_bytes - largest.memory_bytes)} more it would"
         )
     count = sum(map(len, homes))
     if count < model.replicas:

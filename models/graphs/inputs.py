@@ -286,6 +286,10 @@ def _forget_shapes(model: onnx.ModelProto) -> None:
             dim.Clear()
 
 
+#: Batch, channels, rows and columns, in one order or the other.
+_PICTURE_RANK = 4
+
+
 def _check_known(path: Path, inputs: Sequence[onnx.ValueInfoProto], batch: int) -> None:
     """Refuse the first of ``inputs`` with an unknown length; the message has options for all that have."""
     tensors = [value for value in inputs if value.type.HasField("tensor_type")]
@@ -298,9 +302,11 @@ def _check_known(path: Path, inputs: Sequence[onnx.ValueInfoProto], batch: int) 
         if None in lengths:
             axis = lengths.index(None)
             label = value.type.tensor_type.shape.dim[axis].dim_param or "?"
+            others = [each for each in tensors if None in _lengths(each, batch)]
+            picture = ", or for pictures with --preprocess" if len(lengths) == _PICTURE_RANK else ""
             raise OnnxError(
                 f"{where}: dimension {axis} ({label}) is dynamic; fix it with a number for each N in "
-                f"{_shape_options([each for each in tensors if None in _lengths(each, batch)], batch)}"
+                f"{_shape_options(others, batch)}{picture}"
             )
 
 

@@ -262,18 +262,23 @@ class Worker:
     def _compute(self, sweep: Sweep) -> None:
         """Answer the requests of ``sweep`` except those that were cancelled."""
         jobs = [job for job in jobs_of(sweep) if not job.future.cancelled()]
-        seconds = None
+        seconds, late = None, False
         claim = self._dispatcher.claim(self._callers, self.served.stalls)
         began = self._underway.begin(sweep, claim)
         try:
             if jobs:
-                seconds = self._answer(jobs, began, claim)
+                seconds, late = self._answer(jobs, began, claim)
         finally:
             self._underway.end(sweep)
-            self._line.done(sweep, seconds)
+            self._line.done(sweep, seconds, late)
 
-    def _answer(self, jobs: list[Job], began: float, claim: ComputeClaim) -> float | None:
-        """Run one sweep for ``jobs``; return its seconds of computing, or None if it failed."""
+    def _answer(
+        self, jobs: list[Job], began: float, claim: ComputeClaim
+    ) -> tuple[float | None, bool]:
+        """Run one sweep for ``jobs``; return its seconds of computing, None if it failed.
+
+        And return whether it was late, that is, was ended when its answers were due.
+        """
         events: list[TraceEvent] = []
         record = events.append if self.served.watch is not None and len(jobs) == 1 else None
         waited = [began - job.arrived for job in jobs]
@@ -284,5 +289,5 @@ class Worker:
             tell(job.future, answer)
         if record is not None and answered and not claim.waited_seconds:
             self.served.judge(events, answered[0].statistics.delay_seconds)
-        late = any(isinstance(answer, DeadlineError) for answer in answers)
-        return took if answered or late else None
+        late = not answered and time.monotonic() >= min(job.limit for job in jobs)
+        return took if answered or late else None, late

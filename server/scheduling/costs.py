@@ -1,7 +1,8 @@
 """How long a sweep of each model takes at most: as measured here, or before that as its plan says.
 
 Pure. Requests are refused by these estimates, so a wrong one must be corrected: after a moment in which the
-machine was busy, requests must not be refused for ever.
+machine was busy, requests must not be refused for ever. So an idle machine that refuses doubts its
+estimates until it lets a request in; where that is late, it refuses twice as many before the next doubt.
 """
 
 import math
@@ -14,6 +15,8 @@ _WINDOW = 32
 _ANSWERS = 128
 #: A sweep may take so many times the second-longest; the longest counts as an accident.
 _MARGIN = 1.2
+#: So many refusals, at most, for one request that is let in to try.
+_MOST_REFUSALS = 32
 
 
 def _longest(seen: "deque[float]") -> float:
@@ -28,13 +31,16 @@ class _Known:
 
     ``predicted``: by its plan, before anything was measured. ``bound``: for a sweep of one request.
     ``seen``: measured, by number of requests. ``reckoned``: estimates by number of requests, kept until the
-    next measurement, since one decision may need one a hundred times.
+    next measurement, since one decision may need one a hundred times. ``refused``: requests since the last
+    doubt, of ``refusals`` after which there is another.
     """
 
     predicted: float = 0.0
     bound: float = 0.0
     seen: dict[int, deque[float]] = field(default_factory=dict)
     reckoned: dict[int, float] = field(default_factory=dict)
+    refused: int = 0
+    refusals: int = 1
 
     def of(self, requests: int) -> float:
         """Return the seconds of a sweep of so many requests; 0 where nothing is known."""
@@ -43,13 +49,18 @@ class _Known:
             self.reckoned[requests] = seconds if math.isfinite(seconds) else 0.0
         return self.reckoned[requests]
 
-    def see(self, requests: int, seconds: float) -> None:
-        """Note what a sweep of so many requests has taken."""
+    def see(self, requests: int, seconds: float, late: bool) -> None:
+        """Note what a sweep of so many requests has taken, and whether that was too ``late``."""
         self.seen.setdefault(requests, deque(maxlen=_WINDOW)).append(seconds)
         self.reckoned.clear()
+        self.refusals = min(2 * self.refusals, _MOST_REFUSALS) if late else 1
 
     def doubt(self) -> None:
         """Forget the worst: the bound, and once that is gone, the longest measured time."""
+        self.refused += 1
+        if self.refused < self.refusals:
+            return
+        self.refused = 0
         samples = [seen for seen in self.seen.values() if seen]
         if self.bound or not samples:
             self.predicted = self.bound = 0.0
@@ -97,9 +108,9 @@ class Costs:
         """Drop all that is known of ``model``."""
         self._known.pop(model, None)
 
-    def see(self, model: str, requests: int, seconds: float) -> None:
-        """Note how many seconds a sweep has taken."""
-        self._known.setdefault(model, _Known()).see(requests, seconds)
+    def see(self, model: str, requests: int, seconds: float, late: bool = False) -> None:
+        """Note how many seconds a sweep has taken; ``late``: at least, since it was ended as too late."""
+        self._known.setdefault(model, _Known()).see(requests, seconds, late)
 
     def doubt(self, model: str) -> None:
         """Forget the worst times of ``model``: a request was refused although nothing else ran or waited.

@@ -192,14 +192,17 @@ class Line(Generic[C]):
             finally:
                 self._idle -= 1
 
-    def done(self, sweep: Sweep, seconds: float | None) -> None:
-        """Note that ``sweep`` has ended, after so many ``seconds`` of computing; None: unknown."""
+    def done(self, sweep: Sweep, seconds: float | None, late: bool = False) -> None:
+        """Note that ``sweep`` has ended, after so many ``seconds`` of computing; None: unknown.
+
+        ``late``: as Costs.see.
+        """
         with self._changed:
             if sweep not in self._running:
                 return  # ``give_up`` has ended it already
             self._running.remove(sweep)
             if seconds is not None:
-                self._desk.costs.see(self.key, len(sweep.tickets), seconds)
+                self._desk.costs.see(self.key, len(sweep.tickets), seconds, late)
             self._desk.agenda.end(sweep, self._desk.clock())
             self._desk.start()
             if self._changes and not self._running:

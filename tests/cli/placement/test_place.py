@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.placement import bound_of, changed, grown, instance
-from cli.placement.place import PlacementError, place, place_again
+from cli.placement.place import PlacementError, check_solver, place, place_again
 from cli.placement.problem import (
     FleetNode,
     Model,
@@ -175,7 +175,7 @@ def test_few_nodes_and_few_moves(seed: int) -> None:
 def test_without_the_solver_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(PlacementError, match="SciPy"):
-        place(PlacementProblem([Model("a", 10)], [SMALL]))
+        check_solver()
 
 
 def test_no_nodes_at_all() -> None:

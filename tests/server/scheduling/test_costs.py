@@ -55,6 +55,30 @@ def test_doubt_heals_a_guess_that_is_too_high() -> None:
     assert costs.sweep_seconds("m", 1) == 0.0
 
 
+@pytest.mark.parametrize("first", [{"predicted": 0.17}, {}])
+def test_where_all_are_late_few_are_let_in(first: dict[str, float]) -> None:
+    """And where one is in time after that, it is as if nothing had been late."""
+    costs, limit = costs_of(**first), 0.1
+    let_in = 0
+    for _ in range(200):
+        if costs.sweep_seconds("m", 1) > limit:
+            costs.doubt("m")
+        else:
+            let_in += 1
+            costs.see("m", 1, limit, late=True)
+    assert 4 <= let_in <= 12
+    tries = 0
+    while costs.sweep_seconds("m", 1) > limit:
+        costs.doubt("m")
+        tries += 1
+    assert tries <= 32
+    costs.see("m", 1, 0.05)
+    assert costs.sweep_seconds("m", 1) == pytest.approx(0.06)
+    costs.see("m", 1, 1.0)
+    costs.doubt("m")
+    assert costs.sweep_seconds("m", 1) == pytest.approx(0.06)
+
+
 def test_doubt_heals_what_answers_take_beside_their_sweeps() -> None:
     costs = costs_of()
     for _ in range(3):
