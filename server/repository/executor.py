@@ -146,7 +146,9 @@ class Executor:
         try:
             if await asyncio.to_thread(model.is_there):
                 await self.open(entry, model, place)
-        except Exception as exc:  # noqa: BLE001  the first error is the reason
+        except Exception as exc:  # noqa: BLE001  the caller gets the first error
+            self.keep_lost(entry.name)
+            entry.become(Unloaded.after(exc))
             _log.warning("model %s cannot be served as before: %s", entry.name, exc)
 
     def keep_lost(self, key: str) -> None:

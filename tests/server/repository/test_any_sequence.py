@@ -102,6 +102,24 @@ SEQUENCES = {
         )
         for turns in range(30, 35)
     },
+    "neither what comes nor what was can be opened, and memory is lost": Plot(
+        43900257933,
+        214,
+        "auto",
+        "evict-lru",
+        True,
+        False,
+        (
+            written("a", 52, 52, 5),
+            written("c", 30, 110, 40),
+            START,
+            Step("upload", "a", 15, Contents(57, 77, 5), pause=37),
+            Step("fail", "plan", 24, pause=NOW),
+            Step("fault", "b", 35, pause=NOW),
+            Step("fail", "open", 59, pause=NOW),
+            Step("cancel", "c", 8),
+        ),
+    ),
 }
 
 
