@@ -18,6 +18,7 @@ from cli.model_sources import RECIPES, Source, isa_of, pack_of, sources_of
 from cli.serve import given, parameter, parameters, serving, suffices
 from models import photographs
 from models.errors import printable
+from models.images.preprocess import PICTURE_RANK
 from models.network.fields import STRINGS
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
@@ -156,8 +157,8 @@ up.__signature__ = _signature()  # type: ignore[attr-defined]
 
 #: Values that a line shows; more come out of /dev/zero.
 _SHOWN_VALUES = 16
-#: Inputs that pictures may become: batch, channels, rows, columns, or with channels last.
-_PICTURE_RANK, _CHANNELS = 4, {1, 3}
+#: Of inputs that pictures may become.
+_CHANNELS = {1, 3}
 #: Of a string as raw tensors have it, its length alone: an empty one.
 _STRING_BYTES = 4
 #: Where none lies beside the model: one that no model knows better than others.
@@ -203,7 +204,7 @@ def _with_tensors(curl: Sequence[str], ports: Sequence[Port], model: str) -> str
 def _recipe_missing(ports: Sequence[Port], source: Path) -> str:
     """Return a hint at the recipe file for a network that seems to take photographs but has none."""
     shapes = [port.shape for port in ports if port.dtype == "float32"]
-    if source.suffix != ".onnx" or len(ports) != 1 or list(map(len, shapes)) != [_PICTURE_RANK]:
+    if source.suffix != ".onnx" or len(ports) != 1 or list(map(len, shapes)) != [PICTURE_RANK]:
         return ""
     if not _CHANNELS & {shapes[0][1], shapes[0][-1]}:
         return ""

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from models.errors import OnnxError
 from models.graphs.file import MAX_TENSOR_BYTES, numbers_of
 from models.graphs.nodes import all_graphs
+from models.images.preprocess import PICTURE_RANK
 from models.network.fields import DTYPES
 from models.network.operators.movement import RESHAPES
 
@@ -286,10 +287,6 @@ def _forget_shapes(model: onnx.ModelProto) -> None:
             dim.Clear()
 
 
-#: Batch, channels, rows and columns, in one order or the other.
-_PICTURE_RANK = 4
-
-
 def _check_known(path: Path, inputs: Sequence[onnx.ValueInfoProto], batch: int) -> None:
     """Refuse the first of ``inputs`` with an unknown length; the message has options for all that have."""
     tensors = [value for value in inputs if value.type.HasField("tensor_type")]
@@ -303,7 +300,7 @@ def _check_known(path: Path, inputs: Sequence[onnx.ValueInfoProto], batch: int) 
             axis = lengths.index(None)
             label = value.type.tensor_type.shape.dim[axis].dim_param or "?"
             others = [each for each in tensors if None in _lengths(each, batch)]
-            picture = ", or for pictures with --preprocess" if len(lengths) == _PICTURE_RANK else ""
+            picture = ", or for pictures with --preprocess" if len(lengths) == PICTURE_RANK else ""
             raise OnnxError(
                 f"{where}: dimension {axis} ({label}) is dynamic; fix it with a number for each N in "
                 f"{_shape_options(others, batch)}{picture}"

@@ -159,6 +159,10 @@ _FILTERS = {
 }
 
 
+#: Of the tensor that a picture becomes: batch, channels, rows and columns, or with channels last.
+PICTURE_RANK = 4
+
+
 class Preprocess(BaseModel):
     """How an image becomes a tensor: (pixel - mean) * scale / std, pixels from 0 to 255.
 

@@ -69,8 +69,7 @@ class Request:
         self.client, self.owner = client, owner
         self.at = at
         self.declared_bytes = head.n_bytes or 0
-        #: What has come of the body and was not handed on; whether the rest of it has come, too, and
-        #: whether no more of it comes.
+        #: What has come of the body and was not handed on.
         self.body = bytearray()
         #: Whether all of the body has come; whether no more of it will, also because the client left.
         self.is_whole = self.body_has_come = False
