@@ -1,6 +1,5 @@
 """The ``layerstream`` command: one group of commands a file, errors as one line on stderr."""
 
-import errno
 import logging
 import sys
 
@@ -13,9 +12,6 @@ from models.runtime.sessions import claim_process
 BAD_INPUT, FAILURE = 2, 1
 #: The exit status after Ctrl-C, of Typer and of shells for a process that SIGINT ended.
 _INTERRUPTED = 130
-
-#: A disk that is full or fails, a limit on open files.
-_SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 
 #: What Python says, in no class of its own.
 _NO_THREAD = "can't start new thread"
@@ -32,8 +28,10 @@ def main() -> None:
     except typer.TyperException as exc:
         fail(exc.format_message() or "no command given", BAD_INPUT)
     except _bad_input() as exc:
+        from server.failures import may_pass
+
         # A service manager tries a failure again, bad input never.
-        fail(str(exc), FAILURE if _may_pass(exc) else BAD_INPUT)
+        fail(str(exc), FAILURE if may_pass(exc) else BAD_INPUT)
     except _failures() as exc:
         fail(str(exc) or "out of memory", FAILURE)
     except RuntimeError as exc:
@@ -43,14 +41,6 @@ def main() -> None:
     if code == _INTERRUPTED:
         fail("interrupted", _INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _may_pass(exc: Exception) -> bool:
-    """Return whether the same command may work later: it says so, or the system was short of something."""
-    cause = exc.__cause__
-    return getattr(exc, "may_pass", False) or (
-        isinstance(cause, OSError) and cause.errno in _SHORTAGES
-    )
 
 
 def _bad_input() -> tuple[type[Exception], ...]:

@@ -3,6 +3,7 @@
 Models, loader and pipeline know nothing of each other's errors, so there is no class above all of them.
 """
 
+import errno
 import re
 from pathlib import Path
 
@@ -18,11 +19,18 @@ from server.errors import NotServingError, ServiceError
 FAILURES = (ServiceError, ModelError, LoaderError, PlanError, DeviceError, EngineError, OSError)
 # A disk may recover, and other programs may free memory.
 _MAY_PASS = (LoaderError, NotServingError)
+# A disk that is full or fails, a limit on open files.
+_SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 
 
 def may_pass(exc: BaseException) -> bool:
-    """Return whether the next try may succeed although no file and no setting was changed."""
-    return isinstance(exc, _MAY_PASS)
+    """Return whether the next try may succeed although no file and no setting was changed.
+
+    Some errors say so of themselves; others come of a system that was short of something.
+    """
+    cause = exc.__cause__
+    is_shortage = isinstance(cause, OSError) and cause.errno in _SHORTAGES
+    return isinstance(exc, _MAY_PASS) or is_shortage or getattr(exc, "may_pass", False)
 
 
 def reason_of(failure: BaseException | str, root: Path | None = None) -> str:
