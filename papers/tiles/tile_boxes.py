@@ -1,6 +1,6 @@
 """Tiles of a plane, the boxes that layers make for them, where what tiles keep for each other lies.
 
-Nothing here runs: the engine computes rows (docs/research/tiles.md, "Why no plan takes tiles"). After seed 002.
+Nothing here runs: the engine computes rows (docs/research/tiles.md). After seed 002.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -24,7 +24,6 @@ from models.runtime.sessions import (
     launching_cores,
     open_joined,
     open_piece,
-    pool_is_shared,
     reason,
     threads_of_device,
 )
@@ -288,21 +287,14 @@ class LibraryKernels(OwnKernels):
 class CpuDevice(HostDevice):
     """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
 
-    ``native``: operators on elements in one pass, where there is the library for it; None: where that is
-    faster. Where all sessions share a pool, its threads compute them. Else the library has its own, which
-    sleep: ``native_threads`` (None: as many). None is False where both would be, since ONNX Runtime does
-    not take our operator: its threads spin on the core that ours wait for (YOLOv4: 1.04 x of a sweep).
+    ``native``: what the native library computes, where there is one: operators on elements in one pass, and
+    quantised layers. Several threads are those of a session that does its jobs; where ONNX Runtime does not
+    take our operator, quantised layers have one thread, and operators on elements stay ONNX Runtime's.
     """
 
     name = "cpu"
 
-    def __init__(
-        self,
-        threads: int | None = None,
-        *,
-        native: bool | None = None,
-        native_threads: int | None = None,
-    ) -> None:
+    def __init__(self, threads: int | None = None, *, native: bool = True) -> None:
         super().__init__()
         self.threads = threads_of_device(threads)
         #: Computes operators on elements in one pass; None: they are kernels like others.
@@ -311,35 +303,17 @@ class CpuDevice(HostDevice):
         self.quantised: QuantisedLayers | None = None
         library = find_library()
         self._operators = library.path if isinstance(library, Library) else None
-        if isinstance(library, Library) and native is not False:
-            self.one_pass = self._one_pass(library, native, native_threads)
-            self.quantised = self._quantised(library, native_threads)
+        if isinstance(library, Library) and native:
+            shares = self.threads > 1 and why_not_shared(library.path) is None
+            bind = self._bind_chain if shares else None
+            if shares or self.threads == 1:
+                self.one_pass = OnePass(library, bind)
+            self.quantised = QuantisedLayers(library, self.threads if shares else 1, bind)
 
     def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
         if use == "scratch":
             return _KernelHeap(n_bytes)
         return super().allocate(use, n_bytes, slots)
-
-    def _one_pass(
-        self, library: Library, native: bool | None, native_threads: int | None
-    ) -> OnePass | None:
-        spinning = self.threads > 1 and pool_is_shared()
-        if spinning and native_threads is None and why_not_shared(library.path) is None:
-            return OnePass(library, 1, self._bind_chain)
-        if spinning and native is None:
-            return None
-        return OnePass(library, native_threads or self.threads)
-
-    def _quantised(self, library: Library, native_threads: int | None) -> QuantisedLayers:
-        """Return what computes quantised pieces: on the threads of ONNX Runtime where these spin."""
-        if self.threads == 1 or not pool_is_shared():
-            return QuantisedLayers(library, native_threads or self.threads)
-        shares = native_threads is None and why_not_shared(library.path) is None
-        return (
-            QuantisedLayers(library, self.threads, self._bind_chain)
-            if shares
-            else QuantisedLayers(library, 1)
-        )
 
     @property
     def native_kernels(self) -> str:
@@ -364,11 +338,6 @@ class CpuDevice(HostDevice):
 
     def own_kernels(self) -> OwnKernels:
         return LibraryKernels(self.one_pass, self.quantised)
-
-    def close(self) -> None:
-        super().close()
-        if self.one_pass is not None:
-            self.one_pass.close()
 
     def _bind_chain(self, graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
         return self.kept(graph, self._make_chain).bind(inputs, outputs)
