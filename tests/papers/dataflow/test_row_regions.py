@@ -10,9 +10,9 @@ import pytest
 
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
-from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import Pack
 from models.packs.target import host_target
+from papers.cnn.of_pack import cnn_of_pack
 from papers.dataflow.consistency import firings
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import DataflowError
