@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from loader.cores import hasten, spread
 from loader.errors import LoaderError
-from models.network.operators.quantised import Quantised
-from models.packs.records.pieces import ElementProgram
 from models.runtime.heap import kept_for_kernels
 from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (
@@ -33,25 +31,17 @@ from pipeline.devices.base import (
     Cell,
     DeviceError,
     Done,
-    Expands,
     Kernel,
     KernelError,
     Launch,
-    OwnKernels,
 )
 from pipeline.devices.device_memory import HostMemory, Memory, Use
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.elementwise.operator_node import (
-    Shape,
-    chain_model,
-    holds_chain,
-    why_not_shared,
-)
-from pipeline.devices.elementwise.programs import NativeProgram, native_program
+from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
+from pipeline.devices.expansion import Expansion
 from pipeline.devices.integers.native_layers import QuantisedLayers
 from pipeline.program.prepare import Abilities
-from pipeline.program.program import Native
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -63,7 +53,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_Job = tuple[memoryview, memoryview, Expands | None, Done]
+_Job = tuple[memoryview, memoryview, Expansion | None, Done]
 
 
 class HostDevice(CachingDevice):
@@ -81,7 +71,7 @@ class HostDevice(CachingDevice):
         target: Memory,
         offset: int,
         done: Done,
-        expansion: Expands | None = None,
+        expansion: Expansion | None = None,
     ) -> None:
         length = source.nbytes if expansion is None else expansion.target_bytes
         job = source, target.host(offset, length), expansion, done
@@ -238,52 +228,6 @@ class _KernelHeap(HostMemory):
         super().close()
 
 
-class LibraryKernels(OwnKernels):
-    """Kernels of the native library for one model, of ``one_pass`` and ``quantised``.
-
-    Where one is None, no piece of its kind can be bound.
-    """
-
-    def __init__(self, one_pass: OnePass | None, quantised: QuantisedLayers | None) -> None:
-        self._one_pass = one_pass
-        self._native = None if quantised is None else quantised.of_model()
-        self._jobs = None if one_pass is None else one_pass.of_model()
-        self._programs: dict[ElementProgram, NativeProgram | None] = {}
-        self._nodes: dict[tuple[ElementProgram, tuple[Shape, ...]], bytes | None] = {}
-
-    def quantised(
-        self,
-        found: Quantised,
-        graph: bytes,
-        native: Native,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-    ) -> Launch:
-        if self._native is None:
-            raise DeviceError("this device has no kernels for quantised layers")
-        return self._native.bind(found, graph, native, inputs, outputs)
-
-    def chain(self, program: ElementProgram, arrays: Sequence[Any]) -> Launch | None:
-        native = self._program(program)
-        if self._one_pass is None or native is None:
-            return None
-        return self._one_pass.bind(native, arrays, self._jobs)
-
-    def chain_node(self, program: ElementProgram, arrays: Sequence[Any]) -> bytes | None:
-        native = self._program(program)
-        if self._one_pass is None or native is None or not self._one_pass.fits(native, arrays):
-            return None
-        key = program, tuple(array.shape for array in arrays)
-        if key not in self._nodes:
-            self._nodes[key] = chain_model(native, key[1])
-        return self._nodes[key]
-
-    def _program(self, program: ElementProgram) -> NativeProgram | None:
-        if program not in self._programs:
-            self._programs[program] = native_program(program)
-        return self._programs[program]
-
-
 class CpuDevice(HostDevice):
     """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
 
@@ -297,10 +241,6 @@ class CpuDevice(HostDevice):
     def __init__(self, threads: int | None = None, *, native: bool = True) -> None:
         super().__init__()
         self.threads = threads_of_device(threads)
-        #: Computes operators on elements in one pass; None: they are kernels like others.
-        self.one_pass: OnePass | None = None
-        #: Computes quantised pieces in little memory; None: they are kernels like others.
-        self.quantised: QuantisedLayers | None = None
         library = find_library()
         self._operators = library.path if isinstance(library, Library) else None
         if isinstance(library, Library) and native:
@@ -316,14 +256,6 @@ class CpuDevice(HostDevice):
         return super().allocate(use, n_bytes, slots)
 
     @property
-    def native_kernels(self) -> str:
-        return "none" if self.one_pass is None else self.one_pass.processor
-
-    @property
-    def quantised_kernels(self) -> str:
-        return "none" if self.quantised is None else self.quantised.kernels
-
-    @property
     def computes_on_caller(self) -> bool:
         return self.threads == 1
 
@@ -335,9 +267,6 @@ class CpuDevice(HostDevice):
         chains = None if self.one_pass is None else self.one_pass.chain
         quantised = None if self.quantised is None else self.quantised.natives
         return Abilities(self.threads, quantised, chains, self.joins)
-
-    def own_kernels(self) -> OwnKernels:
-        return LibraryKernels(self.one_pass, self.quantised)
 
     def _bind_chain(self, graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
         return self.kept(graph, self._make_chain).bind(inputs, outputs)

@@ -106,10 +106,11 @@ class OnePass:
         """Return what runs the long programs of a model; None: the thread that launches them does."""
         return None if self._bind_model is None else JobSession(self._bind_model)
 
-    def fits(self, program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> bool:
-        """Return whether ONNX Runtime computes ``program`` as a node; ``arrays`` as of ``bind``."""
-        has_nodes = self._bind_model is not None and bool(program.steps)
-        return has_nodes and _placed(program, arrays) is not None
+    def node(self, program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> bytes | None:
+        """Return ``program`` on ``arrays``, as of ``bind``, as a model of one node; None: it is none."""
+        if self._bind_model is None or not program.steps or _placed(program, arrays) is None:
+            return None
+        return chain_model(program, [array.shape for array in arrays])
 
 
 def _placed(program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> list[Placed] | None:
