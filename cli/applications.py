@@ -8,8 +8,6 @@ from typing import Any
 from cli.arguments import profiled
 from cli.printing.output import print_table, say
 from cli.printing.tables import number
-from models.geometry.cnn import Cnn
-from models.geometry.of_pack import PackCnn
 from models.packs.pack import open_pack
 from papers.applications.application import Application, CnnBuffer, naive
 from papers.applications.application_files import read_application, runs_at_once
@@ -27,6 +25,8 @@ from papers.applications.parts import PartitionParts
 from papers.applications.placements import greedy_memory
 from papers.applications.reuse import reuse
 from papers.applications.schedule import Firing, Repeat, compressed, phases
+from papers.cnn.layers import Cnn
+from papers.cnn.of_pack import PackCnn
 from pipeline.devices.base import Device
 from pipeline.fitting.partitioned import balanced_cuts
 from pipeline.planning.plan import PipelinePlan, Plan

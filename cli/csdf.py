@@ -12,8 +12,8 @@ import typer
 from cli.arguments import Json
 from cli.printing.output import print_facts, print_json, print_table, say, write_text
 from cli.printing.sentences import counted
-from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import read_pack
+from papers.cnn.of_pack import cnn_of_pack
 from papers.dataflow.consistency import firings
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import Capacities, DataflowError, DataflowGraph

@@ -186,8 +186,6 @@ def _figures_of(profile: Profile) -> dict[str, Any]:
     return {
         "date": profile.date,
         "kernels": len(profile.kernels),
-        "spans": len(profile.spans),
-        "span_reads_ms": sum(span.median for span in profile.spans) * 1e3,
         "outside_ms": profile.outside.median * 1e3,
         "slowdown": profile.slowdown,
         "others": profile.others,
@@ -206,8 +204,6 @@ def _print_profile(name: str, profile: Profile) -> None:
 
 def _sentences(profile: Profile) -> Iterator[str]:
     """Yield what was measured beside transfers, in words."""
-    spans = sum(span.median for span in profile.spans) * 1e3
-    yield f"all weights, read one span after the other ({len(profile.spans)}): {spans:.1f} ms"
     yield f"{len(profile.kernels)} kernels timed; beside reads they take {profile.slowdown:.1%} longer"
     yield f"of a request {profile.outside.median * 1e3:.2f} ms are outside of its sweep"
     tuned = profile.tuning.model_dump(exclude_defaults=True)

@@ -20,12 +20,12 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from benchmarks.children.planned import anonymous_bytes, checksums
+from benchmarks.planning.rivals import placed_plan
 from loader.cores import cores_for, pinned
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from papers.applications.ours.members import joined
-from papers.applications.ours.rivals import placed_plan
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.answering import Answering
 from pipeline.execution.given import Arrays

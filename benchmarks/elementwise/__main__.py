@@ -1,4 +1,4 @@
-"""Operators on elements: in ONNX Runtime, by native kernels, and by these with threads of their own or one.
+"""Operators on elements: in ONNX Runtime, and by native kernels on its threads.
 
 ``python -m benchmarks.elementwise PACK [--rounds 20] [--sleeping]``, on a machine that nothing else uses.
 Engines with all weights in memory take turns, in another order each round. Prints medians: milliseconds of
@@ -30,17 +30,11 @@ from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 
-#: Whether native, and with how many threads; None: all.
-_PLAYERS: Mapping[str, tuple[bool, int | None]] = {
-    "onnxruntime": (False, None),
-    "native": (True, None),
-    "native, threads of its own": (True, 2),
-    "native, one thread": (True, 1),
-}
+#: Whether native.
+_PLAYERS: Mapping[str, bool] = {"onnxruntime": False, "native": True}
 
 
 def main() -> None:
@@ -56,18 +50,19 @@ def main() -> None:
 
 
 def _measured(pack: Pack, rounds: int) -> dict[str, Any]:
-    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["pre"])
     inputs = random_inputs(pack.manifest)
     with ExitStack() as stack:
         engines: dict[str, Engine] = {}
-        for name, (native, threads) in _PLAYERS.items():
-            device = stack.enter_context(closing(CpuDevice(native=native, native_threads=threads)))
-            engines[name] = stack.enter_context(opened(prepare(pack, device), plan, device))
+        for name, native in _PLAYERS.items():
+            device = stack.enter_context(closing(CpuDevice(native=native)))
+            program = prepare(pack, device)
+            plan = make_plan(program, ARCHITECTURES["pre"])
+            engines[name] = stack.enter_context(opened(program, plan, device))
         answers = {
             name: {key: np.array(value) for key, value in engine.run(inputs)[0].items()}
             for name, engine in engines.items()
         }
-        chains = _chains(pack, plan)
+        chains = _chains(pack, engines["native"].plan)
         times: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
         names = list(engines)
         for number in range(rounds):

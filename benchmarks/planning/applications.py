@@ -31,18 +31,18 @@ import numpy as np
 
 from benchmarks.children.application import CHOICES, partitions
 from benchmarks.machine.sampling import sampled_group
-from cli.applications import OpenedApplication, OpenedPack, open_application
-from models.runtime.sessions import claim_process
-from papers.applications.application import Application
-from papers.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier
-from papers.applications.ours.members import ApplicationMember, Together, together
-from papers.applications.ours.rivals import (
+from benchmarks.planning.rivals import (
     by_one_row,
     of_chromosome,
     of_parts,
     placed_plan,
     whole,
 )
+from cli.applications import OpenedApplication, OpenedPack, open_application
+from models.runtime.sessions import claim_process
+from papers.applications.application import Application
+from papers.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier
+from papers.applications.ours.members import ApplicationMember, Together, together
 from papers.applications.placements import PLACEMENTS
 from papers.applications.reduction import Constraints, GeneticSettings, reduce_buffers
 from pipeline.devices.cpu import CpuDevice

@@ -11,6 +11,7 @@ Run as ``python -m benchmarks.planning.disks PACK [--profile FILE] [--weights 10
 
 import argparse
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import median
@@ -31,12 +32,31 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.timing.timeline import least_seconds
 
 _WARM_UP = 3
 # Of the rounds, the quietest.
 _KEPT = 0.5
 _STAT = Path("/proc/stat")
+
+
+def least_seconds(
+    kernels: Sequence[float], weights: Sequence[int], memory_bytes: int, bytes_per_second: float
+) -> float:
+    """Return seconds that a sweep takes at least, however its ring and residents share ``memory_bytes``.
+
+    ``kernels[i]`` seconds of kernel i, which needs ``weights[i]`` bytes. All memory may be full when the
+    sweep begins. Where kernels q to p need more than fits, the rest is read while they run, and what
+    follows p comes after it: docs/research/auto.md, "What memory is worth".
+    """
+    least = total = sum(kernels)
+    before = 0.0  # of the kernels in front of q
+    for q, seconds in enumerate(kernels):
+        unread, after = -memory_bytes, total - before
+        for kernel, n_bytes in zip(kernels[q:], weights[q:], strict=True):
+            unread, after = unread + n_bytes, after - kernel
+            least = max(least, before + unread / bytes_per_second + after)
+        before += seconds
+    return least
 
 
 def stolen() -> tuple[int, int]:

@@ -20,12 +20,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.planning.rivals import by_one_row, whole
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from papers.applications.ours.frontiers import preloaded, streamed
 from papers.applications.ours.members import ApplicationMember
-from papers.applications.ours.rivals import by_one_row, whole
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.measuring.profiling import profile_pack

@@ -22,7 +22,9 @@ _THREADS = 1
 def main() -> None:
     """Train what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
-    parser.add_argument("--cifar10", type=Path, help="as models/default/train.py takes it")
+    parser.add_argument(
+        "--cifar10", type=Path, help="as benchmarks/training/default_model.py takes it"
+    )
     parser.add_argument("--bccd", type=Path, help="a zip of BCCD in the form of Pascal VOC")
     parser.add_argument("--folder", type=Path, default=_BUILD / "training")
     parser.add_argument("--only", default="", help="runs whose names have this in them")

@@ -18,10 +18,11 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import ProfileError
 from pipeline.profiles.profile_file import find_profile
-from pipeline.program.choice import choose_pieces, largest_unit_bytes, scratch_bytes, shared_bytes
+from pipeline.program.choice import choose_pieces, largest_unit_bytes, shared_bytes
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.sessions import session_bytes
+from pipeline.program.steps import scratch_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import few, shown
 from server.memory.process_memory import process_bytes

@@ -1,4 +1,7 @@
-"""The default model: a small CNN trained on CIFAR-10, with its script, log and a photograph."""
+"""The default model: a small CNN trained on CIFAR-10, and a photograph.
+
+benchmarks/training/default_model.py trains it.
+"""
 
 from pathlib import Path
 

@@ -84,11 +84,6 @@ def launching_cores() -> tuple[int, ...]:
     return _Process.launching
 
 
-def pool_is_shared() -> bool:
-    """Return whether all sessions have one pool, whose threads spin for a while after each kernel."""
-    return _Process.claimed
-
-
 def threads_of_device(threads: int | None) -> int:
     """Start ONNX Runtime; return how many threads compute for a device with ``threads``.
 

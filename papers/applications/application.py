@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from models.errors import ModelError
-from models.geometry.cnn import Cnn, Edge
+from papers.cnn.layers import Cnn, Edge
 
 
 class ApplicationError(ModelError):

@@ -12,10 +12,10 @@ from typing import Annotated, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.errors import ModelError
-from models.geometry.cnn import Cnn, CnnLayer, Edge, GeometryError, Shape
 from models.network.windows import Window
 from models.toml_files import read_recipe
 from papers.applications.application import Application, Partition, one_by_one
+from papers.cnn.layers import Cnn, CnnLayer, Edge, GeometryError, Shape
 
 # What files of applications hold: models, layers, windows, partitions (docs/research/applications.md).
 

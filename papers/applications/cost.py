@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from models.geometry.cnn import CnnLayer
 from papers.applications.application import Application, CnnBuffer, Held, Schedule
 from papers.applications.parts import PartitionParts
 from papers.applications.reuse import Lives, reuse
 from papers.applications.schedule import ROWS, WHOLE, phases
+from papers.cnn.layers import CnnLayer
 
 Chromosome = tuple[int, ...]
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from models.geometry.cnn import Cnn
-from models.geometry.of_pack import PackCnn, cnn_of_pack
 from models.packs.pack import Pack
 from papers.applications.application import Application, ApplicationError
 from papers.applications.cost import Estimated, Times
 from papers.applications.schedule import WHOLE, phases
+from papers.cnn.layers import Cnn
+from papers.cnn.of_pack import PackCnn, cnn_of_pack
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.times import MeasuredRows
 from pipeline.program.partitions import Cuts

@@ -11,9 +11,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.geometry.cnn import Cnn, Edge
 from papers.applications.application import ApplicationError
 from papers.applications.schedule import WHOLE, done, made, needed, phases, sink_rows
+from papers.cnn.layers import Cnn, Edge
 
 _MOST_NUMBERS = 2_000_000
 # A key, a tuple and their place in a table take as much as so many numbers more.

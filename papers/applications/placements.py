@@ -7,8 +7,8 @@ pipeline/program); sizes are rounded up to the arena's alignment.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from models.geometry.cnn import Cnn
 from papers.applications.application import Application
+from papers.cnn.layers import Cnn
 from pipeline.program.lives import ALIGNMENT, Lifetime
 
 #: Offsets of lives, and what they take together.

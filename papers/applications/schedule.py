@@ -7,7 +7,7 @@ runs ahead by no more than its readers need.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from models.geometry.cnn import Cnn, CnnLayer, Edge
+from papers.cnn.layers import Cnn, CnnLayer, Edge
 
 # Rows of inputs and outputs: what a layer needs, and what it is done with (seed 000, Table 2; seed 001).
 #

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from models.geometry.cnn import Cnn, CnnLayer, Edge
 from models.network.windows import Window
+from papers.cnn.layers import Cnn, CnnLayer, Edge
 from papers.dataflow.consistency import MOST_FIRINGS
 from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
 

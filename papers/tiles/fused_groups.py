@@ -8,14 +8,11 @@ again, or reuse what others made: then ``raster`` or ``checkerboard`` follows a 
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 from typing import get_args
 
-from models.darknet.layer_records import ConvolutionParameters, DarknetNetwork, MaxPoolParameters
 from models.errors import ModelError
-from models.network.windows import SAME, Window
-from papers.tiles.tiled_regions import Reuse, TileCut, TiledOperator
-from pipeline.program.program import Program
+from models.network.windows import Window
+from papers.tiles.tile_boxes import Reuse, RowBox, tiles_of
 
 # The layers that a group fuses: a chain of convolutions, pools and operators on elements.
 
@@ -29,7 +26,6 @@ class FusedLayer:
     """One layer of a chain. ``source``, ``output``: channels, height, width, in elements.
 
     ``down``, ``across``: which rows and columns of its input it needs. ``weights``: elements, 0 of a pool.
-    ``piece``: the first of its pieces in a pack, where it is of one.
     """
 
     name: str
@@ -38,7 +34,6 @@ class FusedLayer:
     down: Window
     across: Window
     weights: int
-    piece: int = 0
 
     @property
     def kernel(self) -> tuple[int, int]:
@@ -48,81 +43,6 @@ class FusedLayer:
     @property
     def stride(self) -> int:
         return self.down.stride
-
-
-def darknet_layers(network: DarknetNetwork, count: int) -> tuple[FusedLayer, ...]:
-    """Return the first ``count`` layers of a Darknet network as a chain.
-
-    Raises:
-        TileError: one is neither a convolution nor a maximum, or reads something else than the one before.
-    """
-    fused_layers: list[FusedLayer] = []
-    shape = (network.channels, network.height, network.width)
-    for layer in network.layers[:count]:
-        name = f"layer {layer.index} ({layer.kind})"
-        if layer.inputs != (layer.index - 1,):
-            raise TileError(f"{name} does not read the layer before it, and that alone")
-        weights, down, across = 0, SAME, SAME
-        match layer.parameters:
-            case ConvolutionParameters() as conv:
-                weights = next(a.size for a in layer.arrays if a.name.endswith(".weights"))
-                down, across = _windows(conv.size, conv.stride, (conv.padding, conv.padding))
-            case MaxPoolParameters(size=size, stride=stride, pads=(left, top, _, _)):
-                down, across = _windows(size, stride, (left, top))
-            case _:
-                raise TileError(f"{name} is neither a convolution nor a maximum")
-        fused_layers.append(FusedLayer(name, shape, layer.shape, down, across, weights))
-        shape = layer.shape
-    return tuple(fused_layers)
-
-
-def pack_layers(program: Program) -> tuple[FusedLayer, ...]:
-    """Return the layers of a tiled pack that can run on tiles, from its first to the first that cannot.
-
-    Raises:
-        TileError: it reads what is not the layer before it, as a residual sum does, or has no such layers.
-    """
-    fused_layers: list[FusedLayer] = []
-    last: int | None = None
-    for operator in program.row_operators:
-        output = program.row_values[operator.output]
-        if not isinstance(operator, TiledOperator):
-            break
-        if len(operator.inputs) != 1 or operator.inputs[0].row_value != (
-            operator.inputs[0].row_value if last is None else last
-        ):
-            raise TileError(
-                f"{program.name}: {output.name} does not read the layer before it, and that alone: "
-                "only a chain of layers can be fused"
-            )
-        fused_layers.append(_of_pack(program, operator))
-        last = operator.output
-    if not fused_layers:
-        raise TileError(f"{program.name}: no layer of it runs on tiles")
-    return tuple(fused_layers)
-
-
-def _of_pack(program: Program, operator: TiledOperator) -> FusedLayer:
-    taken = operator.inputs[0]
-    source, output = program.row_values[taken.row_value], program.row_values[operator.output]
-    weights = max((prod(operand.shape) for operand in operator.weights), default=0)
-    return FusedLayer(
-        output.name,
-        (source.shape[1], source.shape[2], source.shape[3]),
-        (output.shape[1], output.shape[2], output.shape[3]),
-        taken.window,
-        operator.across[0],
-        weights,
-        operator.first_piece,
-    )
-
-
-def _windows(size: int, stride: tuple[int, int], before: tuple[int, int]) -> tuple[Window, Window]:
-    """Return the windows down and across of a Darknet layer, whose numbers are across, down."""
-    across, down = (
-        Window(size, step, before=pad) for step, pad in zip(stride, before, strict=True)
-    )
-    return down, across
 
 
 # Configurations: where layers are cut into groups, and how many tiles each group has.
@@ -150,12 +70,13 @@ class Tiling:
     def is_whole(self) -> bool:
         return self.down == self.across == 1
 
-    def boxes_of(self, height: int, width: int) -> TileCut:
-        """Return the tiles of an output of ``height`` and ``width``.
+    def boxes_of(self, height: int, width: int) -> list[RowBox]:
+        """Return the tiles of an output of ``height`` and ``width`` in the order in which they run.
 
         They are of one size but the last; where sides do not divide there may be fewer than asked for.
         """
-        return TileCut(-(-height // self.down), -(-width // self.across), self.reuse)
+        size = -(-height // self.down), -(-width // self.across)
+        return tiles_of(height, width, size, self.reuse)
 
 
 @dataclass(frozen=True, slots=True)

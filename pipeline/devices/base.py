@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from models.network.fields import STRINGS, Array
-from models.network.operators.quantised import Quantised
-from models.packs.records.pieces import ElementProgram
 from models.packs.target import Target, host_target
 from pipeline.devices.device_memory import HostMemory, Memory, Space, Use
+from pipeline.devices.elementwise.one_pass import OnePass
+from pipeline.devices.expansion import Expansion
+from pipeline.devices.integers.native_layers import QuantisedLayers
 from pipeline.program.prepare import Abilities
-from pipeline.program.program import Native
 from pipeline.schedule.architectures import Architecture
 
 
@@ -109,21 +109,16 @@ class DeviceLostError(KernelError):
 
 
 class Block(NamedTuple):
-    """Elements of some rows of some planes of ``array``, [planes, rows, elements], in device memory."""
+    """Some rows of some planes of ``array``, [planes, rows, elements], in device memory."""
 
     array: Any
     planes: range
     rows: range
-    elements: range
 
     @property
     def part(self) -> Any:
         """Return it of an array of the host, as a view."""
-        return self.array[
-            self.planes.start : self.planes.stop,
-            self.rows.start : self.rows.stop,
-            self.elements.start : self.elements.stop,
-        ]
+        return self.array[self.planes.start : self.planes.stop, self.rows.start : self.rows.stop]
 
 
 class Kernel(ABC):
@@ -154,55 +149,6 @@ class Kernel(ABC):
         raise DeviceError("this device does not run what cannot be streamed (resident pieces)")
 
 
-class Expands(Protocol):
-    """What a copy makes of what the disk has brought (expansion.py)."""
-
-    @property
-    def target_bytes(self) -> int:
-        """How many bytes it becomes."""
-
-    def run(self, source: memoryview, target: memoryview) -> None:
-        """Write to ``target`` what ``source`` stands for."""
-
-
-class OwnKernels(ABC):
-    """Kernels of a device that need no session, bound for one model as its program says.
-
-    They run one at a time.
-    """
-
-    @abstractmethod
-    def quantised(
-        self,
-        found: Quantised,
-        graph: bytes,
-        native: Native,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-    ) -> Launch:
-        """Return what runs ``found`` on memory: a piece with constants in ``graph``, ``native`` as decided.
-
-        An input that a request holds has ``put_rows`` instead of being an array.
-
-        Raises:
-            DeviceError: there is no such kernel here.
-        """
-
-    @abstractmethod
-    def chain(self, program: ElementProgram, arrays: Sequence[Any]) -> Launch | None:
-        """Return what runs ``program`` on ``arrays``: what it reads, then its results.
-
-        None: it cannot run on these here.
-        """
-
-    @abstractmethod
-    def chain_node(self, program: ElementProgram, arrays: Sequence[Any]) -> bytes | None:
-        """Return ``program`` on ``arrays``, as ``chain`` takes them, as a model of one node.
-
-        None: no session computes it here.
-        """
-
-
 class Device(ABC):
     """Loads pieces; the same bytes give the same kernel. May have a copy stage, may be asynchronous."""
 
@@ -213,16 +159,20 @@ class Device(ABC):
     threads = 1
     #: What a GPU is called, with capability and driver; empty where the CPU computes.
     gpu = ""
+    #: Computes operators on elements in one pass; None: they are kernels like others.
+    one_pass: OnePass | None = None
+    #: Computes quantised pieces in little memory; None: they are kernels like others.
+    quantised: QuantisedLayers | None = None
 
     @property
     def native_kernels(self) -> str:
         """What processor those for operators on elements were made for, or "none"."""
-        return "none"
+        return "none" if self.one_pass is None else self.one_pass.processor
 
     @property
     def quantised_kernels(self) -> str:
         """What processor those for quantised layers were made for, and which ones, or "none"."""
-        return "none"
+        return "none" if self.quantised is None else self.quantised.kernels
 
     @property
     def computes_on_caller(self) -> bool:
@@ -250,10 +200,6 @@ class Device(ABC):
     def abilities(self) -> Abilities:
         """Return what programs are prepared for, as the device works now."""
         return Abilities()
-
-    def own_kernels(self) -> OwnKernels | None:
-        """Return what binds the pieces of a model that need no session; None: there are none such."""
-        return None
 
     def joins(self, graph: bytes) -> bool:
         """Return whether a serialised piece, whose values are floats of 32 bits, may be one of ``join``."""
@@ -339,7 +285,7 @@ class Device(ABC):
         target: Memory,
         offset: int,
         done: Done,
-        expansion: Expands | None = None,
+        expansion: Expansion | None = None,
     ) -> None:
         """Start to copy ``source``, where the disk wrote, to ``target``, where kernels read.
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from loader.cores import hasten, spread
 from loader.errors import LoaderError
-from models.network.operators.quantised import Quantised
-from models.packs.records.pieces import ElementProgram
 from models.runtime.heap import kept_for_kernels
 from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (
@@ -24,7 +22,6 @@ from models.runtime.sessions import (
     launching_cores,
     open_joined,
     open_piece,
-    pool_is_shared,
     reason,
     threads_of_device,
 )
@@ -34,25 +31,17 @@ from pipeline.devices.base import (
     Cell,
     DeviceError,
     Done,
-    Expands,
     Kernel,
     KernelError,
     Launch,
-    OwnKernels,
 )
 from pipeline.devices.device_memory import HostMemory, Memory, Use
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.elementwise.operator_node import (
-    Shape,
-    chain_model,
-    holds_chain,
-    why_not_shared,
-)
-from pipeline.devices.elementwise.programs import NativeProgram, native_program
+from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
+from pipeline.devices.expansion import Expansion
 from pipeline.devices.integers.native_layers import QuantisedLayers
 from pipeline.program.prepare import Abilities
-from pipeline.program.program import Native
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -64,7 +53,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_Job = tuple[memoryview, memoryview, Expands | None, Done]
+_Job = tuple[memoryview, memoryview, Expansion | None, Done]
 
 
 class HostDevice(CachingDevice):
@@ -82,7 +71,7 @@ class HostDevice(CachingDevice):
         target: Memory,
         offset: int,
         done: Done,
-        expansion: Expands | None = None,
+        expansion: Expansion | None = None,
     ) -> None:
         length = source.nbytes if expansion is None else expansion.target_bytes
         job = source, target.host(offset, length), expansion, done
@@ -239,115 +228,32 @@ class _KernelHeap(HostMemory):
         super().close()
 
 
-class LibraryKernels(OwnKernels):
-    """Kernels of the native library for one model, of ``one_pass`` and ``quantised``.
-
-    Where one is None, no piece of its kind can be bound.
-    """
-
-    def __init__(self, one_pass: OnePass | None, quantised: QuantisedLayers | None) -> None:
-        self._one_pass = one_pass
-        self._native = None if quantised is None else quantised.of_model()
-        self._jobs = None if one_pass is None else one_pass.of_model()
-        self._programs: dict[ElementProgram, NativeProgram | None] = {}
-        self._nodes: dict[tuple[ElementProgram, tuple[Shape, ...]], bytes | None] = {}
-
-    def quantised(
-        self,
-        found: Quantised,
-        graph: bytes,
-        native: Native,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
-    ) -> Launch:
-        if self._native is None:
-            raise DeviceError("this device has no kernels for quantised layers")
-        return self._native.bind(found, graph, native, inputs, outputs)
-
-    def chain(self, program: ElementProgram, arrays: Sequence[Any]) -> Launch | None:
-        native = self._program(program)
-        if self._one_pass is None or native is None:
-            return None
-        return self._one_pass.bind(native, arrays, self._jobs)
-
-    def chain_node(self, program: ElementProgram, arrays: Sequence[Any]) -> bytes | None:
-        native = self._program(program)
-        if self._one_pass is None or native is None or not self._one_pass.fits(native, arrays):
-            return None
-        key = program, tuple(array.shape for array in arrays)
-        if key not in self._nodes:
-            self._nodes[key] = chain_model(native, key[1])
-        return self._nodes[key]
-
-    def _program(self, program: ElementProgram) -> NativeProgram | None:
-        if program not in self._programs:
-            self._programs[program] = native_program(program)
-        return self._programs[program]
-
-
 class CpuDevice(HostDevice):
     """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
 
-    ``native``: operators on elements in one pass, where there is the library for it; None: where that is
-    faster. Where all sessions share a pool, its threads compute them. Else the library has its own, which
-    sleep: ``native_threads`` (None: as many). None is False where both would be, since ONNX Runtime does
-    not take our operator: its threads spin on the core that ours wait for (YOLOv4: 1.04 x of a sweep).
+    ``native``: what the native library computes, where there is one: operators on elements in one pass, and
+    quantised layers. Several threads are those of a session that does its jobs; where ONNX Runtime does not
+    take our operator, quantised layers have one thread, and operators on elements stay ONNX Runtime's.
     """
 
     name = "cpu"
 
-    def __init__(
-        self,
-        threads: int | None = None,
-        *,
-        native: bool | None = None,
-        native_threads: int | None = None,
-    ) -> None:
+    def __init__(self, threads: int | None = None, *, native: bool = True) -> None:
         super().__init__()
         self.threads = threads_of_device(threads)
-        #: Computes operators on elements in one pass; None: they are kernels like others.
-        self.one_pass: OnePass | None = None
-        #: Computes quantised pieces in little memory; None: they are kernels like others.
-        self.quantised: QuantisedLayers | None = None
         library = find_library()
         self._operators = library.path if isinstance(library, Library) else None
-        if isinstance(library, Library) and native is not False:
-            self.one_pass = self._one_pass(library, native, native_threads)
-            self.quantised = self._quantised(library, native_threads)
+        if isinstance(library, Library) and native:
+            shares = self.threads > 1 and why_not_shared(library.path) is None
+            bind = self._bind_chain if shares else None
+            if shares or self.threads == 1:
+                self.one_pass = OnePass(library, bind)
+            self.quantised = QuantisedLayers(library, self.threads if shares else 1, bind)
 
     def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
         if use == "scratch":
             return _KernelHeap(n_bytes)
         return super().allocate(use, n_bytes, slots)
-
-    def _one_pass(
-        self, library: Library, native: bool | None, native_threads: int | None
-    ) -> OnePass | None:
-        spinning = self.threads > 1 and pool_is_shared()
-        if spinning and native_threads is None and why_not_shared(library.path) is None:
-            return OnePass(library, 1, self._bind_chain)
-        if spinning and native is None:
-            return None
-        return OnePass(library, native_threads or self.threads)
-
-    def _quantised(self, library: Library, native_threads: int | None) -> QuantisedLayers:
-        """Return what computes quantised pieces: on the threads of ONNX Runtime where these spin."""
-        if self.threads == 1 or not pool_is_shared():
-            return QuantisedLayers(library, native_threads or self.threads)
-        shares = native_threads is None and why_not_shared(library.path) is None
-        return (
-            QuantisedLayers(library, self.threads, self._bind_chain)
-            if shares
-            else QuantisedLayers(library, 1)
-        )
-
-    @property
-    def native_kernels(self) -> str:
-        return "none" if self.one_pass is None else self.one_pass.processor
-
-    @property
-    def quantised_kernels(self) -> str:
-        return "none" if self.quantised is None else self.quantised.kernels
 
     @property
     def computes_on_caller(self) -> bool:
@@ -361,14 +267,6 @@ class CpuDevice(HostDevice):
         chains = None if self.one_pass is None else self.one_pass.chain
         quantised = None if self.quantised is None else self.quantised.natives
         return Abilities(self.threads, quantised, chains, self.joins)
-
-    def own_kernels(self) -> OwnKernels:
-        return LibraryKernels(self.one_pass, self.quantised)
-
-    def close(self) -> None:
-        super().close()
-        if self.one_pass is not None:
-            self.one_pass.close()
 
     def _bind_chain(self, graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
         return self.kept(graph, self._make_chain).bind(inputs, outputs)

@@ -5,9 +5,11 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from models.packs.records.pieces import ElementProgram, Elementwise, Piece
-from pipeline.devices.base import Device, DeviceError, Launch, OwnKernels
+from models.packs.records.pieces import Elementwise, Piece
+from pipeline.devices.base import Device, DeviceError, Launch
 from pipeline.devices.device_memory import Memory
+from pipeline.devices.elementwise.one_pass import OnePass
+from pipeline.devices.elementwise.programs import NativeProgram, native_program
 from pipeline.program.program import ChainPiece, NativePiece, Program
 
 
@@ -38,7 +40,9 @@ class PackKernels:
         self._program = program
         self._graphs = program.pack.graphs
         self.device = device
-        self._own = device.own_kernels()
+        self._quantised = None if device.quantised is None else device.quantised.of_model()
+        self._one_pass = device.one_pass
+        self._jobs = None if device.one_pass is None else device.one_pass.of_model()
         self._joining: dict[int, bool] = {}  # by number of graph, as it was compiled
 
     def piece(self, placed: PlacedPiece, scratch: Memory) -> Launch:
@@ -59,12 +63,10 @@ class PackKernels:
         self, piece: NativePiece, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> Launch:
         """Return what runs a piece of which the device said that it needs no session."""
-        if self._own is None or piece.quantised is None:
+        if self._quantised is None or piece.quantised is None:
             raise DeviceError(f"the {self.device.name} device has no kernels for quantised layers")
-        quantised = self._program.quantised[piece.quantised]
-        return self._own.quantised(
-            quantised, self._graphs[piece.graph], piece.native, inputs, outputs
-        )
+        quantised, graph = self._program.quantised[piece.quantised], self._graphs[piece.graph]
+        return self._quantised.bind(quantised, graph, piece.native, inputs, outputs)
 
     def run(self, run: Sequence[PlacedPiece], scratch: Memory) -> Launch:
         """Return what runs pieces one after the other, in as few kernels as the device can.
@@ -92,8 +94,8 @@ class PackKernels:
         """Return a piece as a part of a larger graph; None: it is a launch of its own."""
         piece, inputs, outputs = placed
         if isinstance(piece, ChainPiece):
-            own, program, read, made = self._chain(piece.elementwise, inputs, outputs)
-            node = own.chain_node(program, [*read, *made])
+            one_pass, program, read, made = self._chain(piece.elementwise, inputs, outputs)
+            node = one_pass.node(program, [*read, *made])
             if node is None:
                 raise self._other_plan()
             return node, read, made
@@ -137,19 +139,22 @@ class PackKernels:
         self, item: Elementwise | None, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> Launch:
         """Return what runs a program, of which the device said that it does so."""
-        own, program, read, made = self._chain(item, inputs, outputs)
-        bound = own.chain(program, [*read, *made])
+        one_pass, program, read, made = self._chain(item, inputs, outputs)
+        bound = one_pass.bind(program, [*read, *made], self._jobs)
         if bound is None:
             raise self._other_plan()
         return bound
 
     def _chain(
         self, item: Elementwise | None, inputs: Sequence[Any], outputs: Sequence[Any]
-    ) -> tuple[OwnKernels, ElementProgram, list[Any], list[Any]]:
+    ) -> tuple[OnePass, NativeProgram, list[Any], list[Any]]:
         """Return a program, what runs it, and what it reads and makes."""
-        if self._own is None or item is None:
+        if self._one_pass is None or item is None:
             raise self._other_plan()
-        return self._own, self._program.programs[item.program], *item.ports(inputs, outputs)
+        program = native_program(self._program.programs[item.program])
+        if program is None:
+            raise self._other_plan()
+        return self._one_pass, program, *item.ports(inputs, outputs)
 
     def _other_plan(self) -> DeviceError:
         return DeviceError(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.packs.records.pieces import Operand, Piece
+from models.packs.records.pieces import Layer, Operand, Piece
 from models.packs.records.row_parts import RowValue
 from pipeline.devices.base import Block, Device, DeviceError, KernelError, Launch, nothing
 from pipeline.devices.device_memory import Memory
@@ -15,7 +15,7 @@ from pipeline.devices.pack_kernels import GraphPart, PackKernels, PlacedPiece
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.lane import LaneMemory, LaneRun
 from pipeline.planning.plan import Plan
-from pipeline.program.program import Program, takes_rows
+from pipeline.program.program import MadeAt, Program, made_at, takes_rows
 from pipeline.program.region_plan import (
     Action,
     Area,
@@ -137,24 +137,22 @@ class _PhaseBinder:
 
     def _rows(self, area: Area) -> Block:
         """Return where ``area`` lies."""
-        value = self._value(area)
-        column = value.row_bytes // value.shape[3] // _DTYPE.itemsize
-        shape = (area.first_plane + area.planes, area.held_rows, area.held_columns * column)
+        elements = self._value(area).row_bytes // _DTYPE.itemsize
+        shape = (area.first_plane + area.planes, area.held_rows, elements)
         return Block(
-            self._memory.arena.array(self._start(area), _DTYPE.name, shape),
+            self._memory.arena.array(
+                self._beginning(area.strip, area.row_value), _DTYPE.name, shape
+            ),
             range(area.first_plane, shape[0]),
             range(area.first_row, area.first_row + area.rows),
-            range(area.first_column * column, (area.first_column + area.columns) * column),
         )
 
     def _strip(self, area: Area) -> Any:
         """Return a whole strip as kernels have it: [1, channels, rows, width]."""
         shape = strip_shape(self._program, area)
-        return self._memory.arena.array(self._start(area), _DTYPE.name, shape)
-
-    def _start(self, area: Area) -> int:
-        """Return where in the arena what ``area`` is a part of begins."""
-        return area.offset + self._beginning(area.strip, area.row_value)
+        return self._memory.arena.array(
+            self._beginning(area.strip, area.row_value), _DTYPE.name, shape
+        )
 
     def _beginning(self, strip: int | None, row_value: int | None) -> int:
         """Return where in the arena a strip begins, or a value that is whole."""
@@ -193,9 +191,9 @@ def bind_steps(
     Raises:
         DeviceError: a piece cannot be loaded.
     """
-    names = _layer_names(program)
+    layers = program.layers_by_place()
     kernels = _Kernels(device, PackKernels(program, device))
-    lanes = [_Binder(program, plan, kernels, each, memory.scratch, names) for each in memory.lanes]
+    lanes = [_Binder(program, plan, kernels, each, memory.scratch, layers) for each in memory.lanes]
     bound = [lane.steps() for lane in lanes]
     if len(bound) == 1:
         return bound[0]
@@ -226,14 +224,14 @@ class _Binder:
         kernels: _Kernels,
         memory: LaneMemory,
         scratch: Memory,
-        names: Mapping[tuple[int, int], str],
+        layers: Mapping[MadeAt, Layer],
     ) -> None:
         self._program = program
         self._plan = plan
         self._kernels = kernels
         self._memory = memory
         self._scratch = scratch
-        self._names = names
+        self._layers = layers
 
     def steps(self) -> list[Launch]:
         phases = {
@@ -296,22 +294,8 @@ class _Binder:
         return self._kernels.of_program.piece(self._placed(piece), self._scratch)
 
     def _name(self, piece: Piece) -> str:
-        return self._names.get(_made(piece), "a piece")
-
-
-def _layer_names(program: Program) -> dict[tuple[int, int], str]:
-    """Return, for what each piece makes, the first layer in it: its name for users."""
-    names: dict[tuple[int, int], str] = {}
-    for layer in program.layers:
-        for piece in program.pieces[layer.first_piece : layer.end_piece]:
-            names.setdefault(_made(piece), f"layer {layer.name!r} ({layer.operator})")
-    return names
-
-
-def _made(piece: Piece) -> tuple[int, int]:
-    """Return what distinguishes pieces whatever their size: where their output begins."""
-    first = piece.outputs[0]
-    return first.index, first.offset
+        layer = self._layers.get(made_at(piece))
+        return "a piece" if layer is None else f"layer {layer.name!r} ({layer.operator})"
 
 
 @contextmanager

@@ -7,9 +7,9 @@ copies, kernels, and the stalls of the kernel stage.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from models.packs.records.pieces import Piece
+from models.packs.records.pieces import Layer
 from pipeline.planning.plan import Plan
-from pipeline.program.program import Program
+from pipeline.program.program import MadeAt, Program, made_at
 from pipeline.program.steps import Phase, Step
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import STALL_SECONDS, Service, launched, services
@@ -18,13 +18,14 @@ Event = dict[str, Any]
 
 
 def trace_document(
-    sweeps: Mapping[str, tuple[Plan, Iterable[TraceEvent]]], program: Program | None = None
+    sweeps: Mapping[str, tuple[Plan, Iterable[TraceEvent]]], program: Program
 ) -> dict[str, Any]:
-    """Return the document of ``sweeps`` by title; with ``program``, kernels have their layers' names."""
-    events: list[Event] = []
+    """Return the document of ``sweeps`` of ``program`` by title; kernels have their layers' names."""
+    layers, events = program.layers_by_place(), list[Event]()
     for process, (title, (plan, trace)) in enumerate(sweeps.items(), start=1):
         events.append(_named(process, 0, "process_name", title))
-        events += _sweep(process, plan, list(trace), _kernel_names(plan, program))
+        names = [_kernel_name(step, index, layers) for index, step in enumerate(plan.steps)]
+        events += _sweep(process, plan, list(trace), names)
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
@@ -102,26 +103,13 @@ def _transfer_names(plan: Plan, stage: str, count: int) -> list[str]:
     ]
 
 
-def _kernel_names(plan: Plan, program: Program | None) -> list[str]:
-    """Return the layer of each kernel where that is known: pieces themselves have no names."""
-    layers = {
-        _made(piece): layer.name
-        for layer in (program.layers if program else ())
-        for piece in (program.pieces if program else ())[layer.first_piece : layer.end_piece]
-    }
-    return [_step_name(step, index, layers) for index, step in enumerate(plan.steps)]
-
-
-def _step_name(step: Step, index: int, layers: Mapping[tuple[int, int] | None, str]) -> str:
+def _kernel_name(step: Step, index: int, layers: Mapping[MadeAt, Layer]) -> str:
+    """Return the layer of a kernel where that is known: pieces themselves have no names."""
     if isinstance(step, Phase):
         first = step.region.plan.region.first_piece
         return f"phase {step.number} of pieces {first} to {step.region.plan.region.end_piece - 1}"
-    return layers.get(_made(step), f"kernel {index}")
-
-
-def _made(piece: Piece) -> tuple[int, int] | None:
-    """Return what distinguishes pieces whatever their size: where their output begins."""
-    return (piece.outputs[0].index, piece.outputs[0].offset) if piece.outputs else None
+    layer = layers.get(made_at(step))
+    return f"kernel {index}" if layer is None else layer.name
 
 
 def _slice(process: int, thread: int, name: str, service: Service) -> Event:

@@ -9,7 +9,7 @@ from pipeline.planning.draft import Draft, Drafts, Judge, bounded_seconds, idle_
 from pipeline.planning.explain import explain
 from pipeline.planning.found_plans import Point
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.planning.tune import Tuner, smallest_bytes
+from pipeline.planning.tune import Tuner
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 from pipeline.timing.durations import Durations
@@ -59,7 +59,7 @@ def _least(drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:
     """Return about the smallest draft that reaches ``goal``, or ``fastest``, the largest allowed."""
     if goal.judge(fastest) > goal.seconds:
         return fastest
-    smallest, least = fastest, smallest_bytes(drafts)
+    smallest, least = fastest, drafts.smallest_bytes
     tried = least
     while True:
         draft = Tuner(drafts, tried, goal.judge).best(rounds=1)

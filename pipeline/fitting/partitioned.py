@@ -63,15 +63,6 @@ def balanced_cuts(
     return _balanced(Cuts(program), program, _piece_seconds(program, profile), partitions)
 
 
-def of_parts(profile: Profile) -> Profile:
-    """Return what ``profile``, of one thread, says of any partition: the times of its kernels.
-
-    What was found for the whole network, its plans and bounds, holds for none of them.
-    """
-    known = {name: getattr(profile, name) for name in Profile.model_fields}
-    return Profile.model_construct(**known | {"limits": {}, "exact": False})
-
-
 def _piece_seconds(program: Program, profile: Profile | None) -> list[float]:
     if profile is None:
         return list(piece_seconds(program))

@@ -66,14 +66,12 @@ def row_variants(
     profile: Profile | None,
     most: Effort = QUICK,
     most_arena: int | None = None,
-    *,
-    preloaded: bool = False,
 ) -> Variants:
     """Return the variants that plans of ``architecture`` may choose, the whole network first.
 
     ``most_arena``: the fastest and smallest of those that need so many bytes of an arena at most.
-    ``preloaded``: all weights are in memory anyway. The whole network is the only variant where the profile
-    has no times of rows: what they take is unknown. Kept with ``program``.
+    The whole network is the only variant where the profile has no times of rows: what they take is unknown.
+    Kept with ``program``.
 
     Raises:
         ProfileError: the profile lacks a kernel.
@@ -82,11 +80,11 @@ def row_variants(
     if architecture.tuned != "auto" or unknown:
         return _WHOLE
     into_arena = reads_into_arena(program, architecture)
-    return program.made(_searches)(profile, most, most_arena, preloaded, into_arena)
+    return program.made(_searches)(profile, most, most_arena, into_arena)
 
 
 _WHOLE = Variants((Variant((), 0, 0.0),))
-_Search = Callable[[Profile | None, Effort, int | None, bool, bool], Variants]
+_Search = Callable[[Profile | None, Effort, int | None, bool], Variants]
 # Answers that are kept: small beside what is searched among.
 _MOST_FOUND = 16
 
@@ -101,7 +99,6 @@ def _search(
     profile: Profile | None,
     most: Effort,
     most_arena: int | None,
-    preloaded: bool,
     into_arena: bool,
 ) -> Variants:
     network = row_network(program)
@@ -110,7 +107,6 @@ def _search(
         network,
         most=most,
         most_arena=most_arena,
-        preloaded=preloaded,
         into_arena=into_arena,
     )
     regions = group_regions(program)

@@ -35,7 +35,7 @@ from pipeline.measuring.overheads import (
 )
 from pipeline.measuring.row_operators import RowKernels, group_seconds, phases_factor
 from pipeline.measuring.sweeps import Measured, measured_sweeps, random_inputs
-from pipeline.measuring.transfers import DEPTHS, Copies, FileReads, sizes, span_ranges
+from pipeline.measuring.transfers import DEPTHS, Copies, FileReads, sizes
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine
@@ -169,7 +169,6 @@ class _Samples:
     reads: defaultdict[tuple[int, int], list[float]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    spans: list[list[float]] = field(default_factory=list)
     copies: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     kernels: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     beside: list[float] = field(default_factory=list)
@@ -194,7 +193,7 @@ def profile_pack(
     doing("how the device works best")
     tuning = _choose_tuning(pack, device)
     program = prepare(pack, device)
-    samples = _Samples(spans=[[] for _ in program.spans])
+    samples = _Samples()
     with file_reads(pack, disk) as reads:
         meter = _Meter(program, device, reads, samples)
         rounds = min(_ROUNDS, iterations)
@@ -270,14 +269,11 @@ class _Meter:
         self._inputs = random_inputs(program)
 
     def measure_transfers(self, turn: int) -> None:
-        """Measure one round of all rows of the tables, and each span."""
+        """Measure one round of all rows of the tables."""
         samples, reads = self._samples, self._reads
         for n_bytes in sizes(reads.n_bytes):
             for depth in DEPTHS:
                 samples.reads[n_bytes, depth] += reads.row(n_bytes, depth, turn)
-        spans = span_ranges(self._program.spans)
-        for seconds, of_span in zip(reads.take(spans, 1), samples.spans, strict=True):
-            of_span.append(seconds)
         with (
             closing(self._device.allocate("staging", reads.buffer.n_bytes)) as source,
             closing(self._device.allocate("own", reads.buffer.n_bytes)) as target,
@@ -342,7 +338,6 @@ def _summary(pack: Pack, device: Device, samples: _Samples, tuning: Tuning, disk
         manifest=manifest_checksum(pack),
         machine=this_machine(pack.weights_path, device, disk),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        spans=tuple(map(of, samples.spans)),
         reads=tuple(
             ReadTime(n_bytes=n_bytes, depth=depth, seconds=of(seconds))
             for (n_bytes, depth), seconds in samples.reads.items()

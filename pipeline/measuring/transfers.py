@@ -101,11 +101,6 @@ class FileReads:
         )
 
 
-def span_ranges(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Return the reads that bring each span alone."""
-    return [(span.file_offset, span.file_length) for span in spans]
-
-
 @dataclass(frozen=True)
 class Copies:
     """Copies of weights of ``pack`` from ``source`` to ``target`` by ``device``, expanded as in sweeps."""

@@ -212,9 +212,15 @@ class Drafts:
         """Weight memory where all spans stay."""
         return self._loading + self.same.n_bytes(range(len(self.program.spans)))
 
-    def smallest_bytes(self, level: Level) -> int:
-        """Return the least weight memory that runs the kernels of ``level``."""
-        return level.kept_bytes + self.with_staging(level.largest_bytes, level.units)
+    @property
+    def smallest_bytes(self) -> int:
+        """The least weight memory that can run the model: what always stays, and the largest chunk.
+
+        Where weights pass two rings that may be more than all weights in memory.
+        """
+        finest = self.level(self.program.largest_chunk_bytes)
+        streamed = finest.kept_bytes + self.with_staging(finest.largest_bytes, finest.units)
+        return min(streamed, self.all_resident_bytes)
 
     def with_staging(self, ring_bytes: int, units: Sequence[Unit]) -> int:
         """Return what a ring of ``ring_bytes`` for ``units`` takes, its staging included."""

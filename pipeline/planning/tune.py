@@ -127,15 +127,6 @@ _MOST_SECONDS = 120.0
 _PARTS = 8
 
 
-def smallest_bytes(drafts: Drafts) -> int:
-    """Return the least weight memory that can run the model: what always stays, and the largest chunk.
-
-    Where weights pass two rings that may be more than all weights in memory.
-    """
-    streamed = drafts.smallest_bytes(drafts.level(drafts.program.largest_chunk_bytes))
-    return min(streamed, drafts.all_resident_bytes)
-
-
 class PartChunks:
     """Changes the chunks of parts of ``program`` among ``sizes``, ascending.
 
@@ -212,7 +203,7 @@ class Tuner:
         self._scores: dict[Choice, float] = {}
         self._until = time.monotonic() + _MOST_SECONDS
         self._least = inf
-        smallest = smallest_bytes(drafts)
+        smallest = drafts.smallest_bytes
         finest = drafts.level(program.largest_chunk_bytes)
         kept = finest.kept_bytes
         self._free = (limit - kept) // PAGE_BYTES * PAGE_BYTES

@@ -61,10 +61,8 @@ class ProfileError(ModelError):
 class Profile(BaseModel):
     """See docs/research/profile.md, "Profile".
 
-    ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone, as seed 003
-    has it, for people (`layerstream profile`); plans read groups of spans and calculate with ``reads``.
-    ``reads`` and ``copies``: r and c by bytes; none of a network without weights. ``kernels``: k by
-    ``piece_key``, quiet, weights in memory.
+    ``manifest``: checksum of the pack's manifest.json. ``reads`` and ``copies``: r and c by bytes; none of
+    a network without weights. ``kernels``: k by ``piece_key``, quiet, weights in memory.
     ``slowdown``: by how much kernels are slower beside a thread that reads. ``overlaps``: what changes in
     sweeps, by ``order_of`` their plan. ``outside``: of a request, all that is not its sweep. ``phases``: by
     how much phases of regions take longer than their operators one by one. ``loop``: what each step takes
@@ -78,11 +76,10 @@ class Profile(BaseModel):
 
     model_config = RECORD
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     manifest: Checksum
     machine: Machine
     date: str
-    spans: tuple[Distribution, ...]
     reads: tuple[ReadTime, ...]
     copies: tuple[CopyTime, ...]
     kernels: dict[str, Distribution]
@@ -100,8 +97,8 @@ class Profile(BaseModel):
 
     @model_validator(mode="after")
     def _check_transfers(self) -> Self:
-        if self.spans and not (self.reads and self.copies):
-            raise ValueError("reads and copies: none were measured, and there are spans to read")
+        if bool(self.reads) != bool(self.copies):
+            raise ValueError("reads and copies: none were measured of one, and some of the other")
         return self
 
     @property

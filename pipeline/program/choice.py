@@ -168,11 +168,6 @@ def alternative_bytes(program: Program, alternative: Alternative) -> int:
     )
 
 
-def scratch_bytes(pieces: Iterable[Piece]) -> int:
-    """Return what any one of ``pieces`` allocates at most while it runs."""
-    return max((piece.scratch_bytes for piece in pieces), default=0)
-
-
 def chunk_sizes(program: Program) -> list[int]:
     """Return the limits, ascending, from each of which on ``choose_pieces`` joins more."""
     return sorted({way.n_bytes for way in program.made(_ways)})

@@ -109,6 +109,15 @@ def _known(kind: type[Piece | JoinedPieces], record: Piece | JoinedPieces) -> di
     return {field.name: getattr(record, field.name) for field in fields(kind)}
 
 
+#: Where the first output of a piece begins: value and offset; None: it has none.
+MadeAt = tuple[int, int] | None
+
+
+def made_at(piece: Piece) -> MadeAt:
+    """Return what distinguishes pieces whatever their size: where their output begins."""
+    return (piece.outputs[0].index, piece.outputs[0].offset) if piece.outputs else None
+
+
 # The program.
 
 T = TypeVar("T")
@@ -210,6 +219,14 @@ class Program(Measures):
     @property
     def own_pieces(self) -> tuple[Piece, ...]:
         return self.pieces[self.own.start : self.own.stop]
+
+    def layers_by_place(self) -> dict[MadeAt, Layer]:
+        """Return, for what each piece makes (``made_at``), the first layer in it: its name for users."""
+        layers: dict[MadeAt, Layer] = {}
+        for layer in self.layers:
+            for piece in self.pieces[layer.first_piece : layer.end_piece]:
+                layers.setdefault(made_at(piece), layer)
+        return layers
 
     def defaults(self) -> dict[str, NDArray[Any]]:
         """Return what the inputs hold that a request leaves out."""

@@ -180,7 +180,8 @@ def _program(item: Piece | RowOperator) -> Elementwise:
 
 def strip_shape(program: Program, area: Area) -> Shape:
     """Return the shape of a whole strip as kernels have it: [1, channels, rows, columns]."""
-    return (1, program.row_values[area.row_value].shape[1], area.rows, area.columns)
+    _, channels, _, width = program.row_values[area.row_value].shape
+    return (1, channels, area.rows, width)
 
 
 def _shapes(operands: Sequence[Operand]) -> list[Shape]:

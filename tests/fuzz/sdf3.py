@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
+from papers.cnn.layers import Cnn, CnnLayer, Edge, Shape
 from papers.dataflow.consistency import firings
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import DataflowError

@@ -42,7 +42,6 @@ def profile(
         manifest="0" * 16,
         machine=MACHINE,
         date="2026-01-01T00:00:00+00:00",
-        spans=tuple(always(span.length / bytes_a_second) for span in program.spans),
         reads=tuple(
             ReadTime(n_bytes=n_bytes, depth=depth, seconds=always(depth * n_bytes / bytes_a_second))
             for n_bytes in sizes

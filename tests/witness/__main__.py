@@ -30,11 +30,11 @@ import numpy as np
 import onnx
 
 from models.compiler import compile_onnx
-from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import JoinedPieces, Piece
 from models.packs.target import host_target, largest_exact_weight
 from models.runtime.sessions import claim_process, use_threads
+from papers.cnn.of_pack import cnn_of_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda import call

@@ -1,1 +1,1 @@
-"""Our engine's plans for an application: ours, and the papers' as plans of our engine."""
+"""Our engine's plans for an application."""

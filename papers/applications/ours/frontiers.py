@@ -65,7 +65,8 @@ def preloaded(member: ApplicationMember, most: Effort = THOROUGH) -> list[Planne
         ProfileError: the profile lacks a kernel.
     """
     program, architecture, profile = member.program, member.architecture, member.profile
-    variants = row_variants(program, architecture, profile, most, preloaded=True).found
+    stays = replace(program, spans=tuple(replace(span, resident=True) for span in program.spans))
+    variants = row_variants(stays, architecture, profile, most).found
     found = unbeaten(_resident(member, item.regions) for item in variants)
     for factor in _BETWEEN:
         if len(found) >= POINTS:

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from papers.applications.application import Application
 from pipeline.execution.leases import SHARED_KINDS
-from pipeline.fitting.partitioned import of_parts
 from pipeline.fitting.row_variants import READ_BYTES_A_SECOND
 from pipeline.planning.plan import Plan, pipeline_plan
 from pipeline.profiles.profile import Profile
@@ -37,9 +36,18 @@ class ApplicationMember:
         """Its partitions, each a network of its own; itself where it is one."""
         if not self.cuts:
             return (self,)
-        profile = None if self.profile is None else of_parts(self.profile)
+        profile = None if self.profile is None else _of_parts(self.profile)
         parts = Cuts(self.program).parts(self.cuts)
         return tuple(ApplicationMember(part, profile, self.architecture) for part in parts)
+
+
+def _of_parts(profile: Profile) -> Profile:
+    """Return what ``profile``, of one thread, says of any partition: the times of its kernels.
+
+    What was found for the whole network, its plans and bounds, holds for none of them.
+    """
+    known = {name: getattr(profile, name) for name in Profile.model_fields}
+    return Profile.model_construct(**known | {"limits": {}, "exact": False})
 
 
 @dataclass(frozen=True)

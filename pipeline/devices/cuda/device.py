@@ -24,7 +24,6 @@ from pipeline.devices.base import (
     DeviceError,
     DeviceLostError,
     Done,
-    Expands,
     Kernel,
     Launch,
     Tuning,
@@ -36,6 +35,7 @@ from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, Pinn
 from pipeline.devices.cuda.scope import ConvolutionSettings, Kind, Precision
 from pipeline.devices.cuda.trials import fastest_algorithms, probe_kinds
 from pipeline.devices.device_memory import Memory, Use, address
+from pipeline.devices.expansion import Expansion
 from pipeline.program.prepare import Abilities
 from pipeline.schedule.architectures import COPIED_AUTO, Architecture
 
@@ -212,7 +212,8 @@ class CudaDevice(CachingDevice):
         return partial(self.driver.copy_rows, there, here, self.kernel_stream)
 
     def putter(self, target: Block, put: Callable[[NDArray[Any]], None]) -> Launch:
-        there, shape = stretches(target), tuple(map(len, target[1:]))
+        there = stretches(target)
+        shape = (len(target.planes), len(target.rows), target.array.shape[2])
 
         def launch() -> None:
             rows = np.empty(shape, target.array.dtype)
@@ -280,7 +281,7 @@ class CudaDevice(CachingDevice):
         target: Memory,
         offset: int,
         done: Done,
-        expansion: Expands | None = None,
+        expansion: Expansion | None = None,
     ) -> None:
         if expansion is not None:
             raise DeviceError("a GPU's copies expand nothing: it runs weights stored as they are")

@@ -8,7 +8,6 @@ import functools
 import io
 import platform
 import struct
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -67,7 +66,6 @@ class _Chain(ctypes.Structure):
     _fields_ = (
         ("n_elements", ctypes.c_size_t),
         ("n_steps", ctypes.c_int32),
-        ("n_threads", ctypes.c_int32),
         ("steps", ctypes.POINTER(_Step)),
         ("tensors", _Tensor * MOST_TENSORS),
     )
@@ -112,8 +110,6 @@ class Library:
             raise LibraryError(f"{path.name} was made of other sources")
         if not self.processor:
             raise LibraryError(f"{path.name} has no kernels for this processor (AVX2 with FMA)")
-        self._lock = threading.Lock()
-        self._users: dict[int, int] = {}  # how many asked for so many threads
 
     @property
     def processor(self) -> str:
@@ -125,35 +121,20 @@ class Library:
         """Use the kernels made for ``processor``; False: it is another one. No kernel may run."""
         return bool(self._functions.elementwise_choose(processor.encode("ascii")))
 
-    def open_threads(self, threads: int) -> None:
-        """Let ``threads`` compute, the caller among them, until ``close_threads`` takes it back."""
-        with self._lock:
-            self._users[threads] = self._users.get(threads, 0) + 1
-            self._functions.elementwise_threads(max(self._users))
-
-    def close_threads(self, threads: int) -> None:
-        """Take one ``open_threads`` back: threads without an owner left end."""
-        with self._lock:
-            self._users[threads] -= 1
-            if not self._users[threads]:
-                del self._users[threads]
-            self._functions.elementwise_threads(max(self._users, default=1))
-
     def bind(
         self,
         program: NativeProgram,
         tensors: Sequence[Placed],
         n_elements: int,
-        threads: int,
         run: Callable[[int], object] | None = None,
     ) -> Launcher:
         """Return what runs ``program`` on ``n_elements`` of ``tensors``: what it reads, then its results.
 
-        ``run``: gets the address of its structure; None: ``threads`` threads of the library run it.
+        ``run``: gets the address of its structure; None: the thread that calls computes all of it.
         Tensors lie at the same place or apart: a program may write over what it reads element by element.
         """
         steps = (_Step * len(program.steps))(*(_Step(*step) for step in program.steps))
-        chain = _Chain(n_elements, len(steps), threads, steps)
+        chain = _Chain(n_elements, len(steps), steps)
         for place, tensor in enumerate(tensors):
             chain.tensors[place] = _Tensor(*tensor)
         return Launcher(run or self._functions.elementwise_run, chain, steps)
@@ -170,7 +151,7 @@ class Library:
         return int(self._functions.integers_fit(ctypes.byref(task), most_bytes))
 
     def run_task(self, task: ctypes.Structure) -> bool:
-        """Run a task on the threads of the library; return whether there was memory for it."""
+        """Run a task on the thread that calls; return whether there was memory for it."""
         return not self._functions.integers_run(ctypes.byref(task))
 
     def hand_over_chain(self, address: int | None) -> None:
@@ -203,7 +184,6 @@ class Library:
         functions.elementwise_sources.restype = ctypes.c_char_p
         functions.elementwise_processor.restype = ctypes.c_char_p
         functions.elementwise_choose.argtypes = [ctypes.c_char_p]
-        functions.elementwise_threads.argtypes = [ctypes.c_int]
         functions.elementwise_run.argtypes = [ctypes.c_void_p]
         functions.elementwise_run.restype = None
         functions.elementwise_hand_over.argtypes = [ctypes.c_void_p]

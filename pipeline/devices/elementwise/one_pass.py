@@ -1,6 +1,5 @@
 """Operators on elements of a device in one pass: programs of pieces, bound to memory."""
 
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -57,17 +56,14 @@ def decided(
 
 
 class OnePass:
-    """Programs with ``threads`` threads of ``library``.
+    """Programs by ``library``, on the thread that launches them.
 
     ``bind_model``: loads models with operators of ours; then ONNX Runtime's threads run long programs.
     """
 
-    def __init__(self, library: Library, threads: int, bind_model: Bind | None = None) -> None:
+    def __init__(self, library: Library, bind_model: Bind | None = None) -> None:
         self._library = library
         self._bind_model = bind_model
-        self._threads = threads
-        library.open_threads(threads)
-        self._closed = weakref.finalize(self, library.close_threads, threads)
 
     @property
     def processor(self) -> str:
@@ -82,7 +78,7 @@ class OnePass:
     ) -> Callable[[], None] | None:
         """Return what runs ``program`` on ``arrays``: what it reads, then its results.
 
-        ``jobs``: runs it if it is long, None: threads of the library.
+        ``jobs``: runs it if it is long, on several threads.
 
         None: it cannot run on these, which are no floats, or neither as large as the results nor one
         number for each channel, or overlap and are not the same.
@@ -94,10 +90,10 @@ class OnePass:
             return None
         size = arrays[program.n_inputs].size
         if size < WORTH_SHARING or jobs is None:
-            return self._library.bind(program, placed, size, self._threads)
+            return self._library.bind(program, placed, size)
         jobs.prepare()
         run = partial(jobs.run, self._library.hand_over_chain)
-        return self._library.bind(program, placed, size, 1, run)
+        return self._library.bind(program, placed, size, run)
 
     def chain(self, program: ElementProgram, shapes: tuple[Shape, ...]) -> NativeChain | None:
         """Return how ``program`` runs on arrays of ``shapes``: those read, then those made.
@@ -107,17 +103,14 @@ class OnePass:
         return decided(program, shapes, self._bind_model is not None)
 
     def of_model(self) -> JobSession | None:
-        """Return what runs the long programs of a model; None: threads of the library do."""
+        """Return what runs the long programs of a model; None: the thread that launches them does."""
         return None if self._bind_model is None else JobSession(self._bind_model)
 
-    def fits(self, program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> bool:
-        """Return whether ONNX Runtime computes ``program`` as a node; ``arrays`` as of ``bind``."""
-        has_nodes = self._bind_model is not None and bool(program.steps)
-        return has_nodes and _placed(program, arrays) is not None
-
-    def close(self) -> None:
-        """End the threads that no other owner asks for."""
-        self._closed()
+    def node(self, program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> bytes | None:
+        """Return ``program`` on ``arrays``, as of ``bind``, as a model of one node; None: it is none."""
+        if self._bind_model is None or not program.steps or _placed(program, arrays) is None:
+            return None
+        return chain_model(program, [array.shape for array in arrays])
 
 
 def _placed(program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> list[Placed] | None:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from models.network.activations import Arithmetic
@@ -58,6 +59,7 @@ def program_of(
     return native_program(manifest.programs[item.elementwise.program])
 
 
+@lru_cache(maxsize=256)  # asked of each piece, and many are alike
 def native_program(program: ElementProgram) -> NativeProgram | None:
     """Return ``program`` as the library takes it; None: it has no such kernels, or too few places.
 

@@ -234,7 +234,7 @@ KERNELS_VERSION = 3
 
 
 class QuantisedLayers:
-    """Quantised pieces with ``threads`` threads: of ONNX Runtime by ``bind``, else those of ``library``."""
+    """Quantised pieces with ``threads`` threads, several of ONNX Runtime by ``bind``."""
 
     def __init__(self, library: Library, threads: int, bind: Bind | None = None) -> None:
         self._library = library

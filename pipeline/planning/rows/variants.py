@@ -148,7 +148,6 @@ def find_variants(
     most_arena: int | None = None,
     in_groups: Mapping[Region, float] = MappingProxyType({}),
     slower: bool = False,
-    preloaded: bool = False,
     into_arena: bool = True,
 ) -> Variants:
     """Return the variants of a network that no other beats.
@@ -156,8 +155,7 @@ def find_variants(
     ``times`` of row operators, ``piece_seconds`` of the program's pieces; ``slower``: rows save memory and
     no time. ``in_groups``: bottlenecks in groups of channels, and how long they take; inf: unknown,
     longer than whole. ``most_arena``: only what needs so many bytes of arena and scratch at most, or the
-    least of those if nothing does. ``preloaded``: weights take nothing, as they are there anyway;
-    ``into_arena``: those of regions may be read into the arena.
+    least of those if nothing does. ``into_arena``: weights of regions may be read into the arena.
     Deterministic, unless the clock ends it.
     """
     apart = [frozenset[int](), *worth_apart(network)]
@@ -169,7 +167,6 @@ def find_variants(
             parts,
             inputs,
             most_arena,
-            preloaded=preloaded,
             into_arena=into_arena,
         )
         for inputs in kept_inputs
@@ -242,13 +239,12 @@ class _Search:
         given: frozenset[int] = frozenset(),
         most_arena: int | None = None,
         *,
-        preloaded: bool = False,
         into_arena: bool = True,
     ) -> None:
         program = network.program
         self._network = network
         self._places = _places(network)
-        live = LiveValues(network, apart, given, preloaded)
+        live = LiveValues(network, apart, given)
         self._whole = WholePieces(
             program,
             live,
@@ -256,7 +252,6 @@ class _Search:
             apart | given,
             piece_seconds,
             only_activations=most_arena is not None,
-            preloaded=preloaded,
             into_arena=into_arena,
         )
         self.regions = RegionEdges(

@@ -30,8 +30,7 @@ from pipeline.program.steps import STEP_BYTES
 class LiveValues:
     """Sums over values that live, in bytes; the parts of those in ``apart`` lie anywhere.
 
-    ``given``: inputs that stay with the request, since only regions read them. ``preloaded``: weights take
-    nothing.
+    ``given``: inputs that stay with the request, since only regions read them.
     """
 
     def __init__(
@@ -39,9 +38,7 @@ class LiveValues:
         network: RowNetwork,
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),
-        preloaded: bool = False,
     ) -> None:
-        self._preloaded = preloaded
         self._program = program = network.program
         self._network = network
         self._given = given
@@ -69,7 +66,7 @@ class LiveValues:
 
     def weights(self, start: int, end: int) -> int:
         """Return the streamed weights of the pieces [start, end)."""
-        return 0 if self._preloaded else self._weights_before[end] - self._weights_before[start]
+        return self._weights_before[end] - self._weights_before[start]
 
     @cached_property
     def _weights_before(self) -> list[int]:
@@ -129,8 +126,7 @@ _SCRATCH_PART = 64
 class WholePieces:
     """Those of ``program`` between ``places``; none may read what exists only as its parts, ``apart``.
 
-    ``only_activations``: weights are not counted. ``preloaded``: they take no memory either, in the
-    coarsest chunks. ``into_arena``: those of regions may lie in the arena.
+    ``only_activations``: weights are not counted. ``into_arena``: those of regions may lie in the arena.
     """
 
     def __init__(
@@ -142,12 +138,10 @@ class WholePieces:
         piece_seconds: Callable[[int], float],
         *,
         only_activations: bool = False,
-        preloaded: bool = False,
         into_arena: bool = True,
     ) -> None:
         self._program = program
         self._only_activations = only_activations
-        self._preloaded = preloaded
         self._into_arena = into_arena
         self._live = live
         self._places = places
@@ -163,11 +157,12 @@ class WholePieces:
     def rings(self) -> Numbers:
         """The rings that are tried: from the largest chunk in even ratios to what no plan needs.
 
-        More than all activations is too much, unless these alone are limited.
+        More than all activations is too much, unless these alone are limited. Where all weights stay, in
+        the coarsest chunks, there is nothing to try.
         """
         least = max(self._program.largest_chunk_bytes, 1)
         weights = sum(span.length for span in self._program.spans)
-        if self._preloaded:
+        if all(span.resident for span in self._program.spans):
             return np.array([max(least, weights)], np.int64)
         most = max(weights if self._only_activations else min(self.most, weights), least)
         known = {size for size in chunk_sizes(self._program) if least <= size <= most}
@@ -188,8 +183,7 @@ class WholePieces:
         for level, pieces in enumerate(self._pieces):
             np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES + STEP_BYTES)
             np.maximum.at(scratch[level], numbers[pieces.first], pieces.scratch)
-            if not self._preloaded:
-                np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
+            np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
         arena = np.array([max(live[start:end]) for start, end in between], np.int64)
         for index in self._program.own:
             if any(

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
 from papers.applications.application import Application, Partition, one_by_one
 from papers.applications.application_files import read_application
 from papers.applications.schedule import ROWS
+from papers.cnn.layers import Cnn, CnnLayer, Edge, Shape
 
 EXAMPLE = Path(__file__).parents[3] / "docs/research/applications/example.toml"
 

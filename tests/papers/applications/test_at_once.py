@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.planning.rivals import by_one_row, of_parts
 from models.packs.pack import Pack, open_pack
 from papers.applications.application import Application, one_by_one
 from papers.applications.from_pack import cnn_with_parameters, cuts_of, first_layer, layers_at
 from papers.applications.ours.frontiers import preloaded, streamed
 from papers.applications.ours.members import ApplicationMember, PlannedMember, at_once, turns
-from papers.applications.ours.rivals import by_one_row, of_parts
 from pipeline.planning.plan import PipelinePlan
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 
 from models.errors import ModelError
-from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from papers.applications.application import Application, ApplicationError, Partition, one_by_one
 from papers.applications.application_files import ApplicationFile, read_application, runs_at_once
+from papers.cnn.layers import Cnn, CnnLayer, Edge, Shape
 from tests.papers.applications.drawn import NoPacks, applications
 from tests.papers.applications.written import written_application
 

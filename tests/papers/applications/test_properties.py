@@ -4,7 +4,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
 from papers.applications.application import Application, ApplicationError, CnnBuffer, naive
 from papers.applications.cost import Evaluator
@@ -12,6 +11,7 @@ from papers.applications.parts import PartitionParts
 from papers.applications.placements import arena_elements, greedy_by_size
 from papers.applications.reuse import check, reuse
 from papers.applications.schedule import Firing
+from papers.cnn.layers import Cnn, CnnLayer, Edge, Shape
 from tests.papers.applications.drawn import applications, chromosomes, cnns, example
 
 

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterator, Sequence
 
-from models.geometry.cnn import Cnn, Edge
 from models.network.windows import Window
 from papers.applications.application import Application
 from papers.applications.application_files import ApplicationFile
+from papers.cnn.layers import Cnn, Edge
 
 
 def written_application(file: ApplicationFile) -> str:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
+from papers.cnn.layers import Cnn, CnnLayer, Edge, Shape
 
 
 def figure_1() -> Cnn:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
+from papers.cnn.layers import Cnn, CnnLayer, Edge, Shape
 from papers.dataflow.consistency import firings
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph

@@ -10,13 +10,12 @@ import pytest
 
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
-from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import Pack
 from models.packs.target import host_target
+from papers.cnn.of_pack import cnn_of_pack
 from papers.dataflow.consistency import firings
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import DataflowError
-from papers.dataflow.row_regions import region_schedule, row_regions
 from papers.dataflow.smallest_buffers import small_buffers
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
@@ -27,6 +26,7 @@ from pipeline.program.region_plan import Region
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import inputs_for
+from tests.papers.dataflow.row_regions import region_schedule, row_regions
 from tests.pipeline.execution.test_rows import CASES, compiled
 from tests.pipeline.program.regions import random_regions
 from tests.pipeline.program.row_programs import random_network

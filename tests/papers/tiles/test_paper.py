@@ -10,11 +10,11 @@ from papers.tiles.fused_groups import (
     FusedLayer,
     TileConfiguration,
     TileError,
-    darknet_layers,
     parse,
 )
 from papers.tiles.predictor import PAPER_BIAS_BYTES, GroupBoxes, paper_predict, whole_macs
 from papers.tiles.tiling_search import paper_candidates, paper_search
+from tests.papers.tiles.darknet_chain import darknet_layers
 
 MIB = 1 << 20
 # Table 4.1, "Algorithm".

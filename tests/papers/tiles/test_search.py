@@ -12,10 +12,10 @@ from papers.tiles.fused_groups import (
     FusedLayer,
     TileConfiguration,
     Tiling,
-    darknet_layers,
 )
 from papers.tiles.predictor import GroupBoxes, group_bytes, weight_bytes, whole_macs
 from papers.tiles.tiling_search import MachineSpeed, WideSearch
+from tests.papers.tiles.darknet_chain import darknet_layers
 
 TILINGS = (Tiling(1, 1), Tiling(2, 2, "raster"), Tiling(2, 3))
 #: Only MACs count.

@@ -71,7 +71,7 @@ class _Device(CpuDevice):
         self.launches = 0
         if chains != "onnxruntime":
             self.one_pass = _OnePass(
-                library(), 1, self._bind_chain if chains == "nodes" else None, self.counted
+                library(), self._bind_chain if chains == "nodes" else None, self.counted
             )
             self._operators = library().path
 
@@ -90,9 +90,9 @@ class _OnePass(OnePass):
     """Counts what the library runs; what ONNX Runtime does, the device counts."""
 
     def __init__(
-        self, found: Library, threads: int, bind_model: Any, counted: Callable[[Launch], Launch]
+        self, found: Library, bind_model: Any, counted: Callable[[Launch], Launch]
     ) -> None:
-        super().__init__(found, threads, bind_model)
+        super().__init__(found, bind_model)
         self._counted = counted
 
     def bind(self, program: Any, arrays: Any, jobs: Any = None) -> Launch | None:

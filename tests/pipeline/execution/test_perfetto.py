@@ -21,8 +21,9 @@ def test_steps_in_one_launch_are_one_bar(drawn: tuple[Program, Plan], data: st.D
     longer = joined(source, plan)
     events = swept(plan.stages, data.draw(durations(plan))).events
     bars = [
-        [item for item in trace_document({"": (each, events)})["traceEvents"] if _is_kernel(item)]
+        [item for item in document["traceEvents"] if _is_kernel(item)]
         for each in (plan, longer)
+        for document in [trace_document({"": (each, events)}, source)]
     ]
     assert len(bars[0]) - len(bars[1]) == len(plan.steps) - longer.launches
     first, last = ((row[0]["ts"], row[-1]["ts"] + row[-1]["dur"]) for row in bars)
@@ -39,10 +40,10 @@ def _is_kernel(item: dict[str, Any]) -> bool:
 
 @given(st.data())
 def test_a_sweep_becomes_rows_of_operations(data: st.DataObject) -> None:
-    _, plan = data.draw(plans())
+    program, plan = data.draw(plans())
     times = data.draw(durations(plan))
     events = swept(plan.stages, times).events
-    document = trace_document({"a sweep": (plan, events)})
+    document = trace_document({"a sweep": (plan, events)}, program)
     assert json.loads(json.dumps(document)) == document
     shown = document["traceEvents"]
     slices = [item for item in shown if item["ph"] == "X"]

@@ -18,7 +18,6 @@ from pipeline.planning.tune import (
     critical_reads,
     keep_critical,
     part_starts,
-    smallest_bytes,
 )
 from pipeline.schedule.architectures import ARCHITECTURES, COPIED_AUTO, Architecture
 from pipeline.timing.durations import Durations
@@ -79,7 +78,7 @@ def test_weights_that_expand_stay_within_the_limit_with_their_staging(
     count = len(net.program.spans)
     pages = data.draw(st.lists(st.integers(1, 64), min_size=count, max_size=count))
     net = replace(net, program=stored(net.program, pages))
-    least = smallest_bytes(Drafts(net.program, net.durations))
+    least = Drafts(net.program, net.durations).smallest_bytes
     tight = planned(net, least)
     assert tight.plan.weight_bytes <= least
     limit = least + int(part * (net.all_bytes - min(least, net.all_bytes)))
@@ -117,7 +116,7 @@ def test_a_few_pages_above_the_smallest_there_is_a_plan(
     count = len(net.program.spans)
     pages = data.draw(st.lists(st.integers(1, 8), min_size=count, max_size=count))
     net = replace(net, program=stored(net.program, pages))
-    limit = smallest_bytes(Drafts(net.program, net.durations)) + more * PAGE
+    limit = Drafts(net.program, net.durations).smallest_bytes + more * PAGE
     assert planned(net, limit).plan.weight_bytes <= limit
 
 

@@ -17,10 +17,10 @@ from pipeline.program.choice import (
     chunk_sizes,
     finest_positions,
     largest_unit_bytes,
-    scratch_bytes,
     streamed_bytes,
 )
 from pipeline.program.program import Program
+from pipeline.program.steps import scratch_bytes
 from tests.models.chosen import WholeMemory, check_dimensions
 from tests.models.nets import NETS, inputs_for, parsed, written
 

@@ -64,7 +64,6 @@ struct step {
 struct chain {
     size_t n_elements;
     int32_t n_steps;
-    int32_t n_threads;
     const struct step *steps;
     struct tensor tensors[MOST_TENSORS];
 };

@@ -1,4 +1,4 @@
-// Jobs: quantised layers on the threads of the library, and what is handed to an operator of ONNX Runtime.
+// Jobs: chains and quantised layers on the thread that asks, or handed to an operator of ONNX Runtime.
 //
 // The operator finds its job by the thread that runs the session, not in its graph: no file can name an address.
 #include "jobs.h"
@@ -21,10 +21,10 @@ static struct job job_of(struct task *task) {
     return (struct job){integer_kernels->part, task, (size_t)task->n_parts};
 }
 
-// Runs a task; returns whether memory was short.
+// Runs a task, one part after the other; returns whether memory was short.
 int integers_run(struct task *task) {
     const struct job job = job_of(task);
-    elementwise_share(&job, task->n_parts);
+    for (size_t number = 0; number < job.n_parts; number++) job.part(job.argument, number);
     return task->failed;
 }
 
@@ -33,6 +33,8 @@ void integers_hand_over(struct task *task) {
     is_held = task != NULL;
     if (task) held = job_of(task);
 }
+
+void elementwise_run(const struct chain *chain) { compute(chain, 0, chain->n_elements); }
 
 void elementwise_chain_part(void *argument, size_t number) {
     const struct chain *chain = argument;

@@ -10,9 +10,6 @@ struct job {
     size_t n_parts;
 };
 
-// Runs all parts of `job`, on up to `wanted` threads of the pool, the caller among them (pool.c).
-void elementwise_share(const struct job *job, int wanted);
-
 // Elements of a chain that are one part of a job, and such a part.
 enum { CHAIN_PART = 8 << 10 };
 void elementwise_chain_part(void *chain, size_t number);

@@ -1,7 +1,6 @@
 """Running steps of the native library on arrays, for tests."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,15 +41,13 @@ def only(operator: str, n_inputs: int = 1, p: float = 0.0, q: float = 0.0) -> Na
     return NativeProgram(n_inputs, (step,))
 
 
-def bound(program: NativeProgram, arrays: Sequence[Floats], threads: int = 1) -> Launcher:
+def bound(program: NativeProgram, arrays: Sequence[Floats]) -> Launcher:
     placed = [(array.ctypes.data, 0, 0) for array in arrays]
-    return library().bind(program, placed, arrays[0].size, threads)
+    return library().bind(program, placed, arrays[0].size)
 
 
-def computed(
-    operator: str, x: Floats, *others: Floats, p: float = 0.0, q: float = 0.0, **options: Any
-) -> Floats:
+def computed(operator: str, x: Floats, *others: Floats, p: float = 0.0, q: float = 0.0) -> Floats:
     """Return what one step makes of ``x``, in memory of its own."""
     result = np.full_like(x, 7)
-    bound(only(operator, 1 + len(others), p, q), [x, *others, result], **options)()
+    bound(only(operator, 1 + len(others), p, q), [x, *others, result])()
     return result

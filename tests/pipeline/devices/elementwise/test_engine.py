@@ -160,7 +160,6 @@ def test_threads_of_onnx_runtime_change_no_bit(
         chains.append(graph)
         return bind_chain(device, graph, *arrays)
 
-    monkeypatch.setattr("pipeline.devices.cpu.pool_is_shared", lambda: True)
     monkeypatch.setattr(CpuDevice, "_bind_chain", counted)
     for regions in ((), exact_regions(pack, 8)):
         assert answer(pack, pool, regions, 2).tobytes() == expected
@@ -170,7 +169,6 @@ def test_threads_of_onnx_runtime_change_no_bit(
 def test_where_onnx_runtime_does_not_take_the_operator_its_threads_are_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pipeline.devices.cpu.pool_is_shared", lambda: True)
     monkeypatch.setattr("pipeline.devices.cpu.why_not_shared", lambda _: "it is too old")
     for threads, native in ((2, False), (1, True)):
         with closing(CpuDevice(threads)) as device:

@@ -80,7 +80,6 @@ def test_no_kernels_for_this_processor(tmp_path: Path) -> None:
         'const char *elementwise_processor(void) { return ""; }\n'
         f'const char *elementwise_sources(void) {{ return "{sources_digest()}"; }}\n'
         "int elementwise_choose(const char *name) { return !name; }\n"
-        "int elementwise_threads(int n) { return n; }\n"
         "void elementwise_run(const void *chain) { (void)chain; }\n"
         "void elementwise_expand(void) {}\nvoid elementwise_hand_over(void) {}\n"
         "void integers_fit(void) {}\nvoid integers_run(void) {}\n"

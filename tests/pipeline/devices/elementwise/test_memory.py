@@ -1,20 +1,16 @@
-"""Where tensors lie, and how they are divided, changes no bit and touches no other byte."""
+"""Where tensors lie changes no bit, and no other byte is touched."""
 
 import ctypes
 import functools
 import mmap
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.records.pieces import ElementStep
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.programs import OPERATORS
 from tests.examples import examples
@@ -23,7 +19,6 @@ from tests.pipeline.devices.elementwise.chains import (
     bound,
     computed,
     library,
-    native,
     needs_library,
     only,
 )
@@ -86,81 +81,6 @@ def test_any_size_anywhere_in_place_or_not(
             assert (each[start + 4 * size :] == 0xAB).all()
 
 
-def _chain(threads: int, x: Floats, y: Floats) -> None:
-    program = native(
-        ElementStep(kind="mish", reads=(0,), numbers=(1.0,)), ElementStep(kind="add", reads=(1, 0))
-    )
-    bound(program, [x, y], threads)()
-
-
-def test_threads_change_no_bit() -> None:
-    x = np.random.default_rng(2).normal(0, 3, 200_001).astype(np.float32)
-    expected = np.empty_like(x)
-    _chain(1, x, expected)
-    for threads in (2, 3, 5):
-        library().open_threads(threads)
-        try:
-            result = np.empty_like(x)
-            for _ in range(5):
-                _chain(threads, x, result)
-            np.testing.assert_array_equal(result.view(np.uint32), expected.view(np.uint32))
-        finally:
-            library().close_threads(threads)
-
-
-def test_callers_at_the_same_time_do_not_meet() -> None:
-    xs = [np.full(150_000, number, np.float32) for number in range(4)]
-    ys = [np.empty_like(x) for x in xs]
-    library().open_threads(3)
-    try:
-
-        def call(number: int) -> None:
-            for _ in range(10):
-                _chain(3, xs[number], ys[number])
-
-        callers = [threading.Thread(target=call, args=(number,)) for number in range(4)]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join()
-    finally:
-        library().close_threads(3)
-    for x, y in zip(xs, ys, strict=True):
-        alone = np.empty_like(x)
-        _chain(1, x, alone)
-        np.testing.assert_array_equal(y, alone)
-
-
-def _threads() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
-
-
-def test_threads_end_when_nobody_asks_for_them() -> None:
-    before = _threads()
-    library().open_threads(4)
-    library().open_threads(6)
-    assert _threads() >= before + 3
-    library().close_threads(6)
-    library().close_threads(4)
-    assert _threads() <= before
-
-
-def test_a_child_of_fork_computes_alone() -> None:
-    x = np.random.default_rng(3).normal(0, 3, 100_000).astype(np.float32)
-    expected = np.empty_like(x)
-    library().open_threads(3)
-    try:
-        _chain(3, x, expected)
-        child = os.fork()
-        if not child:  # pragma: no cover  its end is what is looked at
-            result = np.empty_like(x)
-            _chain(3, x, result)
-            os._exit(0 if (result == expected).all() else 1)
-        assert os.waitpid(child, 0)[1] == 0
-    finally:
-        library().close_threads(3)
-
-
 @pytest.mark.parametrize(("shape", "plane", "width"), [((6, 35), 35, 1), ((3, 50, 8), 400, 8)])
 def test_one_number_for_each_channel(shape: tuple[int, ...], plane: int, width: int) -> None:
     rng = np.random.default_rng(4)
@@ -169,7 +89,7 @@ def test_one_number_for_each_channel(shape: tuple[int, ...], plane: int, width: 
     result = np.empty_like(x)
     places = [(factors.ctypes.data, plane, width), (result.ctypes.data, 0, 0)]
     placed = [(x.ctypes.data, 0, 0), *places]
-    library().bind(only("multiply", 2), placed, x.size, 1)()
+    library().bind(only("multiply", 2), placed, x.size)()
     by_channel = factors.reshape(700, shape[0], *[1] * (len(shape) - 2), width)
     np.testing.assert_array_equal(result, x * by_channel)
 
@@ -192,11 +112,7 @@ def test_shapes_of_fewer_axes_mean_what_they_mean_to_numpy(
     rng = np.random.default_rng(5)
     x, factors = (rng.normal(0, 1, shape).astype(np.float32) for shape in (whole, other))
     result = np.empty_like(x)
-    one_pass = OnePass(library(), 1)
-    try:
-        launch = one_pass.bind(only("multiply", 2), [x, factors, result])
-        assert launch is not None
-        launch()
-    finally:
-        one_pass.close()
+    launch = OnePass(library()).bind(only("multiply", 2), [x, factors, result])
+    assert launch is not None
+    launch()
     np.testing.assert_array_equal(result, x * factors)

@@ -76,7 +76,7 @@ class _Watched(CpuDevice):
         self.sessions: set[bytes] = set()
         if chains != "onnxruntime":
             bind = self._bind_chain if chains == "nodes" else None
-            self.one_pass = OnePass(library(), 1, bind)
+            self.one_pass = OnePass(library(), bind)
             self._operators = library().path
 
     def kept(self, graph: bytes, make: Callable[[bytes], Kernel]) -> Kernel:
@@ -249,9 +249,8 @@ _PRODUCT = only("multiply", 2)
 
 
 @pytest.fixture(name="one_pass")
-def _one_pass() -> Iterator[OnePass]:
-    with closing(OnePass(library(), 2)) as made:
-        yield made
+def _one_pass() -> OnePass:
+    return OnePass(library())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from models.compiler.cutting.quantised_tasks import FoundTask, whole_task
 from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedAverage
 from models.runtime.sessions import open_piece, run_session
+from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.library import Library, find_library
+from pipeline.devices.elementwise.operator_node import JobSession
 from pipeline.devices.integers.native_layers import BoundTask, bind_average, bind_task, fitted
 from pipeline.devices.integers.tasks import constants_in
 
@@ -287,5 +290,17 @@ class Network:
         return name
 
 
+@cache
+def _jobs() -> JobSession:
+    """Return what runs parts of tasks at once, on three threads."""
+    jobs = JobSession(CpuDevice(3)._bind_chain)
+    jobs.prepare()
+    return jobs
+
+
 def _run(library: Library, task: Any) -> None:
-    assert library.run_task(task)
+    if task.n_parts == 1:
+        assert library.run_task(task)
+    else:
+        _jobs().run(library.hand_over, task)
+        assert not task.failed

@@ -17,7 +17,6 @@ from models.packs.records.pieces import Piece
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.operator_node import JOB
-from pipeline.devices.integers.native_layers import QuantisedLayers
 from pipeline.execution.given import Tensors, copies
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
@@ -28,20 +27,17 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
-from tests.pipeline.devices.integers.quantised import native as library
 
 SIZE, CLASSES = 32, 512
 RECIPE = Preprocess(size=(SIZE, SIZE), mean=(128.0,), std=(64.0,))
 
 
 class _Watched(CpuDevice):
-    """Remembers of which graphs it was asked for sessions; ``jobs``: parts of tasks run in one, too."""
+    """Remembers of which graphs it was asked for sessions."""
 
-    def __init__(self, threads: int, native: bool | None, jobs: bool) -> None:
+    def __init__(self, threads: int, native: bool) -> None:
         super().__init__(threads, native=native)
         self.sessions: set[bytes] = set()
-        if jobs and self.quantised is not None:
-            self.quantised = QuantisedLayers(library(), threads, self._bind_chain)
 
     def kept(self, graph: bytes, make: Callable[[bytes], Kernel]) -> Kernel:
         self.sessions.add(graph)
@@ -120,8 +116,7 @@ class Way(NamedTuple):
     """How a pack is opened."""
 
     threads: int
-    native: bool | None
-    jobs: bool
+    native: bool
     lanes: int
     chunk_bytes: int | None
     architecture: str
@@ -131,7 +126,6 @@ class Way(NamedTuple):
 WAYS = st.builds(
     Way,
     st.integers(1, 2),
-    st.sampled_from([None, False]),
     st.booleans(),
     st.integers(1, 2),
     st.sampled_from([1, None]),
@@ -143,18 +137,18 @@ WAYS = st.builds(
 @examples(6, many=500)
 @given(way=WAYS)
 def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
-    device = _Watched(way.threads, way.native, way.jobs)
+    device = _Watched(way.threads, way.native)
     fitted = prepare(way.crafted(case.pack), device)
     choice = Choice(chunk_bytes=way.chunk_bytes, lanes=way.lanes)
     plan = make_plan(fitted, ARCHITECTURES[way.architecture], choice=choice)
     pieces = [step for step in plan.steps if isinstance(step, Piece)]
     natives = [piece.native for piece in pieces if isinstance(piece, NativePiece)]
-    assert bool(natives) == (way.native is None)
+    assert bool(natives) == way.native
     counted = {
         case.pack.graphs[piece.graph] for piece in pieces if not isinstance(piece, NativePiece)
     }
     if any(each.together_bytes for each in natives):
-        assert way.jobs
+        assert way.threads > 1
         counted.add(JOB)
     with opened(fitted, plan, device) as engine:
         assert device.sessions == counted

@@ -142,9 +142,7 @@ def _cut(network: Network) -> Network:
 def _products(request: pytest.FixtureRequest) -> Iterator[None]:
     library = native()
     library.use_dot_products(request.param)
-    library.open_threads(3)
     yield
-    library.close_threads(3)
     library.use_dot_products(True)
 
 

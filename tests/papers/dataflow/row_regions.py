@@ -8,8 +8,8 @@ of the region as a CSDF graph, within buffers no larger than the strips that the
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from models.geometry.cnn import Cnn, Edge
-from models.geometry.of_pack import PackCnn
+from papers.cnn.layers import Cnn, Edge
+from papers.cnn.of_pack import PackCnn
 from papers.dataflow.conversion import WindowOverlap, graph_of, row_elements
 from papers.dataflow.csdf import DataflowGraph
 from papers.dataflow.schedules import Moment, moments

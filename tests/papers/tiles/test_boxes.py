@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.program.boxes.box import Interval, RowBox, common, without
+from papers.tiles.tile_boxes import RowBox, common, without
+from pipeline.program.region_plan import Interval
 
 
 def lines(most: int) -> st.SearchStrategy[Interval]:

@@ -1,6 +1,6 @@
 """Train the default model: a small residual CNN on CIFAR-10, exported as fp32 ONNX.
 
-Run ``python -m models.default.train --data cifar10.npz`` with the ``train`` extra installed.
+Run ``python -m benchmarks.training.default_model --data cifar10.npz`` with the ``train`` extra installed.
 The data file holds JPEG bytes: ``train_jpeg`` (uint8), ``train_offsets``, ``train_labels`` and
 the same with ``test_``, and ``classes``. Everything random comes from ``--seed``. The accuracy
 printed last is that of the exported ONNX file in ONNX Runtime, over all test images.
@@ -23,6 +23,8 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
+
+from models.default import FOLDER
 
 # Write the trained default model as ONNX: batch norms folded, one node a line of the network.
 
@@ -101,7 +103,6 @@ def _export_onnx(model: nn.Sequential, path: Path) -> None:
 
 # The network, its data, and its training.
 
-HERE = Path(__file__).parent
 MEAN = (125.3, 123.0, 113.9)
 STD = (63.0, 62.1, 66.7)
 
@@ -239,7 +240,7 @@ def main() -> None:
     """Train, export beside this file and print the accuracy of the exported file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--output", type=Path, default=HERE / "cifar10.onnx")
+    parser.add_argument("--output", type=Path, default=FOLDER / "cifar10.onnx")
     parser.add_argument("--epochs", type=int, default=28)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--seed", type=int, default=20)

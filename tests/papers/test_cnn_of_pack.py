@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from models.geometry.cnn import Cnn, CnnLayer, Edge, GeometryError, Shape
-from models.geometry.of_pack import cnn_of_pack
 from models.network.windows import Window
 from models.packs.target import host_target
+from papers.cnn.layers import Cnn, CnnLayer, Edge, GeometryError, Shape
+from papers.cnn.of_pack import cnn_of_pack
 from papers.dataflow.conversion import row_phases
 from tests.pipeline.execution.test_rows import CASES, compiled
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from models.geometry.of_pack import PackCnn
 from papers.applications.ours.members import joined
 from papers.applications.parts import PartitionParts
 from papers.applications.placements import PLACEMENTS
+from papers.cnn.of_pack import PackCnn
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.lives import lifetimes, placed

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.fields import Array
 from models.network.windows import Window
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand, ValueBytes
+from papers.cnn.layers import Cnn, CnnLayer, Edge, Shape
 
 #: A row operator, a row value that pieces put together, or pieces that run whole.
 _Unit = tuple[str, int] | range

@@ -1,1 +1,0 @@
-"""Regions whose phases make boxes: what is made and kept, and where it lies."""
