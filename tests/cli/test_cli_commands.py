@@ -15,7 +15,7 @@ import pytest
 
 from cli.commands import COMMANDS, loaded
 from models import photographs
-from tests.server.support import Cli, Packs
+from tests.server.support import Cli, Packs, Result
 
 ARGUMENTS = 'sys.argv = ["layerstream"]'
 # What bash does, and which modules it took; the program ends as soon as it has answered.
@@ -108,6 +108,32 @@ def test_a_warning_of_a_package_is_one_of_the_command(
     monkeypatch.setattr(package, "propagate", False)
     package.warning("kernel %s", "6.1\n\x1b[31m")
     assert capsys.readouterr().err == "layerstream: warning: kernel 6.1 \\x1b[31m\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["zoo", "list", "--json"]])
+def test_output_that_cannot_be_written_is_said_to_be_so(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """Whether it is written at once, by Rich, or when the command ends."""
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        monkeypatch.setattr(sys, "__stdout__", full)
+        refused = cli(*words)
+        assert sys.stdout is full
+    refused.refuses(1, "standard output cannot be written: No space left on device")
+
+
+def test_output_that_is_read_no_further_is_no_error(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of ``layerstream zoo list | head -1``."""
+    read, written = os.pipe()
+    os.close(read)
+    with open(written, "w") as pipe:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stdout", pipe)
+        monkeypatch.setattr(sys, "__stdout__", pipe)
+        assert cli("zoo", "list") == Result(1, "", "")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
