@@ -256,15 +256,16 @@ class Asked:
         kind = "body" if route is None else route.body
         with context.exchanges.exchange(self.client, kind) as self.exchange:
             try:
-                self.exchange.check_length()
+                if route is not None and route.admitted == "admin":
+                    check_may_change(context, self.key, self.caller)
+                if self.admitted != "form":
+                    self.exchange.check_length()
                 if head.method == "POST":
                     context.check_begun()  # earlier in the start it is not known how much requests may hold
                 answer: Any
                 if match is None or route is None:
                     answer = self._table.refused(self.client)
                 else:
-                    if route.admitted == "admin":
-                        check_may_change(context, self.key, self.caller)
                     asked = {"query": read_query(route.query, head.query)} if route.query else {}
                     answer = await route.answer(self, **match.parts, **asked)
                 await self._send(answer)
