@@ -14,6 +14,7 @@ from shutil import copytree
 import pytest
 
 from cli.commands import COMMANDS, loaded
+from cli.reference import commands
 from models import photographs
 from tests.server.support import Cli, Packs, Result
 
@@ -140,6 +141,17 @@ def test_output_that_is_read_no_further_is_no_error(
 def test_the_list_of_commands_says_what_they_say(name: str) -> None:
     said = loaded(name).help
     assert inspect.cleandoc(said).startswith(COMMANDS[name].help)
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_no_option_says_its_default_twice(cli: Cli, path: str) -> None:
+    """In its own words, and once more as Typer adds it; and no sentence stands in it twice."""
+    shown = cli(*path.split()[1:], "--help").out
+    text = " ".join(re.sub("[─-╿]", " ", shown).split())
+    for said in re.split(r" (?=--[a-z])", text):
+        assert len(re.findall("[Dd]efault", said)) <= 1, said
+        sentences = re.findall(r"[^.]{12,}?\.(?= |$)", said)
+        assert len(sentences) == len(set(sentences)), said
 
 
 def test_versions(cli: Cli) -> None:
