@@ -182,7 +182,7 @@ def compile_(
 
 
 def _recipes(source: Path, given: Mapping[str, Path | None]) -> dict[str, Any]:
-    """Return the recipes of ``source`` as options of the compiler: those ``given``, else those beside it."""
+    """Return the recipes of ``source`` for the compiler: those ``given``, else those that lie beside it."""
     files = recipes_beside(source)
     for name, file in given.items():
         if file is not None:

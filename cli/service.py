@@ -92,7 +92,7 @@ def install(
 def drop_in(budget: int, root: Path, config: Path | None = None) -> str:
     """Return the drop-in for ``budget`` bytes on the machine whose files lie in ``root``.
 
-    ``config``: the file of settings that the service shall take, as it is called there; None: as the unit says.
+    ``config``: the file of settings that the service shall take, as it is called there; None: the unit's.
 
     Raises:
         ServiceError: the machine has less memory than the service would be allowed, or its file of
