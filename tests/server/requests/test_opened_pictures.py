@@ -127,6 +127,13 @@ def test_the_size_is_that_of_the_upright_picture(saved: Saved, kind: str, orient
     assert found.size == ((HEIGHT, WIDTH) if orientation > 4 else (WIDTH, HEIGHT))
 
 
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_a_picture_is_there_twice_while_it_is_turned(saved: Saved, orientation: int) -> None:
+    upright = decoding_bytes(saved(gradient(), "JPEG"), LIMITS)
+    turned = decoding_bytes(saved(gradient(), "JPEG", exif=with_exif(0, orientation)), LIMITS)
+    assert turned == 2 * upright == 2 * 4 * LIMIT
+
+
 def one_component(data: bytes) -> bytes:
     """Let the first scan say that it has one component of the three."""
     return data.replace(b"\xff\xda\x00\x0c\x03", b"\xff\xda\x00\x0c\x01")
