@@ -1,12 +1,13 @@
 """The ``layerstream`` command: one group of commands a file, errors as one line on stderr."""
 
+import errno
 import logging
 import sys
 
 import typer
 
 from cli.commands import program
-from cli.printing.output import Warnings, fail
+from cli.printing.output import OutputError, Warnings, fail, standard_output
 from models.runtime.sessions import claim_process
 
 BAD_INPUT, FAILURE = 2, 1
@@ -22,9 +23,15 @@ def main() -> None:
     claim_process()
     logging.lastResort = Warnings(logging.WARNING)  # serve has handlers of its own
     try:
-        code = program()(standalone_mode=False)
+        with standard_output():
+            code = program()(standalone_mode=False)
     except SystemExit:  # completion has answered; the errors below are not worth their imports
         raise
+    except OutputError as exc:
+        # What reads it may have all that it wants: `layerstream list | head`.
+        if exc.errno == errno.EPIPE:
+            sys.exit(FAILURE)
+        fail(str(exc), FAILURE)
     except typer.TyperException as exc:
         fail(exc.format_message() or "no command given", BAD_INPUT)
     except _bad_input() as exc:

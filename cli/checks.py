@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cli.printing.sentences import typed
 from loader.readers.disk import REAL_DISK, Disk
 from models.errors import PackError
 from models.packs.pack import Pack, find_pack, open_pack
@@ -31,7 +32,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import RefusedError
 from server.failures import FAILURES, reason_of
 from server.memory.budget import Budget
-from server.memory.candidates import Candidate, share_served
+from server.memory.candidates import Candidate, needed_by_all, share_served
 from server.memory.process_memory import control_groups, meminfo_bytes
 from server.settings.sizes import format_size
 
@@ -325,24 +326,36 @@ def _holds_pack(path: Path) -> bool:
 
 
 def fitting(paths: Sequence[Path], budget: int | None, device: Device) -> Iterator[Finding]:
-    """Yield whether all packs, and requests to them, fit in ``budget`` bytes, where these are given."""
-    if budget is None or not paths or device.gpu:
+    """Yield what each pack needs, and whether all, and requests to them, fit in ``budget`` bytes.
+
+    None: no budget is given. What a GPU needs is not looked at.
+    """
+    if device.gpu:
         return
     auto = device.adapt(ARCHITECTURES["auto"])
+    candidates = []
     try:
-        candidates = [
-            Candidate(program, auto, NOTHING, profile)
-            for program, profile in (
-                prepared(open_pack(path, device.target), device, logging.DEBUG) for path in paths
-            )
-        ]
+        for path in paths:
+            pack = open_pack(path, device.target)
+            program, profile = prepared(pack, device, logging.DEBUG)
+            candidates.append(Candidate(program, auto, NOTHING, profile))
+            least = typed(needed_by_all(candidates[-1:], "auto"))
+            weights = format_size(pack.manifest.weight_bytes)
+            told = f"{weights} of weights, served alone from a budget of {least} up"
+            yield Finding(f"{_served_as(path, pack)}: memory", "ok", told)
+        if budget is None or not candidates:
+            return
         if budget <= 0:
-            raise RefusedError("the process itself takes more than --memory")
+            raise RefusedError(
+                f"the process itself takes {format_size(-budget)} more than --memory"
+            )
         share_served(candidates, Budget(budget), None, "auto", at_once=True)
+        together = typed(needed_by_all(candidates, "auto"))
     except FAILURES as exc:
         yield Finding("budget", "fail", reason_of(exc), "a larger --memory or --budget")
     else:
-        yield Finding("budget", "ok", f"models and requests fit in {format_size(budget)}")
+        told = f"models and requests fit in {format_size(budget)}; they do from {together} up"
+        yield Finding("budget", "ok", told)
 
 
 def _direct(served: str, machine: Machine) -> Finding:

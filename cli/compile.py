@@ -1,5 +1,6 @@
 """``layerstream compile``: from an ONNX file to a pack."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from cli.arguments import Json, open_named, size
-from cli.printing.output import print_json, say, suggest, warn
+from cli.model_sources import RECIPES, recipes_beside
+from cli.printing.output import print_json, say, suggest, tell, warn
 from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from cli.printing.steps import steps
 from cli.printing.summary import summary_of
@@ -26,6 +28,13 @@ from server.settings.sizes import format_least, format_size, parse_shapes
 
 # A CPU has no kernels for these: what they save is reading.
 _STORED_AS = {"half": "fp16", "mixed": "int8"}
+#: What reads the files of recipes.
+_READERS: Mapping[str, Callable[[Path], Any]] = {
+    "labels": read_labels,
+    "preprocess": read_preprocess,
+    "detection": read_detection,
+    "segmentation": read_segmentation,
+}
 # Pictures of --calibrate on which is measured what --store costs.
 _MEASURED = 8
 #: What --store takes.
@@ -39,17 +48,23 @@ def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
         raise typer.BadParameter(str(exc), param_hint="--shape") from exc
 
 
+def _recipe(name: str, what: str) -> Any:
+    return typer.Option(help=f"{what} Default: F{RECIPES[name]} beside F.onnx.")
+
+
 def compile_(
     context: typer.Context,
     source: Annotated[Path, typer.Argument(help="The ONNX file.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="REPOSITORY/NAME")],
-    labels: Annotated[Path | None, typer.Option(help="Text file, one label a line.")] = None,
-    preprocess: Annotated[Path | None, typer.Option(help="TOML file: size, color, mean...")] = None,
+    labels: Annotated[Path | None, _recipe("labels", "Text file, one label a line.")] = None,
+    preprocess: Annotated[
+        Path | None, _recipe("preprocess", "TOML file: size, color, mean...")
+    ] = None,
     detection: Annotated[
-        Path | None, typer.Option(help="TOML file: a detector's heads, anchors, classes...")
+        Path | None, _recipe("detection", "TOML file: a detector's heads, anchors, classes...")
     ] = None,
     segmentation: Annotated[
-        Path | None, typer.Option(help="TOML file: which output is a mask, and how.")
+        Path | None, _recipe("segmentation", "TOML file: which output is a mask, and how.")
     ] = None,
     scores: Annotated[
         str | None, typer.Option(help="What the output holds: probabilities or logits.")
@@ -126,6 +141,12 @@ def compile_(
     pictures = read_folder(calibrate) if calibrate else None
     if pictures:
         pictures.check_pictures()
+    given = {
+        "labels": labels,
+        "preprocess": preprocess,
+        "detection": detection,
+        "segmentation": segmentation,
+    }
     compiled_for = named_target(target)
     warnings: list[str] = []
     options = CompileOptions(
@@ -134,10 +155,6 @@ def compile_(
         shapes=_shapes(shape or []),
         keep_inputs=tuple(keep_input or ()),
         chunk_bytes=size(chunk, "--chunk"),
-        labels=read_labels(labels) if labels else (),
-        preprocess=read_preprocess(preprocess) if preprocess else None,
-        detection=read_detection(detection) if detection else None,
-        segmentation=read_segmentation(segmentation) if segmentation else None,
         scores=scores,  # type: ignore[arg-type]
         force=force,
         target=compiled_for,
@@ -145,6 +162,7 @@ def compile_(
         measure=device_measure(compiled_for),
         warn=warnings.append,
         store=store,
+        **_recipes(source, given),
     )
     with steps(f"compiling {source.name}") as progress:
         measured = partial(pictures.pictures, _MEASURED) if pictures else None
@@ -161,6 +179,17 @@ def compile_(
         print_json({**summary, "source_files": files, "warnings": warnings})
     else:
         _print_made(pack, summary)
+
+
+def _recipes(source: Path, given: Mapping[str, Path | None]) -> dict[str, Any]:
+    """Return the recipes of ``source`` for the compiler: those ``given``, else those that lie beside it."""
+    files = recipes_beside(source)
+    for name, file in given.items():
+        if file is not None:
+            files[name] = file
+        elif name in files:
+            tell(f"{source.name}: --{name} {files[name]}, which lies beside it")
+    return {name: _READERS[name](file) for name, file in files.items()}
 
 
 def _print_made(pack: Pack, summary: dict[str, Any]) -> None:

@@ -147,9 +147,11 @@ def check_memory(needed: int | None) -> Iterator[Finding]:
     """Whether the machine, and the control group, have ``needed`` bytes; None: it is not said how much."""
     limit, (most, owner) = memory_limit(), machine_bytes()
     free = free_bytes() + process_memory().anonymous  # this command ends before
+    there = f"{format_size(free)} of {format_size(most)}" if most else format_size(free)
     group = "no limit" if limit is None else f"a limit of {format_size(limit.limit_bytes)}"
     if needed is None:
         yield Finding("control group", "ok", f"{group}; --memory or --budget is held against it")
+        yield Finding("free memory", "ok", there)
         return
     wants = f"a service takes up to {format_size(needed)}"
     if most and needed > most:
@@ -162,9 +164,9 @@ def check_memory(needed: int | None) -> Iterator[Finding]:
         yield Finding("control group", "ok", f"{group}; {wants}")
     if needed > free + needed // _SLACK:
         remedy = "end what takes it, or give less"
-        yield Finding("free memory", "warn", f"{format_size(free)}; {wants}", remedy)
+        yield Finding("free memory", "warn", f"{there}; {wants}", remedy)
     else:
-        yield Finding("free memory", "ok", format_size(free))
+        yield Finding("free memory", "ok", f"{there}; {wants}")
 
 
 def check_open_files(connections: int) -> Finding:

@@ -138,9 +138,13 @@ def _with_options(
         )
     if file.suffix != ".onnx":
         return source
-    beside_it = {name: file.with_name(file.stem + end) for name, end in RECIPES.items()}
-    own = {name: path for name, path in beside_it.items() if path.is_file()}
-    return Source(source.name, source.files, {**own, **recipes}, tuple(shapes))
+    return Source(source.name, source.files, {**recipes_beside(file), **recipes}, tuple(shapes))
+
+
+def recipes_beside(file: Path) -> dict[str, Path]:
+    """Return the recipes that lie beside an ONNX ``file``, by the options of ``compile`` that name them."""
+    beside = {name: file.with_name(file.stem + end) for name, end in RECIPES.items()}
+    return {name: path for name, path in beside.items() if path.is_file()}
 
 
 def pack_of(source: Source, repository: Path, isa: str) -> Path:

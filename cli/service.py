@@ -1,10 +1,11 @@
 """``layerstream service``: the service of systemd, and the limits that follow from its budget."""
 
 import os
+import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,7 +27,10 @@ _FILES, _FILES_OF_MODEL = 16384, 2
 _TASKS, _TASKS_OF_CORE = 256, 8
 
 _MODELS = "var/lib/layerstream/models"
+#: What the unit starts; an ExecStart of a drop-in comes instead of it.
+_EXECUTES = "/usr/bin/env layerstream serve"
 _UNITS = "usr/lib/systemd/system"
+_SETTINGS = "etc/layerstream/layerstream.toml"
 _DROP_IN = "etc/systemd/system/layerstream.service.d/budget.conf"
 #: The places of the files of deploy/ on a machine without the package.
 _PLACES = {
@@ -34,7 +38,7 @@ _PLACES = {
     "layerstream.socket": "etc/systemd/system/layerstream.socket",
     "layerstream.sysusers": "etc/sysusers.d/layerstream.conf",
     "layerstream.tmpfiles": "etc/tmpfiles.d/layerstream.conf",
-    "layerstream.toml": "etc/layerstream/layerstream.toml",
+    "layerstream.toml": _SETTINGS,
 }
 
 
@@ -48,6 +52,13 @@ def install(
     budget: Annotated[
         str, typer.Option(metavar="SIZE", help="Memory for all models and their requests.")
     ],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help=f"The file of settings that it serves by. Default: /{_SETTINGS}.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
     ] = False,
@@ -62,7 +73,9 @@ def install(
     """
     n_bytes = size(budget, "--budget")
     assert n_bytes is not None
-    files = {root / _DROP_IN: drop_in(n_bytes, root), **dict(_missing(root))}
+    if config is not None and not config.is_absolute():
+        raise typer.BadParameter("the service needs all of its path", param_hint="--config")
+    files = {root / _DROP_IN: drop_in(n_bytes, root, config), **dict(_missing(root))}
     changed = [path for path, text in files.items() if _read(path) != text]
     if dry_run:
         for path in changed:
@@ -76,16 +89,20 @@ def install(
         _tell_system()
 
 
-def drop_in(budget: int, root: Path) -> str:
+def drop_in(budget: int, root: Path, config: Path | None = None) -> str:
     """Return the drop-in for ``budget`` bytes on the machine whose files lie in ``root``.
+
+    ``config``: the file of settings that the service shall take, as it is called there; None: the unit's.
 
     Raises:
         ServiceError: the machine has less memory than the service would be allowed, or its file of
             settings cannot be read.
     """
-    packs = list((root / _MODELS).glob("*/*/weights.bin"))
+    settings = _settings(root, config)
+    repository = str(settings.get("repository", f"/{_MODELS}"))
+    packs = list((root / repository.lstrip("/")).glob("*/*/weights.bin"))
     models = len({path.parent.parent for path in packs})
-    taken = process_bytes(max(models, _MODELS_EXPECTED), grpc=_has_grpc(root))
+    taken = process_bytes(max(models, _MODELS_EXPECTED), grpc="grpc_port" in settings)
     base = -(-taken // _MIB) * _MIB
     most = budget + base + _MARGIN
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -99,13 +116,18 @@ def drop_in(budget: int, root: Path) -> str:
     # Without models it is not known, and with a budget alone there is too little memory.
     streams = not weights or weights > budget
     known = (
-        f"{format_size(weights)} of weights in /{_MODELS}" if weights else "no models are there yet"
+        f"{format_size(weights)} of weights in {repository}"
+        if weights
+        else "no models are there yet"
     )
     share, cores = (500, 200) if streams else (100, 100), os.cpu_count() or 1
     reads = "requests wait for reads" if streams else "the budget holds them all"
+    told = "" if config is None else f" --config {shlex.quote(str(config))}"
+    starts = "" if config is None else f"ExecStart=\nExecStart={_EXECUTES}{told}\n"
     return f"""\
-# Written by `layerstream service install --budget {_written(budget)}`; for another budget: once more.
+# Written by `layerstream service install --budget {_written(budget)}{told}`; for another budget: once more.
 [Service]
+{starts}\
 Environment=LAYERSTREAM_BUDGET={_written(budget)}
 # {mib}M budget + {base // _MIB}M process base + {_MARGIN // _MIB}M margin.
 MemoryMax={mib + (base + _MARGIN) // _MIB}M
@@ -120,11 +142,11 @@ LimitNOFILE={_FILES + _FILES_OF_MODEL * mib}
 """
 
 
-def _has_grpc(root: Path) -> bool:
-    """Return whether the settings of the service give gRPC a port."""
-    file = root / _PLACES["layerstream.toml"]
+def _settings(root: Path, config: Path | None) -> Mapping[str, Any]:
+    """Return what the service's file of settings says; nothing where it is still to be written."""
+    file = root / (_SETTINGS if config is None else str(config).lstrip("/"))
     try:
-        return file.exists() and "grpc_port" in read_toml(file).values
+        return read_toml(file).values if config is not None or file.exists() else {}
     except ValueError as exc:
         raise ServiceError(str(exc)) from exc
 

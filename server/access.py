@@ -247,7 +247,8 @@ def _replace(path: Path, text: str) -> None:
 #: Which requests are admitted. ``open``: all. Health probes have no keys and are told nothing secret; the
 #: files of the page are in every installation, and the page itself asks for a key. ``metrics``: all where
 #: the setting public_metrics is on, else those with a key. ``infer``: those with a key. ``form``: the same,
-#: but the key may also be a field of the body, so the handler that reads the body checks it.
+#: but the key may also be a field of the body, so the handler that reads the body checks it, and then how
+#: long the body is.
 Admitted = Literal["open", "metrics", "form", "infer"]
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 _REALM = 'Bearer realm="layerstream"'

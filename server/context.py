@@ -122,8 +122,8 @@ class Context:
         """Load the models; does nothing when already started.
 
         Raises:
-            StartupError: the repository is empty and nothing is to come, no model could be loaded, or one
-                could not and ``exit_on_error`` is set.
+            StartupError: the repository is empty and nothing is to come, a setting names a model that
+                cannot come, no model could be loaded, or one could not and ``exit_on_error`` is set.
             NotFoundError: the repository does not exist.
         """
         if self._tasks:
@@ -144,6 +144,14 @@ class Context:
         if poller is not None:
             following = poller.run(self.settings.poll_interval)
             self._tasks.append(asyncio.create_task(following))
+
+    async def _check_named(self) -> None:
+        """Check that models which settings name are served, or may be later; raises as ``start``."""
+        unknown = await asyncio.to_thread(self.repository.models.unknown)
+        if unknown and self.settings.model_control == "none":
+            raise StartupError(f"{unknown}; with model_control = none no other model comes")
+        if unknown:
+            _log.warning("%s", unknown)
 
     def _check_begins(self, entries: Sequence[Entry], *, follows: bool) -> None:
         """Check that a model serves or may serve later; ``follows``: packs that come later are loaded.
@@ -172,6 +180,7 @@ class Context:
         """Load the models, and tell the service manager how far loading is."""
         telling = asyncio.create_task(watching.tell(self.notifier, self._progress))
         try:
+            await self._check_named()
             await self.repository.load_all(self._reserve_request_memory)
         except OSError as exc:
             why = f"repository {self.settings.repository}: {exc.strerror or exc}"

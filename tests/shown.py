@@ -332,7 +332,7 @@ ELSEWHERE = {
     "README.md": "tests/check_readme.py",
     **{
         f"docs/how-to/{name}.md": "tools/check_deploy.sh"
-        for name in ("production", "access", "monitoring", "upgrade")
+        for name in ("production", "access", "monitoring", "runbooks", "upgrade")
     },
 }
 
@@ -347,7 +347,6 @@ APART = (
     Apart("docs/tutorials/arm-board.md", "scp", "another machine"),
     Apart("docs/how-to/install.md", "bootstrap", _INSTALLS),
     Apart("docs/how-to/production.md", "make deb", "root and systemd; tools/check_package.sh"),
-    Apart("docs/how-to/runbooks.md", "systemctl", "root and systemd"),
     Apart("docs/how-to/gpu.md", "serve", "a GPU"),
     Apart("docs/how-to/container.md", "docker", "Docker's daemon"),
     Apart("docs/how-to/kubernetes.md", "kubectl", "a cluster"),

@@ -1,4 +1,4 @@
-"""What CI runs beside the default tests: which folders a change touches, and a slot that is over."""
+"""What CI runs beside the default tests: which tests a change touches, and a slot that is over."""
 
 import os
 import subprocess
@@ -7,24 +7,41 @@ from pathlib import Path
 
 import pytest
 
-from tests.touched import ROOT, changed_files, touched
+from tests.documents import ROOT
+from tests.shown import SHOWN
+from tests.touched import OF_A_PAGE, changed_files, touched
 
 DAY = 24 * 60 * 60
 
 
 @pytest.mark.parametrize(
-    ("changed", "folders"),
+    ("changed", "tests"),
     [
         (["models/packs/pack.py", "models/zoo/classifiers.py"], ["tests/models"]),
         (["tests/cli/test_cli.py", "loader/ring.py"], ["tests/cli", "tests/loader"]),
         (["deploy/layerstream.service"], ["tests/deploy"]),
-        (["README.md", "docs/how-to/gpu.md", "tests/conftest.py", "tools/gpu.sh"], []),
+        (["README.md", "docs/glossary.md", "tests/conftest.py", "tools/gpu.sh"], []),
+        (["docs/how-to/gpu.md", "cli/run.py"], ["tests/cli", f"{OF_A_PAGE}[docs/how-to/gpu.md]"]),
         (["benchmarks/reads.py"], ["tests/benchmarks"]),
         ([], []),
     ],
 )
-def test_folders(changed: list[str], folders: list[str]) -> None:
-    assert touched(changed) == folders
+def test_what_a_change_touches(changed: list[str], tests: list[str]) -> None:
+    assert touched(changed) == tests
+
+
+def test_pages_are_touched_by_names_of_their_tests() -> None:
+    """As pytest collects them: a name that it does not find would end the run."""
+    names = touched([shown.page for shown in SHOWN])
+    options = ("-p", "no:cacheprovider", "--collect-only", "-q", "-m", "slow")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *names],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert set(names) <= set(done.stdout.splitlines())
 
 
 class Repository:

@@ -1,4 +1,4 @@
-"""The folders of tests that a change touches: ``python -m tests.touched`` prints them, one a line.
+"""The tests that a change touches, for pytest: ``python -m tests.touched`` prints them, one a line.
 
 The change is what lies between HEAD and, the first of these that there is: LAYERSTREAM_BASE; the commit at
 which HEAD left the branch of its origin; the last commit a day before HEAD; nothing at all. A clone of what
@@ -7,18 +7,22 @@ was submitted has no older branch, and a submission may be many commits: hence t
 
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.documents import ROOT
+from tests.shown import SHOWN
+
+OF_A_PAGE = "tests/test_documents_run.py::test_a_page_runs_as_it_is_printed"
 DAY_SECONDS = 24 * 60 * 60
 
 
-def touched(changed: Iterable[str], root: Path = ROOT) -> list[str]:
-    """Return the folders of ``root``/tests that hold tests of the files ``changed``."""
+def touched(changed: Collection[str]) -> list[str]:
+    """Return the folders with tests of the files ``changed``, and the tests of pages among these."""
     parts = [PurePosixPath(path).parts for path in changed]
     names = {part[1] if part[0] == "tests" and len(part) > 1 else part[0] for part in parts}
-    return [f"tests/{name}" for name in sorted(names) if (root / "tests" / name).is_dir()]
+    folders = [f"tests/{name}" for name in sorted(names) if (ROOT / "tests" / name).is_dir()]
+    return folders + [f"{OF_A_PAGE}[{shown.page}]" for shown in SHOWN if shown.page in changed]
 
 
 def changed_files(root: Path = ROOT) -> list[str]:
@@ -49,5 +53,5 @@ def _git(root: Path, *arguments: str, check: bool = True) -> str:
 
 
 if __name__ == "__main__":
-    for folder in touched(changed_files()):
-        print(folder)
+    for name in touched(changed_files()):
+        print(name)

@@ -50,7 +50,7 @@ install -m 755 "$here/tools/closed_loop.py" "$root/srv/closed_loop.py"
 debian_boot "$root"
 
 # ---- The pages, block by block.
-pages=("$here"/docs/how-to/{production,access,monitoring,upgrade}.md)
+pages=("$here"/docs/how-to/{production,access,monitoring,runbooks,upgrade}.md)
 awk -v folder="$work" '/^```sh$/ { inside = 1; file = sprintf("%s/block%02d", folder, count++); next }
     /^```$/ { inside = 0 } inside { print > file }' "${pages[@]}"
 blocks=("$work"/block*)

@@ -122,7 +122,7 @@ def fill(filling: FilledNodes, nodes: Counts, wants: Wants) -> None:
             share = requests[model] if is_all else part
             filling.put(int(wants.models[model]), node, float(share))
             requests[model] -= share
-            replicas[model] = max(replicas[model] - 1, 0)
+            replicas[model] -= 1
 
 
 def _room(costs: Floats, free: Floats) -> Floats:

@@ -6,6 +6,7 @@ server, which imports this to say what is wrong with its settings, would hold th
 """
 
 import contextlib
+import io
 import json
 import logging
 import os
@@ -45,6 +46,48 @@ def errors() -> "Console":
     from rich.console import Console
 
     return Console(stderr=True)
+
+
+class OutputError(OSError):
+    """Standard output cannot be written."""
+
+    def __str__(self) -> str:
+        return f"standard output cannot be written: {self.strerror}"
+
+
+class _Descriptor(io.FileIO):
+    """The descriptor of standard output, whose errors say that they are its."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as exc:
+            raise OutputError(exc.errno, exc.strerror) from exc
+
+
+@contextlib.contextmanager
+def standard_output() -> Iterator[None]:
+    """Have what is printed inside go to this process's standard output, all of it before the end.
+
+    Output that goes elsewhere goes on to do so.
+
+    Raises:
+        OutputError: standard output cannot be written.
+    """
+    found = sys.__stdout__
+    if found is None or sys.stdout is not found:
+        yield
+        return
+    found.flush()
+    named = io.BufferedWriter(_Descriptor(found.fileno(), "w", closefd=False))
+    sys.stdout = shown = io.TextIOWrapper(
+        named, found.encoding, found.errors, line_buffering=found.isatty()
+    )
+    try:
+        yield
+    finally:
+        sys.stdout = found  # it holds nothing that Python, as it ends, would try to write again
+        shown.flush()
 
 
 class Warnings(logging.Handler):

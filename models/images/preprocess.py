@@ -251,6 +251,14 @@ class Preprocess(BaseModel):
             return grey
         return grey + _made_bytes(width, height) + _band_bytes(image[0], width)
 
+    def sees_all(self, image: Size) -> bool:
+        """Return whether an image of that size (width, height) is as large as what is made of it.
+
+        A smaller one of the same picture would be enlarged: the network would see less than it can.
+        """
+        width, height = self._made_size(image)
+        return image[0] >= width and image[1] >= height
+
     def _made_size(self, image: Size) -> Size:
         return inside(self.size, image) if self.resize == "letterbox" else self.size
 

@@ -185,10 +185,13 @@ class Sweeper:
                     self._head[self._of_next(action)] = True
             else:
                 self._complete(state, Action(0, self._of_next(action)), error, seconds)
-            # Last: a thread that waits for this may use the memory and see the state.
-            self._flying -= 1
-            if not self._flying:
-                self._landed.notify_all()
+            self._land()  # last: a thread that waits for this may use the memory and see the state
+
+    def _land(self) -> None:
+        """Note that an operation is over, with the lock held."""
+        self._flying -= 1
+        if not self._flying:
+            self._landed.notify_all()
 
     def _complete(
         self, state: SweepState, action: Action, error: Exception | None, seconds: float
@@ -291,9 +294,7 @@ class Sweeper:
                 self._advance(state)
                 if state.schedule.finished:
                     state.ready.put(None)  # nothing else wakes the thread that runs the sweep
-            self._flying -= 1
-            if not self._flying:
-                self._landed.notify_all()
+            self._land()
 
     def _check(
         self, state: SweepState, deadline: float | None, cancelled: Callable[[], bool]

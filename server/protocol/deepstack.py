@@ -59,7 +59,8 @@ async def _begun(asked: Asked) -> SentPicture:
     Without a key no more is read than the few bytes that a request may send before it holds memory.
 
     Raises:
-        UnknownKeyError: no valid key was presented, neither in a header nor in the form.
+        UnknownKeyError: no valid key was presented, neither in a header nor in the form. TooLargeError: the
+            body is longer than it may be.
     """
     context = asked.context
     check_not_encoded(asked.headers)
@@ -68,6 +69,7 @@ async def _begun(asked: Asked) -> SentPicture:
     if context.access.wants_keys:
         authorization = headers_named(b"authorization", asked.headers)
         asked.key = context.access.key(authorization, sent.fields.get("api_key", ""))
+    asked.exchange.check_length()
     return sent
 
 

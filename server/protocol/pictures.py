@@ -28,6 +28,8 @@ from server.protocol.serving import Inference
 from server.requests.pictures import OpenedPicture, PictureLimits
 from server.requests.uninterrupted import to_its_end
 
+#: The header of an answer to a picture that had no room at its own size, and was decoded at this one.
+DECODED = b"x-image-decoded"
 # Fields of a form are limited to so much, since no reservation counts them.
 _FIELD_BYTES = 256
 
@@ -89,10 +91,13 @@ async def read_picture(
     exchange.may_be_hastened = True
     await exchange.patience.arm()  # decoding waits for threads
     sent = begun or await begin_picture(asked)
-    opened = await _received(asked, sent, partial(photograph_bytes, manifest, recipe, verb))
+    needed = partial(photograph_bytes, manifest, recipe, verb)
+    opened = await _received(asked, sent, needed, recipe.sees_all)
     await exchange.hold(opened.needed_bytes)
     started = time.perf_counter()
-    tensor, size = await _aside(_made, context, recipe, opened)
+    tensor, size, decoded = await _aside(_made, context, recipe, opened)
+    if decoded != size:
+        asked.said.append((DECODED, b"%dx%d" % decoded))
     seconds = time.perf_counter() - started
     context.metrics.preprocess(model.name, seconds)
     await exchange.hold(picture_sweep_bytes(manifest, verb, tensor.n_bytes))
@@ -100,11 +105,15 @@ async def read_picture(
 
 
 async def _received(
-    asked: Asked, sent: "SentPicture", needed: Callable[[int, Size, int], int]
+    asked: Asked,
+    sent: "SentPicture",
+    needed: Callable[[int, Size, int], int],
+    may_become: Callable[[Size], bool],
 ) -> OpenedPicture:
     """Return the picture when all of it has come.
 
-    ``needed``: the memory for a picture of so many bytes, this size and bytes a pixel. The size is mostly
+    ``needed``: the memory for a picture of so many bytes, this size and bytes a pixel. ``may_become``:
+    whether a picture that has no room may be decoded at this size instead. The size is mostly
     in the picture's first bytes, the length of the body in the request's header. As long as either is
     unknown, the request holds all that one may have; then it gives back the rest.
     """
@@ -115,7 +124,7 @@ async def _received(
 
     def limits(n_bytes: int) -> PictureLimits:
         pixels = asked.context.settings.max_image_pixels
-        return PictureLimits(pixels, most, partial(needed, n_bytes))
+        return PictureLimits(pixels, most, partial(needed, n_bytes), may_become)
 
     while not exchange.is_read:
         received, declared = exchange.received_bytes, exchange.declared_bytes
@@ -140,13 +149,16 @@ async def _aside(work: Callable[[*P], T], *args: *P) -> T:
 
 def _made(
     context: Context, recipe: Preprocess, opened: OpenedPicture
-) -> tuple[PictureTensor, Size]:
-    """Return the picture as a network's input, and its size; blocks; raises as decode."""
+) -> tuple[PictureTensor, Size, Size]:
+    """Return the picture as a network's input, its size, and that at which it was decoded.
+
+    Blocks; raises as decode.
+    """
     try:
         photograph = opened.decode()
-        tensor, size = recipe.tensor(photograph.image), photograph.size
+        tensor, sizes = recipe.tensor(photograph.image), (photograph.size, photograph.image.size)
         del photograph
-        return tensor, size
+        return tensor, *sizes
     finally:
         context.trimming.look()  # here, since the pixels have just been freed
 

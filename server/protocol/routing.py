@@ -22,7 +22,7 @@ from server.context import Context
 from server.errors import InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller, check_may_change
-from server.protocol.answers import Answer, as_error, as_json
+from server.protocol.answers import Answer, Headers, as_error, as_json
 from server.protocol.attending import attend
 from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
 from server.requests.exchange import Client, Exchange, Kind, headers_named
@@ -231,6 +231,8 @@ class Asked:
         #: Which requests are admitted; None: there is no such route.
         self.admitted = match and match.admitted
         self.is_probe = match is not None and match.is_probe
+        #: Headers of the answer, beside its own.
+        self.said: Headers = []
         # What nginx calls a client that closed the connection before an answer.
         self._status = CLIENT_CLOSED
 
@@ -256,15 +258,16 @@ class Asked:
         kind = "body" if route is None else route.body
         with context.exchanges.exchange(self.client, kind) as self.exchange:
             try:
-                self.exchange.check_length()
+                if route is not None and route.admitted == "admin":
+                    check_may_change(context, self.key, self.caller)
+                if self.admitted != "form":
+                    self.exchange.check_length()
                 if head.method == "POST":
                     context.check_begun()  # earlier in the start it is not known how much requests may hold
                 answer: Any
                 if match is None or route is None:
                     answer = self._table.refused(self.client)
                 else:
-                    if route.admitted == "admin":
-                        check_may_change(context, self.key, self.caller)
                     asked = {"query": read_query(route.query, head.query)} if route.query else {}
                     answer = await route.answer(self, **match.parts, **asked)
                 await self._send(answer)
@@ -278,7 +281,7 @@ class Asked:
         """Send what a handler has returned: an answer, or what becomes JSON."""
         answer = what if isinstance(what, Answer) else as_json(what)
         self._status = answer.status
-        answer.headers.append((b"x-request-id", self.identity.encode()))
+        answer.headers += [*self.said, (b"x-request-id", self.identity.encode())]
         await answer.send(self.exchange)
 
     @property

@@ -22,8 +22,9 @@ from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-# Settings with values by model.
-_BY_MODEL = ("workers", "deadline", "lanes", "preferred_lanes", "lane_delay", "evictable")
+# Settings that name models: those with values by model, and others.
+_BY_MODEL = "workers", "deadline", "lanes", "preferred_lanes", "lane_delay"
+_NAMING = *_BY_MODEL, "evictable", "deepstack_model"
 
 
 class Models(dict[str, Entry]):
@@ -186,16 +187,19 @@ class Models(dict[str, Entry]):
         least = self.minimum(slot)
         return least is None or sum(least.memory.values()) <= room
 
-    # Log lines about settings and configurations without an effect
+    # Settings and configurations without an effect
 
-    def say_unknown(self) -> None:
-        """Log which models settings name that are not in the repository."""
-        there = {ALL, *self.on_disk()}
-        for setting in _BY_MODEL:
-            unknown = sorted(set(getattr(self._settings, setting)) - there)
+    def unknown(self) -> str:
+        """Return which models settings name that are not among those to be served; raises as ``names``."""
+        there = {ALL, "", *self.names()}
+        said = []
+        for setting in _NAMING:
+            value = getattr(self._settings, setting)
+            unknown = sorted(set([value] if isinstance(value, str) else value) - there)
             if unknown:
                 listed = few(list(map(shown, unknown)))
-                _log.warning("%s: not in the repository: %s", setting, listed)
+                said.append(f"{setting}: not among the models that are served: {listed}")
+        return "; ".join(said)
 
     def say_ignored(self, model: str, config: ModelConfig) -> None:
         """Log which fields of the configuration of ``model`` are ignored, if that has changed."""

@@ -111,7 +111,6 @@ class Repository:
         """
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
-        self.models.say_unknown()
         async with self._wishes.alone():
             for slot in await asyncio.to_thread(lambda: [*self.models.slots()]):
                 self.models.known(slot.name, slot.model).become(_COMING)

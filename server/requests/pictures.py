@@ -44,6 +44,10 @@ _MODE_BYTES = {"RGB": 4, "F": 9}
 _LYING = (5, 6, 7, 8)
 
 
+def _any(size: Size) -> bool:
+    return True
+
+
 def _decoded_bytes(size: Size, pixel_bytes: int) -> int:
     return size[0] * size[1] * pixel_bytes
 
@@ -56,6 +60,8 @@ class PictureLimits:
     max_bytes: int
     #: What a picture of some size takes in all, of which a pixel takes so many bytes while it is decoded.
     needed_bytes: Callable[[Size, int], int] = _decoded_bytes
+    #: Whether a picture that is larger may be decoded at this size, upright.
+    may_become: Callable[[Size], bool] = _any
 
     def allow(self, size: Size, n_bytes: int) -> bool:
         """Return whether a picture of ``size`` that takes ``n_bytes`` in all is within them."""
@@ -109,7 +115,9 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     return found
 
 
-def _fitted(image: ImageFile.ImageFile, pixel_bytes: int, limits: PictureLimits) -> int:
+def _fitted(
+    image: ImageFile.ImageFile, pixel_bytes: int, orientation: int, limits: PictureLimits
+) -> int:
     """Return what ``image`` takes in all within ``limits``; a JPEG is decoded smaller if it must be.
 
     Raises:
@@ -120,7 +128,7 @@ def _fitted(image: ImageFile.ImageFile, pixel_bytes: int, limits: PictureLimits)
     size = image.size
     needed = limits.needed_bytes(size, pixel_bytes)
     if not limits.allow(size, needed) and _has_one_scan(image):
-        _shrink(image, pixel_bytes, limits)
+        _shrink(image, pixel_bytes, limits, is_lying=orientation in _LYING)
         needed = limits.needed_bytes(image.size, pixel_bytes)
     if image.width * image.height > limits.max_pixels:
         raise InvalidRequestError(
@@ -135,14 +143,20 @@ def _fitted(image: ImageFile.ImageFile, pixel_bytes: int, limits: PictureLimits)
     return needed
 
 
-def _shrink(image: ImageFile.ImageFile, pixel_bytes: int, limits: PictureLimits) -> None:
+def _shrink(
+    image: ImageFile.ImageFile, pixel_bytes: int, limits: PictureLimits, *, is_lying: bool
+) -> None:
     """Have a JPEG of one scan decoded at a half, a quarter or an eighth, if it is within ``limits`` then.
+
+    ``is_lying``: its rows are columns of the upright picture.
 
     libjpeg makes smaller pixels straight from the coefficients, and holds few of those at a time when the
     file has one scan; of a progressive photograph it holds all, so nothing would be saved.
     """
     for scale in (2, 4, 8):
         size = -(-image.width // scale), -(-image.height // scale)
+        if not limits.may_become(size[::-1] if is_lying else size):
+            return
         if limits.allow(size, limits.needed_bytes(size, pixel_bytes)):
             image.draft(None, (max(image.width // scale, 1), max(image.height // scale, 1)))
             return
@@ -199,8 +213,9 @@ class OpenedPicture:
         try:
             image = self._image = Image.open(file, formats=_FORMATS)
             self._size, self._orientation = image.size, _orientation(image)
+            pixel_bytes = _bytes_a_pixel(image, self._orientation)
             #: What the picture takes in all.
-            self.needed_bytes = _fitted(image, _bytes_a_pixel(image, self._orientation), limits)
+            self.needed_bytes = _fitted(image, pixel_bytes, self._orientation, limits)
         except _OURS:
             raise
         except Exception as exc:

@@ -14,8 +14,9 @@ from shutil import copytree
 import pytest
 
 from cli.commands import COMMANDS, loaded
+from cli.reference import commands
 from models import photographs
-from tests.server.support import Cli, Packs
+from tests.server.support import Cli, Packs, Result
 
 ARGUMENTS = 'sys.argv = ["layerstream"]'
 # What bash does, and which modules it took; the program ends as soon as it has answered.
@@ -110,10 +111,47 @@ def test_a_warning_of_a_package_is_one_of_the_command(
     assert capsys.readouterr().err == "layerstream: warning: kernel 6.1 \\x1b[31m\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["zoo", "list", "--json"]])
+def test_output_that_cannot_be_written_is_said_to_be_so(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """Whether it is written at once, by Rich, or when the command ends."""
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        monkeypatch.setattr(sys, "__stdout__", full)
+        refused = cli(*words)
+        assert sys.stdout is full
+    refused.refuses(1, "standard output cannot be written: No space left on device")
+
+
+def test_output_that_is_read_no_further_is_no_error(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of ``layerstream zoo list | head -1``."""
+    read, written = os.pipe()
+    os.close(read)
+    with open(written, "w") as pipe:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stdout", pipe)
+        monkeypatch.setattr(sys, "__stdout__", pipe)
+        assert cli("zoo", "list") == Result(1, "", "")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_of_commands_says_what_they_say(name: str) -> None:
     said = loaded(name).help
     assert inspect.cleandoc(said).startswith(COMMANDS[name].help)
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_no_option_says_its_default_twice(cli: Cli, path: str) -> None:
+    """In its own words, and once more as Typer adds it; and no sentence stands in it twice."""
+    shown = cli(*path.split()[1:], "--help").out
+    text = " ".join(re.sub("[─-╿]", " ", shown).split())
+    for said in re.split(r" (?=--[a-z])", text):
+        assert len(re.findall("[Dd]efault", said)) <= 1, said
+        sentences = re.findall(r"[^.]{12,}?\.(?= |$)", said)
+        assert len(sentences) == len(set(sentences)), said
 
 
 def test_versions(cli: Cli) -> None:

@@ -187,6 +187,32 @@ def test_this_machine_is_the_default(cli: Cli, packs: Packs, tmp_path: Path, nam
     assert {**one.document, "folder": ""} == {**other.document, "folder": ""}
 
 
+def test_recipes_that_lie_beside_the_file_are_read_unless_others_are_given(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """As ``up`` reads them."""
+    text = "g (float[1,3,4,4] x) => (float y) { z = GlobalAveragePool(x) y = Flatten(z) }"
+    source = tmp_path / "rgb.onnx"
+    onnx.save(parsed(text), source)
+    (tmp_path / "rgb.preprocess.toml").write_text("size = [4, 4]\nmean = [7]\n")
+    (tmp_path / "rgb.labels.txt").write_text("red\ngreen\nblue\n")
+    (tmp_path / "others.txt").write_text("r\ng\nb\n")
+    options = ("--scores", "logits", "--json")
+    made = cli("compile", source, "-o", tmp_path / "beside", *options)
+    manifest = open_pack(Path(made.document["folder"])).manifest
+    assert manifest.preprocess is not None
+    assert manifest.preprocess.mean == (7.0,)
+    assert manifest.named is not None
+    assert manifest.named.labels == ("red", "green", "blue")
+    assert f"rgb.onnx: --labels {tmp_path / 'rgb.labels.txt'}, which lies beside it" in made.err
+    given = ("--labels", tmp_path / "others.txt")
+    made = cli("compile", source, "-o", tmp_path / "given", *given, *options)
+    named = open_pack(Path(made.document["folder"])).manifest.named
+    assert named is not None
+    assert named.labels == ("r", "g", "b")
+    assert "--labels" not in made.err
+
+
 def test_unknown_target_is_bad_usage(cli: Cli, packs: Packs, tmp_path: Path) -> None:
     source, output = packs.sources["tiny"], tmp_path / "m"
     result = cli("compile", source, "-o", output, "--target", "cuda-sm5")

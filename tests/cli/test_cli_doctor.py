@@ -14,6 +14,7 @@ import pytest
 
 from cli import checks, doctor
 from cli.checks import Finding, worst
+from cli.printing.sentences import typed
 from loader.readers.disk import Disk, PacedReader
 from loader.readers.files import BufferedReader, open_reader
 from models.packs.pack import open_pack
@@ -23,6 +24,7 @@ from pipeline.measuring.profiling import profile_pack
 from pipeline.profiles.profile_file import save_profile
 from server.memory.process_memory import MemoryLimit
 from server.operation.process import ProcessMemory
+from server.settings.sizes import format_size, parse_size
 from tests.server.support import FAILED, Cli, Packs
 
 MIB = 1 << 20
@@ -74,12 +76,31 @@ def test_a_sound_pack(profiled: Path, device: CpuDevice) -> None:
 
 
 def test_a_budget_that_is_too_small_for_the_packs(profiled: Path, device: CpuDevice) -> None:
-    verdicts = [
-        next(checks.fitting([profiled], n_bytes, device)).verdict
-        for n_bytes in (-1, 4096, 64 << 20)
-    ]
-    assert verdicts == ["fail", "fail", "ok"]
-    assert list(checks.fitting([profiled], None, device)) == []
+    for n_bytes, verdict, words in (
+        (-3 * MIB, "fail", "takes 3.0 MiB more than --memory"),
+        (4096, "fail", "a budget of"),
+        (64 * MIB, "ok", "fit in 64.0 MiB; they do from"),
+    ):
+        told = list(checks.fitting([profiled], n_bytes, device))
+        is_told(found(told, "budget"), verdict, words)
+    assert list(checks.fitting([], 64 * MIB, device)) == []
+
+
+def test_what_each_pack_needs_is_what_inspect_says(
+    cli: Cli, packs: Packs, device: CpuDevice
+) -> None:
+    """And all of them fit in what all are said to need, and in nothing less."""
+    paths = [packs.repository / name for name in ("tiny", "pair")]
+    told = list(checks.fitting(paths, None, device))
+    assert [each.check for each in told] == ["tiny: memory", "pair: memory"]
+    for path, each in zip(paths, told, strict=True):
+        summary = cli("inspect", path, "--json").document
+        least = typed(summary["smallest_budget_bytes"])
+        is_told(each, "ok", f"from a budget of {least} up", format_size(summary["weight_bytes"]))
+    *_, budget = checks.fitting(paths, 64 * MIB, device)
+    enough = parse_size(budget.reason.split()[-2])
+    assert found([*checks.fitting(paths, enough, device)], "budget").verdict == "ok"
+    assert found([*checks.fitting(paths, enough * 9 // 10, device)], "budget").verdict == "fail"
 
 
 def test_a_file_system_without_o_direct(profiled: Path, device: CpuDevice) -> None:
@@ -156,7 +177,8 @@ def test_a_control_group_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> N
     told = list(doctor.check_memory(128 * MIB))
     is_told(found(told, "control group"), "fail", "128.0 MiB", "the control group allows")
     assert found(told, "control group").remedy.startswith("MemoryMax=128M,")  # as systemd reads it
-    is_told(found(told, "free memory"), "warn", "40.0 MiB")
+    is_told(found(told, "free memory"), "warn", "40.0 MiB of 64.0 MiB")
+    is_told(found(list(doctor.check_memory(None)), "free memory"), "ok", "40.0 MiB of 64.0 MiB")
     assert worst(list(doctor.check_memory(24 * MIB))) == "ok"
 
 

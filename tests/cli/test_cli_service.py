@@ -48,6 +48,28 @@ def test_grpc_is_counted_where_the_settings_have_a_port_for_it(tmp_path: Path) -
         drop_in(64 * MIB, tmp_path)
 
 
+def test_the_settings_that_it_is_told_of_are_those_of_the_service(cli: Cli, tmp_path: Path) -> None:
+    settings = tmp_path / "etc/mine.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('grpc_port = 8001\nrepository = "/srv/packs"\n')
+    weights = tmp_path / "srv/packs/m/1/weights.bin"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"x")
+    command = ("service", "install", "--budget", "64MiB", "--root", tmp_path)
+    assert cli(*command).code == 0
+    alone = directives(tmp_path / DROP_IN)
+    assert cli(*command, "--config", "/etc/mine.toml").code == 0
+    found = directives(tmp_path / DROP_IN)
+    (own,) = directives(UNIT)["ExecStart"]
+    theirs = own.replace("/etc/layerstream/layerstream.toml", "/etc/mine.toml")
+    assert found["ExecStart"] == ["", theirs]
+    more = mebibytes(found["MemoryMax"][0]) - mebibytes(alone["MemoryMax"][0])
+    assert abs(more - (process_bytes(6, grpc=True) - process_bytes(6))) < MIB
+    assert (alone["IOWeight"], found["IOWeight"]) == (["500"], ["100"])
+    cli(*command, "--config", "/etc/none.toml").refuses(BAD, "etc/none.toml: No such file")
+    cli(*command, "--config", "mine.toml").refuses(BAD, "--config", "all of its path")
+
+
 def test_the_unit_has_what_follows_from_its_budget(tmp_path: Path) -> None:
     unit = directives(UNIT)
     found = derived(256 * MIB, tmp_path)

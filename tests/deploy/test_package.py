@@ -97,6 +97,12 @@ def test_compose_gives_what_the_unit_gives_and_mounts_what_is_there() -> None:
     assert all((CONTAINER / path).exists() for path in mounted)
 
 
+def test_compose_has_no_key_that_debian_s_program_refuses() -> None:
+    """docker-compose 1.29 knows these, of those that stand at the top, and no ``name``."""
+    known = {"version", "services", "networks", "volumes", "secrets", "configs"}
+    assert set(re.findall(r"^(\w+):", COMPOSE, re.M)) <= known
+
+
 @pytest.mark.tools
 @pytest.mark.slow
 def test_a_package_is_made_of_this_checkout(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.placement import bound_of, changed, grown, instance
+from cli.placement.filling import FilledNodes, fill
 from cli.placement.place import PlacementError, check_solver, place, place_again
 from cli.placement.problem import (
     FleetNode,
@@ -216,6 +217,24 @@ def test_too_few_is_said_only_where_it_is_certain() -> None:
     nodes = [FleetNode(f"node-{number}", 9) for number in range(60)]
     with pytest.raises(PlacementError, match=r"60 nodes: no placement was found: .*; 30 more like"):
         place(PlacementProblem(models, nodes))
+
+
+@pytest.mark.parametrize("costs", [(0.5, 10.0), (0.01, 10.0), (0.5, 0.0), (0.0, 10.0)])
+def test_a_node_answers_what_both_its_time_and_its_disk_allow(costs: tuple[float, float]) -> None:
+    node, model = FleetNode("node", 100, speed=2.0, read_bytes=100.0), Model("m", 60, 1.0, *costs)
+    most = node.served(model)
+    for requests, is_possible in ((most * 0.999, True), (most * 1.001, False)):
+        problem = PlacementProblem([replace(model, requests=requests)], [node])
+        assert bool(list(faults(problem, [Replica(0, 0, requests)]))) is not is_possible
+
+
+def test_a_node_takes_what_the_replicas_on_those_after_it_leave_no_room_for() -> None:
+    """The first takes two small ones, though the large one alone would fill it better by its squares."""
+    models = [Model("twice", 5, replicas=2), Model("small", 5), Model("large", 9)]
+    nodes = [FleetNode(f"node-{size}", size) for size in (10, 9, 5)]
+    filling = FilledNodes(PlacementProblem(models, nodes))
+    fill(filling, np.arange(len(nodes)), filling.wants)
+    assert [sorted(here) for here in filling.shares] == [[0, 1], [2], [0]]
 
 
 def test_requests_that_cost_nothing_go_where_the_model_is() -> None:

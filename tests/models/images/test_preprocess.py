@@ -10,6 +10,7 @@ from PIL import Image
 
 from models.classification import top_classes
 from models.errors import ModelError
+from models.images.placement import Resize
 from models.images.preprocess import Preprocess, read_labels, read_preprocess
 from models.packs.records.ports import Classification
 from tests.models.refusal import refuses
@@ -167,6 +168,23 @@ def test_numbers_are_one_or_one_a_channel() -> None:
         Preprocess(size=(1, 1), color="GRAY", mean=(1, 2, 3))
     with pytest.raises(ValueError, match="std: 2 numbers for 3 channels"):
         Preprocess(size=(1, 1), std=(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("resize", "image", "is_enough"),
+    [
+        ("stretch", (40, 20), True),
+        ("stretch", (39, 90), False),
+        ("crop", (90, 19), False),
+        ("letterbox", (40, 10), True),
+        ("letterbox", (10, 20), True),
+        ("letterbox", (39, 10), False),
+    ],
+)
+def test_an_image_that_would_be_enlarged_is_too_small(
+    resize: Resize, image: tuple[int, int], is_enough: bool
+) -> None:
+    assert Preprocess(size=(40, 20), resize=resize).sees_all(image) is is_enough
 
 
 def test_letterbox_pads_and_crop_cuts() -> None:

@@ -81,6 +81,19 @@ def pooled(arrays: list[NDArray[Any]]) -> tuple[NDArray[np.float64], NDArray[np.
     return together.mean(axes), together.std(axes)
 
 
+def test_a_batch_goes_on_with_the_next_photographs_and_after_the_last_with_the_first() -> None:
+    def given_to(batch: int) -> list[NDArray[Any]]:
+        text = f"g (float[{batch},3,8,8] x) => (float y) {{ y = Relu(x) }}"
+        return [np.asarray(sample["x"]) for sample in sample_inputs(parsed(text), 0)]
+
+    single = given_to(1)
+    count = len(single)
+    assert len({array.tobytes() for array in single}) == count > 1
+    for first, batch in enumerate(given_to(count + 1)):
+        expected = [single[(first + number) % count] for number in range(count + 1)]
+        np.testing.assert_array_equal(batch, np.concatenate(expected))
+
+
 @given(skeletons(), st.integers(0, 3))
 @examples(3, many=200)
 def test_norms_give_what_their_scale_and_bias_say(skeleton: onnx.ModelProto, seed: int) -> None:

@@ -45,7 +45,8 @@ _SIDE, _NARROW = 56, 16
 class Case:
     """A network of two inverted bottlenecks: the first adds what it read, unless it has a ``stride``.
 
-    ``names_padding``: convolutions say ``auto_pad``.
+    ``names_padding``: convolutions say ``auto_pad``. ``below``: windows begin at the first row and end
+    behind the last one.
     """
 
     expansion: int = 4
@@ -54,9 +55,11 @@ class Case:
     gate: bool = False
     narrow: int = _NARROW
     names_padding: bool = False
+    side: int = _SIDE
+    below: bool = False
 
     def model(self) -> onnx.ModelProto:
-        b = SkeletonBuilder("bottlenecks", 2 * _SIDE)
+        b = SkeletonBuilder("bottlenecks", 2 * self.side)
         x = b.relu6(b.norm(b.conv(b.image, self.narrow, 3, 2)))
         for stride in (self.stride, 1):
             y = self._inner(b, x, stride)
@@ -67,6 +70,10 @@ class Case:
             for item in node.attribute:
                 if item.name == "pads" and list(item.ints) == [1, 1, 1, 1]:
                     item.CopyFrom(onnx.helper.make_attribute("auto_pad", "SAME_UPPER"))
+        for node in model.graph.node if self.below else ():
+            for item in node.attribute:
+                if item.name == "pads" and list(item.ints) == [1, 1, 1, 1]:
+                    item.ints[:] = [0, 1, 2, 1]
         return model
 
     def _inner(self, b: SkeletonBuilder, x: ZooTensor, stride: int) -> ZooTensor:
@@ -236,6 +243,21 @@ def test_what_cannot_be_a_group_is_refused(compiled: Packs) -> None:
     ):
         with pytest.raises(RegionError, match=reason):
             planned_region(program, region)
+
+
+@pytest.mark.parametrize(
+    ("case", "rows"), [(Case(kernel=5, side=7), 2), (Case(side=8, below=True), 1)]
+)
+def test_inner_bands_of_rows_that_need_padding_are_refused(
+    compiled: Packs, case: Case, rows: int
+) -> None:
+    """Above: of the second band, behind one row. Below: of the last but one, before one row."""
+    program = Program.as_compiled(compiled(case))
+    for item in program.bottlenecks:
+        region = Region(item.first_piece, item.end_piece, ChannelCut(item.sizes[0], rows))
+        with pytest.raises(RegionError, match="rows at a time need padding inside"):
+            planned_region(program, region)
+    assert program.bottlenecks
 
 
 def test_strips_hold_what_a_group_makes(compiled: Packs) -> None:

@@ -326,3 +326,45 @@ def test_kernels_in_flight_have_ended_before_an_error_is_raised() -> None:
     with pytest.raises(KernelError):
         sweeps.run()
     assert (ran, ended) == ([0, 1], [2])
+
+
+@pytest.mark.parametrize("of", ["reads", "kernels"])
+def test_what_waits_for_the_last_that_is_in_flight_is_woken_by_it(
+    monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """It does not find out when its time is over: so long a failed request would hold its model."""
+    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 10.0)
+    held, woken = list[Callable[[], None]](), list[bool]()
+    wait = threading.Condition.wait
+
+    def waits(condition: threading.Condition, timeout: float | None = None) -> bool:
+        ends = [*held]
+        held.clear()
+        for end in ends:  # they wait for the lock, which this thread gives away when it waits
+            threading.Thread(target=end).start()
+        woken.append(wait(condition, timeout))
+        return woken[-1]
+
+    def finish(done: Done) -> None:
+        held.append(lambda: done(None, 0.0))
+
+    def fail() -> None:
+        raise KernelError("no such instruction")
+
+    if of == "reads":
+        reads = Moves()
+        reads.hold_from = len(AHEAD.groups)
+        sweeps = sweeper(reads, kernels([]), AHEAD)
+        sweeps.run()
+        held, reads.held = reads.held, []
+        monkeypatch.setattr(threading.Condition, "wait", waits)
+        sweeps.settle()
+    else:
+        launches = kernels([])
+        launches[2] = fail
+        sweeps = Sweeper(PLANS["pre"].stages, [Moves()], launches, finish=finish)
+        monkeypatch.setattr(threading.Condition, "wait", waits)
+        with pytest.raises(KernelError):
+            sweeps.run()
+    assert woken
+    assert all(woken)

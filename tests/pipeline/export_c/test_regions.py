@@ -251,6 +251,26 @@ def test_pixels_in_another_shape_end_no_bottleneck(arena_bytes: int | None, tmp_
     same_bits(packed(g.model(shape, ["y"]), tmp_path), tmp_path, shape, arena_bytes=arena_bytes)
 
 
+def test_as_many_channels_of_bytes_lie_beside_each_other_as_there_are_up_to_eight(
+    tmp_path: Path,
+) -> None:
+    """Fewer take less of the arena, more take no more."""
+    arenas, shape = [], (1, 3, 16, 16)
+    for inner in (4, 8, 24):
+        g = Graph("uint8", 3)
+        source = g.convolution(g.quantized(), "a", (inner, 3, 1, 1))
+        g.convolution(source, "b", (inner, 1, 3, 3), group=inner, pads=[1, 1, 1, 1])
+        g.convolution("b", "y", (3, inner, 1, 1))
+        folder = tmp_path / str(inner)
+        folder.mkdir()
+        pack = packed(g.model(shape, ["y"]), folder)
+        memory = export_c(pack, ExportOptions()).memory
+        assert "bottleneck_of_bytes" in {step.kernel for step in memory.steps}
+        arenas.append(memory.arena_bytes)
+    four, eight, more = arenas
+    assert four < eight == more
+
+
 @needs_compiler
 @examples(2, many=60)
 @given(bottlenecks(), st.sampled_from(["memory", "callback"]))

@@ -24,13 +24,14 @@ from pipeline.profiles.delay_limits import MOST_SECONDS, SweepLimits
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.times import Distribution
 from pipeline.program.program import Program
+from pipeline.program.stopping import telling
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import services
 from tests.examples import thinned
 from tests.models import nets
 from tests.pipeline.made_profiles import profile
 from tests.pipeline.plans import swept
-from tests.pipeline.small import small_pack
+from tests.pipeline.small import maps_program, small_pack
 from tests.pipeline.synthetic import program
 
 AUTO = ARCHITECTURES["auto"]
@@ -115,6 +116,19 @@ def test_a_time_is_that_of_a_request_and_not_of_its_sweep_alone() -> None:
         assert times(fit(LAYERS, AUTO, wanted, known))[guaranteed] <= 0.055
     with pytest.raises(PlanError, match="bound"):
         fit(LAYERS, AUTO, Wanted(delay_seconds=0.035, guaranteed=True), known)
+
+
+@pytest.mark.parametrize("has_profile", [False, True])
+def test_no_way_is_planned_whose_kernels_alone_take_longer(
+    has_profile: bool, tmp_path: Path
+) -> None:
+    """Where everything has room, the second way to run parts on rows is not, nor those after it."""
+    network = maps_program(tmp_path)
+    known = profile(network) if has_profile else None
+    told = list[tuple[int, int]]()
+    with telling(lambda step, done, of: told.append((done, of)) if "ways" in step else None):
+        fit(network, AUTO, Wanted(total_bytes=1 << 30), known)
+    assert [done for done, of in told if of > 2] == [1, 2]
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

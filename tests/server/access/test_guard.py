@@ -137,6 +137,16 @@ async def test_the_body_of_who_has_no_key_is_not_read(keyed: Keyed) -> None:
     assert read == []
 
 
+async def test_who_may_not_ask_is_not_told_how_long_a_body_may_be(keyed: Keyed) -> None:
+    longer = {"content-length": str(keyed.service.context.settings.max_upload + 1)}
+    client = keyed.service.client
+    for path in ("/v2/models/tiny/infer", LOAD):
+        error(await client.post(path, headers=longer), 401)
+    role = {"authorization": f"Bearer {keyed.infer}"}
+    error(await client.post(LOAD, headers={**longer, **role}), 403, "admin")
+    error(await client.post("/v2/models/tiny/infer", headers={**longer, **role}), 413, "max_body")
+
+
 async def test_every_path_of_the_service_wants_a_key(keyed: Keyed) -> None:
     """Also those that this file does not name."""
     for path, operations in keyed.service.app.openapi()["paths"].items():

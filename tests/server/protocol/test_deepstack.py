@@ -187,6 +187,11 @@ async def test_keys(values: Values, tmp_path: Path) -> None:
         # A client that sends it behind a long picture has sent too much without one.
         files: Values = {"image": ("a", long), "api_key": (None, key)}
         refused(await service.client.post(DETECTION, files=files), 401, "before the image")
+        # So has one without a key at all, and one with a key is told what it may send.
+        longer = {"content-length": str(guarded.max_body + 1)}
+        refused(await ask(service, headers=longer), 401, "a key is wanted")
+        refused(await ask(service, headers={**longer, **bearer}), 413, "max_body")
+        refused(await ask(service, api_key=key, headers=longer), 413, "max_body")
         # Names of models are for clients that have a key.
         answer = await service.client.post("/v1/vision/custom/nobody", files={"image": long})
         refused(answer, 401, "a key is wanted")

@@ -1,6 +1,7 @@
 """A pack that changes under a loaded model, a disk that disappears: the model leaves, nothing else does."""
 
 import asyncio
+import itertools
 import os
 import shutil
 from collections.abc import Callable
@@ -12,8 +13,10 @@ from loader.readers.fakes import Fault, FaultyReader
 from loader.readers.files import open_reader
 from loader.readers.interface import Reader
 from pipeline.execution.errors import ArenaLostError, CancelledError
+from server.repository.entry import Uses
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
+    LIMIT_SECONDS,
     Packs,
     Service,
     SwitchedReader,
@@ -33,6 +36,27 @@ LOAD = "/v2/repository/models/tiny/load"
 def repository(packs: Packs, tmp_path: Path) -> Path:
     """A copy of the packs, which tests may damage."""
     return Path(shutil.copytree(packs.repository, tmp_path / "packs"))
+
+
+async def test_uses_are_over_with_the_last_one_however_often() -> None:
+    """A wait that has ended, or was given up, does not keep later uses from ending."""
+    clock = itertools.count()
+    uses = Uses(lambda: next(clock))
+    for _ in range(2):
+        uses.begin()
+    waiting = asyncio.create_task(uses.over(LIMIT_SECONDS))
+    await asyncio.sleep(0)
+    uses.end()
+    began_last = uses.used_at
+    for _ in range(8):  # as many turns of the loop as its end would take
+        await asyncio.sleep(0)
+    assert (len(uses), waiting.done()) == (1, False)
+    uses.end()
+    assert uses.used_at > began_last  # of models not in use the one goes whose last use ended first
+    await waiting
+    uses.begin()
+    uses.end()
+    assert len(uses) == 0
 
 
 def written_to(weights: Path) -> None:

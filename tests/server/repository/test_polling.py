@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from loader.errors import ReadError
 from server.context import StartupError
 from server.repository.on_disk import Seen, check_whole
 from server.repository.polling import Changes, Changing, Poller, follow
+from server.settings.table import settings_table
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
@@ -245,6 +247,25 @@ async def test_where_nothing_changes_nobody_loads(settings: SettingsFactory) -> 
         for action in ("load", "unload"):
             answer = await service.client.post(f"/v2/repository/models/tiny/{action}")
             error(answer, 403, "model_control")
+
+
+async def test_settings_for_a_model_that_is_not_there(
+    settings: SettingsFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be uploaded, and else never comes: then its name was mistyped."""
+    by_model = [item.name for item in settings_table() if item.value.startswith("[MODEL=]")]
+    changes: dict[str, Any] = {name: {"*": 1, "nobody": 1} for name in by_model}
+    changes |= {"evictable": ("tiny", "nobody"), "deepstack": True, "deepstack_model": "nobody"}
+    naming = [*by_model, "evictable", "deepstack_model"]
+    said = [f"{name}: not among the models that are served: 'nobody'" for name in naming]
+    with pytest.raises(StartupError) as refused:
+        async with serving(settings(**changes, model_control="none")):
+            pass
+    *found, why = str(refused.value).split("; ")
+    assert (sorted(found), why) == (sorted(said), "with model_control = none no other model comes")
+    async with serving(settings(**changes)):
+        (line,) = (text for text in caplog.messages if "nobody" in text)
+        assert sorted(line.split("; ")) == sorted(said)
 
 
 def test_a_whole_pack_is_whole(packs: Packs) -> None:

@@ -162,8 +162,7 @@ async def test_what_cannot_be_cut_is_refused_by_name(
     settings: SettingsFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with serving(settings(BUDGET, workers={"tiny": 64, "nobody": 2})) as service:
+    async with serving(settings(BUDGET, workers={"tiny": 64})) as service:
         said = error(await service.infer("tiny", inputs_for("tiny")), 503, "tiny", "64 partitions")
         assert "may begin one" in said
         assert (await service.infer("pair", inputs_for("pair"))).status_code == 200
-    assert "workers: not in the repository: 'nobody'" in caplog.text

@@ -116,6 +116,24 @@ def test_a_large_jpeg_is_upright(saved: Saved, orientation: int) -> None:
     assert np.abs(pixels(small) - np.asarray(whole.image.resize(small.image.size))).mean() < 4
 
 
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_jpeg_is_never_decoded_smaller_than_it_may_be(saved: Saved, orientation: int) -> None:
+    """Upright, as the network sees it."""
+    path = saved(gradient(2 * WIDTH, 2 * HEIGHT), "JPEG", exif=with_exif(0, orientation))
+    asked = list[tuple[int, int]]()
+
+    def may_become(size: tuple[int, int]) -> bool:
+        asked.append(size)
+        return len(asked) == 1
+
+    half = (WIDTH, HEIGHT) if orientation == 1 else (HEIGHT, WIDTH)
+    limits = replace(LIMITS, may_become=may_become)
+    assert decode(path, limits).image.size == half
+    with pytest.raises(InvalidRequestError, match="122x86 pixels; the limit is"):
+        decode(path, limits)
+    assert asked == [half, half]
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_the_size_is_that_of_the_upright_picture(saved: Saved, kind: str, orientation: int) -> None:
@@ -125,6 +143,13 @@ def test_the_size_is_that_of_the_upright_picture(saved: Saved, kind: str, orient
     found = decode(saved(gradient(), kind, exif=exif), LIMITS)
     assert found.size == found.image.size
     assert found.size == ((HEIGHT, WIDTH) if orientation > 4 else (WIDTH, HEIGHT))
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_a_picture_is_there_twice_while_it_is_turned(saved: Saved, orientation: int) -> None:
+    upright = decoding_bytes(saved(gradient(), "JPEG"), LIMITS)
+    turned = decoding_bytes(saved(gradient(), "JPEG", exif=with_exif(0, orientation)), LIMITS)
+    assert turned == 2 * upright == 2 * 4 * LIMIT
 
 
 def one_component(data: bytes) -> bytes:
