@@ -13,7 +13,7 @@ from models.runtime.heap import give_back
 from pipeline.devices.find import open_device
 from pipeline.execution.sweep import DRAIN_SECONDS
 from server.access import Access
-from server.errors import BusyError, RefusedError, ServiceError, few
+from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.process_memory import resolved_budget
 from server.memory.request_memory import RequestMemory, Trimming
@@ -91,7 +91,8 @@ class Context:
         self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         self.metrics.watch_access(self.access)
-        self._divided = False
+        #: Whether memory has been set aside for requests: at the start that may take a while.
+        self.is_divided = False
         #: Set when no more requests are taken: answers without an end, such as events, end then.
         self.draining = asyncio.Event()
         #: Servers beside HTTP: they end before the models do.
@@ -108,15 +109,6 @@ class Context:
         if any(entry.answers for entry in entries):
             return ""
         return f"no model serves: {few([each.message for each in entries], '; ')}".rstrip(": ")
-
-    def check_begun(self) -> None:
-        """Check that memory for requests has been set aside: at the start that may take a while.
-
-        Raises:
-            BusyError: it has not.
-        """
-        if not self._divided:
-            raise BusyError(f"the server starts: {self.absence}")
 
     async def start(self) -> None:
         """Load the models; does nothing when already started.
@@ -197,7 +189,7 @@ class Context:
             self.metrics.models_follow()
             await asyncio.to_thread(give_back)
         self.request_memory.capacity_bytes = self.budget.request_bytes
-        self._divided = True
+        self.is_divided = True
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""

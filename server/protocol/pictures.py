@@ -87,7 +87,7 @@ async def read_picture(
             or f"model {model.name!r} does not take images: it was compiled without --preprocess"
         )
     exchange.may_be_hastened = True
-    await exchange.patience.arm()  # decoding waits for threads
+    exchange.arm()  # decoding waits for threads
     sent = begun or await begin_picture(asked)
     opened = await _received(asked, sent, partial(photograph_bytes, manifest, recipe, verb))
     await exchange.hold(opened.needed_bytes)

@@ -41,7 +41,7 @@ async def classify(
 ) -> dict[str, Any]:
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             picture = await read_picture(
                 asked, model, "classify", _classify_fault(name, model.manifest)
             )
@@ -143,7 +143,7 @@ async def find_objects(
     """
     exchange = asked.exchange
     async with Inference(asked.context, exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             fault = _detect_fault(name, model.manifest)
             picture = await read_picture(asked, model, "detect", fault, begun)
         limits, recipes = wanted(), _recipes(model.manifest)
@@ -219,7 +219,7 @@ async def segment(
     """
     client = asked.client
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             picture = await read_picture(
                 asked, model, "segment", _segment_fault(name, model.manifest)
             )

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from server.access import Admitted, Key
 from server.codec.messages import first_error
 from server.context import Context
-from server.errors import InvalidRequestError, shown
+from server.errors import BusyError, InvalidRequestError, TooLargeError, shown
 from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller, check_may_change
 from server.protocol.answers import Answer, as_error, as_json
@@ -256,9 +256,11 @@ class Asked:
         kind = "body" if route is None else route.body
         with context.exchanges.exchange(self.client, kind) as self.exchange:
             try:
-                self.exchange.check_length()
-                if head.method == "POST":
-                    context.check_begun()  # earlier in the start it is not known how much requests may hold
+                limit = self.exchange.body_limit
+                if self.exchange.declared_bytes > limit.n_bytes:
+                    raise TooLargeError(limit.message)
+                if head.method == "POST" and not context.is_divided:
+                    raise BusyError(f"the server starts: {context.absence}")
                 answer: Any
                 if match is None or route is None:
                     answer = self._table.refused(self.client)

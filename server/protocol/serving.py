@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -19,7 +18,7 @@ from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.repository.entry import Use
 from server.repository.served_engine import ComputedAnswer
-from server.requests.exchange import Exchange
+from server.requests.exchange import Exchange, TimeLimit
 
 A = TypeVar("A")
 
@@ -113,7 +112,7 @@ class Inference:
         """What the sweep took that computed it."""
         return 0.0 if self._answer is None else self._answer.statistics.delay_seconds * 1e3
 
-    def reading(self, *, names_timeout: bool = False) -> AbstractAsyncContextManager[None]:
+    def reading(self, *, names_timeout: bool = False) -> TimeLimit:
         """Return a context in which the request is read, within a limit of time.
 
         The request has no place in line yet, but is refused if there is none: that costs least before its
@@ -188,7 +187,7 @@ class Inference:
         n_bytes = answer_bytes(kept.n_bytes, kept.is_raw)
         # A small amount that is held and enough is not worth changing.
         if not n_bytes <= self.exchange.lease.held_bytes <= SMALL_BYTES:
-            async with self.exchange.within(self._limit, "there was no memory for the answer"):
+            with self.exchange.within(self._limit, "there was no memory for the answer"):
                 await self.exchange.hold(n_bytes)
 
     def _given(self, wanted: float | None = None) -> float:

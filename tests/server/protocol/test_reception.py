@@ -101,7 +101,7 @@ async def test_what_the_line_would_refuse_is_refused_unread(
     shared: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = shared.worker("tiny")
-    line = worker._line
+    line = worker.line
 
     def full(deadline: float | None = None) -> None:
         raise BusyError("full")
