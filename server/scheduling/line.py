@@ -183,8 +183,8 @@ class Line(Generic[C]):
                     self._desk.start()
                     if self._granted:
                         return self._granted.popleft()
-                    # A change waits in the line until nothing runs: there it can still be taken back.
-                    if self._changes and not self._running:
+                    # A change is made while nothing else is: until then it can be taken back.
+                    if self._changes and not (self._running or self._making):
                         self._making.append(self._changes.popleft())
                         return self._making[-1]
                     if self._closed and not self._waiting:
