@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 from contextlib import ExitStack, closing
 from typing import Protocol
 
+from loader.cores import allowed_cores
 from loader.pool.pool import ReadPool
 from models.runtime.heap import give_back
 from pipeline.devices.find import open_device
@@ -28,6 +29,7 @@ from server.repository.polling import Poller
 from server.repository.repository import Repository
 from server.repository.uploads import Uploads
 from server.requests.exchange import Exchanges
+from server.requests.waiting import Aside
 from server.settings.per_model import has_several
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
@@ -81,6 +83,8 @@ class Context:
         self.trimming = Trimming(self.budget, lambda: self.metrics.memory.base.anonymous)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
+        #: Decodes photographs, and whatever else of a request takes milliseconds.
+        self.aside = Aside(len(allowed_cores()) + 1)
         #: Its size is known when the models are.
         self.request_memory = RequestMemory(0, settings.queue_limit)
         self.exchanges = Exchanges(
@@ -201,6 +205,7 @@ class Context:
         await self.repository.close()
         await _ended([giving_up])
         await asyncio.to_thread(self.pool.close)
+        await asyncio.to_thread(self.aside.close)
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
         await asyncio.to_thread(self._resources.close)

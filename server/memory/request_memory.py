@@ -9,7 +9,8 @@ Invariant: the memory held never exceeds the capacity. A request that finds too 
 is one that holds some already, then the one whose client (by address) holds least, then the one whose
 client was served longest ago, then the one that came first. A request for very little does not wait: a part
 of the memory is kept for those. A deadline around the call ends the wait. The line has a limit: if it is
-full, the last request of the client with most requests in it is refused, which may be the one that comes.
+full, the one that comes is refused, at once; unless a client has more than twice as many in it: then that
+one's last request is.
 """
 
 import asyncio
@@ -205,11 +206,15 @@ class RequestMemory:
             victim.granted.set_exception(_busy())
 
     def _victim(self, client: str) -> _Waiter | None:
-        """Return the last request of the client with most, if that has more than ``client`` would have."""
+        """Return the last request of the client with most, if that has over twice what ``client`` would.
+
+        Of clients that ask for about as much, now one has a few more in line and now the other: none of
+        them loses a request for that which has waited already.
+        """
         newcomers = self._newcomers
         waiting = Counter(waiter.client for waiter in newcomers)
         for greediest, count in waiting.most_common(1):
-            if count > waiting[client] + 1:
+            if count > 2 * (waiting[client] + 1):
                 return next(each for each in reversed(newcomers) if each.client == greediest)
         return None
 

@@ -1,14 +1,16 @@
 """What happens to every request, over HTTP and gRPC alike: an id, a key, a trace, a line in the log."""
 
 import logging
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from random import getrandbits
 from typing import Any, Protocol
 
 from server.access import Admitted, Key
 from server.context import Context
 from server.failures import FAILURES
-from server.operation.logs import identity, request_id
+from server.operation.logs import request_id
 from server.operation.tracing import Trace, Tracing, current
 from server.protocol.errors import told
 from server.requests.exchange import headers_named
@@ -70,6 +72,17 @@ class Attended(Protocol):
     @property
     def about(self) -> Mapping[str, Any]:
         """What the log says of it."""
+
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def identity(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the client's name of its request (X-Request-ID), where that is sane, or a new one."""
+    for name, value in headers:
+        if name == b"x-request-id" and _ID.fullmatch(offered := value.decode("latin-1")):
+            return offered
+    return f"{getrandbits(128):032x}"
 
 
 async def attend(context: Context, asked: Attended) -> None:

@@ -18,8 +18,8 @@ from server.codec.messages import ModelAnswer, ModelRequest, Output, Signature, 
 from server.context import Context
 from server.errors import BusyError, NotFoundError, NotServingError
 from server.memory.request_needs import INFLATE_BYTES, LOOSE_BYTES, with_long_text
-from server.operation.logs import identity
 from server.protocol.answers import Answer, as_error, in_pieces
+from server.protocol.attending import identity
 from server.protocol.errors import hints_of, outcome_of, status_of
 from server.protocol.pictures import read_picture
 from server.protocol.routing import Asked, Table

@@ -3,13 +3,11 @@
 The photograph is all of a body, or the one file of a form, and lies in memory.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from io import SEEK_END, BytesIO
-from typing import TypeVar, TypeVarTuple
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -26,13 +24,9 @@ from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference
 from server.requests.pictures import OpenedPicture, PictureLimits
-from server.requests.uninterrupted import to_its_end
 
 # Fields of a form are limited to so much, since no reservation counts them.
 _FIELD_BYTES = 256
-
-P = TypeVarTuple("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ async def read_picture(
     opened = await _received(asked, sent, partial(photograph_bytes, manifest, recipe, verb))
     await exchange.hold(opened.needed_bytes)
     started = time.perf_counter()
-    tensor, size = await _aside(_made, context, recipe, opened)
+    tensor, size = await context.aside.do(_made, context, recipe, opened)
     seconds = time.perf_counter() - started
     context.metrics.preprocess(model.name, seconds)
     await exchange.hold(picture_sweep_bytes(manifest, verb, tensor.n_bytes))
@@ -108,7 +102,7 @@ async def _received(
     in the picture's first bytes, the length of the body in the request's header. As long as either is
     unknown, the request holds all that one may have; then it gives back the rest.
     """
-    exchange = asked.exchange
+    exchange, aside = asked.exchange, asked.context.aside
     most = exchange.lease.memory.room_bytes
     opened: OpenedPicture | None = None
     seen = 0
@@ -120,22 +114,15 @@ async def _received(
     while not exchange.is_read:
         received, declared = exchange.received_bytes, exchange.declared_bytes
         if opened is None and declared and received >= 2 * seen:
-            opened, seen = await _aside(OpenedPicture.begun, sent.file, limits(declared)), received
+            opened = await aside.do(OpenedPicture.begun, sent.file, limits(declared))
+            seen = received
         need = most if opened is None else opened.needed_bytes
         await exchange.hold(max(need, received, declared))
         sent.add(await exchange.part(reads_ahead=True))
     file = sent.finish()
     if opened is None:
-        opened = await _aside(OpenedPicture, file, limits(exchange.received_bytes))
+        opened = await aside.do(OpenedPicture, file, limits(exchange.received_bytes))
     return opened
-
-
-async def _aside(work: Callable[[*P], T], *args: *P) -> T:
-    """Return what ``work`` returns on a thread.
-
-    A request that is cancelled still waits for the end: until then the work uses memory that it holds.
-    """
-    return await to_its_end(asyncio.get_running_loop().run_in_executor(None, work, *args))
 
 
 def _made(

@@ -1,6 +1,5 @@
 """Recognition on a photograph: photograph in, labels, boxes or a mask out."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -156,7 +155,9 @@ async def find_objects(
 
         candidates = await model.compute(picture, keep)
         # On a thread: comparing thousands of boxes with each other would hold up the event loop.
-        boxes = await asyncio.to_thread(boxes_among, candidates, *recipes, picture.size, limits)
+        boxes = await asked.context.aside.do(
+            boxes_among, candidates, *recipes, picture.size, limits
+        )
         found = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
         return await in_pieces(exchange.client, lambda: written(found))
 

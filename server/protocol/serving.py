@@ -13,7 +13,12 @@ from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Arrays
 from server.context import Context
 from server.errors import LateError, NotServingError
-from server.memory.request_needs import SMALL_BYTES, answer_bytes
+from server.memory.request_needs import (
+    CODEC_BYTES,
+    RAW_ANSWER_BYTES,
+    SHORT_CODEC_BYTES,
+    SMALL_BYTES,
+)
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.repository.entry import Use
@@ -105,7 +110,8 @@ class Inference:
                 lanes=self._answer.lanes,
             )
         self.context.metrics.end(self.name, self.pack.version, outcome, seconds, passage)
-        self.use.end()
+        if self.use.uses is not None:
+            self.use.uses.end()
 
     @property
     def delay_ms(self) -> float:
@@ -184,7 +190,10 @@ class Inference:
 
     async def _hold(self, kept: Kept[Any]) -> None:
         """Hold the memory of the answer in place of that of the request."""
-        n_bytes = answer_bytes(kept.n_bytes, kept.is_raw)
+        pieces_bytes = RAW_ANSWER_BYTES if kept.is_raw else CODEC_BYTES
+        if kept.n_bytes <= SHORT_CODEC_BYTES:
+            pieces_bytes = SHORT_CODEC_BYTES
+        n_bytes = kept.n_bytes + pieces_bytes
         # A small amount that is held and enough is not worth changing.
         if not n_bytes <= self.exchange.lease.held_bytes <= SMALL_BYTES:
             with self.exchange.within(self._limit, "there was no memory for the answer"):

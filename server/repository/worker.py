@@ -21,9 +21,9 @@ from pipeline.execution.given import Take, Tensors, copies
 from pipeline.schedule.trace import TraceEvent
 from server.errors import DisconnectedError, LateError
 from server.repository.served_engine import ComputedAnswer, Running, ServedEngine
-from server.repository.working import Job, Reopening, Underway, jobs_of, settle, tell
+from server.repository.working import Job, Reopening, Underway, jobs_of
 from server.requests.exchange import Client, Exchange
-from server.requests.uninterrupted import to_its_end
+from server.requests.waiting import settle, tell, to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
 from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket

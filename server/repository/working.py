@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -65,25 +64,6 @@ class Reopening:
 def jobs_of(sweep: Sweep) -> tuple[Job, ...]:
     """Return the requests of ``sweep``."""
     return cast(tuple[Job, ...], sweep.tickets)
-
-
-def tell(future: "asyncio.Future[Any]", said: object) -> None:
-    """Let ``future``, of an event loop, end with ``said``, a result or an error, unless it has ended.
-
-    Thread-safe.
-    """
-    with suppress(RuntimeError):  # the loop is closed, and nothing waits any more
-        future.get_loop().call_soon_threadsafe(settle, future, said)
-
-
-def settle(future: "asyncio.Future[Any]", said: object) -> None:
-    """Do as ``tell``, on the thread of the event loop."""
-    if future.done():
-        return
-    if isinstance(said, Exception):
-        future.set_exception(said)
-    else:
-        future.set_result(said)
 
 
 class Underway:

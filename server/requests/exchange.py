@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, Protocol, Self
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
-from server.requests.uninterrupted import Interruption
+from server.requests.waiting import Interruption
 from server.transport.limits import PROGRESS_BYTES
 
 #: So much of a body may come before it takes memory of the pool (connections bound how many there are).

@@ -404,7 +404,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def is_wanted_back(self) -> bool:
         """Return whether the answer that begins shall be the last, since a newcomer wants the place."""
-        return not self._requests.rest and self._registry.wants_back(self, self.loop.time())
+        registry = self._registry
+        if not (registry.draining or registry.door.count) or self._requests.rest:
+            return False
+        return registry.wants_back(self, self.loop.time())
 
     def answered(self, request: Request) -> None:
         """Go on with the next request after an answer; the registry ends a connection without one."""

@@ -16,9 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from loader.errors import FileChangedError
 from models.compiler import compile_onnx
 from pipeline.devices.base import KernelError
+from pipeline.execution.computing import ComputingSweeper
 from pipeline.execution.errors import CancelledError, DeadlineError
 from pipeline.execution.given import Take
-from pipeline.execution.sweep import Sweeper
+from pipeline.execution.sweep import Sweeper, sweeper_for
 from pipeline.schedule.schedule import Stage
 from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker
@@ -284,13 +285,12 @@ async def test_a_model_whose_time_depends_on_its_input_is_never_quick(
 # The sweep that only computes
 
 
-def kernels_only(*kernels: Callable[[], None]) -> tuple[Sweeper, Sweeper]:
+def kernels_only(*kernels: Callable[[], None]) -> tuple[ComputingSweeper, Sweeper]:
     """A sweeper that takes the short way, and one for the same kernels that has the schedule run."""
     stages = (Stage("kernel", ((0,),) * len(kernels)),)
-    short, long = (Sweeper(stages, (), kernels) for _ in range(2))
-    assert short._only_computes
-    long._only_computes = False
-    return short, long
+    short = sweeper_for(stages, (), kernels)
+    assert isinstance(short, ComputingSweeper)
+    return short, Sweeper(stages, (), kernels)
 
 
 def test_the_short_way_runs_the_same_kernels_in_the_same_order() -> None:

@@ -1,14 +1,88 @@
-"""Tasks that are cancelled: work in them that must not stop half done, and errors with which they end."""
+"""What tasks wait for: threads, work that must not stop half done, and errors that end the wait."""
 
 import asyncio
 import contextlib
 import functools
+import queue
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Ps = TypeVarTuple("Ps")
+
+# Futures of an event loop that threads end.
+
+
+def tell(future: "asyncio.Future[Any]", said: object) -> None:
+    """Let ``future``, of an event loop, end with ``said``, a result or an error, unless it has ended.
+
+    Thread-safe.
+    """
+    try:
+        future.get_loop().call_soon_threadsafe(settle, future, said)
+    except RuntimeError:
+        return  # the loop is closed, and nothing waits any more
+
+
+def settle(future: "asyncio.Future[Any]", said: object) -> None:
+    """Do as ``tell``, on the thread of the event loop."""
+    if future.done():
+        return
+    if isinstance(said, Exception):
+        future.set_exception(said)
+    else:
+        future.set_result(said)
+
+
+class Aside:
+    """Up to ``limit`` threads for work that would hold up the event loop for milliseconds.
+
+    ``asyncio.to_thread`` goes by way of two kinds of futures, which takes ten times as many calls.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._threads: list[threading.Thread] = []
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    async def do(self, work: Callable[[*Ps], T], *args: *Ps) -> T:
+        """Return what ``work`` returns, on a thread; a cancellation is raised when it has ended."""
+        if len(self._threads) < self._limit:
+            name = f"aside-{len(self._threads)}"
+            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+            self._threads[-1].start()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.put(partial(_do, future, work, *args))
+        return await to_its_end(future)
+
+    def close(self) -> None:
+        """End the threads, once they have done what was given to them; blocks."""
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # else what it refers to would be kept while the thread waits for the next one
+
+
+def _do(future: "asyncio.Future[T]", work: Callable[[*Ps], T], *args: *Ps) -> None:
+    try:
+        done = work(*args)
+    except Exception as exc:  # noqa: BLE001  raised where it is waited for
+        tell(future, exc)
+    else:
+        tell(future, done)
+
+
+# Work that must not stop half done.
 
 
 async def to_its_end(work: Awaitable[T]) -> T:
@@ -16,12 +90,13 @@ async def to_its_end(work: Awaitable[T]) -> T:
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
+        # Another future than that of the work, which would be cancelled with the one who waits for it.
+        ended = task.get_loop().create_future()
+        task.add_done_callback(partial(settle, ended))
         try:
-            await asyncio.shield(task)
+            await ended
         except asyncio.CancelledError:
-            cancelled = not task.cancelled()
-        except Exception:  # noqa: BLE001  raised below
-            break
+            cancelled = True
     if cancelled:
         if not task.cancelled():
             task.exception()  # seen, or the loop complains
@@ -61,6 +136,9 @@ async def held(
         yield await to_its_end(opened())
     finally:
         await to_its_end(stack.aclose())
+
+
+# Waits that end with an error.
 
 
 class Interruption:
