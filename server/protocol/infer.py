@@ -160,7 +160,7 @@ def _labels(output: str, manifest: Manifest) -> Sequence[str]:
 
 # The search may find a parameter of an output instead, which does not matter: the deadline counts here only
 # under overload.
-_TIMEOUT = re.compile(rb'"timeout"\s*:\s*(\d{1,15})')
+_TIMEOUT = re.compile(rb'"timeout"\s*:\s*(\d{1,15})\D')
 _MICROSECONDS = 1_000_000
 
 
@@ -187,7 +187,7 @@ class InferReception:
         seconds = _named(request) or entry.timeout_seconds
         deadline = request.at + min(seconds or limit, limit)
         try:
-            if request.is_whole and not worker.line.idle:
+            if not worker.line.idle:
                 worker.check_room(deadline - time.monotonic())
         except NotServingError:
             return None  # the handler reports this when it reads the body
@@ -216,8 +216,9 @@ class InferReception:
 
 
 def _named(request: Arrived) -> float | None:
-    """Return the timeout in seconds that the body of ``request`` has, if it is short and has come."""
-    if not request.is_whole or len(request.body) > FREE_BYTES:
-        return None
-    match = _TIMEOUT.search(request.body)
+    """Return the timeout in seconds in the body of ``request``, if it is in its first bytes and has come.
+
+    There it is of a short body, and of raw tensors, whose JSON is in front of them.
+    """
+    match = _TIMEOUT.search(request.body, 0, FREE_BYTES)
     return None if match is None else int(match[1]) / _MICROSECONDS or None

@@ -95,10 +95,6 @@ class Arrived(Protocol):
         """The bytes of its body that have come."""
 
     @property
-    def is_whole(self) -> bool:
-        """Whether that is all."""
-
-    @property
     def at(self) -> float:
         """When its first byte came, on time.monotonic's clock."""
 

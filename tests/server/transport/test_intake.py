@@ -79,7 +79,6 @@ class Asking:
     at: float
     timeout: float | None
     work: float = WORK
-    is_whole: bool = True
     body: bytes = b""
     head: Head = HEAD
     begun: float = math.inf
