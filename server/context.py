@@ -128,7 +128,7 @@ class Context:
         await self._load()
         entries = self.repository.entries()
         for entry in entries:
-            self.metrics.expect(entry.model, entry.version)
+            self.metrics.requests.expect(entry.model, entry.version)
         self._check_begins(entries, follows=poller is not None)
         for entry in entries:
             if not entry.answers:

@@ -21,8 +21,7 @@ from pipeline.execution.binding import bind_steps
 from pipeline.execution.computing import ComputingSweeper
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError, EngineClosedError
-from pipeline.execution.given import ExpectedInputs
-from pipeline.execution.lane import Lane, LaneMemory, LaneRun
+from pipeline.execution.lane import ExpectedInputs, Lane, LaneMemory, LaneRun
 from pipeline.execution.leases import ArenaLease, SharedLease
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, SweepTally
 from pipeline.execution.sweep import Sweeper, sweeper_for
@@ -162,6 +161,8 @@ class Engine(Answering):
         self._is_open = False
         self._populating: threading.Thread | None = None
         self._memory = EngineMemory(program, plan, device, lease)
+        #: The lease, where it is of an arena that others use, too.
+        self._shared = lease if isinstance(lease, SharedLease) else None
         # Last: a client of the pool is not given back where the engine could not be made.
         try:
             self._reads = WeightReads(program, plan, self._memory, device, pool, reader)
@@ -251,10 +252,9 @@ class Engine(Answering):
         keeps_core: bool,
     ) -> tuple[dict[int, Any], SweepStatistics]:
         self._check_usable()
-        lease = self._memory.lease
-        if not isinstance(lease, SharedLease):
+        if self._shared is None:
             return self._carry(lanes, run, record, claim, keeps_core)
-        with lease.turn(run.deadline, run.all_stopped) as waited:
+        with self._shared.turn(run.deadline, run.all_stopped) as waited:
             outputs, statistics = self._carry(lanes, run, record, claim, keeps_core)
             turns = waited + statistics.turn_seconds
             return outputs, statistics._replace(turn_seconds=turns)
@@ -299,7 +299,7 @@ class Engine(Answering):
 
     @property
     def takes_turns(self) -> bool:
-        return isinstance(self._memory.lease, SharedLease)
+        return self._shared is not None
 
     @property
     def lost_device(self) -> bool:

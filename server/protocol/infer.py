@@ -198,7 +198,7 @@ class InferReception:
         entry = self._asked(request.head)
         if entry is not None and entry.version is not None:
             outcome, seconds = outcome_of(why), time.monotonic() - request.at
-            self._context.metrics.end(entry.model, entry.version, outcome, seconds)
+            self._context.metrics.requests.end(entry.model, entry.version, outcome, seconds)
         answer = as_error(str(why), status_of(why), hints_of(why))
         answer.headers.append((b"x-request-id", identity(request.head.headers).encode()))
         return answer

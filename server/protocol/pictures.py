@@ -88,7 +88,7 @@ async def read_picture(
     started = time.perf_counter()
     tensor, size = await context.aside.do(_made, context, recipe, opened)
     seconds = time.perf_counter() - started
-    context.metrics.preprocess(model.name, seconds)
+    context.metrics.requests.preprocess(model.name, seconds)
     await exchange.hold(picture_sweep_bytes(manifest, verb, tensor.n_bytes))
     return Picture({manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 

@@ -130,7 +130,7 @@ async def load_model(context: Context, name: str, parameters: Mapping[str, Any])
                 f"parameters: {shown(parameter)}: models are compiled to packs, none comes by load"
             )
     entry = await context.repository.load(name)
-    context.metrics.expect(name, entry.version)
+    context.metrics.requests.expect(name, entry.version)
     return {"name": name, "state": entry.state}
 
 

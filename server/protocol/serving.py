@@ -19,7 +19,7 @@ from server.memory.request_needs import (
     SHORT_CODEC_BYTES,
     SMALL_BYTES,
 )
-from server.metrics.inference_statistics import Passage
+from server.metrics.requests import Passage
 from server.protocol.errors import outcome_of
 from server.repository.entry import Use
 from server.repository.served_engine import ComputedAnswer
@@ -86,7 +86,10 @@ class Inference:
 
     async def __aenter__(self) -> Self:
         """Find the model; raises as Repository.use."""
-        use = await self.context.repository.found(self.name, self._version, self._limit)
+        repository = self.context.repository
+        use = repository.models.use(self.name, self._version)
+        if use is None:
+            use = await repository.found(self.name, self._version, self._limit)
         self.use, self.pack, self.manifest = use, use.pack, use.pack.manifest
         return self
 
@@ -109,7 +112,7 @@ class Inference:
                 compute_output=time.perf_counter() - self._encodes_since,
                 lanes=self._answer.lanes,
             )
-        self.context.metrics.end(self.name, self.pack.version, outcome, seconds, passage)
+        self.context.metrics.requests.end(self.name, self.pack.version, outcome, seconds, passage)
         if self.use.uses is not None:
             self.use.uses.end()
 
@@ -173,7 +176,7 @@ class Inference:
             limit_seconds = self._given(question.timeout_seconds)
             raise DeadlineError(f"no answer within {limit_seconds:g} s") from exc
         await self._hold(answer.outputs)
-        self.context.metrics.sweep(self.name, answer.statistics, answer.queue_seconds)
+        self.context.metrics.requests.sweep(self.name, answer.statistics, answer.queue_seconds)
         self._decoding_seconds, self._answer = question.decoding_seconds, answer
         self._encodes_since = time.perf_counter()
         return answer.outputs.what

@@ -32,7 +32,7 @@ from server.errors import (
 from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.request_needs import short_infer_bytes
-from server.repository.entry import Entry, Serving, Unloaded, Use, how_to_load
+from server.repository.entry import Entry, Unloaded, Use, how_to_load
 from server.repository.executor import Executor
 from server.repository.model_config import ModelConfig, ModelConfigError
 from server.repository.models import Arrivals, Models
@@ -273,11 +273,9 @@ class Repository:
             self.models.serving(name, version)
 
     async def found(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return as ``use``; but of an evicted model a use of its pack on disk, without loading it."""
+        """Return as ``use`` of a model that is not loaded; of an evicted one a use of its pack on disk."""
         try:
             entry = self.models.find(name, version)
-            if isinstance(entry.condition, Serving):
-                return entry.use()
             if entry.evicted and entry.slot is not None:
                 pack = await self._on_disk(entry.slot.folder)
                 signature = Signature(pack.manifest.inputs, pack.manifest.outputs)

@@ -26,7 +26,7 @@ from server.requests.exchange import Client, Exchange
 from server.requests.waiting import settle, tell, to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
-from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
+from server.scheduling.sweeps import ALONE, Batching, Sweep
 
 T = TypeVar("T")
 
@@ -72,20 +72,6 @@ class Worker:
     def fault(self) -> str:
         """Why no request can be answered until the model is loaded again; empty as long as some can."""
         return self.served.fault
-
-    @property
-    def wake_ups(self) -> int:
-        """How often a thread woke to look for a request; an idle worker adds none."""
-        return self.line.wake_ups
-
-    @property
-    def waiting(self) -> int:
-        """Requests in the queue."""
-        return len(self.line)
-
-    def queue(self) -> list[Ticket]:
-        """Return the requests that wait."""
-        return self.line.waiting()
 
     def stuck_seconds(self) -> float:
         """How long the oldest request that runs now has been running; 0 when none does."""

@@ -181,7 +181,7 @@ async def test_while_the_thread_computes_the_loop_does_not(quick: Service, fault
     assert not (worker.served.is_quick and worker.line.idle)
     assert worker.stuck_seconds() > 0
     second = asyncio.create_task(quick.infer("pair", PAIR))
-    while not worker.waiting:  # noqa: ASYNC110
+    while not len(worker.line):  # noqa: ASYNC110
         await asyncio.sleep(0)
     gate.open()
     await first

@@ -47,7 +47,7 @@ class Waiting:
         first = asyncio.create_task(self.service.infer("tiny", self.given[0]))
         await self.gate.reached()
         others = [asyncio.create_task(self.service.infer("tiny", each)) for each in self.given[1:]]
-        while self.service.worker("tiny").waiting != len(others):  # noqa: ASYNC110  no signal exists
+        while len(self.service.worker("tiny").line) != len(others):  # noqa: ASYNC110  no signal exists
             await asyncio.sleep(0)
         return [first, *others]
 
@@ -73,7 +73,7 @@ async def test_one_that_leaves_takes_no_lane(laned: Service, faults: Faults, pac
     waiting.gate.open()
     for number in (0, 2, 3):
         close(arrays(await asked[number]), packs.expected("tiny", waiting.given[number]))
-    assert laned.worker("tiny").waiting == 0
+    assert len(laned.worker("tiny").line) == 0
     assert laned.context.request_memory.used_bytes == 0
 
 
