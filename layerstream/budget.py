@@ -31,7 +31,7 @@ from server.errors import RefusedError
 from server.memory.budget import Budget as Ledger
 from server.memory.candidates import Candidate, share_budget
 from server.memory.sharing import Activations, shared_space
-from server.requests.uninterrupted import to_its_end
+from server.requests.waiting import to_its_end
 from server.settings.sizes import format_size, parse_size
 
 #: Without a budget a model has what it can use.

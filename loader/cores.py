@@ -1,13 +1,11 @@
 """Cores of threads: at once for those that read, copy or answer; one each for threads that compute."""
 
-import contextlib
 import ctypes
 import functools
 import os
 import platform
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 # Moving before computing: threads that read, copy or answer need a core for little time, but at once.
@@ -72,8 +70,10 @@ def spread(cores: Collection[int]) -> None:
 
     A thread begins where the one that starts it is kept, which may be on one core, to compute there.
     """
-    with contextlib.suppress(OSError):
+    try:
         os.sched_setaffinity(0, cores)
+    except OSError:
+        return
 
 
 @functools.cache
@@ -120,19 +120,22 @@ def cores_for(workers: int, first: int = 0) -> tuple[int, ...]:
     return tuple(allowed[(first + number) % len(allowed)] for number in range(workers))
 
 
-@contextmanager
-def pinned(cores: Sequence[int]) -> Iterator[None]:
+class pinned:  # noqa: N801  it is called as a function is
     """Keep the calling thread on ``cores`` inside the context, as far as the kernel allows.
 
     () leaves it where it is, and so does a thread that is kept on one core already. Threads that it starts
     meanwhile would inherit that.
     """
-    before = os.sched_getaffinity(0) if cores else ()
-    if len(before) < 2:
-        yield
-        return
-    spread(cores)
-    try:
-        yield
-    finally:
-        spread(before)
+
+    def __init__(self, cores: Sequence[int]) -> None:
+        self._cores = cores
+        self._before: Collection[int] = ()
+
+    def __enter__(self) -> None:
+        self._before = os.sched_getaffinity(0) if self._cores else ()
+        if len(self._before) > 1:
+            spread(self._cores)
+
+    def __exit__(self, *_: object) -> None:
+        if len(self._before) > 1:
+            spread(self._before)

@@ -7,7 +7,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
@@ -264,7 +264,12 @@ class Access:
             KeyFileError: the file cannot be read, is wrong, or has no keys.
         """
         self._path = path
-        self._open = {"open", "form"} | ({"metrics"} if public_metrics else set())
+        #: Which requests need no key; None: those that ask for no route.
+        self.keyless: Collection[Admitted | None] = (
+            {*get_args(Admitted), None}
+            if path is None
+            else {"open", "form", *(("metrics",) if public_metrics else ())}
+        )
         self._keys: Keys | None = None
         #: How many requests had no key, or a wrong one.
         self.refused = 0
@@ -287,10 +292,6 @@ class Access:
         """
         if self._path is not None:
             self._keys = read_keys(self._path)
-
-    def admits(self, to: Admitted | None) -> bool:
-        """Return whether a request needs no key where ``to`` are admitted; None: it asks for no route."""
-        return self._keys is None or to in self._open
 
     def key(self, authorization: list[str], beside: str | None = None) -> Key:
         """Return the key that a request presents in these Authorization headers.

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Sequence
 from contextlib import ExitStack, closing
 from typing import Protocol
 
+from loader.cores import allowed_cores
 from loader.pool.pool import ReadPool
 from models.runtime.heap import give_back
 from pipeline.devices.find import open_device
 from pipeline.execution.sweep import DRAIN_SECONDS
 from server.access import Access
-from server.errors import BusyError, RefusedError, ServiceError, few
+from server.errors import RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.process_memory import resolved_budget
 from server.memory.request_memory import RequestMemory, Trimming
@@ -28,6 +29,7 @@ from server.repository.polling import Poller
 from server.repository.repository import Repository
 from server.repository.uploads import Uploads
 from server.requests.exchange import Exchanges
+from server.requests.waiting import Aside
 from server.settings.per_model import has_several
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
@@ -81,6 +83,8 @@ class Context:
         self.trimming = Trimming(self.budget, lambda: self.metrics.memory.base.anonymous)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
+        #: Decodes photographs, and whatever else of a request takes milliseconds.
+        self.aside = Aside(len(allowed_cores()) + 1)
         #: Its size is known when the models are.
         self.request_memory = RequestMemory(0, settings.queue_limit)
         self.exchanges = Exchanges(
@@ -91,7 +95,8 @@ class Context:
         self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         self.metrics.watch_access(self.access)
-        self._divided = False
+        #: Whether memory has been set aside for requests: at the start that may take a while.
+        self.is_divided = False
         #: Set when no more requests are taken: answers without an end, such as events, end then.
         self.draining = asyncio.Event()
         #: Servers beside HTTP: they end before the models do.
@@ -109,15 +114,6 @@ class Context:
             return ""
         return f"no model serves: {few([each.message for each in entries], '; ')}".rstrip(": ")
 
-    def check_begun(self) -> None:
-        """Check that memory for requests has been set aside: at the start that may take a while.
-
-        Raises:
-            BusyError: it has not.
-        """
-        if not self._divided:
-            raise BusyError(f"the server starts: {self.absence}")
-
     async def start(self) -> None:
         """Load the models; does nothing when already started.
 
@@ -132,7 +128,7 @@ class Context:
         await self._load()
         entries = self.repository.entries()
         for entry in entries:
-            self.metrics.expect(entry.model, entry.version)
+            self.metrics.requests.expect(entry.model, entry.version)
         self._check_begins(entries, follows=poller is not None)
         for entry in entries:
             if not entry.answers:
@@ -206,7 +202,7 @@ class Context:
             self.metrics.models_follow()
             await asyncio.to_thread(give_back)
         self.request_memory.capacity_bytes = self.budget.request_bytes
-        self._divided = True
+        self.is_divided = True
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""
@@ -218,6 +214,7 @@ class Context:
         await self.repository.close()
         await _ended([giving_up])
         await asyncio.to_thread(self.pool.close)
+        await asyncio.to_thread(self.aside.close)
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
         await asyncio.to_thread(self._resources.close)

@@ -177,7 +177,7 @@ def _reloads(
     async def models() -> None:
         await follow(context.repository)
         for entry in context.repository.entries():
-            context.metrics.expect(entry.model, entry.version)
+            context.metrics.requests.expect(entry.model, entry.version)
 
     steps: dict[str, Step] = {}
     if context.access.wants_keys:

@@ -11,7 +11,8 @@ import pytest
 
 import layerstream
 from cli.reference import markdown
-from server.metrics.metrics import METRIC_NAMES, OUTCOMES
+from server.metrics.metrics import METRIC_NAMES
+from server.metrics.requests import OUTCOMES
 from server.protocol.errors import CLIENT_CLOSED, STATUSES
 from tests.check_readme import environment, script
 from tests.commands import named, simple, wrong

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from layerstream import Budget, Model, ModelError, PlanError, RefusedError
-from server.requests.uninterrupted import to_its_end
+from server.requests.waiting import to_its_end
 
 
 class Shelf:

@@ -49,7 +49,7 @@ class SizedPicture(Protocol):
 
 
 class StoredPixels:
-    """Pixels of eight bits."""
+    """Pixels of eight bits of ``image``, which is RGB."""
 
     band_rows = _BAND_ROWS
 
@@ -59,7 +59,8 @@ class StoredPixels:
         # Pillow gives an array as bytes, which it joins of parts: of all at once it would be there thrice.
         for row in range(0, height, _COPIED_ROWS):
             end = min(row + _COPIED_ROWS, height)
-            self._pixels[row:end] = np.asarray(image.crop((0, row, width, end)))
+            part = np.frombuffer(image.crop((0, row, width, end)).tobytes(), np.uint8)
+            self._pixels[row:end] = part.reshape(end - row, width, 3)
         self.n_bytes = self._pixels.nbytes
 
     def rows(self, first: int, end: int) -> NDArray[np.float32]:

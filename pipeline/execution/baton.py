@@ -26,7 +26,8 @@ class Baton:
 
     def __init__(self, places: int = 1) -> None:
         self._places = places
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._began = 0
         self._held: set[ComputeClaim] = set()
         self._waiting: list[ComputeClaim] = []
@@ -38,26 +39,25 @@ class Baton:
 
         ``stalls``: the part of its time in which sweeps of this model wait for weights, from 0 to 1.
         """
-        with self._changed:
+        with self._lock:
             self._began += 1
             return ComputeClaim(self, (-round(stalls, 1), self._began))
 
     def wake(self) -> None:
         """Have the waiting sweeps look whether they are cancelled."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def take(
         self, claim: "ComputeClaim", deadline: float | None, cancelled: Callable[[], bool]
     ) -> None:
         """Hand the baton on, if ``claim`` has it, and wait until it is its again. Raises as Claim.hold."""
-        with self._changed:
+        with self._lock:
             began: float | None = None
             self._held.discard(claim)
             self._waiting.append(claim)
             try:
                 while not self._is_next(claim):
-                    self._changed.notify_all()
                     self._look()
                     began = began or time.perf_counter()
                     _wait(self._changed, claim, deadline, cancelled)
@@ -67,13 +67,12 @@ class Baton:
                     claim.waited_seconds += time.perf_counter() - began
                 self._waiting.remove(claim)
                 self._look()
-                self._changed.notify_all()
 
     def give(self, claim: "ComputeClaim") -> None:
         """Let another one have it."""
-        with self._changed:
+        with self._lock:
             self._held.discard(claim)
-            self._changed.notify_all()
+            self._look()
 
     def has(self, claim: "ComputeClaim") -> bool:
         """Return whether ``claim`` holds it."""
@@ -85,7 +84,10 @@ class Baton:
         return claim is min(self._waiting, key=lambda each: each.rank)
 
     def _look(self) -> None:
-        self.foremost = min((claim.rank for claim in self._waiting), default=_NOBODY)
+        """Note the foremost of those that wait, and have all of them look whether they are next."""
+        self.foremost = min([claim.rank for claim in self._waiting], default=_NOBODY)
+        if self._waiting:
+            self._changed.notify_all()
 
 
 class ComputeClaim:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from pipeline.devices.base import Launch, nothing
-from pipeline.execution.baton import ComputeClaim
+from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.errors import CancelledError, DeadlineError
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.schedule.schedule import Action, Schedule, Stage
@@ -109,10 +109,10 @@ class ComputingSweeper:
 
     def run(
         self,
-        deadline: float | None,
-        cancelled: Callable[[], bool],
-        claim: ComputeClaim,
-        record: Recorder | None,
+        deadline: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        record: Recorder | None = None,
+        claim: ComputeClaim = FREE,
     ) -> SweepStatistics:
         """Run one sweep; arguments and what is raised are those of ``Sweeper.run``.
 
@@ -125,6 +125,9 @@ class ComputingSweeper:
             return self._run(self._kernels, deadline, cancelled, claim, ends.append)
         finally:
             self._tell(ends, record)
+
+    def settle(self) -> None:
+        """Do nothing: between sweeps nothing is in flight."""
 
     def _run(
         self,

@@ -18,13 +18,13 @@ from pipeline.devices.base import Device, DeviceLostError
 from pipeline.execution.answering import Answer, Answering
 from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.binding import bind_steps
+from pipeline.execution.computing import ComputingSweeper
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError, EngineClosedError
-from pipeline.execution.given import ExpectedInputs
-from pipeline.execution.lane import Lane, LaneMemory, LaneRun
-from pipeline.execution.leases import ArenaLease
+from pipeline.execution.lane import ExpectedInputs, Lane, LaneMemory, LaneRun
+from pipeline.execution.leases import ArenaLease, SharedLease
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, SweepTally
-from pipeline.execution.sweep import Sweeper
+from pipeline.execution.sweep import Sweeper, sweeper_for
 from pipeline.execution.weight_reads import WeightReads, load_residents
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
@@ -55,7 +55,7 @@ class Carrier:
         #: The lanes of the sweep that runs: kernels that are bound for several ask.
         self.running = _NOBODY
         self.tally = SweepTally()
-        self.sweeper = _idle()
+        self.sweeper: Sweeper | ComputingSweeper = _idle()
         self._defaults = program.defaults()
         self._memories = memories
         self._reads = reads
@@ -113,7 +113,9 @@ class Carrier:
             self.tally.failures += 1
             raise
         self._verified = True
-        self.tally.add(self._read_bytes, statistics.stall_seconds)
+        self.tally.sweeps += 1
+        self.tally.read_bytes += self._read_bytes
+        self.tally.stall_seconds += statistics.stall_seconds
         if not verified and not self._read_bytes:
             return statistics
         return statistics._replace(read_bytes=self._read_bytes, verified=verified)
@@ -122,8 +124,8 @@ class Carrier:
 _NOBODY = LaneRun(())
 
 
-def _idle() -> Sweeper:
-    return Sweeper((Stage("kernel", ()),), (), ())
+def _idle() -> ComputingSweeper:
+    return ComputingSweeper((Stage("kernel", ()),), ())
 
 
 # The engine.
@@ -159,6 +161,8 @@ class Engine(Answering):
         self._is_open = False
         self._populating: threading.Thread | None = None
         self._memory = EngineMemory(program, plan, device, lease)
+        #: The lease, where it is of an arena that others use, too.
+        self._shared = lease if isinstance(lease, SharedLease) else None
         # Last: a client of the pool is not given back where the engine could not be made.
         try:
             self._reads = WeightReads(program, plan, self._memory, device, pool, reader)
@@ -195,7 +199,7 @@ class Engine(Answering):
             )
             self._session_bytes = max((heap_bytes() or 0) - before, 0)
         starts = (self._reads.start_read, self._reads.start_copy)
-        carrier.sweeper = Sweeper(
+        carrier.sweeper = sweeper_for(
             self.plan.stages,
             starts[: len(self.plan.stages) - 1],
             kernels,
@@ -219,21 +223,16 @@ class Engine(Answering):
         *,
         keeps_core: bool = True,
     ) -> list[Answer | Exception]:
-        if not 0 < len(lanes) <= self.plan.choice.lanes:
-            raise ValueError(f"{len(lanes)} lanes, planned were 1 to {self.plan.choice.lanes}")
+        most = self._plan.choice.lanes
+        if not 0 < len(lanes) <= most:
+            raise ValueError(f"{len(lanes)} lanes, planned were 1 to {most}")
         run = LaneRun(lanes)
         carried: tuple[dict[int, Any], SweepStatistics] | None = None
         try:
-            self._check_usable()
             run.each(lambda lane: self._expected.check(lanes[lane].inputs))
             if run.running:
-                with self._lock, self._memory.lease.turn(run.deadline, run.all_stopped) as waited:
-                    self._check_usable()  # it may have been closed meanwhile
-                    outputs, statistics = self._carry(lanes, run, record, claim, keeps_core)
-                    if waited:
-                        turns = waited + statistics.turn_seconds
-                        statistics = statistics._replace(turn_seconds=turns)
-                    carried = outputs, statistics
+                with self._lock:
+                    carried = self._in_turn(lanes, run, record, claim, keeps_core)
         except Exception as exc:  # noqa: BLE001  it is raised in each call that waits for it
             for lane in run.running:
                 run.stop(lane, exc)
@@ -244,6 +243,22 @@ class Engine(Answering):
             for lane in range(len(lanes))
         ]
 
+    def _in_turn(
+        self,
+        lanes: Sequence[Lane],
+        run: LaneRun,
+        record: Recorder | None,
+        claim: ComputeClaim,
+        keeps_core: bool,
+    ) -> tuple[dict[int, Any], SweepStatistics]:
+        self._check_usable()
+        if self._shared is None:
+            return self._carry(lanes, run, record, claim, keeps_core)
+        with self._shared.turn(run.deadline, run.all_stopped) as waited:
+            outputs, statistics = self._carry(lanes, run, record, claim, keeps_core)
+            turns = waited + statistics.turn_seconds
+            return outputs, statistics._replace(turn_seconds=turns)
+
     def _carry(
         self,
         lanes: Sequence[Lane],
@@ -253,7 +268,9 @@ class Engine(Answering):
         keeps_core: bool,
     ) -> tuple[dict[int, Any], SweepStatistics]:
         try:
-            with pinned(self._device.launching_cores if keeps_core else ()):
+            if not keeps_core:
+                return self._carrier.carry(lanes, run, record, claim)
+            with pinned(self._device.launching_cores):
                 return self._carrier.carry(lanes, run, record, claim)
         except (DrainError, DeviceLostError) as exc:
             self._broken = exc
@@ -282,7 +299,7 @@ class Engine(Answering):
 
     @property
     def takes_turns(self) -> bool:
-        return self._memory.lease.shared
+        return self._shared is not None
 
     @property
     def lost_device(self) -> bool:

@@ -7,10 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.images.picture_rows import RowSource
-from models.network.fields import STRINGS
-from models.packs.records.ports import Port
-from pipeline.devices.base import takes
-from pipeline.execution.errors import InputError
 
 T = TypeVar("T")
 
@@ -45,53 +41,6 @@ Take = Callable[[Arrays], T]
 def copies(outputs: Arrays) -> dict[str, NDArray[Any]]:
     """Take all outputs as they are."""
     return {name: array.copy() for name, array in outputs.items()}
-
-
-def check_inputs(ports: tuple[Port, ...], inputs: Tensors) -> None:
-    """Check that ``inputs`` are exactly what ``ports`` take; those with a default may be left out.
-
-    Raises:
-        InputError: one is unknown, missing, or of another dtype or shape.
-    """
-    expected = {port.name: port for port in ports}
-    for name in inputs:
-        if name not in expected:
-            raise InputError(f"unknown input {name!r}; the model takes {', '.join(expected)}")
-    for name, port in expected.items():
-        if name not in inputs:
-            if port.default is None:
-                raise InputError(f"input {name!r} is missing")
-            continue
-        array = inputs[name]
-        if not takes(port, array):
-            raise InputError(
-                f"input {name!r} is {array.dtype}{list(array.shape)}, "
-                f"the model takes {port.dtype}{list(port.shape)}"
-            )
-
-
-class ExpectedInputs:
-    """What ``ports`` take, known before the first request comes."""
-
-    def __init__(self, ports: tuple[Port, ...]) -> None:
-        self._ports = ports
-        self._required = {port.name for port in ports if port.default is None}
-        self._numbers = {
-            port.name: (port.shape, np.dtype(port.dtype)) for port in ports if port.dtype != STRINGS
-        }
-
-    def check(self, inputs: Tensors) -> None:
-        """Check that ``inputs`` are exactly that; raises as ``check_inputs``."""
-        if not self._are_numbers(inputs):
-            check_inputs(self._ports, inputs)
-
-    def _are_numbers(self, inputs: Tensors) -> bool:
-        """Return whether ``inputs`` are right beyond doubt; strings are always looked at."""
-        for name in inputs:
-            tensor, like = inputs[name], self._numbers.get(name)
-            if like is None or tensor.shape != like[0] or tensor.dtype != like[1]:
-                return False
-        return self._required <= inputs.keys()
 
 
 class GivenRows:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from models.network.fields import STRINGS
 from models.packs.records.pieces import Operand
 from models.packs.records.ports import Port
-from pipeline.devices.base import Cell, DeviceLostError, Launch, as_strings
+from pipeline.devices.base import Cell, DeviceLostError, Launch, as_strings, takes
 from pipeline.devices.device_memory import Memory
 from pipeline.execution.errors import CancelledError, DeadlineError, InputError
 from pipeline.execution.given import Arrays, GivenRows, Take, Tensor, Tensors, copies
@@ -99,6 +100,53 @@ def _last(lanes: Sequence[Lane]) -> float | None:
             return None
         last = lane.deadline if last is None else max(last, lane.deadline)
     return last
+
+
+# What a lane may be given.
+
+
+class ExpectedInputs:
+    """What ``ports`` take, known before the first request comes."""
+
+    def __init__(self, ports: tuple[Port, ...]) -> None:
+        self._ports = {port.name: port for port in ports}
+        self._required = {port.name for port in ports if port.default is None}
+        self._numbers = {
+            port.name: (port.shape, np.dtype(port.dtype)) for port in ports if port.dtype != STRINGS
+        }
+
+    def check(self, inputs: Tensors) -> None:
+        """Check that ``inputs`` are exactly that; those with a default may be left out.
+
+        Raises:
+            InputError: one is unknown, missing, or of another dtype or shape.
+        """
+        for name in inputs:
+            tensor, like = inputs[name], self._numbers.get(name)
+            if like is None or tensor.shape != like[0] or tensor.dtype != like[1]:
+                break  # strings are always looked at
+        else:
+            if self._required <= inputs.keys():
+                return
+        self._find_fault(inputs)
+
+    def _find_fault(self, inputs: Tensors) -> None:
+        """Raise what is wrong with ``inputs``, if anything is."""
+        for name in inputs:
+            if name not in self._ports:
+                taken = ", ".join(self._ports)
+                raise InputError(f"unknown input {name!r}; the model takes {taken}")
+        for name, port in self._ports.items():
+            if name not in inputs:
+                if port.default is None:
+                    raise InputError(f"input {name!r} is missing")
+                continue
+            array = inputs[name]
+            if not takes(port, array):
+                raise InputError(
+                    f"input {name!r} is {array.dtype}{list(array.shape)}, "
+                    f"the model takes {port.dtype}{list(port.shape)}"
+                )
 
 
 # The memory of one lane: its part of the arena, and cells for what no plan counts.

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 from pipeline.devices.base import Device
 from pipeline.devices.device_memory import Memory, Space
@@ -24,31 +24,12 @@ from pipeline.execution.errors import (
 #: What engines that run in turns have once, of the kinds of ``Plan.memory``: only the request that runs
 #: uses it. What others hold meanwhile, inputs in line and answers on their way, is the memory of requests.
 SHARED_KINDS = frozenset({"arena", "scratch", "io"})
-#: The turn of engines that need not wait: entered by many at a time.
-_AT_ONCE = nullcontext(0.0)
 
 
 class ArenaLease(ABC):
     """An engine's right to ``memory``, an arena."""
 
     memory: Memory
-    #: Whether other engines use the same memory in their turns.
-    shared = False
-
-    def turn(
-        self, deadline: float | None = None, cancelled: Callable[[], bool] = lambda: False
-    ) -> AbstractContextManager[float]:
-        """Hold the arena inside the context; yield how many seconds it took to get it.
-
-        Args:
-            deadline: on time.monotonic's clock.
-            cancelled: asked when the wait begins, and after each ``wake``.
-
-        Raises:
-            CancelledError, DeadlineError: as asked, while waiting. EngineClosedError: it was closed.
-            ArenaLostError: an engine has lost it.
-        """
-        return _AT_ONCE
 
     def wake(self) -> None:  # noqa: B027  an engine does not wait for its own
         """Have waiting requests look whether they are cancelled."""
@@ -108,7 +89,7 @@ class SharedArena:
         """Turns that were asked for and have not begun."""
         return max(len(self._line) - 1, 0)
 
-    def join(self, n_bytes: int) -> ArenaLease:
+    def join(self, n_bytes: int) -> "SharedLease":
         """Return the lease of one more engine, whose arena takes ``n_bytes``.
 
         Raises:
@@ -118,7 +99,7 @@ class SharedArena:
         with self._resizing:
             self._check_open()
             self._space.resize(max(n_bytes, self.n_bytes))
-            lease = _Membership(self, self._space.first(n_bytes))
+            lease = SharedLease(self, self._space.first(n_bytes))
             self._members[lease] = n_bytes
             return lease
 
@@ -190,8 +171,8 @@ class SharedArena:
         self._changed.wait(left)
 
 
-class _Membership(ArenaLease):
-    shared = True
+class SharedLease(ArenaLease):
+    """The right of an engine that uses ``arena`` in its turns; ``memory``: its part of that."""
 
     def __init__(self, arena: SharedArena, memory: Memory) -> None:
         self._arena = arena
@@ -201,6 +182,16 @@ class _Membership(ArenaLease):
     def turn(
         self, deadline: float | None = None, cancelled: Callable[[], bool] = lambda: False
     ) -> Iterator[float]:
+        """Hold the arena inside the context; yield how many seconds it took to get it.
+
+        Args:
+            deadline: on time.monotonic's clock.
+            cancelled: asked when the wait begins, and after each ``wake``.
+
+        Raises:
+            CancelledError, DeadlineError: as asked, while waiting. EngineClosedError: it was closed.
+            ArenaLostError: an engine has lost it.
+        """
         asked = time.perf_counter()
         ticket = self._arena.acquire(deadline, cancelled)
         try:

@@ -45,12 +45,6 @@ class SweepTally:
     read_bytes: int = 0
     stall_seconds: float = 0.0
 
-    def add(self, read_bytes: int, stall_seconds: float) -> None:
-        """Count a whole sweep."""
-        self.sweeps += 1
-        self.read_bytes += read_bytes
-        self.stall_seconds += stall_seconds
-
 
 @dataclass(frozen=True)
 class EngineStatistics:

@@ -49,7 +49,6 @@ class Sweeper:
         self._stages = tuple(stages)
         self._starts = starts
         self._kernels = kernels
-        self._computing = ComputingSweeper(self._stages, kernels)
         self._following = _following(kernels)
         self._hurry = hurry
         self._finish = finish
@@ -57,7 +56,6 @@ class Sweeper:
         #: Of each stage: how many of its operations this sweep needs.
         self._needed = tuple(len(stage) - stage.ahead for stage in self._stages)
         self._awaited = awaited(self._stages)
-        self._only_computes = finish is None and not any(map(len, self._stages[:-1]))
         self._lock = threading.RLock()
         self._landed = threading.Condition(self._lock)
         self._flying = 0
@@ -86,8 +84,6 @@ class Sweeper:
             LoaderError: a read failed. DeviceError: a copy or kernel failed.
             CancelledError, DeadlineError: as asked. DrainError: an operation never ended.
         """
-        if self._only_computes:
-            return self._computing.run(deadline, cancelled, claim, record)
         state = self._begin(record)
         try:
             self._advance(state)
@@ -326,3 +322,16 @@ def _without(claim: ComputeClaim, statistics: SweepStatistics) -> SweepStatistic
         return statistics
     left = statistics.delay_seconds - waited
     return statistics._replace(delay_seconds=left, turn_seconds=waited)
+
+
+def sweeper_for(
+    stages: Sequence[Stage],
+    starts: Sequence[Start],
+    kernels: Sequence[Launch],
+    hurry: Callable[[], None] = lambda: None,
+    finish: Callable[[Done], None] | None = None,
+) -> Sweeper | ComputingSweeper:
+    """Return what runs sweeps of ``stages``; arguments are those of Sweeper."""
+    if finish is None and not any(map(len, stages[:-1])):
+        return ComputingSweeper(stages, kernels)
+    return Sweeper(stages, starts, kernels, hurry, finish)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from functools import cache
 
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
@@ -28,6 +29,7 @@ _BYTES_A_NUMBER = 64
 _BYTES_A_STRING = 64 << 10
 
 
+@cache
 def datatype(dtype: str) -> str:
     """Return the protocol's name of a dtype ("FP32" for "float32"; strings are objects in NumPy)."""
     if dtype == "object":

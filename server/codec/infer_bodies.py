@@ -86,7 +86,7 @@ def decode_at_once(body: bytes, framing: Framing, model: Signature) -> ModelRequ
         if orjson.dumps(document).count(b'"') != text.count(b'"'):
             return None  # a key that is there twice is lost in parsing, its quotes are not
         fields = parse_fields(document)
-        for where, tensor, port in matched_inputs(fields, model.inputs):
+        for where, tensor, port in matched_inputs(fields, model):
             if tensor.data is None:
                 behind.append(raw_tensor(where, port, tensor.parameters["binary_data_size"]))
                 arrays[port.name] = behind[-1].array

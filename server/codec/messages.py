@@ -35,6 +35,8 @@ class Signature:
 
     def __init__(self, inputs: Iterable[Port], outputs: Iterable[Port]) -> None:
         self.inputs = {port.name: port for port in inputs}
+        #: How errors name each input.
+        self.named = {name: f"input {shown(name)}" for name in self.inputs}
         self.outputs = {port.name: port for port in outputs}
         #: What a request asks for that names no output: as JSON (False), or raw (True).
         self.all_outputs = {
@@ -131,6 +133,10 @@ class InferRequest(BaseModel):
     parameters: Parameters = _parameters("binary_data_output, timeout (microseconds)")
 
 
+# Of the model itself it is a function of Python, which makes other arguments of its own.
+_validated = TypeAdapter(InferRequest).validator.validate_python
+
+
 def parse_fields(document: object) -> InferRequest:
     """Return ``document``, a request with empty lists for data, as fields.
 
@@ -138,7 +144,7 @@ def parse_fields(document: object) -> InferRequest:
         InvalidRequestError: one is missing, unknown or of a wrong type, or two contradict each other.
     """
     try:
-        fields = InferRequest.model_validate(document)
+        fields: InferRequest = _validated(document)
     except ValidationError as exc:
         errors = exc.errors()
         raise InvalidRequestError(
@@ -249,9 +255,7 @@ def port_of(name: str, ports: Mapping[str, Port]) -> Port:
     return port
 
 
-def matched_inputs(
-    fields: InferRequest, ports: Mapping[str, Port]
-) -> list[tuple[str, RequestInput, Port]]:
+def matched_inputs(fields: InferRequest, model: Signature) -> list[tuple[str, RequestInput, Port]]:
     """Return the inputs of ``fields``: how errors name each, what is said of it, and which port it is.
 
     Raises:
@@ -259,15 +263,15 @@ def matched_inputs(
     """
     found: dict[str, tuple[str, RequestInput, Port]] = {}
     for tensor in fields.inputs:
-        where = f"input {shown(tensor.name)}"
-        port = port_of(tensor.name, ports)
+        port = port_of(tensor.name, model.inputs)
+        where = model.named[port.name]
         if port.name in found:
             raise InvalidRequestError(f"{where} is given twice")
         check_tensor(where, tensor.datatype, tensor.shape, port)
         found[port.name] = where, tensor, port
-    for name, port in ports.items():
+    for name, port in model.inputs.items():
         if name not in found and port.default is None:
-            raise InvalidRequestError(f"input {shown(name)} is missing")
+            raise InvalidRequestError(f"{model.named[name]} is missing")
     return list(found.values())
 
 

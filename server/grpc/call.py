@@ -216,9 +216,7 @@ class Call:
     def silence(self, now: float) -> float | None:
         """Seconds that its next message has been waited for; None while its client waits."""
         exchange = self._exchange
-        return (
-            None if exchange is None or exchange.is_read else exchange.patience.stalled_seconds(now)
-        )
+        return None if exchange is None or exchange.is_read else exchange.stalled_seconds(now)
 
     def overdue(self, now: float) -> bool:
         """Return False: ``Exchanges`` ends calls that stall."""
@@ -233,7 +231,7 @@ class Call:
         exchange = self._exchange
         if exchange is None or exchange.is_read:
             return False
-        exchange.patience.end(BusyError("the place of this call was given to another address"))
+        exchange.end(BusyError("the place of this call was given to another address"))
         return True
 
     # What ``attend`` asks
@@ -297,7 +295,7 @@ class _Message:
     headers: Sequence[tuple[bytes, bytes]] = ()
     at = None
     declared_bytes = 0
-    body_has_come = is_read = is_gone = False
+    is_whole = is_gone = False
     wants_body = takes_chunks = True
 
     def __init__(
@@ -314,7 +312,7 @@ class _Message:
             DisconnectedError: the client has no more.
         """
         message: Any = await self._wire.read()
-        self.is_read = True
+        self.is_whole = True
         if message is aio.EOF:
             raise DisconnectedError("the call ends before its message")
         return bytes(message)

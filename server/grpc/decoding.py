@@ -157,7 +157,7 @@ class GrpcMessage:
             )
         fields = parse_fields(self._document())
         inputs = {}
-        found = matched_inputs(fields, model.inputs)
+        found = matched_inputs(fields, model)
         for index, (where, _, port) in enumerate(found):
             contents = head.inputs[index].contents
             if not self.raw:

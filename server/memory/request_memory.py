@@ -9,7 +9,8 @@ Invariant: the memory held never exceeds the capacity. A request that finds too 
 is one that holds some already, then the one whose client (by address) holds least, then the one whose
 client was served longest ago, then the one that came first. A request for very little does not wait: a part
 of the memory is kept for those. A deadline around the call ends the wait. The line has a limit: if it is
-full, the last request of the client with most requests in it is refused, which may be the one that comes.
+full, the one that comes is refused, at once; unless a client has more than twice as many in it: then that
+one's last request is.
 """
 
 import asyncio
@@ -35,13 +36,14 @@ _WORTH_BYTES = 1 << 20
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def anonymous_bytes(statm: Path = Path("/proc/self/statm")) -> int:
+def anonymous_bytes(statm: str | Path = "/proc/self/statm") -> int:
     """Return the anonymous memory of this process, within a few pages a core; 0 where it is unknown.
 
     It is read for every photograph, so it must be quicker than reading ``/proc/self/status``.
     """
     try:
-        _, resident, shared, *_ = statm.read_bytes().split()
+        with open(statm, "rb") as file:  # noqa: PTH123  a Path takes as long again
+            _, resident, shared, *_ = file.read().split()
     except OSError:
         return 0
     return (int(resident) - int(shared)) * _PAGE_BYTES
@@ -141,10 +143,7 @@ class RequestMemory:
     def take_at_once(self, n_bytes: int, client: str, holds: bool) -> bool:
         """Take ``n_bytes`` if no other request comes first; return whether they were taken."""
         may_pass = holds or not self._line or n_bytes <= SMALL_BYTES
-        if not may_pass or not self._is_free(n_bytes):
-            return False
-        self._grant(n_bytes, client)
-        return True
+        return may_pass and self._grant(n_bytes, client)
 
     async def take(self, n_bytes: int, client: str = "", holds: bool = False) -> None:
         """Take ``n_bytes`` for a request of ``client``, which ``holds`` some already or not.
@@ -207,21 +206,26 @@ class RequestMemory:
             victim.granted.set_exception(_busy())
 
     def _victim(self, client: str) -> _Waiter | None:
-        """Return the last request of the client with most, if that has more than ``client`` would have."""
+        """Return the last request of the client with most, if that has over twice what ``client`` would.
+
+        Of clients that ask for about as much, now one has a few more in line and now the other: none of
+        them loses a request for that which has waited already.
+        """
         newcomers = self._newcomers
         waiting = Counter(waiter.client for waiter in newcomers)
         for greediest, count in waiting.most_common(1):
-            if count > waiting[client] + 1:
+            if count > 2 * (waiting[client] + 1):
                 return next(each for each in reversed(newcomers) if each.client == greediest)
         return None
 
-    def _is_free(self, n_bytes: int) -> bool:
+    def _grant(self, n_bytes: int, client: str) -> bool:
+        """Take ``n_bytes`` for ``client`` if they are free; return whether they were."""
         most = self._capacity_bytes if n_bytes <= SMALL_BYTES else self.room_bytes
-        return self.used_bytes + n_bytes <= most
-
-    def _grant(self, n_bytes: int, client: str) -> None:
+        if self.used_bytes + n_bytes > most:
+            return False
         self.used_bytes += n_bytes
         self._held[client] = self._held.get(client, 0) + n_bytes
+        return True
 
     def _next(self) -> _Waiter:
         return min(self._line, key=self._rank)
@@ -233,13 +237,14 @@ class RequestMemory:
     def _serve(self) -> None:
         while self._line:
             waiter = self._next()
-            if not self._is_free(waiter.n_bytes):
-                return  # no other may pass, or a large request could wait for ever
-            self._line.remove(waiter)
-            if not waiter.granted.done():
-                self._grant(waiter.n_bytes, waiter.client)
+            if waiter.granted.done():  # its wait was cancelled
+                self._line.remove(waiter)
+            elif self._grant(waiter.n_bytes, waiter.client):
+                self._line.remove(waiter)
                 self._note_turn(waiter.client)
                 waiter.granted.set_result(None)
+            else:
+                return  # no other may pass, or a large request could wait for ever
 
     def _note_turn(self, client: str) -> None:
         self._grants += 1

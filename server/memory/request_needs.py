@@ -83,16 +83,6 @@ def _tensors_bytes(manifest: Manifest) -> int:
     return max(tensor_bytes(manifest.inputs), tensor_bytes(manifest.outputs))
 
 
-def answer_bytes(n_bytes: int, is_raw: bool = False) -> int:
-    """Return what an answer whose values take ``n_bytes`` holds until it is sent.
-
-    ``is_raw``: arrays are sent as they are, neither as text nor compressed.
-    """
-    if n_bytes <= SHORT_CODEC_BYTES:
-        return n_bytes + SHORT_CODEC_BYTES
-    return n_bytes + (RAW_ANSWER_BYTES if is_raw else CODEC_BYTES)
-
-
 def boxes_room(room_bytes: int) -> int:
     """Return what the boxes of one answer may take where a request may hold ``room_bytes``."""
     return max(room_bytes - CODEC_BYTES, SHORT_CODEC_BYTES)

@@ -150,7 +150,7 @@ class ModelCollector(Collector):
             if entry.version is not None:
                 weights.add_metric([entry.name], entry.weight_bytes)
             if entry.worker is not None:
-                queue.add_metric([entry.name], entry.worker.waiting)
+                queue.add_metric([entry.name], len(entry.worker.line))
         yield from (ready, absent, weights, queue, refusals)
 
     def _came_and_went(self, entries: Sequence[Entry]) -> Iterator[Metric]:
@@ -301,7 +301,7 @@ def _queues(entries: Sequence[Entry]) -> Iterator[Metric]:
     """Yield how many requests wait, of all models, by priority: three series, whatever is served."""
     queue = _gauge("queue_priority", "Requests that wait, of all models", "priority")
     workers = [entry.worker for entry in entries if entry.worker is not None]
-    waiting = [ticket for worker in workers for ticket in worker.queue()]
+    waiting = [ticket for worker in workers for ticket in worker.line.waiting()]
     for priority in (HIGHEST, NORMAL, LOWEST):
         count = sum(ticket.priority == priority for ticket in waiting)
         queue.add_metric([str(priority)], count)

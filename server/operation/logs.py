@@ -4,18 +4,14 @@ import contextvars
 import json
 import logging
 import os
-import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from random import getrandbits
 from typing import TextIO
 
 from models.errors import printable
 
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
-
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 # Attributes that a log call may add with ``extra`` and that become fields of their own.
 FIELDS = ("method", "path", "status", "seconds", "key", "error")
@@ -34,14 +30,6 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     fields = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
     current = request_id.get()
     return {**fields, "request_id": current} if current else fields
-
-
-def identity(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the client's name of its request (X-Request-ID), where that is sane, or a new one."""
-    for name, value in headers:
-        if name == b"x-request-id" and _ID.fullmatch(offered := value.decode("latin-1")):
-            return offered
-    return f"{getrandbits(128):032x}"
 
 
 def _value(value: object) -> str:

@@ -1,6 +1,6 @@
 """Traces of requests for OpenTelemetry. Nothing of it is imported unless it is asked for.
 
-Spans are made after the work that they describe, where that is counted (server/metrics/metrics.py): one of
+Spans are made after the work that they describe, where that is counted (server/metrics/requests.py): one of
 the request, in the trace that its traceparent names, and within it one of the wait for its turn and one of
 its sweep. Reads and kernels overlap, so they are times of the sweep and no spans of their own.
 """

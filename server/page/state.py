@@ -85,7 +85,7 @@ def _model(entry: Entry, root: Path) -> dict[str, Any]:
         "predicted_seconds": fitted.predicted_seconds,
         "bound_seconds": fitted.bound_seconds,
         **_image(entry.pack.manifest),
-        "waiting": entry.worker.waiting,
+        "waiting": len(entry.worker.line),
         "ahead_bytes": engine.ahead_bytes,
         "sweeps": entry.worker.served.sweeps,
         "sweep_seconds": entry.worker.served.sweep_seconds,

@@ -59,10 +59,9 @@ class Answer:
         async with self._resources or AsyncExitStack(), aclosing(body):
             client.start(self.status, self.headers)
             if client.wants_body:  # else an answer without end would never end
-                with suppress(DisconnectedError):
-                    async with exchange.until_left():
-                        async for part in body:
-                            await exchange.send(part, more=True)
+                with suppress(DisconnectedError), exchange.until_left():
+                    async for part in body:
+                        await exchange.send(part, more=True)
         # A client that sees the end finds nothing left of it.
         await exchange.send(b"")
 

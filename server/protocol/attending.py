@@ -1,14 +1,16 @@
 """What happens to every request, over HTTP and gRPC alike: an id, a key, a trace, a line in the log."""
 
 import logging
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from random import getrandbits
 from typing import Any, Protocol
 
 from server.access import Admitted, Key
 from server.context import Context
 from server.failures import FAILURES
-from server.operation.logs import identity, request_id
+from server.operation.logs import request_id
 from server.operation.tracing import Trace, Tracing, current
 from server.protocol.errors import told
 from server.requests.exchange import headers_named
@@ -72,6 +74,17 @@ class Attended(Protocol):
         """What the log says of it."""
 
 
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def identity(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the client's name of its request (X-Request-ID), where that is sane, or a new one."""
+    for name, value in headers:
+        if name == b"x-request-id" and _ID.fullmatch(offered := value.decode("latin-1")):
+            return offered
+    return f"{getrandbits(128):032x}"
+
+
 async def attend(context: Context, asked: Attended) -> None:
     """Answer ``asked``, with an error where that fails, and log it."""
     began, trace, said = time.perf_counter(), None, ""
@@ -81,7 +94,7 @@ async def attend(context: Context, asked: Attended) -> None:
         trace = asked.begin_trace(context.tracing)
         current.set(trace)
     try:
-        if not context.access.admits(asked.admitted):
+        if asked.admitted not in context.access.keyless:
             asked.key = context.access.key(headers_named(b"authorization", asked.headers))
         await asked.serve()
     except FAILURES as exc:

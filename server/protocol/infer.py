@@ -18,8 +18,8 @@ from server.codec.messages import ModelAnswer, ModelRequest, Output, Signature, 
 from server.context import Context
 from server.errors import BusyError, NotFoundError, NotServingError
 from server.memory.request_needs import INFLATE_BYTES, LOOSE_BYTES, with_long_text
-from server.operation.logs import identity
 from server.protocol.answers import Answer, as_error, in_pieces
+from server.protocol.attending import identity
 from server.protocol.errors import hints_of, outcome_of, status_of
 from server.protocol.pictures import read_picture
 from server.protocol.routing import Asked, Table
@@ -38,7 +38,7 @@ async def infer(asked: Asked, name: str, version: str | None = None) -> Answer:
     exchange, headers = asked.exchange, asked.headers
     coding = answer_coding(headers)
     async with Inference(asked.context, exchange, name, version) as model:
-        async with model.reading(names_timeout=True):
+        with model.reading(names_timeout=True):
             request = await read_tensors(
                 *(
                     exchange,
@@ -121,7 +121,7 @@ async def infer_picture(
     """Run the model on the image (raw body, or the file of a multipart form): all outputs, as `/infer`."""
     coding = answer_coding(asked.headers)
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             picture = await read_picture(asked, model, "infer")
         wanted = model.use.signature.all_outputs[query.binary_data_output]
         keep = partial(kept_outputs, wanted, model.manifest, coding)
@@ -160,7 +160,7 @@ def _labels(output: str, manifest: Manifest) -> Sequence[str]:
 
 # The search may find a parameter of an output instead, which does not matter: the deadline counts here only
 # under overload.
-_TIMEOUT = re.compile(rb'"timeout"\s*:\s*(\d{1,15})')
+_TIMEOUT = re.compile(rb'"timeout"\s*:\s*(\d{1,15})\D')
 _MICROSECONDS = 1_000_000
 
 
@@ -181,13 +181,13 @@ class InferReception:
         worker = None if entry is None else entry.worker
         if entry is None or worker is None:
             return None
-        if is_free and worker.idle:
+        if is_free and worker.line.idle:
             return math.inf  # nothing keeps it waiting
         limit = self._context.settings.request_timeout
         seconds = _named(request) or entry.timeout_seconds
         deadline = request.at + min(seconds or limit, limit)
         try:
-            if request.is_whole and not worker.idle:
+            if not worker.line.idle:
                 worker.check_room(deadline - time.monotonic())
         except NotServingError:
             return None  # the handler reports this when it reads the body
@@ -198,7 +198,7 @@ class InferReception:
         entry = self._asked(request.head)
         if entry is not None and entry.version is not None:
             outcome, seconds = outcome_of(why), time.monotonic() - request.at
-            self._context.metrics.end(entry.model, entry.version, outcome, seconds)
+            self._context.metrics.requests.end(entry.model, entry.version, outcome, seconds)
         answer = as_error(str(why), status_of(why), hints_of(why))
         answer.headers.append((b"x-request-id", identity(request.head.headers).encode()))
         return answer
@@ -216,8 +216,9 @@ class InferReception:
 
 
 def _named(request: Arrived) -> float | None:
-    """Return the timeout in seconds that the body of ``request`` has, if it is short and has come."""
-    if not request.is_whole or len(request.body) > FREE_BYTES:
-        return None
-    match = _TIMEOUT.search(request.body)
+    """Return the timeout in seconds in the body of ``request``, if it is in its first bytes and has come.
+
+    There it is of a short body, and of raw tensors, whose JSON is in front of them.
+    """
+    match = _TIMEOUT.search(request.body, 0, FREE_BYTES)
     return None if match is None else int(match[1]) / _MICROSECONDS or None

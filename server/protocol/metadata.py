@@ -231,7 +231,7 @@ def _statistics_of(context: Context, entry: Entry, pack: Pack) -> dict[str, Any]
     return {
         "name": entry.model,
         "version": pack.version,
-        **context.metrics.inferences.of(entry.model, pack.version).as_dict(),
+        **context.metrics.requests.inferences.of(entry.model, pack.version).as_dict(),
         "memory_usage": [{"type": "CPU", "id": 0, "byte_size": plan_bytes}],
     }
 

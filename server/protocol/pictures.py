@@ -3,13 +3,11 @@
 The photograph is all of a body, or the one file of a form, and lies in memory.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from io import SEEK_END, BytesIO
-from typing import TypeVar, TypeVarTuple
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -26,15 +24,11 @@ from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference
 from server.requests.pictures import OpenedPicture, PictureLimits
-from server.requests.uninterrupted import to_its_end
 
 #: The header of an answer to a picture that had no room at its own size, and was decoded at this one.
 DECODED = b"x-image-decoded"
 # Fields of a form are limited to so much, since no reservation counts them.
 _FIELD_BYTES = 256
-
-P = TypeVarTuple("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -89,17 +83,17 @@ async def read_picture(
             or f"model {model.name!r} does not take images: it was compiled without --preprocess"
         )
     exchange.may_be_hastened = True
-    await exchange.patience.arm()  # decoding waits for threads
+    exchange.arm()  # decoding waits for threads
     sent = begun or await begin_picture(asked)
     needed = partial(photograph_bytes, manifest, recipe, verb)
     opened = await _received(asked, sent, needed, recipe.sees_all)
     await exchange.hold(opened.needed_bytes)
     started = time.perf_counter()
-    tensor, size, decoded = await _aside(_made, context, recipe, opened)
+    tensor, size, decoded = await context.aside.do(_made, context, recipe, opened)
     if decoded != size:
         asked.said.append((DECODED, b"%dx%d" % decoded))
     seconds = time.perf_counter() - started
-    context.metrics.preprocess(model.name, seconds)
+    context.metrics.requests.preprocess(model.name, seconds)
     await exchange.hold(picture_sweep_bytes(manifest, verb, tensor.n_bytes))
     return Picture({manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 
@@ -117,7 +111,7 @@ async def _received(
     in the picture's first bytes, the length of the body in the request's header. As long as either is
     unknown, the request holds all that one may have; then it gives back the rest.
     """
-    exchange = asked.exchange
+    exchange, aside = asked.exchange, asked.context.aside
     most = exchange.lease.memory.room_bytes
     opened: OpenedPicture | None = None
     seen = 0
@@ -129,22 +123,15 @@ async def _received(
     while not exchange.is_read:
         received, declared = exchange.received_bytes, exchange.declared_bytes
         if opened is None and declared and received >= 2 * seen:
-            opened, seen = await _aside(OpenedPicture.begun, sent.file, limits(declared)), received
+            opened = await aside.do(OpenedPicture.begun, sent.file, limits(declared))
+            seen = received
         need = most if opened is None else opened.needed_bytes
         await exchange.hold(max(need, received, declared))
         sent.add(await exchange.part(reads_ahead=True))
     file = sent.finish()
     if opened is None:
-        opened = await _aside(OpenedPicture, file, limits(exchange.received_bytes))
+        opened = await aside.do(OpenedPicture, file, limits(exchange.received_bytes))
     return opened
-
-
-async def _aside(work: Callable[[*P], T], *args: *P) -> T:
-    """Return what ``work`` returns on a thread.
-
-    A request that is cancelled still waits for the end: until then the work uses memory that it holds.
-    """
-    return await to_its_end(asyncio.get_running_loop().run_in_executor(None, work, *args))
 
 
 def _made(

@@ -1,6 +1,5 @@
 """Recognition on a photograph: photograph in, labels, boxes or a mask out."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ async def classify(
 ) -> dict[str, Any]:
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             picture = await read_picture(
                 asked, model, "classify", _classify_fault(name, model.manifest)
             )
@@ -143,7 +142,7 @@ async def find_objects(
     """
     exchange = asked.exchange
     async with Inference(asked.context, exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             fault = _detect_fault(name, model.manifest)
             picture = await read_picture(asked, model, "detect", fault, begun)
         limits, recipes = wanted(), _recipes(model.manifest)
@@ -156,7 +155,9 @@ async def find_objects(
 
         candidates = await model.compute(picture, keep)
         # On a thread: comparing thousands of boxes with each other would hold up the event loop.
-        boxes = await asyncio.to_thread(boxes_among, candidates, *recipes, picture.size, limits)
+        boxes = await asked.context.aside.do(
+            boxes_among, candidates, *recipes, picture.size, limits
+        )
         found = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
         return await in_pieces(exchange.client, lambda: written(found))
 
@@ -219,7 +220,7 @@ async def segment(
     """
     client = asked.client
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             picture = await read_picture(
                 asked, model, "segment", _segment_fault(name, model.manifest)
             )

@@ -37,7 +37,7 @@ async def _read_object(asked: Asked) -> dict[str, Any]:
             went away. DeadlineError: it took too long.
     """
     exchange = asked.exchange
-    async with exchange.within(asked.context.settings.request_timeout):
+    with exchange.within(asked.context.settings.request_timeout):
         body = await exchange.beginning()
         while not exchange.is_read and len(body) <= _MOST_BYTES:
             await exchange.hold(_MOST_BYTES)
@@ -130,7 +130,7 @@ async def load_model(context: Context, name: str, parameters: Mapping[str, Any])
                 f"parameters: {shown(parameter)}: models are compiled to packs, none comes by load"
             )
     entry = await context.repository.load(name)
-    context.metrics.expect(name, entry.version)
+    context.metrics.requests.expect(name, entry.version)
     return {"name": name, "state": entry.state}
 
 
@@ -210,11 +210,11 @@ async def upload(asked: Asked, name: str, query: UploadQuery) -> Answer | dict[s
     shapes = _shapes(query.shape)
     async with AsyncExitStack() as stack:
         taken = await stack.enter_async_context(context.uploads.upload(name, shapes))
-        async with exchange.within(context.settings.upload_timeout, "the file was not read"):
+        with exchange.within(context.settings.upload_timeout, "the file was not read"):
             await taken.receive(_parts(exchange))
         if MEDIA_TYPE in (asked.header("accept") or ""):
             return event_stream(_events(taken, context.settings.repository), stack.pop_all())
-        async with exchange.until_left():
+        with exchange.until_left():
             placed = await _placed(taken)
         return _public(placed, context.settings.repository)
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from server.access import Admitted, Key
 from server.codec.messages import first_error
 from server.context import Context
-from server.errors import InvalidRequestError, shown
+from server.errors import BusyError, InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller, check_may_change
 from server.protocol.answers import Answer, Headers, as_error, as_json
@@ -262,8 +262,8 @@ class Asked:
                     check_may_change(context, self.key, self.caller)
                 if self.admitted != "form":
                     self.exchange.check_length()
-                if head.method == "POST":
-                    context.check_begun()  # earlier in the start it is not known how much requests may hold
+                if head.method == "POST" and not context.is_divided:
+                    raise BusyError(f"the server starts: {context.absence}")
                 answer: Any
                 if match is None or route is None:
                     answer = self._table.refused(self.client)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -14,12 +13,17 @@ from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Arrays
 from server.context import Context
 from server.errors import LateError, NotServingError
-from server.memory.request_needs import SMALL_BYTES, answer_bytes
-from server.metrics.inference_statistics import Passage
+from server.memory.request_needs import (
+    CODEC_BYTES,
+    RAW_ANSWER_BYTES,
+    SHORT_CODEC_BYTES,
+    SMALL_BYTES,
+)
+from server.metrics.requests import Passage
 from server.protocol.errors import outcome_of
 from server.repository.entry import Use
 from server.repository.served_engine import ComputedAnswer
-from server.requests.exchange import Exchange
+from server.requests.exchange import Exchange, TimeLimit
 
 A = TypeVar("A")
 
@@ -82,7 +86,10 @@ class Inference:
 
     async def __aenter__(self) -> Self:
         """Find the model; raises as Repository.use."""
-        use = await self.context.repository.found(self.name, self._version, self._limit)
+        repository = self.context.repository
+        use = repository.models.use(self.name, self._version)
+        if use is None:
+            use = await repository.found(self.name, self._version, self._limit)
         self.use, self.pack, self.manifest = use, use.pack, use.pack.manifest
         return self
 
@@ -105,15 +112,16 @@ class Inference:
                 compute_output=time.perf_counter() - self._encodes_since,
                 lanes=self._answer.lanes,
             )
-        self.context.metrics.end(self.name, self.pack.version, outcome, seconds, passage)
-        self.use.end()
+        self.context.metrics.requests.end(self.name, self.pack.version, outcome, seconds, passage)
+        if self.use.uses is not None:
+            self.use.uses.end()
 
     @property
     def delay_ms(self) -> float:
         """What the sweep took that computed it."""
         return 0.0 if self._answer is None else self._answer.statistics.delay_seconds * 1e3
 
-    def reading(self, *, names_timeout: bool = False) -> AbstractAsyncContextManager[None]:
+    def reading(self, *, names_timeout: bool = False) -> TimeLimit:
         """Return a context in which the request is read, within a limit of time.
 
         The request has no place in line yet, but is refused if there is none: that costs least before its
@@ -168,7 +176,7 @@ class Inference:
             limit_seconds = self._given(question.timeout_seconds)
             raise DeadlineError(f"no answer within {limit_seconds:g} s") from exc
         await self._hold(answer.outputs)
-        self.context.metrics.sweep(self.name, answer.statistics, answer.queue_seconds)
+        self.context.metrics.requests.sweep(self.name, answer.statistics, answer.queue_seconds)
         self._decoding_seconds, self._answer = question.decoding_seconds, answer
         self._encodes_since = time.perf_counter()
         return answer.outputs.what
@@ -185,10 +193,13 @@ class Inference:
 
     async def _hold(self, kept: Kept[Any]) -> None:
         """Hold the memory of the answer in place of that of the request."""
-        n_bytes = answer_bytes(kept.n_bytes, kept.is_raw)
+        pieces_bytes = RAW_ANSWER_BYTES if kept.is_raw else CODEC_BYTES
+        if kept.n_bytes <= SHORT_CODEC_BYTES:
+            pieces_bytes = SHORT_CODEC_BYTES
+        n_bytes = kept.n_bytes + pieces_bytes
         # A small amount that is held and enough is not worth changing.
         if not n_bytes <= self.exchange.lease.held_bytes <= SMALL_BYTES:
-            async with self.exchange.within(self._limit, "there was no memory for the answer"):
+            with self.exchange.within(self._limit, "there was no memory for the answer"):
                 await self.exchange.hold(n_bytes)
 
     def _given(self, wanted: float | None = None) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
 from server.repository.compiling_child import Kind, Task
-from server.requests.uninterrupted import to_its_end
+from server.requests.waiting import to_its_end
 from server.settings.sizes import format_size
 
 _COMMAND = (sys.executable, "-m", "server.repository.compiling_child")

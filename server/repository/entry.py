@@ -60,9 +60,9 @@ class Uses:
 
 @dataclass
 class Use:
-    """A request's use of a model: ``worker`` answers, and is not closed before the use ends.
+    """A request's use of a model: ``worker`` answers, and is not closed before ``uses`` says that it ends.
 
-    Of a model that was evicted there is what is on disk, and no worker. ``signature``: what it takes and
+    Of a model that was evicted there is what is on disk, and neither. ``signature``: what it takes and
     gives. ``infer_bytes``: what a request with tensors holds whose JSON is short. ``timeout_seconds``: as
     Entry has it.
     """
@@ -73,11 +73,6 @@ class Use:
     timeout_seconds: float | None
     worker: Worker | None = None
     uses: Uses | None = None
-
-    def end(self) -> None:
-        """End the use; call it once."""
-        if self.uses is not None:
-            self.uses.end()
 
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
@@ -241,7 +236,7 @@ class Entry:
             NotLoadedError: it was unloaded by request. RefusedError, NotServingError: it does not answer.
         """
         condition = self.condition
-        if isinstance(condition, Serving) and not condition.why:
+        if isinstance(condition, Serving) and not condition.worker.served.fault:
             return condition
         raise _ABSENT.get(self.absence, NotServingError)(self.message + self._remedy)
 

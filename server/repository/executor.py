@@ -21,7 +21,7 @@ from server.repository.models import Models
 from server.repository.opening import Opener
 from server.repository.preparing import Prepared
 from server.repository.worker import Worker
-from server.requests.uninterrupted import to_its_end, uninterrupted
+from server.requests.waiting import to_its_end, uninterrupted
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)

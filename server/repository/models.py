@@ -88,6 +88,18 @@ class Models(dict[str, Entry]):
                 raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
         return max(candidates, key=lambda each: (each.answers, _number(each.version)))
 
+    def use(self, name: str, version: str | None = None) -> Use | None:
+        """Return a use that begins now, if the model is loaded; None: it is not, or there is no such one.
+
+        Raises:
+            As Entry.serving.
+        """
+        try:
+            entry = self.find(name, version)
+        except NotFoundError:
+            return None
+        return entry.use() if isinstance(entry.condition, Serving) else None
+
     def serving(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return the entry that answers now, and its pack.
 

@@ -26,7 +26,7 @@ from server.repository.model_config import (
     read_model_config,
     serves_several,
 )
-from server.requests.uninterrupted import to_its_end
+from server.requests.waiting import to_its_end
 
 #: A change of one of these files makes it another pack. The file of found plans is not among them, since
 #: the service itself writes it.

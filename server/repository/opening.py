@@ -26,7 +26,7 @@ from server.repository.fleet import Place
 from server.repository.preparing import Prepared, batching_of, naming
 from server.repository.served_engine import Running
 from server.repository.worker import Worker
-from server.requests.uninterrupted import to_its_end
+from server.requests.waiting import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.settings.settings import Settings
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when
 from server.errors import NotServingError
-from server.requests.uninterrupted import to_its_end
+from server.requests.waiting import to_its_end
 
 #: How many plan at once; further ones wait.
 _MOST = 8

@@ -272,11 +272,9 @@ class Repository:
             self.models.serving(name, version)
 
     async def found(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return as ``use``; but of an evicted model a use of its pack on disk, without loading it."""
+        """Return as ``use`` of a model that is not loaded; of an evicted one a use of its pack on disk."""
         try:
             entry = self.models.find(name, version)
-            if entry.worker is not None:
-                return entry.use()
             if entry.evicted and entry.slot is not None:
                 pack = await self._on_disk(entry.slot.folder)
                 signature = Signature(pack.manifest.inputs, pack.manifest.outputs)

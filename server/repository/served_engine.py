@@ -84,19 +84,15 @@ class ServedEngine:
     def _run(self, running: Running) -> None:
         """Have ``running`` answer from now on."""
         self.running = running
+        self.engine = running.engine
         #: What a sweep takes when nothing holds it up, of late.
         self.usual_seconds = math.inf
-        engine = running.engine
-        self._reads_nothing = engine.reads_nothing
+        self._reads_nothing = self.engine.reads_nothing
         # Not where nodes run whose time depends on the data, such as loops: what is usual says nothing. Nor
         # where a sweep may have to wait for those of other models, or is judged.
-        has_loops = bool(engine.program.pack.manifest.resident_pieces)
-        may_wait = engine.takes_turns or running.watch is not None
+        has_loops = bool(self.engine.program.pack.manifest.resident_pieces)
+        may_wait = self.engine.takes_turns or running.watch is not None
         self._may_be_quick = self._reads_nothing and not (has_loops or may_wait)
-
-    @property
-    def engine(self) -> Answering:
-        return self.running.engine
 
     @property
     def reader(self) -> Reader:
@@ -143,7 +139,11 @@ class ServedEngine:
         if self.fault:
             return [self.out_of_service() for _ in lanes]
         try:
-            outcomes = self._swept(lanes, record, claim, keeps_core)
+            outcomes = self.engine.run_lanes(lanes, record, claim=claim, keeps_core=keeps_core)
+            # Answers and errors count only if the file is the same to the end; a sweep that reads nothing
+            # has looked at it when it began.
+            if not self._reads_nothing:
+                self.reader.check()
         except Exception as exc:  # noqa: BLE001  the thread goes on, and each request gets the error
             outcomes = [exc for _ in lanes]
         answers: list[ComputedAnswer[Any] | Exception] = []
@@ -234,22 +234,6 @@ class ServedEngine:
             self.leave(f"it could not be closed: {exc}")
         else:
             self.leave(self.engine.broken)
-
-    def _swept(
-        self,
-        lanes: Sequence[Lane],
-        record: Recorder | None,
-        claim: ComputeClaim,
-        keeps_core: bool,
-    ) -> "list[tuple[Any, SweepStatistics] | Exception]":
-        """Run the engine; its answers and its errors count only if the file is the same to the end."""
-        outcomes = self.engine.run_lanes(lanes, record, claim=claim, keeps_core=keeps_core)
-        if not self._reads_nothing:  # else it has looked at the file when it began
-            try:
-                self.reader.check()
-            except LoaderError as exc:
-                return [exc for _ in lanes]
-        return outcomes
 
 
 def _lasting(exc: Exception) -> str:

@@ -32,7 +32,7 @@ from server.errors import (
 from server.failures import FAILURES, reason_of
 from server.repository.compiling import Compiler
 from server.repository.repository import Repository
-from server.requests.uninterrupted import held, to_its_end
+from server.requests.waiting import held, to_its_end
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)

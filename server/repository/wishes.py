@@ -26,7 +26,7 @@ from server.repository.models import Models
 from server.repository.on_disk import Slot
 from server.repository.planning_threads import PlanningThreads, SearchProgress
 from server.repository.preparing import Prepared, Preparer
-from server.requests.uninterrupted import uninterrupted
+from server.requests.waiting import uninterrupted
 from server.settings.per_model import ALL
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
@@ -19,14 +19,14 @@ from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
 from pipeline.schedule.trace import TraceEvent
-from server.errors import LateError
+from server.errors import DisconnectedError, LateError
 from server.repository.served_engine import ComputedAnswer, Running, ServedEngine
-from server.repository.working import Gate, Job, Reopening, Underway, jobs_of, tell
-from server.requests.exchange import Exchange
-from server.requests.uninterrupted import to_its_end
+from server.repository.working import Job, Reopening, Underway, jobs_of
+from server.requests.exchange import Client, Exchange
+from server.requests.waiting import settle, tell, to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
-from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
+from server.scheduling.sweeps import ALONE, Batching, Sweep
 
 T = TypeVar("T")
 
@@ -49,9 +49,9 @@ class Worker:
         self._dispatcher = dispatcher or Dispatcher()
         self._callers = self.engine.callers
         self._batching = batching
-        self._line: Line[Reopening] = self._dispatcher.line(self.served.name, limit, self._callers)
+        #: What waits for its threads.
+        self.line: Line[Reopening] = self._dispatcher.line(self.served.name, limit, self._callers)
         self._follow(running)
-        self._gate = Gate()
         self._underway = Underway()
         #: Whether its threads are stuck and were given up.
         self.abandoned = False
@@ -73,20 +73,6 @@ class Worker:
         """Why no request can be answered until the model is loaded again; empty as long as some can."""
         return self.served.fault
 
-    @property
-    def wake_ups(self) -> int:
-        """How often a thread woke to look for a request; an idle worker adds none."""
-        return self._line.wake_ups
-
-    @property
-    def waiting(self) -> int:
-        """Requests in the queue."""
-        return len(self._line)
-
-    def queue(self) -> list[Ticket]:
-        """Return the requests that wait."""
-        return self._line.waiting()
-
     def stuck_seconds(self) -> float:
         """How long the oldest request that runs now has been running; 0 when none does."""
         return self._underway.longest_seconds()
@@ -102,13 +88,13 @@ class Worker:
         """Give up the stuck sweeps; requests in line get ``why`` as their error."""
         self.abandoned = True
         self.served.leave(why)
-        self._line.close()
-        waiting: list[Job | Reopening] = [*self._line.take_changes()]
-        waiting += cast(list[Job], self._line.take_waiting())
+        self.line.close()
+        waiting: list[Job | Reopening] = [*self.line.take_changes()]
+        waiting += cast(list[Job], self.line.take_waiting())
         for each in waiting:
             tell(each.future, self.served.out_of_service())
         self._underway.end_claims()
-        self._line.give_up()
+        self.line.give_up()
         self._over.release(self._callers)
 
     def check_room(self, seconds: float | None = None) -> None:
@@ -119,27 +105,16 @@ class Worker:
             worker is closing.
         """
         if seconds is None:
-            self._line.check_room()
+            self.line.check_room()
         else:
             outside = self._dispatcher.costs.outside_seconds
-            self._line.check_room(time.monotonic() + seconds - outside)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing waits or runs: a request would begin at once."""
-        return self._line.idle
-
-    @property
-    def is_quick(self) -> bool:
-        """Whether an answer takes very little time, and no request waits."""
-        return self.served.is_quick and self._line.idle
+            self.line.check_room(time.monotonic() + seconds - outside)
 
     async def infer(
         self, inputs: Tensors, limit_seconds: float
     ) -> ComputedAnswer[dict[str, NDArray[Any]]]:
         """Queue a request and wait for copies of its outputs; as ``answer``."""
-        limit = asyncio.timeout(limit_seconds)
-        return await self._queued(inputs, limit_seconds, copies, 0, limit)
+        return await self._queued(inputs, limit_seconds, copies, 0, None)
 
     async def answer(
         self,
@@ -160,9 +135,8 @@ class Worker:
             late that was let in. NotServingError: the worker is closing. DisconnectedError: the client
             left. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
-        if not self.is_quick:
-            limit = exchange.until_left(limit_seconds)
-            return await self._queued(inputs, limit_seconds, take, priority, limit)
+        if not (self.served.is_quick and self.line.idle):
+            return await self._queued(inputs, limit_seconds, take, priority, exchange.client)
         # On this thread, the event loop's, while the worker's own sleeps.
         late = self.served.usual_seconds - limit_seconds
         if late > 0:
@@ -175,22 +149,28 @@ class Worker:
         limit_seconds: float,
         take: Take[T],
         priority: int,
-        limit: AbstractAsyncContextManager[object],
+        client: Client | None,
     ) -> ComputedAnswer[T]:
-        """Queue a request and wait for its answer inside ``limit``; raises as ``answer``."""
+        """Queue a request of ``client`` and wait for what its future ends with; raises as ``answer``."""
         outside = self._dispatcher.costs.outside_seconds
         job = Job.within(limit_seconds, inputs, take, priority, outside)
-        self._line.join(job)
+        self.line.join(job)
+        late = DeadlineError(f"no answer within {limit_seconds:g} s")
+        timer = job.future.get_loop().call_later(limit_seconds, settle, job.future, late)
         try:
-            async with limit:
-                answer = await job.future
-        except TimeoutError:
-            raise DeadlineError(f"no answer within {limit_seconds:g} s") from None
+            if client is not None:
+                left = DisconnectedError("the client went away")
+                client.on_leave(partial(settle, job.future, left))
+            answer = await job.future
+        except BaseException:
+            self.line.leave(job)
+            self.engine.wake()
+            self._dispatcher.baton.wake()
+            raise
         finally:
-            self._line.leave(job)
-            if job.future.cancelled():
-                self.engine.wake()
-                self._dispatcher.baton.wake()
+            timer.cancel()
+            if client is not None:
+                client.on_leave(None)
         self._dispatcher.costs.see_outside(time.monotonic() - answer.ended_at)
         return answer
 
@@ -204,7 +184,7 @@ class Worker:
             NotServingError: the worker is closing, or has a fault. Otherwise the error of ``make``.
         """
         job = Reopening(make, back, asyncio.get_running_loop().create_future())
-        self._line.join_first(job)
+        self.line.join_first(job)
         await to_its_end(job.future)
 
     async def close(self) -> None:
@@ -212,14 +192,14 @@ class Worker:
 
         When the worker is ``abandoned``, return at once: the threads do not end, the engine stays open.
         """
-        self._line.close()
+        self.line.close()
         await asyncio.to_thread(self._wait_unless_abandoned)
 
     def wait(self) -> None:
         """Wait until the threads of a closed worker have ended, and close the engine; blocks."""
         for thread in self._threads:
             thread.join()
-        self._dispatcher.forget(self._line.key)
+        self._dispatcher.forget(self.line.key)
         self.engine.close()
 
     def _wait_unless_abandoned(self) -> None:
@@ -231,14 +211,12 @@ class Worker:
 
     def _work(self) -> None:
         try:
-            while (job := self._line.take()) is not None:
+            while (job := self.line.take()) is not None:
                 if isinstance(job, Reopening):
-                    with self._gate.alone():
-                        self._reopen(job)
-                    self._line.made(job)
+                    self._reopen(job)  # nothing else runs: the line sees to that
+                    self.line.made(job)
                 else:
-                    with self._gate.together():
-                        self._compute(job)
+                    self._compute(job)
                 del job  # else its memory would be kept while the thread waits for the next one
         finally:
             self._over.release()
@@ -254,14 +232,14 @@ class Worker:
 
     def _follow(self, running: Running) -> None:
         """Tell the line how long sweeps of the new engine take, and how many requests one carries."""
-        line, lanes = self._line, running.engine.plan.choice.lanes
+        line, lanes = self.line, running.engine.plan.choice.lanes
         line.batching = self._batching.within(lanes) if self._callers == 1 else ALONE
         line.takes_turns = running.engine.takes_turns
         self._dispatcher.expect(line.key, running.predicted_seconds, running.bound_seconds)
 
     def _compute(self, sweep: Sweep) -> None:
-        """Answer the requests of ``sweep`` except those that were cancelled."""
-        jobs = [job for job in jobs_of(sweep) if not job.future.cancelled()]
+        """Answer the requests of ``sweep`` except those that have ended already."""
+        jobs = [job for job in jobs_of(sweep) if not job.future.done()]
         seconds, late = None, False
         claim = self._dispatcher.claim(self._callers, self.served.stalls)
         began = self._underway.begin(sweep, claim)
@@ -270,7 +248,7 @@ class Worker:
                 seconds, late = self._answer(jobs, began, claim)
         finally:
             self._underway.end(sweep)
-            self._line.done(sweep, seconds, late)
+            self.line.done(sweep, seconds, late)
 
     def _answer(
         self, jobs: list[Job], began: float, claim: ComputeClaim

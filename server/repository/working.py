@@ -1,10 +1,8 @@
-"""The work of a worker: requests and changes of its engine, sweeps that run now, and a gate for threads."""
+"""The work of a worker: requests and changes of its engine, and sweeps that run now."""
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -19,7 +17,8 @@ from server.scheduling.sweeps import Sweep, Ticket, level
 class Job(Ticket):
     """A request in line. ``deadline``: by when its sweep has to end; ``limit``: by when its answer is due.
 
-    ``future``: of the event loop; a thread sets its result. It is cancelled when the client leaves.
+    ``future``: of the event loop; it ends with what comes first: the answer, which a thread tells, the
+    limit, or the client's leaving.
     """
 
     inputs: Tensors
@@ -50,7 +49,7 @@ class Job(Ticket):
 
     def lane(self) -> Lane:
         """Return the request as a lane of a sweep."""
-        return Lane(self.inputs, self.limit, self.future.cancelled, self.take)
+        return Lane(self.inputs, self.limit, self.future.done, self.take)
 
 
 @dataclass(eq=False)
@@ -65,24 +64,6 @@ class Reopening:
 def jobs_of(sweep: Sweep) -> tuple[Job, ...]:
     """Return the requests of ``sweep``."""
     return cast(tuple[Job, ...], sweep.tickets)
-
-
-def tell(future: "asyncio.Future[Any]", said: object) -> None:
-    """Let ``future``, of an event loop, end with ``said``, a result or an error, unless it has ended.
-
-    Thread-safe.
-    """
-    with suppress(RuntimeError):  # the loop is closed, and nothing waits any more
-        future.get_loop().call_soon_threadsafe(_settle, future, said)
-
-
-def _settle(future: "asyncio.Future[Any]", said: object) -> None:
-    if future.done():
-        return
-    if isinstance(said, Exception):
-        future.set_exception(said)
-    else:
-        future.set_result(said)
 
 
 class Underway:
@@ -127,39 +108,3 @@ class Underway:
 def _limit(sweep: Sweep) -> float:
     """Return when the last of the requests of ``sweep`` has to have its answer."""
     return max(job.limit for job in jobs_of(sweep))
-
-
-class Gate:
-    """Lets in many threads together, or one alone; one that wants to be alone is the next to get in."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._inside = 0
-        self._alone = False
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Be inside together with others; wait for a thread that is alone or wants to be."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._alone)
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._inside -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Be inside when all others have left."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._alone)
-            self._alone = True
-            self._changed.wait_for(lambda: not self._inside)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._alone = False
-                self._changed.notify_all()

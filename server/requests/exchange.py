@@ -1,24 +1,31 @@
-"""One request's dealings with its client: the body within its limit, the answer, the memory that it holds.
+"""One request's dealings with its client: the body within its limit, the answer, memory and time.
 
-HTTP and gRPC have a ``Client`` each; code that has an Exchange does not know which. Exchanges has all that
+HTTP and gRPC have a ``Client`` each; code that has an Exchange does not know which. A request waits for its
+client while a body comes or an answer goes. One that makes no progress is ended: after the time that the
+settings give, or after half a second where another request waits for what it holds. Exchanges has all that
 run, and ends those that stall.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
 from typing import Literal, NamedTuple, Protocol, Self
 
+from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
-from server.requests.patience import Patience, TimeLimit
+from server.requests.waiting import Interruption
+from server.transport.limits import PROGRESS_BYTES
 
 #: So much of a body may come before it takes memory of the pool (connections bound how many there are).
 FREE_BYTES = 16 << 10
 #: Silence after which a request gives way to others that wait for what it holds.
 GRACE_SECONDS = 0.5
-# A photograph may be late by so much while others wait for its memory.
+# A photograph is late by the time for which its client keeps us waiting beyond a fair pace, in bytes a
+# second. It may be late by so much while others wait for its memory.
+_PACE = 2 << 20
 _LATE_SECONDS = 1.0
 
 #: What a body is: of a request, or a model, which has a limit of its own.
@@ -45,17 +52,16 @@ class Client(Protocol):
         """When the first byte of the request came, on time.monotonic's clock; None: unknown."""
 
     @property
-    def body_has_come(self) -> bool:
-        """Whether the body is here to its end, or no more of it comes."""
-
-    @property
-    def is_read(self) -> bool:
-        """Whether all of the body was handed on."""
+    def is_whole(self) -> bool:
+        """Whether the body is here to its end."""
 
     async def part(self, reads_ahead: bool = False) -> bytes:
-        """Wait for more of the body; raises DisconnectedError where nothing more comes.
+        """Wait for more of the body, and hand on all that is here; b"" behind its end.
 
         ``reads_ahead``: more may come and lie there unread, since memory is held for it.
+
+        Raises:
+            DisconnectedError: nothing more comes.
         """
 
     @property
@@ -113,17 +119,25 @@ class Exchange:
         #: Of the body.
         self.body_limit = limit
         self._closed = closed
-        self.patience = Patience(client.abort, asyncio.get_running_loop().time)
+        self._clock = asyncio.get_running_loop().time
         #: When the first byte of the request came, on time.monotonic's clock, or else its first part.
         self.arrived_at = time.monotonic() if client.at is None else client.at
         #: How long the body is, by its header; 0: it does not say.
         self.declared_bytes = client.declared_bytes
         #: What has come of it.
         self.received_bytes = 0
-        #: Whether it has come to its end.
-        self.is_read = client.is_read
+        #: Whether it was read to its end.
+        self.is_read = False
         #: Whether it may be ended where it comes slowly and others wait for what it holds.
         self.may_be_hastened = False
+        # Since when the client keeps it waiting, on the loop's clock.
+        self._waits_since: float | None = None
+        # Since it last made progress: how long the client kept it waiting, how many bytes have moved.
+        self._waited, self._progress = 0.0, 0
+        # How long the client kept it waiting for the body.
+        self._kept_waiting = 0.0
+        #: Of what happens now, if it has a limit.
+        self.limit: TimeLimit | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -149,21 +163,30 @@ class Exchange:
         Raises:
             TooLargeError: the body is over the limit. DisconnectedError: the client went away.
         """
-        client, patience = self.client, self.patience
-        if client.body_has_come:
+        client = self.client
+        if client.is_whole:
             part = await client.part()
         else:
-            await patience.arm()
-            patience.begin()
+            self.arm()
+            self._waits_since = began = self._clock()
             part = await client.part(reads_ahead)
-            patience.end_reading(len(part))
-        self.is_read = client.is_read
+            self._has_come(len(part), self._clock() - began)
+        self.is_read = client.is_whole
         if client.at is None and not self.received_bytes:
             self.arrived_at = time.monotonic()
         self.received_bytes += len(part)
         if self.received_bytes > self.body_limit.n_bytes:
             raise TooLargeError(self.body_limit.message)
         return part
+
+    def _has_come(self, n_bytes: int, waited: float) -> None:
+        """Count ``n_bytes`` of the body, for which the client kept it waiting so many seconds."""
+        self._waits_since = None
+        self._waited += waited
+        self._kept_waiting += waited
+        self._progress += n_bytes
+        if self._progress >= PROGRESS_BYTES:  # fewer are as good as none
+            self._waited, self._progress = 0.0, 0
 
     async def beginning(self) -> bytes:
         """Return a short body, or as much of a longer one as is read before its reader holds anything.
@@ -178,9 +201,10 @@ class Exchange:
 
     async def send(self, data: bytes, more: bool = False) -> None:
         """Hand a part of the answer to the client; returns when it can take more."""
-        self.patience.begin()
+        self._waits_since = self._clock()
         await self.client.send(data, more)
-        self.patience.end_sending()
+        self._waits_since = None
+        self._waited, self._progress = 0.0, 0
 
     async def hold(self, n_bytes: int) -> None:
         """Hold ``n_bytes`` of the pool from now on; waiting for them is not the client's fault.
@@ -191,11 +215,13 @@ class Exchange:
         if n_bytes == self.lease.held_bytes:
             return
         if not self.lease.hold_at_once(n_bytes):
-            await self.patience.arm()
-            self.patience.is_short = True
+            self.arm()
+            if self.limit is not None:
+                self.limit.is_short = True
             await self.lease.hold(n_bytes)
-            self.patience.is_short = False
-        self.patience.moved()
+            if self.limit is not None:
+                self.limit.is_short = False
+        self._waited, self._progress = 0.0, 0
 
     def check_room(self) -> None:
         """Check before the body is read that it will find memory, or a place in line for it.
@@ -203,43 +229,107 @@ class Exchange:
         Raises:
             BusyError: it will not.
         """
-        if not self.client.body_has_come:
+        if not self.client.is_whole:
             self.lease.check_room()
+
+    # Its time
 
     def within(
         self,
         seconds: float,
         what: str = "the request was not read",
         limit_seconds: float | None = None,
-    ) -> TimeLimit:
+    ) -> "TimeLimit":
         """Limit what happens inside to ``seconds``, what ``limit_seconds`` leave; raises as TimeLimit."""
-        return TimeLimit(self.patience, seconds, what, limit_seconds or seconds)
+        return TimeLimit(self, seconds, what, limit_seconds or seconds)
 
-    @asynccontextmanager
-    async def until_left(self, seconds: float | None = None) -> AsyncIterator[None]:
-        """Cancel what happens inside when the client leaves, or after so many seconds.
+    def arm(self) -> None:
+        """Have what happens now be ended when its time is over, since something must be waited for."""
+        if self.limit is not None:
+            self.limit.arm()
+
+    def end(self, why: Exception) -> None:
+        """End the request: what has a limit with the error ``why``, all else by cutting it off."""
+        if self.limit is None:
+            self.client.abort()
+        else:
+            self.limit.end(why)
+
+    @contextmanager
+    def until_left(self) -> Iterator[None]:
+        """Cancel what happens inside when the client leaves.
 
         Raises:
-            DisconnectedError: it left. TimeoutError: it took longer.
+            DisconnectedError: it left.
         """
-        client, loop = self.client, asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(seconds) as limit:
-                client.on_leave(lambda: limit.reschedule(loop.time()))
-                try:
-                    yield
-                finally:
-                    client.on_leave(None)
-        except TimeoutError:
-            if client.is_gone:
-                raise DisconnectedError("the client went away") from None
-            raise
+        left = DisconnectedError("the client went away")
+        with Interruption() as interruption:
+            interruption.arm()
+            self.client.on_leave(lambda: interruption.end(left))
+            try:
+                yield
+            finally:
+                self.client.on_leave(None)
+
+    def stalled_seconds(self, now: float) -> float:
+        """How long the client has kept it waiting without progress; 0 while nothing is expected of it."""
+        return 0.0 if self._waits_since is None else self._waited + now - self._waits_since
 
     def late_seconds(self, now: float) -> float:
-        """Return how late a body is that still comes and may be hastened."""
+        """Return how late, by a fair pace, a body is that still comes and may be hastened."""
         if self.is_read or not self.may_be_hastened:
             return 0.0
-        return self.patience.late_seconds(now, self.received_bytes)
+        waits = 0.0 if self._waits_since is None else now - self._waits_since
+        return self._kept_waiting + waits - self.received_bytes / _PACE
+
+
+class TimeLimit(Interruption):
+    """A limit of ``seconds`` on what happens inside; ``what`` did not, where it takes longer.
+
+    ``limit_seconds``: what the client knows of it, for messages: a part of that may have passed before.
+    Inside, the request can be ended. Memory is waited for in here alone: what waits elsewhere can
+    neither be ended nor give way. A timer is set only where something must be waited for.
+
+    Raises:
+        StalledError, BusyError: it was ended. BusyError: it took longer, waiting for memory at the end.
+        DeadlineError: it took longer.
+    """
+
+    def __init__(self, exchange: Exchange, seconds: float, what: str, limit_seconds: float) -> None:
+        self._exchange = exchange
+        self._what = what
+        self._limit_seconds = limit_seconds
+        self._seconds = seconds
+        self._began = time.monotonic()
+        #: It waits for memory, or waited for it when its time was over.
+        self.is_short = False
+
+    def __enter__(self) -> Self:
+        self._exchange.limit = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._exchange.limit = None
+        if self._task is not None:
+            super().__exit__(kind, error, trace)
+
+    def arm(self) -> None:
+        """Set the timer, once."""
+        if self._task is None:
+            super().arm()
+            left = self._seconds - (time.monotonic() - self._began)
+            self._handle = asyncio.get_running_loop().call_later(max(left, 0.0), self._is_over)
+
+    def _is_over(self) -> None:
+        within = f"within {self._limit_seconds:.3g} s"
+        short = f"there was no memory for the request {within} (setting request_memory)"
+        self._why = BusyError(short) if self.is_short else DeadlineError(f"{self._what} {within}")
+        self._cancel()
 
 
 class Exchanges:
@@ -280,11 +370,9 @@ class Exchanges:
         hurry = hurry or self.memory.waiting > 0
         limit = GRACE_SECONDS if hurry else self._stall_seconds
         for exchange in self._open:
-            if exchange.patience.stalled_seconds(now) >= limit:
+            if exchange.stalled_seconds(now) >= limit:
                 self.stalled += 1
-                exchange.patience.end(
-                    StalledError(f"the client made next to no progress for {limit:g} s")
-                )
+                exchange.end(StalledError(f"the client made next to no progress for {limit:g} s"))
         self._hasten(now)
 
     def _hasten(self, now: float) -> None:
@@ -303,7 +391,7 @@ class Exchanges:
             held = exchange.lease.held_bytes
             if missing > 0 and held > 0 and exchange.late_seconds(now) >= _LATE_SECONDS:
                 missing -= held
-                exchange.patience.end(
+                exchange.end(
                     BusyError(
                         "the photograph comes slowly, and there is no memory for others meanwhile"
                     )

@@ -128,13 +128,21 @@ class Agenda:
         place = min(self._places, key=lambda place: (len(place.running), place.until))
         if len(place.running) == _AT_A_PLACE:
             return None
-        can = cache(can)
-        placed = cache(lambda: self._placed(self._ends(self._sweeps, now)))
+        placed: _Placed = []  # made where it is needed
+        barred: set[str] = set()
         for position, sweep in enumerate(self._sweeps):
-            if not can(sweep.model) or self._waits(sweep, placed, now):
+            if sweep.model in barred or not can(sweep.model):
+                barred.add(sweep.model)
                 continue
-            if not self._may_go(position, place, placed, now):
-                continue
+            ready = self._batching(sweep.model).ready_at(sweep)
+            is_first = position == 0 and not place.running
+            if ready > now or not is_first:
+                placed = placed or self._placed(self._ends(self._sweeps, now))
+                # It waits for more requests, unless that makes one late.
+                if ready > now and self._keeps(placed, ready):
+                    continue
+                if not (is_first or self._may_go(position, place, placed, now)):
+                    continue
             place.until = max(place.until, now) + self._cost_of(sweep)
             place.running.append(sweep)
             return self._sweeps.pop(position)
@@ -182,26 +190,16 @@ class Agenda:
         if not (room.is_exact and _is_by_limit(placed)):
             yield sorted([*placed, own], key=_limit)
 
-    def _may_go(
-        self, position: int, place: _Place, placed: Callable[[], _Placed], now: float
-    ) -> bool:
+    def _may_go(self, position: int, place: _Place, placed: _Placed, now: float) -> bool:
         """Return whether the sweep at ``position`` may begin at ``place`` before those in front of it.
 
         Beside a running sweep it may only if that one is in time even if all of this sweep delays it.
         """
-        if position == 0 and not place.running:
-            return True
-        all_placed = placed()
-        until = max(place.until, now) + self._cost_of(all_placed[position][0])
+        until = max(place.until, now) + self._cost_of(placed[position][0])
         if any(until > sweep.deadline for sweep in place.running):
             return False
-        others = [*all_placed[:position], *all_placed[position + 1 :]]
-        return self._keeps([all_placed[position], *others], now)
-
-    def _waits(self, sweep: Sweep, placed: Callable[[], _Placed], now: float) -> bool:
-        """Return whether ``sweep`` waits for more requests; it never does where that makes one late."""
-        ready = self._batching(sweep.model).ready_at(sweep)
-        return ready > now and self._keeps(placed(), ready)
+        others = [*placed[:position], *placed[position + 1 :]]
+        return self._keeps([placed[position], *others], now)
 
     def _placed(self, ends: Iterable[float]) -> _Placed:
         """Return the sweeps with their limits: their deadlines, or for late ones their ``ends``."""

@@ -78,8 +78,9 @@ class Dispatcher:
         if not line.can_begin:
             return False
         # A second model of those that share an arena would only wait for it.
-        arena_is_used = any(each.takes_turns and each.runs for each in self._lines.values())
-        return not (line.takes_turns and arena_is_used)
+        return not line.takes_turns or not any(
+            each.takes_turns and each.runs for each in self._lines.values()
+        )
 
     def _is_away(self, key: str) -> bool:
         return self._lines[key].changing

@@ -55,6 +55,7 @@ class Line(Generic[C]):
         self._making: list[C] = []
         self._closed = False
         self._idle = 0
+        self._lock = desk.lock
         self._changed = threading.Condition(desk.lock)
 
     def __len__(self) -> int:
@@ -83,7 +84,7 @@ class Line(Generic[C]):
 
     def waiting(self) -> list[Ticket]:
         """Return the requests that wait."""
-        with self._changed:
+        with self._lock:
             return list(self._waiting)
 
     def check_room(self, deadline: float | None = None) -> None:
@@ -99,7 +100,7 @@ class Line(Generic[C]):
             many = "1 request is" if self._limit == 1 else f"{self._limit} requests are"
             raise BusyError(f"model {self._name!r}: {many} waiting")
         if deadline is not None:
-            with self._changed:
+            with self._lock:
                 refusal = self._desk.agenda.ask(Ticket(self.key, deadline), self._desk.clock())
                 if refusal is not None:
                     raise self._late(refusal)
@@ -112,7 +113,7 @@ class Line(Generic[C]):
             one late. NotServingError: the line is closed.
         """
         desk = self._desk
-        with self._changed:
+        with self._lock:
             self.check_room()
             ticket.model = self.key
             refusal = desk.agenda.admit(ticket, desk.clock())
@@ -127,7 +128,7 @@ class Line(Generic[C]):
         Raises:
             NotServingError: the line is closed.
         """
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise self._leaving()
             self._changes.append(change)
@@ -136,20 +137,20 @@ class Line(Generic[C]):
 
     def made(self, change: C) -> None:
         """Note that ``change``, which a thread has taken, has been made or has failed."""
-        with self._changed:
+        with self._lock:
             self._making.remove(change)
             self._desk.start()
 
     def take_changes(self) -> list[C]:
         """Take the changes that wait out of the line."""
-        with self._changed:
+        with self._lock:
             changes = list(self._changes)
             self._changes.clear()
             return changes
 
     def take_waiting(self) -> list[Ticket]:
         """Take the requests that wait out of the line, before a thread begins with one of them."""
-        with self._changed:
+        with self._lock:
             tickets = list(self._waiting)
             for ticket in tickets:
                 self._forget(ticket)
@@ -158,7 +159,7 @@ class Line(Generic[C]):
 
     def leave(self, ticket: Ticket) -> None:
         """Take ``ticket`` out, if it still waits: its place is free for another."""
-        with self._changed:
+        with self._lock:
             if ticket in self._waiting:
                 self._forget(ticket)
                 self._desk.agenda.leave(ticket)
@@ -174,7 +175,7 @@ class Line(Generic[C]):
 
     def take(self) -> Sweep | C | None:
         """Wait for a sweep or a change, and return it; None when the line is closed and empty."""
-        with self._changed:
+        with self._lock:
             self._idle += 1
             try:
                 while True:
@@ -182,8 +183,8 @@ class Line(Generic[C]):
                     self._desk.start()
                     if self._granted:
                         return self._granted.popleft()
-                    # A change waits in the line until nothing runs: there it can still be taken back.
-                    if self._changes and not self._running:
+                    # A change is made while nothing else is: until then it can be taken back.
+                    if self._changes and not (self._running or self._making):
                         self._making.append(self._changes.popleft())
                         return self._making[-1]
                     if self._closed and not self._waiting:
@@ -197,7 +198,7 @@ class Line(Generic[C]):
 
         ``late``: as Costs.see.
         """
-        with self._changed:
+        with self._lock:
             if sweep not in self._running:
                 return  # ``give_up`` has ended it already
             self._running.remove(sweep)
@@ -210,13 +211,13 @@ class Line(Generic[C]):
 
     def give_up(self) -> None:
         """Count the sweeps that run here, which are stuck, as ended, so that others may begin."""
-        with self._changed:
+        with self._lock:
             for sweep in list(self._running):
                 self.done(sweep, None)
 
     def close(self) -> None:
         """Refuse new requests; those that wait are still taken."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
 

@@ -10,7 +10,9 @@ or in a PROXY header for the whole connection. ``http1.py`` does the HTTP of all
 
 import asyncio
 import contextlib
+import fcntl
 import logging
+import termios
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
@@ -20,7 +22,7 @@ from uvicorn.server import ServerState
 from server.errors import DisconnectedError
 from server.transport.giving_way import Worth
 from server.transport.http1 import Event, Head, Refusal, Requests, WireAnswer, refused
-from server.transport.intake import Intake, Refused
+from server.transport.intake import Intake, Refused, came_at
 from server.transport.limits import (
     AHEAD_BYTES,
     GRACE_SECONDS,
@@ -31,7 +33,6 @@ from server.transport.limits import (
     READ_BYTES,
 )
 from server.transport.registry import Registry, Visitor, owner
-from server.transport.sockets import came_at, has_unread
 
 _log = logging.getLogger(__name__)
 
@@ -71,10 +72,8 @@ class Request:
         self.declared_bytes = head.n_bytes or 0
         #: What has come of the body and was not handed on.
         self.body = bytearray()
-        #: Whether all of the body has come; whether no more of it will, also because the client left.
-        self.is_whole = self.body_has_come = False
-        #: Whether all of it was handed on.
-        self.is_read = False
+        #: Whether all of the body has come.
+        self.is_whole = False
         #: Whether the client waits for "100 Continue" before it sends the body.
         self.is_expecting = head.expects
         #: Whether the client does not wait for the answer any more.
@@ -82,17 +81,20 @@ class Request:
         self.answer = WireAnswer(head, connection.state.default_headers)
         #: Whether more than one read of the body may lie here unread.
         self.reads_ahead = False
-        # Set when there is what ``part`` waits for; None: no call of it has waited.
-        self._news: asyncio.Event | None = None
+        # Done when there is what ``part`` waits for; None: no call of it has waited.
+        self._news: asyncio.Future[None] | None = None
         # Called when the client leaves.
         self._leaves: Callable[[], None] | None = None
 
     # For the connection and the intake
 
     def begin(self) -> None:
-        """Start the task that answers it, unless the client has left."""
+        """Start the task that answers it, for which the end of the server waits, unless the client left."""
         if not self.is_gone:
-            self._connection.run(self._run())
+            task = self._connection.loop.create_task(self._run())
+            tasks = self._connection.state.tasks
+            task.add_done_callback(tasks.discard)
+            tasks.add(task)
 
     def refuse(self, answer: Refused) -> None:
         """Send ``answer`` without beginning the request; the rest of its body is dropped."""
@@ -103,24 +105,15 @@ class Request:
 
     def leave(self) -> None:
         """Note that the client has left."""
-        self.is_gone = self.body_has_come = True
-        if self._news is not None:
-            self._news.set()
+        self.is_gone = True
+        self.tell()
         if self._leaves is not None:
             self._leaves()
 
-    def grows(self, body: bytes) -> None:
-        """Take more of the body."""
-        self.body += body
-        if self._news is not None:
-            self._news.set()
-
-    def ends(self) -> None:
-        """Note that all of the body has come."""
-        self.is_whole = self.body_has_come = True
-        self.is_read = not self.body
-        if self._news is not None:
-            self._news.set()
+    def tell(self) -> None:
+        """Let ``part`` go on: more of the body has come, or its end, or the client has left."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     async def _run(self) -> None:
         """Let the application answer; where it fails, answer with an error."""
@@ -174,15 +167,14 @@ class Request:
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.is_expecting = False
         self.reads_ahead = reads_ahead
-        if not self.is_whole:
-            if self.body:
-                self._connection.read_on()
-            elif not (self.is_gone or self.answer.is_complete):
-                await self._hear()
+        if not (self.is_whole or self.is_gone or self.answer.is_complete):
+            self._connection.read_on()
+            if not self.body:
+                self._news = self._connection.loop.create_future()
+                await self._news
         if self.is_gone or self.answer.is_complete:
             raise DisconnectedError("the client went away while sending")
         body, self.body = bytes(self.body), bytearray()
-        self.is_read = self.is_whole
         return body
 
     def on_leave(self, leaves: Callable[[], None] | None) -> None:
@@ -231,14 +223,6 @@ class Request:
     def abort(self) -> None:
         """Cut the connection off."""
         self._connection.abort()
-
-    async def _hear(self) -> None:
-        """Wait for what comes next of the body, or for the client to leave."""
-        if self._news is None:
-            self._news = asyncio.Event()
-        self._news.clear()
-        self._connection.read_on()
-        await self._news.wait()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -351,7 +335,11 @@ class Connection(asyncio.BufferedProtocol):
         for event in events:
             match event:
                 case Head():
-                    new = self._request = self._begun(event)
+                    client, client_owner = self._client, self._owner
+                    proxies = self._registry.limits.proxies
+                    if self.peer.is_proxy and (named := proxies.client(event.headers)):
+                        client, client_owner = (named, 0), owner(named)
+                    new = self._request = Request(self, event, client, client_owner, self._at)
                 case bytes():
                     self._take_body(event)
                 case Refusal():
@@ -363,19 +351,14 @@ class Connection(asyncio.BufferedProtocol):
             new.begin() if self._intake is None else self._intake.take(new)
         self._steer()
 
-    def _begun(self, head: Head) -> Request:
-        client, client_owner = self._client, self._owner
-        if self.peer.is_proxy and (named := self._registry.limits.proxies.client(head.headers)):
-            client, client_owner = (named, 0), owner(named)
-        return Request(self, head, client, client_owner, self._at)
-
     def _take_body(self, data: bytes) -> None:
         request = self._request
         assert request is not None
         if request.answer.is_complete:
             self._left_over_bytes += len(data)
             return
-        request.grows(data)
+        request.body += data
+        request.tell()
         self._body_bytes += len(data)
         if self._body_bytes >= PROGRESS_BYTES:
             self._body_bytes, self._since = 0, self.loop.time()
@@ -383,7 +366,8 @@ class Connection(asyncio.BufferedProtocol):
     def _take_end(self) -> None:
         request = self._request
         assert request is not None
-        request.ends()
+        request.is_whole = True
+        request.tell()
         if request.answer.is_complete:
             self._since = self.loop.time()
             self._take(self._requests.resume())
@@ -414,19 +398,16 @@ class Connection(asyncio.BufferedProtocol):
 
     # Answering
 
-    def run(self, call: Any) -> None:
-        """Start ``call`` as a task, for which the end of the server waits."""
-        task = self.loop.create_task(call)
-        task.add_done_callback(self.state.tasks.discard)
-        self.state.tasks.add(task)
-
     def write(self, data: bytes | memoryview) -> None:
         if data:
             self.transport.write(data)
 
     def is_wanted_back(self) -> bool:
         """Return whether the answer that begins shall be the last, since a newcomer wants the place."""
-        return not self._requests.rest and self._registry.wants_back(self, self.loop.time())
+        registry = self._registry
+        if not (registry.draining or registry.door.count) or self._requests.rest:
+            return False
+        return registry.wants_back(self, self.loop.time())
 
     def answered(self, request: Request) -> None:
         """Go on with the next request after an answer; the registry ends a connection without one."""
@@ -456,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None:
             self.write(request.answer.held())
         self._requests.stop()  # requests behind the last one get no answer
-        if request is not None and request.is_whole and not has_unread(self.transport):
+        if request is not None and request.is_whole and not _has_unread(self.transport):
             self._close()
             return
         self._end_behind_reading()
@@ -583,7 +564,7 @@ class Connection(asyncio.BufferedProtocol):
         running = self._running
         if not (self._requests.is_heading or running):
             return self._is_let_go()
-        if has_unread(self.transport):
+        if _has_unread(self.transport):
             return False
         self.refuse(408, _NO_BODY if running else _NO_HEADER)
         return True
@@ -592,13 +573,23 @@ class Connection(asyncio.BufferedProtocol):
         """End it between two requests; return False where one has just come."""
         if self._is_left_over:
             self.end()
-        elif has_unread(self.transport):
+        elif _has_unread(self.transport):
             return False
         elif self._registry.draining:
             self._end_behind_reading()  # a request that crosses with the end gets no reset
         else:
             self._close()
         return True
+
+
+def _has_unread(transport: asyncio.Transport) -> bool:
+    """Return whether bytes have come that were not read yet: closing now would reset a request."""
+    sock = transport.get_extra_info("socket")
+    try:
+        count = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4))
+    except (AttributeError, OSError):
+        return False
+    return any(count)
 
 
 def _address(transport: asyncio.Transport, end: str) -> Address:

@@ -111,13 +111,19 @@ class Requests:
     def receive(self, data: bytes) -> list[Event]:
         """Take ``data``; return the events of the request to which it belongs."""
         self.rest = self.rest + data if self.rest else data
-        return self._read()
+        events = self._events = []
+        while self.rest and self._state <= _BODY:
+            if self._state == _BODY:
+                self._read_body()
+            elif not self._read_head():
+                break
+        return events
 
     def resume(self) -> list[Event]:
         """Go on with the bytes behind a request that is whole and has its answer; return their events."""
         if self._state == _WHOLE:
             self._state, self._skipped = _HEAD, 0
-        return self._read() if self.rest else []
+        return self.receive(b"") if self.rest else []
 
     def stop(self) -> None:
         """Drop all bytes, also those that come later."""
@@ -127,15 +133,6 @@ class Requests:
         """Drop the parser, which refers to this object: else only the garbage collector frees both."""
         self.stop()
         del self._parser
-
-    def _read(self) -> list[Event]:
-        events = self._events = []
-        while self.rest and self._state <= _BODY:
-            if self._state == _BODY:
-                self._read_body()
-            elif not self._read_head():
-                break
-        return events
 
     def _refuse(self, status: int, message: str) -> None:
         self._events.append(Refusal(status, message))

@@ -7,6 +7,9 @@ deadlines are known, and not unseen in sockets.
 Decisions only: a request itself knows how to begin or to be refused, and the clock is an argument.
 """
 
+import contextlib
+import socket
+import struct
 import time
 from asyncio import AbstractEventLoop
 from bisect import bisect_right
@@ -33,6 +36,45 @@ _MOST_OF_MEAN = 4.0
 
 _LATE = "the server has more requests than it can answer in time"
 
+# When a request came, which the kernel knows also of one that has waited in its socket.
+
+# SO_TIMESTAMPNS of asm-generic/socket.h: the kernel notes when bytes come.
+_TIMESTAMP = 35
+_TIMESPEC = struct.Struct("@ll")
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
+
+
+def stamp_arrivals(sock: socket.socket) -> None:
+    """Let the kernel note when bytes come to ``sock`` and to sockets that it accepts.
+
+    Emulators of the system call refuse; then times are not known.
+    """
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
+
+
+def came_at(sock: socket.socket | None) -> float | None:
+    """Return when the first byte that waits in ``sock`` came, on time.monotonic's clock.
+
+    None: nothing waits, or the kernel has no time (as of Unix sockets). Bytes that came in parts may have
+    been joined; then it is the time of the last part.
+    """
+    if sock is None:
+        return None
+    try:
+        _, ancillary, _, _ = sock.recvmsg(1, _ANCILLARY_BYTES, socket.MSG_PEEK)
+    except OSError:
+        return None
+    for _, kind, data in ancillary:
+        if kind == _TIMESTAMP and len(data) == _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack(data)
+            age = time.time() - float(seconds) - nanoseconds * 1e-9
+            return time.monotonic() - max(float(age), 0.0)
+    return None
+
+
+# Which requests begin.
+
 
 class Refused(Protocol):
     """The answer to a request that does not begin; ``body``: bytes that are here."""
@@ -51,10 +93,6 @@ class Arrived(Protocol):
     @property
     def body(self) -> bytes | bytearray:
         """The bytes of its body that have come."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether that is all."""
 
     @property
     def at(self) -> float:
@@ -106,16 +144,13 @@ class Intake:
         # Refused requests: when the answer is due, the request, the answer.
         self._refused: deque[tuple[float, Arrived, Refused]] = deque()
         self._working = False
-        # Of a slice: the most requests that may begin in it, how many began, when they began, and when they
-        # went on after the look at the sockets.
+        # Of a slice: the most requests that may begin in it, how many began, and when they began; they go
+        # on after the look at the sockets.
         self._most = 1
         self._begun = 0
-        self._begun_at = self._went_on_at = 0.0
-
-    @property
-    def looked_at(self) -> float:
-        """When all sockets were last read, on time.monotonic's clock; 0 if no requests wait."""
-        return self._went_on_at if self._working else 0.0
+        self._begun_at = 0.0
+        #: When all sockets were last read, on time.monotonic's clock; 0 if no requests wait.
+        self.looked_at = 0.0
 
     def take(self, request: Arrived) -> None:
         """Let ``request`` begin, now or when it is its turn, or refuse it."""
@@ -153,7 +188,7 @@ class Intake:
         now = self._clock()
         if self._begun:
             self.pace = self._mean(self.pace, now - self._begun_at)
-            self._work_seconds = self._mean(self._work_seconds, now - self._went_on_at)
+            self._work_seconds = self._mean(self._work_seconds, now - self.looked_at)
         self._begun_at, self._begun = now, 0
         if self._waiting:
             self._loop.call_soon(self._note)
@@ -176,10 +211,12 @@ class Intake:
         self._working = self._begun > 0
         if self._working:
             self._loop.call_soon(self._work)
+        else:
+            self.looked_at = 0.0
 
     def _note(self) -> None:
         """Note the time: all sockets were looked at, and the requests that have begun go on."""
-        self._went_on_at = self._clock()
+        self.looked_at = self._clock()
 
     def _mean(self, mean: float, seconds: float) -> float:
         """Return the new ``mean`` of one request, after those of the slice took so many seconds."""

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from server.transport.intake import stamp_arrivals
 from server.transport.proxy_protocol import Announcements
 from server.transport.registry import Registry, Visitor
-from server.transport.sockets import stamp_arrivals
 
 _log = logging.getLogger(__name__)
 

@@ -50,7 +50,8 @@ class Registry:
         self._held: Counter[Peer] = Counter()
         # How many of them are kept so.
         self._coming: Counter[Peer] = Counter()
-        self._door: _Lines[Visitor] = _Lines()
+        #: The visitors.
+        self.door: _Lines[Visitor] = _Lines()
         self._ending: _Lines[CountedConnection] = _Lines()
         # Connections whose current answer is their last one, and when it began.
         self._promised: dict[CountedConnection, float] = {}
@@ -67,7 +68,7 @@ class Registry:
         return len(self._members)
 
     def __repr__(self) -> str:
-        places, door, ending = self._held.total(), len(self._door), len(self._ending)
+        places, door, ending = self._held.total(), len(self.door), len(self._ending)
         return f"<Registry {places} of {self.limits.total} places, {door} at the door, {ending} ending>"
 
     def peer(self, address: str) -> Peer:
@@ -121,20 +122,20 @@ class Registry:
     @property
     def waiting(self) -> bool:
         """Whether a newcomer waits for a place."""
-        return len(self._door) > 0
+        return len(self.door) > 0
 
     def is_pressed(self, now: float) -> bool:
         """Return whether a newcomer has waited for half of the time after which it is refused."""
-        return any(now - self._door.since(peer) >= WAIT_SECONDS / 2 for peer in self._door.peers)
+        return any(now - self.door.since(peer) >= WAIT_SECONDS / 2 for peer in self.door.peers)
 
     def knock(self, visitor: Visitor, now: float) -> Visitor | None:
         """Let ``visitor`` wait; where too many wait, return the one that is to be refused."""
-        self._door.add(visitor.peer, visitor, now)
+        self.door.add(visitor.peer, visitor, now)
         self.changed.set()
-        if len(self._door) <= self.limits.waiting:
+        if len(self.door) <= self.limits.waiting:
             return None
         self.refused += 1
-        return self._door.pop_of_most()
+        return self.door.pop_of_most()
 
     def let_in(self, now: float) -> list[Visitor]:
         """Return the visitors for which a place is kept from ``now`` on, until each is added or missed.
@@ -143,8 +144,8 @@ class Registry:
         """
         admitted: list[Visitor] = []
         shut: set[Peer] = set()
-        while peers := [peer for peer in self._door.peers if peer not in shut]:
-            peer = min(peers, key=lambda each: (self._claimed(each), self._door.since(each)))
+        while peers := [peer for peer in self.door.peers if peer not in shut]:
+            peer = min(peers, key=lambda each: (self._claimed(each), self.door.since(each)))
             if self._is_at_limit(peer) and not self._is_given_way(now, self._own(peer)):
                 shut.add(peer)
                 continue
@@ -154,25 +155,23 @@ class Registry:
                 break
             self._held[peer] += 1
             self._coming[peer] += 1
-            admitted.append(self._door.pop(peer))
+            admitted.append(self.door.pop(peer))
         return admitted
 
     def turn_away(self, now: float) -> list[Visitor]:
         """Return the visitors that have waited too long, as many as may be ending at a time."""
         refused: list[Visitor] = []
-        for peer in list(self._door.peers):
-            while peer in self._door.peers and self._door.since(peer) <= now - WAIT_SECONDS:
+        for peer in list(self.door.peers):
+            while peer in self.door.peers and self.door.since(peer) <= now - WAIT_SECONDS:
                 if len(self._ending) + len(refused) >= ENDING_CONNECTIONS and not self._hurry(now):
                     break
-                refused.append(self._door.pop(peer))
+                refused.append(self.door.pop(peer))
         self.refused += len(refused)
         return refused
 
     def turn_all_away(self) -> list[Visitor]:
         """Return all visitors: the server ends."""
-        return [
-            self._door.pop(peer) for peer in list(self._door.peers) for _ in self._door.of(peer)
-        ]
+        return [self.door.pop(peer) for peer in list(self.door.peers) for _ in self.door.of(peer)]
 
     def _hurry(self, now: float) -> bool:
         """Cut off a connection that has had time to take its last answer; return whether there was one."""
@@ -192,19 +191,17 @@ class Registry:
         """
         if self.draining:
             return True
-        if not self._door.count:
-            return False
         while self._promised:
             first = next(iter(self._promised))
             if now - self._promised[first] < _PROMISE_SECONDS:
                 break
             del self._promised[first]
-        if len(self._promised) >= len(self._door):
+        if len(self._promised) >= len(self.door):
             return False
         holds = self._counted(member.peer)
         is_wanted = any(
             self._claimed(peer) <= holds and self._would_take(peer, member.peer)
-            for peer in self._door.peers
+            for peer in self.door.peers
         )
         if is_wanted:
             self._promised[member] = now

@@ -271,7 +271,8 @@ class Fleet:
                 raise AssertionError("a request did not wait for the next version") from exc
             raise
         finally:
-            use.end()
+            if use.uses is not None:
+                use.uses.end()
 
     @property
     def room_bytes(self) -> int:

@@ -32,20 +32,17 @@ class _Client:
         length = dict(self.headers).get(b"content-length", b"")
         self.declared_bytes = int(length[:20]) if length.isdigit() else 0
         self._connection = scope.get("connection")
-        self.is_read = self.is_begun = self.is_gone = False
+        self.is_whole = self._connection is None or self._connection.body_has_come
+        self.is_begun = self.is_gone = False
         self.wants_body, self.takes_chunks = scope["method"] != "HEAD", version >= "1.1"
         self._start: dict[str, Any] = {}
         self._watcher: asyncio.Task[None] | None = None
-
-    @property
-    def body_has_come(self) -> bool:
-        return self._connection is None or self._connection.body_has_come
 
     async def part(self, reads_ahead: bool = False) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise DisconnectedError("the client went away while sending")
-        self.is_read = not message.get("more_body", False)
+        self.is_whole = not message.get("more_body", False)
         return bytes(message.get("body", b""))
 
     def on_leave(self, leaves: Callable[[], None] | None) -> None:
@@ -94,7 +91,7 @@ def answering_with(
     async def answer(client: Any) -> None:
         async def receive() -> dict[str, Any]:
             try:
-                if client.is_read and was_read:
+                if was_read:
                     gone = asyncio.Event()
                     client.on_leave(gone.set)
                     await gone.wait()
@@ -102,8 +99,9 @@ def answering_with(
                 body = await client.part()
             except DisconnectedError:
                 return {"type": "http.disconnect"}
-            was_read.append(client.is_read) if client.is_read else None
-            return {"type": "http.request", "body": body, "more_body": not client.is_read}
+            if client.is_whole:
+                was_read.append(True)
+            return {"type": "http.request", "body": body, "more_body": not client.is_whole}
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":

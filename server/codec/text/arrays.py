@@ -49,7 +49,9 @@ class PortArray:
         self._largest = _LARGEST.get(port.dtype, 0.0)
         #: How many values the port has.
         self.n_values = math.prod(port.shape)
-        self._values: NDArray[Any] = np.empty(self.n_values, dtype)
+        #: The array, with the shape of its port; whole when all values were added.
+        self.array: NDArray[Any] = np.empty(port.shape, dtype)
+        self._values = self.array.reshape(-1)
         self._filled = 0
         self._string_bytes = 0
 
@@ -61,12 +63,6 @@ class PortArray:
     @property
     def held_bytes(self) -> int:
         return self.array_bytes + self._string_bytes
-
-    @property
-    def array(self) -> NDArray[Any]:
-        """The whole array, with the shape of its port."""
-        assert self._filled == self._values.size
-        return self._values.reshape(self._port.shape)
 
     def add(self, values: list[Any]) -> None:
         """Put ``values``, as orjson made them, behind those that are there; there is room for them.

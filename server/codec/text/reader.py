@@ -325,8 +325,8 @@ class RequestReader:
         name = fields.get("name")
         port: Port | None = None
         if isinstance(name, str):
-            where = f"input {shown(name)}"
             port = port_of(name, self._ports)
+            where = self._model.named[name]
             if any(data.port is port for data in self._data.values()):
                 raise InvalidRequestError(f"{where} is given twice")
             check_tensor(where, fields.get("datatype"), fields.get("shape"), port)
@@ -334,7 +334,7 @@ class RequestReader:
             port = next(iter(self._ports.values()))
         if index >= len(self._ports):
             raise InvalidRequestError(f"more inputs than the model's {len(self._ports)}")
-        where = f"inputs.{index}" if port is None else f"input {shown(port.name)}"
+        where = f"inputs.{index}" if port is None else self._model.named[port.name]
         values = HeldValues(where) if port is None else PortArray(where, port)
         ports = list(self._ports.values()) if port is None else [port]
         data = self._data[index] = _Data(DataText(where, ports, values), port, values)
@@ -342,7 +342,7 @@ class RequestReader:
 
     def _arrays(self, fields: InferRequest) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {}
-        for index, (where, tensor, port) in enumerate(matched_inputs(fields, self._ports)):
+        for index, (where, tensor, port) in enumerate(matched_inputs(fields, self._model)):
             if tensor.data is not None:
                 arrays[port.name] = _filled(where, self._data[index], port)
             else:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.device_memory import Space
 from pipeline.execution.errors import (
     ArenaLostError,
@@ -18,7 +17,7 @@ from pipeline.execution.errors import (
     DeadlineError,
     EngineClosedError,
 )
-from pipeline.execution.leases import ArenaLease, OwnArena, SharedArena
+from pipeline.execution.leases import ArenaLease, SharedArena, SharedLease
 
 MIB = 1 << 20
 LIMIT_SECONDS = 30.0
@@ -45,14 +44,6 @@ def until_waiting(arena: SharedArena, count: int) -> None:
     giving_up = time.monotonic() + LIMIT_SECONDS
     while arena.waiting != count:
         assert time.monotonic() < giving_up
-
-
-def test_an_own_arena_never_waits() -> None:
-    lease = OwnArena(CpuDevice(1), 4096)
-    with lease.turn(deadline=0.0, cancelled=lambda: True) as waited:
-        assert waited == 0.0
-    assert not lease.shared
-    lease.close()
 
 
 @given(
@@ -163,7 +154,7 @@ def test_one_who_waits_leaves_when_it_is_woken_and_cancelled(arena: SharedArena)
     one, other, third = (arena.join(8) for _ in range(3))
     cancelled, seen = threading.Event(), list[str]()
 
-    def work(lease: ArenaLease, name: str, stop: Callable[[], bool]) -> None:
+    def work(lease: SharedLease, name: str, stop: Callable[[], bool]) -> None:
         try:
             with lease.turn(cancelled=stop):
                 seen.append(name)

@@ -9,8 +9,9 @@ import pytest
 
 from loader.errors import LoaderError, ReadError
 from pipeline.devices.base import Done, KernelError, nothing
+from pipeline.execution.computing import ComputingSweeper
 from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
-from pipeline.execution.sweep import Sweeper
+from pipeline.execution.sweep import Sweeper, sweeper_for
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -65,9 +66,9 @@ class Moves:
 
 def sweeper(
     reads: Moves, kernels: list[Callable[[], None]], plan: Plan = PLAN, copies: Moves | None = None
-) -> Sweeper:
+) -> Sweeper | ComputingSweeper:
     starts = (reads, copies or Moves(by_thread=reads.by_thread))
-    return Sweeper(plan.stages, starts[: len(plan.stages) - 1], kernels)
+    return sweeper_for(plan.stages, starts[: len(plan.stages) - 1], kernels)
 
 
 def noted(asked: list[int], kernels: int) -> bool:

@@ -45,7 +45,7 @@ class Held:
             exchanges=len(context.exchanges),
             budget=context.budget.held(),
             used_models=sum(len(entry.uses) for entry in entries),
-            in_line=sum(worker.waiting for worker in workers),
+            in_line=sum(len(worker.line) for worker in workers),
             running=any(worker.stuck_seconds() > 0 for worker in workers),
             tasks=len(asyncio.all_tasks()),
             descriptors=len(os.listdir("/proc/self/fd")),  # noqa: PTH208

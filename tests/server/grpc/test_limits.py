@@ -289,7 +289,7 @@ async def test_a_client_that_does_not_take_its_answer_is_ended(service: Service)
 
 
 def is_waiting(exchange: Exchange) -> bool:
-    return exchange.patience.stalled_seconds(asyncio.get_running_loop().time() + 60) > 0
+    return exchange.stalled_seconds(asyncio.get_running_loop().time() + 60) > 0
 
 
 async def test_connections_have_a_limit_and_a_time(settings: SettingsFactory) -> None:

@@ -26,15 +26,15 @@ async def idle(request: pytest.FixtureRequest, settings: SettingsFactory) -> Asy
 
 async def test_an_idle_model_is_not_woken_by_another(idle: Service) -> None:
     tiny, pair = idle.worker("tiny"), idle.worker("pair")
-    before = tiny.wake_ups
+    before = tiny.line.wake_ups
     count = 20
-    others = pair.wake_ups
+    others = pair.line.wake_ups
     for _ in range(count):
         await pair.infer(PAIR, LIMIT_SECONDS)
     # A thread that has just answered may still be on its way to sleep.
-    assert tiny.wake_ups - before <= 1
+    assert tiny.line.wake_ups - before <= 1
     # Once before it sleeps and once for the request; the last may still be on its way to sleep.
-    assert count <= pair.wake_ups - others <= 2 * count + 1
+    assert count <= pair.line.wake_ups - others <= 2 * count + 1
 
 
 async def test_an_idle_pool_is_not_woken_by_scrapes(idle: Service) -> None:

@@ -22,7 +22,7 @@ from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import manifest_checksum, save_profile
 from pipeline.program.program import Program
-from server.metrics import metrics
+from server.metrics import requests
 from server.metrics.metrics import CONNECTIONS, DEVICE, LIMITED, METRIC_NAMES, PREDICTIONS
 from server.operation import logs
 from server.operation.process import process_memory
@@ -209,7 +209,7 @@ async def test_a_model_has_few_series(service: Service) -> None:
         for name, labels in await service.metrics()
         if ("model", "tiny") in labels
     )
-    assert counts["layerstream_stage_seconds"] == 2 * len(metrics.STAGES)
+    assert counts["layerstream_stage_seconds"] == 2 * len(requests.STAGES)
     assert max(counts.values()) <= 30
     assert sum(counts.values()) <= 90
 
@@ -234,7 +234,7 @@ async def test_outcomes_add_up(service: Service) -> None:
         if name == REQUESTS and dict(labels)["model"] == "pair" and value
     }
     assert counts == sent
-    assert counts.keys() <= set(metrics.OUTCOMES)
+    assert counts.keys() <= set(requests.OUTCOMES)
     assert not any(dict(labels).get("model") == "none" for _, labels in found)
 
 

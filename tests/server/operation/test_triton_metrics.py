@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.metrics.inference_statistics import NAMES, REASONS, InferenceStatistics, Passage, text
+from server.metrics.requests import NAMES, REASONS, InferenceStatistics, Passage, text
 from tests.examples import examples
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Service, inputs_for, picture, samples, serving

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-from server.metrics.metrics import OUTCOMES
+from server.metrics.requests import OUTCOMES
 from tests.examples import examples
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

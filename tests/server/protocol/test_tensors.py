@@ -47,11 +47,11 @@ class Sender:
     # What an exchange asks
 
     owner, headers, at, declared_bytes = "", (), None, 0
-    body_has_come = is_gone = False
+    is_gone = False
     wants_body = takes_chunks = True
 
     @property
-    def is_read(self) -> bool:
+    def is_whole(self) -> bool:
         return self.read == len(self._chunks) and not self._leaves
 
     async def part(self, reads_ahead: bool = False) -> bytes:

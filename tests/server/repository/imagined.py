@@ -29,7 +29,7 @@ from server.memory.request_needs import Need
 from server.memory.sharing import Sharer
 from server.repository.repository import Repository
 from server.repository.served_engine import Running, ServedEngine
-from server.requests.uninterrupted import to_its_end
+from server.requests.waiting import to_its_end
 from server.settings.settings import Settings
 
 REQUEST_BYTES = 64

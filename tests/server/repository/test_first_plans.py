@@ -212,5 +212,5 @@ async def test_a_model_comes_though_the_files_of_another_change_meanwhile(
     monkeypatch.setattr(Executor, "change", changed)
     assert (await service.client.post(LOAD)).status_code == 200
     assert len(decided) == 2
-    assert service.worker("pair").idle
+    assert service.worker("pair").line.idle
     await answer(service)

@@ -16,9 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from loader.errors import FileChangedError
 from models.compiler import compile_onnx
 from pipeline.devices.base import KernelError
+from pipeline.execution.computing import ComputingSweeper
 from pipeline.execution.errors import CancelledError, DeadlineError
 from pipeline.execution.given import Take
-from pipeline.execution.sweep import Sweeper
+from pipeline.execution.sweep import Sweeper, sweeper_for
 from pipeline.schedule.schedule import Stage
 from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker
@@ -59,13 +60,14 @@ async def warm(service: Service) -> Worker:
     worker = service.worker("pair")
     assert (await service.infer("pair", PAIR)).status_code == 200
     await idle(worker)
-    assert worker.is_quick, "it has seen that answers take little"
+    assert worker.served.is_quick, "it has seen that answers take little"
+    assert worker.line.idle
     return worker
 
 
 async def idle(worker: Worker) -> None:
     """Wait until the thread of ``worker`` is back in its line."""
-    while not worker._line.idle:  # noqa: ASYNC110  the thread signals nothing
+    while not worker.line.idle:  # noqa: ASYNC110  the thread signals nothing
         await asyncio.sleep(0)
 
 
@@ -176,10 +178,10 @@ async def test_while_the_thread_computes_the_loop_does_not(quick: Service, fault
     faults.kernel = kernel
     first = asyncio.create_task(worker.infer(PAIR, 30.0))
     await gate.reached()
-    assert not worker.is_quick
+    assert not (worker.served.is_quick and worker.line.idle)
     assert worker.stuck_seconds() > 0
     second = asyncio.create_task(quick.infer("pair", PAIR))
-    while not worker.waiting:  # noqa: ASYNC110
+    while not len(worker.line):  # noqa: ASYNC110
         await asyncio.sleep(0)
     gate.open()
     await first
@@ -202,7 +204,7 @@ async def test_a_model_that_leaves_while_a_body_comes_is_not_computed(quick: Ser
     serving_it = asyncio.create_task(client.call(quick.asgi))
     await client.asked.wait()
     await quick.context.repository.unload("pair")
-    assert not worker.is_quick
+    assert not (worker.served.is_quick and worker.line.idle)
     client.send_body(json.dumps(request(PAIR)).encode())
     await serving_it
     assert client.status == 503
@@ -277,19 +279,18 @@ async def test_a_model_whose_time_depends_on_its_input_is_never_quick(
         worker = service.worker("loop")
         await idle(worker)
         assert worker.engine.reads_nothing
-        assert not worker.is_quick
+        assert not (worker.served.is_quick and worker.line.idle)
 
 
 # The sweep that only computes
 
 
-def kernels_only(*kernels: Callable[[], None]) -> tuple[Sweeper, Sweeper]:
+def kernels_only(*kernels: Callable[[], None]) -> tuple[ComputingSweeper, Sweeper]:
     """A sweeper that takes the short way, and one for the same kernels that has the schedule run."""
     stages = (Stage("kernel", ((0,),) * len(kernels)),)
-    short, long = (Sweeper(stages, (), kernels) for _ in range(2))
-    assert short._only_computes
-    long._only_computes = False
-    return short, long
+    short = sweeper_for(stages, (), kernels)
+    assert isinstance(short, ComputingSweeper)
+    return short, Sweeper(stages, (), kernels)
 
 
 def test_the_short_way_runs_the_same_kernels_in_the_same_order() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from pipeline.execution.baton import FREE, Baton
 from pipeline.execution.given import copies
-from server.repository.working import Job, Underway, tell
+from server.repository.working import Job, Underway
+from server.requests.waiting import tell
 from server.scheduling.sweeps import Sweep
 
 

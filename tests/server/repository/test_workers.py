@@ -53,7 +53,7 @@ async def test_two_requests_compute_while_others_wait(
     given = [inputs_for("tiny", seed) for seed in range(4)]
     asked = [asyncio.create_task(service.infer("tiny", each)) for each in given]
     await gate.reached()
-    while worker.waiting != 1:  # noqa: ASYNC110  the thread signals nothing
+    while len(worker.line) != 1:  # noqa: ASYNC110  the thread signals nothing
         await asyncio.sleep(0)
     assert worker.stuck_seconds() > 0
     gate.open()
@@ -86,7 +86,7 @@ async def test_unloading_answers_what_is_in_flight(
     asked = [asyncio.create_task(service.infer("tiny", each)) for each in given]
     await gate.reached()
     worker = service.worker("tiny")
-    while worker.waiting != 1:  # noqa: ASYNC110  the thread signals nothing
+    while len(worker.line) != 1:  # noqa: ASYNC110  the thread signals nothing
         await asyncio.sleep(0)
     before = service.context.budget.used_bytes
     leaving = asyncio.create_task(service.context.repository.unload("tiny"))

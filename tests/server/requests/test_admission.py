@@ -13,7 +13,7 @@ import pytest
 from pipeline.devices.base import DeviceLostError
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, NotServingError
-from server.metrics.metrics import Metrics
+from server.metrics.requests import RequestCollector
 from server.repository.worker import Worker
 from server.serve import create_app
 from tests.server.conftest import SettingsFactory, service_threads
@@ -69,13 +69,13 @@ class Held:
 async def outcomes(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
     """Outcomes of requests in the order in which they end."""
     ended: asyncio.Queue[str] = asyncio.Queue()
-    count = Metrics.end
+    count = RequestCollector.end
 
-    def end(self: Metrics, model: str, version: str, outcome: str, *more: Any) -> None:
+    def end(self: RequestCollector, model: str, version: str, outcome: str, *more: Any) -> None:
         count(self, model, version, outcome, *more)
         ended.put_nowait(outcome)
 
-    monkeypatch.setattr(Metrics, "end", end)
+    monkeypatch.setattr(RequestCollector, "end", end)
     return ended
 
 
@@ -297,7 +297,7 @@ async def test_cancelling_all_that_wait(
         await held.gate.reached()
         waiting = [asyncio.create_task(worker.infer(TINY, LIMIT_SECONDS)) for _ in range(5)]
         await asyncio.sleep(0)
-        assert worker.waiting == 5
+        assert len(worker.line) == 5
         with pytest.raises(BusyError):
             await worker.infer(TINY, LIMIT_SECONDS)
         for task in waiting:

@@ -146,7 +146,7 @@ def needs_all_but(service: Service, n_bytes: int) -> int:
 async def test_bodies_that_stall_hold_no_place_in_line(service: Service, packs: Packs) -> None:
     half = BODY[: len(BODY) // 2]
     async with stalled(service, 3 * 17, half):
-        assert service.worker("tiny").waiting == 0
+        assert len(service.worker("tiny").line) == 0
         for _ in range(3):
             close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
 

@@ -47,7 +47,7 @@ class Waiting:
         first = asyncio.create_task(self.service.infer("tiny", self.given[0]))
         await self.gate.reached()
         others = [asyncio.create_task(self.service.infer("tiny", each)) for each in self.given[1:]]
-        while self.service.worker("tiny").waiting != len(others):  # noqa: ASYNC110  no signal exists
+        while len(self.service.worker("tiny").line) != len(others):  # noqa: ASYNC110  no signal exists
             await asyncio.sleep(0)
         return [first, *others]
 
@@ -73,7 +73,7 @@ async def test_one_that_leaves_takes_no_lane(laned: Service, faults: Faults, pac
     waiting.gate.open()
     for number in (0, 2, 3):
         close(arrays(await asked[number]), packs.expected("tiny", waiting.given[number]))
-    assert laned.worker("tiny").waiting == 0
+    assert len(laned.worker("tiny").line) == 0
     assert laned.context.request_memory.used_bytes == 0
 
 
@@ -135,7 +135,7 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once(
     assert (await first).status_code == 200
     costs = laned.worker("tiny")._dispatcher.costs
     for _ in range(40):
-        costs.see(laned.worker("tiny")._line.key, 1, 60.0)
+        costs.see(laned.worker("tiny").line.key, 1, 60.0)
     refused = await laned.infer("tiny", inputs_for("tiny"))
     error(refused, 503, "tiny", "no answer in time")
     assert int(refused.headers["Retry-After"]) > 30
@@ -149,7 +149,7 @@ async def test_what_its_model_can_never_answer_in_time_is_refused_unread(
     asked = settings(BUDGET, models=("tiny",), deadline="tiny=0.5", architecture="2s")
     async with serving(asked) as service:
         worker = service.worker("tiny")
-        worker._dispatcher.expect(worker._line.key, 2.0, None)
+        worker._dispatcher.expect(worker.line.key, 2.0, None)
         nonsense = await service.client.post("/v2/models/tiny:classify", content=b"nonsense")
         error(nonsense, 503, "tiny", "no answer in time")
         assert nonsense.headers["Retry-After"] == "2"

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from server.context import Context
-from server.metrics.metrics import Metrics
+from server.metrics.requests import RequestCollector
 from server.operation.service_manager import Notifier
 from server.serve import serve
 from server.transport.listener import PortError, listen
@@ -80,13 +80,13 @@ async def real(
 
     monkeypatch.setattr("server.serve.listen", listened)
     ended: asyncio.Queue[str] = asyncio.Queue()
-    count = Metrics.end
+    count = RequestCollector.end
 
-    def end(self: Metrics, model: str, version: str, outcome: str, *more: Any) -> None:
+    def end(self: RequestCollector, model: str, version: str, outcome: str, *more: Any) -> None:
         count(self, model, version, outcome, *more)
         ended.put_nowait(outcome)
 
-    monkeypatch.setattr(Metrics, "end", end)
+    monkeypatch.setattr(RequestCollector, "end", end)
     gate = Gate()
     kernels: list[None] = []
 

@@ -1,10 +1,25 @@
-"""Triton's counters of each version of a model, for its statistics and its metrics."""
+"""What requests are counted in, ours and Triton's, one after the other: plain sums, read by a scrape."""
 
 import time
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from pipeline.execution.statistics import SweepStatistics
+from server.operation.tracing import current
+
+# Triton's counters of each version of a model.
 
 _NANOSECONDS = 1_000_000_000
 # Versions of one model that are kept: with more of them the oldest are dropped.
@@ -137,6 +152,127 @@ class InferenceStatistics:
         for model, versions in self._models.items():
             for version, statistics in versions.items():
                 yield model, version, statistics
+
+
+# Our own: outcomes and times.
+#
+# Plain numbers, since all of it happens on the event loop.
+
+OUTCOMES = ("ok", "invalid", "busy", "late", "deadline", "cancelled", "failed")
+STAGES = ("queue", "read", "copy", "kernel", "stall", "preprocess")
+
+_DELAY_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
+    *(0.75, 1.0, 2.0, 5.0, 10.0, 30.0),
+)
+_BOUNDS = [*map(floatToGoString, _DELAY_BUCKETS), "+Inf"]
+
+
+@dataclass
+class _Figures:
+    """Of one model; ``delays``: how many were answered within each bound, and not within the one before.
+
+    ``stages``: how many there were of each, and their seconds.
+    """
+
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    delays: list[int] = field(default_factory=lambda: [0] * len(_BOUNDS))
+    delay_seconds: float = 0.0
+    stages: dict[str, list[float]] = field(
+        default_factory=lambda: {stage: [0, 0.0] for stage in STAGES}
+    )
+    read_bytes: int = 0
+
+
+class RequestCollector(Collector):
+    """Counts requests by model."""
+
+    def __init__(self) -> None:
+        self._models = defaultdict[str, _Figures](_Figures)
+        #: What Triton counts: for its statistics, and for its metrics.
+        self.inferences = InferenceStatistics()
+
+    def expect(self, model: str, version: str | None) -> None:
+        """Make the series of ``model`` exist before its first request, so that rates start at 0.
+
+        ``version``: that is loaded, None where none is.
+        """
+        self._models[model]  # made where there is none
+        if version is not None:
+            self.inferences.of(model, version)
+
+    def end(
+        self,
+        model: str,
+        version: str,
+        outcome: str,
+        seconds: float,
+        passage: Passage | None = None,
+    ) -> None:
+        """Count one request of a known model, which took so many seconds; ``outcome``: one of OUTCOMES.
+
+        Only answers count as delays: quick refusals under load would make them look better.
+        """
+        figures = self._models[model]
+        figures.outcomes[outcome] += 1
+        if outcome == "ok":
+            figures.delays[bisect_left(_DELAY_BUCKETS, seconds)] += 1
+            figures.delay_seconds += seconds
+        self.inferences.of(model, version).add(outcome, seconds, passage)
+
+    def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
+        """Observe the stages of an answered request."""
+        if (trace := current.get()) is not None:
+            trace.sweep(model, statistics, queue_seconds)
+        self._models[model].read_bytes += statistics.read_bytes
+        self._add(
+            model,
+            ("queue", queue_seconds),
+            ("read", statistics.read_seconds),
+            ("copy", statistics.copy_seconds),
+            ("kernel", statistics.kernel_seconds),
+            ("stall", statistics.stall_seconds),
+        )
+
+    def preprocess(self, model: str, seconds: float) -> None:
+        """Observe how long an image took to become a tensor."""
+        self._add(model, ("preprocess", seconds))
+
+    def _add(self, model: str, *seconds: tuple[str, float]) -> None:
+        """Add one request's ``seconds`` by stage."""
+        for stage, more in seconds:
+            stages = self._models[model].stages[stage]
+            stages[0] += 1
+            stages[1] += more
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all; stages as summaries: a histogram would be twenty series of every model and stage."""
+        requests = CounterMetricFamily(
+            "layerstream_requests", "Requests by outcome", labels=["model", "outcome"]
+        )
+        delays = HistogramMetricFamily(
+            "layerstream_request_seconds",
+            "Delay of an answered request, end to end",
+            labels=["model"],
+        )
+        stages = SummaryMetricFamily(
+            "layerstream_stage_seconds",
+            "Time of requests by stage; read sums over reads, which overlap",
+            labels=["model", "stage"],
+        )
+        read = CounterMetricFamily(
+            "layerstream_read_bytes", "Weight bytes read from the disk", labels=["model"]
+        )
+        for model, figures in self._models.items():
+            for outcome, ended in figures.outcomes.items():
+                requests.add_metric([model, outcome], ended)
+            so_far = [sum(figures.delays[: index + 1]) for index in range(len(_BOUNDS))]
+            buckets = list(zip(_BOUNDS, so_far, strict=True))
+            delays.add_metric([model], buckets, figures.delay_seconds)
+            for stage, (count, total) in figures.stages.items():
+                stages.add_metric([model, stage], int(count), total)
+            read.add_metric([model], figures.read_bytes)
+        yield from (requests, delays, stages, read)
 
 
 # The metrics of Triton Inference Server beside ours, so that dashboards made for it show something.

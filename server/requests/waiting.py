@@ -1,0 +1,188 @@
+"""What tasks wait for: threads, work that must not stop half done, and errors that end the wait."""
+
+import asyncio
+import contextlib
+import functools
+import queue
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Ps = TypeVarTuple("Ps")
+
+# Futures of an event loop that threads end.
+
+
+def tell(future: "asyncio.Future[Any]", said: object) -> None:
+    """Let ``future``, of an event loop, end with ``said``, a result or an error, unless it has ended.
+
+    Thread-safe.
+    """
+    try:
+        future.get_loop().call_soon_threadsafe(settle, future, said)
+    except RuntimeError:
+        return  # the loop is closed, and nothing waits any more
+
+
+def settle(future: "asyncio.Future[Any]", said: object) -> None:
+    """Do as ``tell``, on the thread of the event loop."""
+    if future.done():
+        return
+    if isinstance(said, Exception):
+        future.set_exception(said)
+    else:
+        future.set_result(said)
+
+
+class Aside:
+    """Up to ``limit`` threads for work that would hold up the event loop for milliseconds.
+
+    ``asyncio.to_thread`` goes by way of two kinds of futures, which takes ten times as many calls.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._threads: list[threading.Thread] = []
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    async def do(self, work: Callable[[*Ps], T], *args: *Ps) -> T:
+        """Return what ``work`` returns, on a thread; a cancellation is raised when it has ended."""
+        if len(self._threads) < self._limit:
+            name = f"aside-{len(self._threads)}"
+            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+            self._threads[-1].start()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.put(partial(_do, future, work, *args))
+        return await to_its_end(future)
+
+    def close(self) -> None:
+        """End the threads, once they have done what was given to them; blocks."""
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # else what it refers to would be kept while the thread waits for the next one
+
+
+def _do(future: "asyncio.Future[T]", work: Callable[[*Ps], T], *args: *Ps) -> None:
+    try:
+        done = work(*args)
+    except Exception as exc:  # noqa: BLE001  raised where it is waited for
+        tell(future, exc)
+    else:
+        tell(future, done)
+
+
+# Work that must not stop half done.
+
+
+async def to_its_end(work: Awaitable[T]) -> T:
+    """Return what ``work`` returns; a cancellation is raised when it has ended, not before."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        # Another future than that of the work, which would be cancelled with the one who waits for it.
+        ended = task.get_loop().create_future()
+        task.add_done_callback(partial(settle, ended))
+        try:
+            await ended
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        if not task.cancelled():
+            task.exception()  # seen, or the loop complains
+        raise asyncio.CancelledError
+    return task.result()
+
+
+def uninterrupted(
+    method: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Have each call of ``method`` run to its end, as ``to_its_end`` does."""
+
+    @functools.wraps(method)
+    async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await to_its_end(method(*args, **kwargs))
+
+    return whole
+
+
+@contextlib.asynccontextmanager
+async def held(
+    opening: Awaitable[T], close: Callable[[T], Coroutine[Any, Any, None]]
+) -> AsyncIterator[T]:
+    """Yield what ``opening`` gives, and ``close`` it at the end, also where either is cancelled.
+
+    A thread that opens a file goes on when its waiter is cancelled; one that was to close it may never
+    begin.
+    """
+    stack = contextlib.AsyncExitStack()
+
+    async def opened() -> T:
+        found = await opening
+        stack.push_async_callback(close, found)
+        return found
+
+    try:
+        yield await to_its_end(opened())
+    finally:
+        await to_its_end(stack.aclose())
+
+
+# Waits that end with an error.
+
+
+class Interruption:
+    """Ends what a task does inside with any error, as asyncio.timeout does with one of its own."""
+
+    #: The task, once something in it may have to be ended.
+    _task: "asyncio.Task[Any] | None" = None
+    _handle: asyncio.Handle | None = None
+    _why: Exception | None = None
+    _has_cancelled = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        # What was to be ended in the moment in which it could go on has gone on.
+        if self._has_cancelled and self._task is not None and self._why is not None:
+            is_ours = self._task.uncancel() <= self._cancelling
+            if is_ours and kind is asyncio.CancelledError:
+                raise self._why from None
+
+    def arm(self) -> None:
+        """Let the task that calls this be ended from now on."""
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+
+    def end(self, why: Exception) -> None:
+        """End the task with the error ``why``, soon, if it may be; the first error counts."""
+        if self._task is None or self._why is not None:
+            return
+        self._why = why
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = self._task.get_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        assert self._task is not None
+        self._has_cancelled = True
+        self._task.cancel()

@@ -1,0 +1,68 @@
+"""What must not be left half done is waited for, however often the waiting task is cancelled; threads."""
+
+import asyncio
+import threading
+
+import pytest
+
+from server.requests.waiting import Aside, to_its_end
+from tests.server.support import LIMIT_SECONDS
+
+
+async def test_work_that_is_cancelled_is_waited_for() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(LIMIT_SECONDS)
+
+    task = asyncio.create_task(to_its_end(asyncio.to_thread(work)))
+    assert await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_an_error_of_the_work_is_raised() -> None:
+    async def fails() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        await to_its_end(fails())
+
+
+async def test_work_aside_runs_on_few_threads_and_says_what_came_of_it() -> None:
+    aside = Aside(2)
+    try:
+        names = await asyncio.gather(
+            *(aside.do(lambda: threading.current_thread().name) for _ in range(8))
+        )
+        assert set(names) <= {"aside-0", "aside-1"}
+        assert await aside.do(divmod, 7, 2) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            await aside.do(divmod, 7, 0)
+    finally:
+        aside.close()
+    assert not [each for each in threading.enumerate() if each.name.startswith("aside-")]
+
+
+async def test_who_is_cancelled_waits_for_his_work_aside() -> None:
+    aside, begun, go_on = Aside(1), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(LIMIT_SECONDS)
+
+    task = asyncio.create_task(aside.do(work))
+    assert await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    aside.close()
