@@ -11,7 +11,6 @@ from cli.arguments import Json, open_named, size
 from cli.printing.output import print_json, say, suggest, warn
 from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from cli.printing.steps import steps
-from cli.printing.summary import summary_of
 from models.datasets.samples import read_folder
 from models.detection.recipe import read_detection
 from models.images.preprocess import read_labels, read_preprocess
@@ -20,7 +19,7 @@ from models.packs.pack import Pack, read_pack
 from models.packs.records.spans import Store, loses_bits
 from models.packs.target import CPU, named_target
 from models.segmentation import read_segmentation
-from pipeline.checking.check import checker
+from pipeline.checking.checker import checker
 from pipeline.devices.find import device_measure
 from server.settings.sizes import format_least, format_size, parse_shapes
 
@@ -151,6 +150,8 @@ def compile_(
         judge = checker(source, compiled_for, warnings.append, progress, measured)
         accept = judge if check else None
         folder = compile_onnx(source, output, replace(options, accept=accept), progress)
+    from cli.printing.summary import summary_of  # what plans a pack, now that there is one
+
     pack = read_pack(folder)
     summary = summary_of(pack, open_named(context, "cpu"))
     warnings += _whole_layers(pack.manifest, options.chunk_bytes)

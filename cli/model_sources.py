@@ -22,10 +22,8 @@ from typing import Any
 import typer
 
 from cli.printing.output import tell
-from models.packs.folders import is_model_name
-from models.packs.manifest import FORMAT_VERSION
-from models.packs.pack import find_pack, versions
-from models.packs.target import host_target
+from models.packs.folders import FORMAT_VERSION, find_pack, is_model_name, versions
+from models.packs.target import host_isa
 from models.whole_files import check_writable, whole_file
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import memory_limit
@@ -279,7 +277,7 @@ def isa_of(device: str) -> str:
     No device is opened here: processes that are forked from one that has could not use theirs.
     """
     if device == "cpu":
-        return host_target().isa
+        return host_isa()
     told = _run("device", device, "--folder", tempfile.gettempdir(), "--json")
     return str(json.loads(told)["target"])
 

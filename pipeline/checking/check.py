@@ -5,7 +5,6 @@ pack through the smallest ring. So this takes no more memory than compiling did.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from loader.errors import LoaderError
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
 from models.network.fields import UNKNOWN
-from models.packs.pack import Pack, read_pack
+from models.packs.pack import Pack
 from models.packs.records.spans import loses_bits
-from models.packs.target import Target
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
@@ -31,7 +29,6 @@ from pipeline.checking.compare import (
     tolerance_of,
 )
 from pipeline.devices.base import Device, DeviceError
-from pipeline.devices.find import open_device
 from pipeline.execution.errors import EngineError
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
@@ -324,49 +321,3 @@ def _streamed(pack: Pack, inputs: Arrays, device: Device) -> Arrays:
     plan = fit(program, architecture, LEAST).plan
     with opened(program, plan, device) as engine:
         return engine.run(inputs)[0]
-
-
-# What a finished pack must stand before it is visible: a run beside its source, on its device.
-
-
-def checker(
-    source: Path,
-    target: Target,
-    warn: Callable[[str], None],
-    progress: Progress,
-    pictures: Callable[[], Iterable[Image.Image]] | None = None,
-) -> Callable[[Path, Path], None]:
-    """Return what compares a finished pack with ``source``; ``warn`` gets what cannot be compared.
-
-    ``pictures``: as for ``check_pack``.
-    """
-
-    def accept(folder: Path, reference: Path) -> None:
-        from pipeline.checking.check import Reference, check_pack  # onnx: not for the service
-
-        with ExitStack() as stack:
-            try:
-                device = stack.enter_context(closing(_device_of(target)))
-            except DeviceError as exc:
-                device = None
-                warn(f"{source}: the source was run, the pack was not: {exc}")
-            notes = check_pack(
-                read_pack(folder), Reference(reference, source), device, progress, pictures
-            )
-        for note in notes:
-            warn(f"{source}: {note}")
-
-    return accept
-
-
-def _device_of(target: Target) -> Device:
-    """Return the device that packs for ``target`` run on.
-
-    Raises:
-        DeviceError: this machine has none.
-    """
-    device = open_device("cpu" if target.capability is None else "cuda")
-    if not target.runs_on(device.target):
-        device.close()
-        raise DeviceError(f"it is for {target.isa}, the device is {device.target.isa}")
-    return device

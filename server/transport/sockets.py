@@ -1,12 +1,15 @@
 """Questions to the kernel about a socket: when bytes came to it, and whether some were not read yet."""
 
-import asyncio
 import contextlib
 import fcntl
 import socket
 import struct
 import termios
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what only listens needs no event loop
+    import asyncio
 
 # SO_TIMESTAMPNS of asm-generic/socket.h: the kernel notes when bytes come.
 _TIMESTAMP = 35
@@ -43,7 +46,7 @@ def came_at(sock: socket.socket | None) -> float | None:
     return None
 
 
-def has_unread(transport: asyncio.Transport) -> bool:
+def has_unread(transport: "asyncio.Transport") -> bool:
     """Return whether bytes have come that were not read yet: closing now would reset a request."""
     sock = transport.get_extra_info("socket")
     try:
