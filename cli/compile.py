@@ -21,6 +21,7 @@ from models.packs.target import CPU, named_target
 from models.segmentation import read_segmentation
 from pipeline.checking.checker import checker
 from pipeline.devices.find import device_measure
+from server.memory.process_memory import spare_bytes
 from server.settings.sizes import format_least, format_size, parse_shapes
 
 # A CPU has no kernels for these: what they save is reading.
@@ -147,7 +148,7 @@ def compile_(
     )
     with steps(f"compiling {source.name}") as progress:
         measured = partial(pictures.pictures, _MEASURED) if pictures else None
-        judge = checker(source, compiled_for, warnings.append, progress, measured)
+        judge = checker(source, compiled_for, warnings.append, progress, measured, spare_bytes)
         accept = judge if check else None
         folder = compile_onnx(source, output, replace(options, accept=accept), progress)
     from cli.printing.summary import summary_of  # what plans a pack, now that there is one

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import FAILURE
 from cli.model_sources import RECIPES, Source, isa_of, pack_of, sources_of
+from cli.printing.output import warn
 from cli.serve import given, parameter, parameters, serving, suffices
 from models.errors import printable
 from server.memory.process_memory import given_bytes
@@ -54,9 +56,32 @@ def up(
     if settings.unix_socket is None and "LISTEN_FDS" not in os.environ:
         listen(settings.host, settings.port).close()
     isa = isa_of(settings.device)
-    for source in sources:
-        pack_of(source, folder, isa)
-    serving(lambda: settings, _Told(settings, sources))
+    made = [source for source in sources if _made(source, folder, isa)]
+    if not made:
+        raise typer.Exit(FAILURE)
+    settings = settings.model_copy(update={"models": tuple(source.name for source in made)})
+    serving(lambda: settings, _Told(settings, made))
+
+
+def _made(source: Source, repository: Path, isa: str) -> bool:
+    """Return whether ``source`` has a pack; what the machine lacks for one leaves the others to be served.
+
+    Raises:
+        As ``pack_of``, where a file or a folder is at fault.
+    """
+    reason = "its compilation failed, as standard error says"
+    try:
+        pack_of(source, repository, isa)
+    except MemoryError as exc:
+        warn(str(exc))
+        reason = str(exc)
+    except typer.Exit as exc:
+        if exc.exit_code != FAILURE:
+            raise
+    else:
+        return True
+    print(printable(f"# {source.name} is not served: {reason}"), flush=True)
+    return False
 
 
 class _Told:

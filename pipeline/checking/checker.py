@@ -24,10 +24,11 @@ def checker(
     warn: Callable[[str], None],
     progress: Progress,
     pictures: Callable[[], Iterable[Image.Image]] | None = None,
+    free: Callable[[], int | None] | None = None,
 ) -> Callable[[Path, Path], None]:
     """Return what compares a finished pack with ``source``; ``warn`` gets what cannot be compared.
 
-    ``pictures``: as for ``check_pack``.
+    ``pictures``, ``free``: as for ``check_pack``.
     """
 
     def accept(folder: Path, reference: Path) -> None:
@@ -40,9 +41,8 @@ def checker(
             except DeviceError as exc:
                 device = None
                 warn(f"{source}: the source was run, the pack was not: {exc}")
-            notes = check_pack(
-                read_pack(folder), Reference(reference, source), device, progress, pictures
-            )
+            pack, own = read_pack(folder), Reference(reference, source)
+            notes = check_pack(pack, own, device, progress, pictures, free)
         for note in notes:
             warn(f"{source}: {note}")
 

@@ -19,7 +19,7 @@ from models.packs.pack import read_pack
 from models.packs.target import host_target
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import MemoryLimit
-from tests.server.support import BAD, LIMIT_SECONDS, Cli, Packs
+from tests.server.support import BAD, FAILED, LIMIT_SECONDS, Cli, Packs
 
 ISA = host_target().isa
 
@@ -107,7 +107,7 @@ def test_what_has_not_changed_is_not_compiled_again(onnx: Path, packs: Packs) ->
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("megabytes", [128, 512])
+@pytest.mark.parametrize("megabytes", [100, 128])
 def test_a_group_that_is_small_for_compiling_is_said_before(
     onnx: Path, monkeypatch: pytest.MonkeyPatch, megabytes: int
 ) -> None:
@@ -116,7 +116,24 @@ def test_a_group_that_is_small_for_compiling_is_said_before(
     limit = MemoryLimit(megabytes * 10**6, 0)
     monkeypatch.setattr("cli.model_sources.memory_limit", lambda: limit)
     pack_of(Source("pair", (onnx,)), onnx.parent / "packs", ISA)
-    assert ("a pack that was compiled elsewhere" in told[0]) == (megabytes == 128)
+    assert ("a pack that was compiled elsewhere" in told[0]) == (megabytes == 100)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_lacks_memory_leaves_the_others_to_be_served(
+    cli: Cli, onnx: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[tuple[str, ...]] = []
+    monkeypatch.setattr("cli.up.serving", lambda settings, _: served.append(settings().models))
+    monkeypatch.setattr("pipeline.checking.check._LIBRARY_BYTES", 1 << 62)
+    given = ("up", onnx, "--memory", "512MB", "--port", 0)
+    alone = cli(*given)
+    assert (alone.code, served) == (FAILED, [])
+    assert "MiB are free; nothing was written" in alone.err
+    assert alone.out.startswith("# pair is not served: ")
+    assert not (onnx.parent / ".layerstream").exists()
+    several = cli(*given, packs.repository / "tiny")
+    assert (several.code, served) == (0, [("tiny",)])
 
 
 @pytest.mark.usefixtures("in_process")
