@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from cli import NO_MEMORY
 from cli.arguments import Json, open_named, size
-from cli.printing.output import print_json, say, suggest, warn
+from cli.printing.output import fail, print_json, say, suggest, warn
 from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from cli.printing.steps import steps
 from models.datasets.samples import read_folder
@@ -150,7 +151,10 @@ def compile_(
         measured = partial(pictures.pictures, _MEASURED) if pictures else None
         judge = checker(source, compiled_for, warnings.append, progress, measured, spare_bytes)
         accept = judge if check else None
-        folder = compile_onnx(source, output, replace(options, accept=accept), progress)
+        try:
+            folder = compile_onnx(source, output, replace(options, accept=accept), progress)
+        except MemoryError as exc:
+            fail(str(exc) or "out of memory", NO_MEMORY)
     from cli.printing.summary import summary_of  # what plans a pack, now that there is one
 
     pack = read_pack(folder)

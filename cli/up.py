@@ -64,24 +64,18 @@ def up(
 
 
 def _made(source: Source, repository: Path, isa: str) -> bool:
-    """Return whether ``source`` has a pack; what the machine lacks for one leaves the others to be served.
+    """Return whether ``source`` has a pack; without memory to compile it the others are served.
 
     Raises:
-        As ``pack_of``, where a file or a folder is at fault.
+        InputError, typer.Exit: as ``pack_of``.
     """
-    reason = "its compilation failed, as standard error says"
     try:
         pack_of(source, repository, isa)
     except MemoryError as exc:
         warn(str(exc))
-        reason = str(exc)
-    except typer.Exit as exc:
-        if exc.exit_code != FAILURE:
-            raise
-    else:
-        return True
-    print(printable(f"# {source.name} is not served: {reason}"), flush=True)
-    return False
+        print(printable(f"# {source.name} is not served: {exc}"), flush=True)
+        return False
+    return True
 
 
 class _Told:
