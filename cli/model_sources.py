@@ -167,7 +167,7 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
     if before is None:
         _check_free(folder)
     elif _is_made(before, source, isa):
-        _check_memory(before, source)
+        _check_memory(before, source, folder)
     new = [each for each in (folder, repository) if not each.exists()]
     _check_writable(repository)
     folder.mkdir(exist_ok=True)
@@ -185,7 +185,7 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
     return folder
 
 
-def _check_memory(before: Mapping[str, Any], source: Source) -> None:
+def _check_memory(before: Mapping[str, Any], source: Source, folder: Path) -> None:
     """Refuse to compile again in a control group in which it was in vain.
 
     Raises:
@@ -195,7 +195,8 @@ def _check_memory(before: Mapping[str, Any], source: Source) -> None:
     if limit is not None and limit.limit_bytes <= lacked:
         raise MemoryError(
             f"{source.files[0]}: in a control group of {format_size(lacked)} it could not be compiled, so"
-            " it is not tried again; give it more, or a pack that was compiled elsewhere"
+            " it is not tried again; give it more, or a pack that was compiled elsewhere, or remove"
+            f" {folder}"
         )
 
 
