@@ -11,6 +11,8 @@ from cli.printing.output import OutputError, Warnings, fail, standard_output
 from models.runtime.sessions import claim_process
 
 BAD_INPUT, FAILURE = 2, 1
+#: Of `compile`: it takes more memory than there is.
+NO_MEMORY = 3
 #: The exit status after Ctrl-C, of Typer and of shells for a process that SIGINT ended.
 _INTERRUPTED = 130
 

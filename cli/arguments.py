@@ -2,26 +2,25 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
-from models.packs.manifest import Manifest
-from models.packs.pack import Pack
-from pipeline.devices.base import Device
-from pipeline.devices.cuda.scope import Kind, Precision
-from pipeline.devices.find import KINDS, PRECISIONS, check_name, open_device
-from pipeline.planning.plan import Plan
-from pipeline.profiles.machine import this_machine
-from pipeline.profiles.profile import Profile
-from pipeline.profiles.profile_file import load_profile
-from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
+from pipeline.devices.names import KINDS, PRECISIONS, Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.settings.per_model import MOST_THREADS
 from server.settings.sizes import parse_size
 from server.settings.table import setting
+
+# Options of `compile`, too, which imports what runs a pack when it has one.
+if TYPE_CHECKING:
+    from models.packs.manifest import Manifest
+    from models.packs.pack import Pack
+    from pipeline.devices.base import Device
+    from pipeline.planning.plan import Plan
+    from pipeline.profiles.profile import Profile
+    from pipeline.program.program import Program
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]
@@ -75,12 +74,14 @@ def open_named(
     threads: int | None = None,
     kind: str | None = None,
     precision: str = "fp32",
-) -> Device:
+) -> "Device":
     """Return the device that the options name; it is closed when the command ends.
 
     Raises:
         typer.BadParameter: there is no such name. CudaMissingError: there is no such device.
     """
+    from pipeline.devices.find import open_device
+
     for value, known, option in (
         (kind, KINDS, "--memory-kind"),
         (precision, PRECISIONS, "--precision"),
@@ -151,7 +152,7 @@ Weights = Annotated[
 ]
 
 
-def weight_bytes(text: str | None, manifest: Manifest, option: str = "--weights") -> int | None:
+def weight_bytes(text: str | None, manifest: "Manifest", option: str = "--weights") -> int | None:
     """Return the bytes of ``text`` for a model; None stays None.
 
     Raises:
@@ -184,17 +185,21 @@ PARTS = (
 UNLIMITED_BYTES = 1 << 62
 
 
-def profiled(pack: Pack, device: Device) -> tuple[Program, Profile]:
+def profiled(pack: "Pack", device: "Device") -> "tuple[Program, Profile]":
     """Return ``pack`` as ``device`` runs it, and its profile, as which the device works from now on.
 
     Raises:
         ProfileError: there is none for it here.
     """
+    from pipeline.profiles.machine import this_machine
+    from pipeline.profiles.profile_file import load_profile
+    from pipeline.program.prepare import prepare
+
     profile = load_profile(pack, this_machine(pack.weights_path, device))
     device.tune(profile.tuning)
     return prepare(pack, device), profile
 
 
-def memory_of(plan: Plan) -> dict[str, int]:
+def memory_of(plan: "Plan") -> dict[str, int]:
     """Return the parts of a plan's memory and their sum."""
     return {"total_bytes": plan.total_bytes, **{part: getattr(plan, part) for part in PARTS}}

@@ -15,8 +15,9 @@ from cli.printing.output import print_json, tell, warn
 from cli.printing.steps import bar, steps
 from loader.readers.disk import REAL_DISK, Disk
 from models.errors import ModelError
+from models.packs.folders import find_pack
 from models.packs.manifest import Manifest
-from models.packs.pack import Pack, find_pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.benchmark.comparison import WAYS, Comparison, compare
 from pipeline.benchmark.configuration import BenchConfiguration
 from pipeline.benchmark.contenders import find_source

@@ -15,7 +15,8 @@ from typing import Literal
 from cli.printing.sentences import typed
 from loader.readers.disk import REAL_DISK, Disk
 from models.errors import PackError
-from models.packs.pack import Pack, find_pack, open_pack
+from models.packs.folders import find_pack
+from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from models.runtime.sessions import threads_of_device
 from pipeline.devices.base import Device

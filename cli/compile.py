@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from cli import NO_MEMORY
 from cli.arguments import Json, open_named, size
 from cli.model_sources import RECIPES, recipes_beside
-from cli.printing.output import print_json, say, suggest, tell, warn
+from cli.printing.output import fail, print_json, say, suggest, tell, warn
 from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from cli.printing.steps import steps
-from cli.printing.summary import summary_of
 from models.datasets.samples import read_folder
 from models.detection.recipe import read_detection
 from models.images.preprocess import read_labels, read_preprocess
@@ -22,8 +22,9 @@ from models.packs.pack import Pack, read_pack
 from models.packs.records.spans import Store, loses_bits
 from models.packs.target import CPU, named_target
 from models.segmentation import read_segmentation
-from pipeline.checking.check import checker
+from pipeline.checking.checker import checker
 from pipeline.devices.find import device_measure
+from server.memory.process_memory import spare_bytes
 from server.settings.sizes import format_least, format_size, parse_shapes
 
 # A CPU has no kernels for these: what they save is reading.
@@ -166,9 +167,14 @@ def compile_(
     )
     with steps(f"compiling {source.name}") as progress:
         measured = partial(pictures.pictures, _MEASURED) if pictures else None
-        judge = checker(source, compiled_for, warnings.append, progress, measured)
+        judge = checker(source, compiled_for, warnings.append, progress, measured, spare_bytes)
         accept = judge if check else None
-        folder = compile_onnx(source, output, replace(options, accept=accept), progress)
+        try:
+            folder = compile_onnx(source, output, replace(options, accept=accept), progress)
+        except MemoryError as exc:
+            fail(str(exc) or "out of memory", NO_MEMORY)
+    from cli.printing.summary import summary_of  # what plans a pack, now that there is one
+
     pack = read_pack(folder)
     summary = summary_of(pack, open_named(context, "cpu"))
     warnings += _whole_layers(pack.manifest, options.chunk_bytes)

@@ -47,7 +47,8 @@ from models.packs.records.spans import Encoding
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
 from pipeline.devices.elementwise.operator_node import why_not_shared
 from pipeline.devices.elementwise.programs import program_of
-from pipeline.devices.find import Kernels, check_name, cuda_kernels
+from pipeline.devices.find import Kernels, cuda_kernels
+from pipeline.devices.names import check_name
 from pipeline.evaluating.results_file import read_results
 from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE

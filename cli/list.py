@@ -22,7 +22,7 @@ from cli.printing.sentences import command, less_for_pictures, shares, typed
 from cli.printing.steps import planning
 from cli.printing.tables import MIB
 from models.errors import PackError
-from models.packs.pack import find_pack
+from models.packs.folders import find_pack
 from server.errors import few
 from server.memory.budget import Budget
 from server.memory.sharing import possible

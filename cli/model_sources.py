@@ -21,11 +21,10 @@ from typing import Any
 
 import typer
 
+from cli import NO_MEMORY
 from cli.printing.output import tell
-from models.packs.folders import is_model_name
-from models.packs.manifest import FORMAT_VERSION
-from models.packs.pack import find_pack, versions
-from models.packs.target import host_target
+from models.packs.folders import FORMAT_VERSION, find_pack, is_model_name, versions
+from models.packs.target import host_isa
 from models.whole_files import check_writable, whole_file
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import memory_limit
@@ -40,13 +39,15 @@ RECIPES = {
 }
 #: The file in the folder of a model that names what its pack was made of.
 _MADE = "made.json"
+#: What it says of a file of which no pack could be made: the limit on memory, in bytes.
+_LACKED = "lacked_bytes"
 _DARKNET = (".cfg", ".weights")
 _OOM_FIRST = "1000"
-#: Memory of compiling beyond 1.2 times the file: 60 to 90 MB were measured. What the check beside ONNX
-#: Runtime takes for activations is known only of a network that was read.
-_COMPILER_BYTES = 80 << 20
-#: Pages of libraries that compiling touches; the kernel drops and reads them again where they have no room.
-_LIBRARY_BYTES = 64 << 20
+#: Memory of compiling beyond 1.2 times the file, with what this process holds: 64 to 78 MB were measured.
+#: What the check takes for activations is known only of a network that was read.
+_COMPILER_BYTES = 74 << 20
+#: Pages of libraries with which compiling is about as fast as with all; it touches twice as many.
+_LIBRARY_BYTES = 32 << 20
 _PUTS_AWAY_SECONDS = 5.0
 
 
@@ -151,8 +152,8 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
     """Return the folder in ``repository`` of ``source`` as a pack for ``isa``, which is made if it is new.
 
     Raises:
-        InputError: the folder takes no pack, or has one there that is none of ours. MemoryError: the system
-            ended the compiler. typer.Exit: it failed, and has said why.
+        InputError: the folder takes no pack, or has one there that is none of ours. MemoryError: compiling
+            takes more than there is, now or the last time. typer.Exit: it failed, and has said why.
     """
     folder = repository / source.name
     if source.is_pack:
@@ -169,17 +170,38 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
         return folder
     if before is None:
         _check_free(folder)
+    elif _is_made(before, source, isa):
+        _check_memory(before, source, folder)
     new = [each for each in (folder, repository) if not each.exists()]
     _check_writable(repository)
     folder.mkdir(exist_ok=True)
     _write(folder, {})  # it names no files until the pack is whole
     try:
         beside = _compile(source, folder, isa)
-    except BaseException:
-        _put_away(new)
+    except BaseException as exc:
+        limit = memory_limit() if isinstance(exc, MemoryError) else None
+        if limit is None or versions(folder):
+            _put_away(new)
+        else:
+            _write(folder, _record(source, isa, ()) | {_LACKED: limit.limit_bytes})
         raise
     _write(folder, _record(source, isa, beside))
     return folder
+
+
+def _check_memory(before: Mapping[str, Any], source: Source, folder: Path) -> None:
+    """Refuse to compile again in a control group in which it was in vain.
+
+    Raises:
+        MemoryError: it has no more memory than the last time.
+    """
+    limit, lacked = memory_limit(), before.get(_LACKED, 0)
+    if limit is not None and limit.limit_bytes <= lacked:
+        raise MemoryError(
+            f"{source.files[0]}: in a control group of {format_size(lacked)} it could not be compiled, so"
+            " it is not tried again; give it more, or a pack that was compiled elsewhere, or remove"
+            f" {folder}"
+        )
 
 
 def _put_away(new: Sequence[Path]) -> None:
@@ -263,8 +285,8 @@ def _slow_in_group(source: Source) -> str:
     if limit is None or takes <= limit.limit_bytes:
         return ""
     return (
-        f" in {format_size(limit.limit_bytes)}, which is slow where it ends at all: it takes about"
-        f" {format_size(takes)} with its libraries; a pack that was compiled elsewhere starts at once"
+        f" in {format_size(limit.limit_bytes)}, which may be slow, or end for want of memory: it takes up"
+        f" to {format_size(takes)} with its libraries; a pack that was compiled elsewhere starts at once"
     )
 
 
@@ -283,7 +305,7 @@ def isa_of(device: str) -> str:
     No device is opened here: processes that are forked from one that has could not use theirs.
     """
     if device == "cpu":
-        return host_target().isa
+        return host_isa()
     told = _run("device", device, "--folder", tempfile.gettempdir(), "--json")
     return str(json.loads(told)["target"])
 
@@ -295,6 +317,7 @@ def _run(*words: object) -> bytes:
 
     Raises:
         typer.Exit: it failed. ChildProcessError: the system ended it, by the signal that is its argument.
+        MemoryError: it would take more than there is.
     """
     printed_from, printed_to = os.pipe()
     process = get_context("fork").Process(target=_command, args=(printed_to, words))
@@ -314,6 +337,8 @@ def _run(*words: object) -> bytes:
     status = process.exitcode or 0
     if status < 0:
         raise ChildProcessError(-status)
+    if status == NO_MEMORY:
+        raise MemoryError("compiling it takes more memory than there is, as standard error says")
     if status:
         raise typer.Exit(status)
     return printed

@@ -118,7 +118,7 @@ def compile(  # noqa: A001  as the command is called
     from models.progress import silent
     from models.segmentation import Segmentation
     from models.toml_files import recipe_of
-    from pipeline.checking.check import checker
+    from pipeline.checking.checker import checker
     from pipeline.devices.find import device_measure
 
     def warn(text: str) -> None:

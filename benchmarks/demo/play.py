@@ -15,8 +15,7 @@ from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT, contenders
 
 NETWORK, TITLE = "vgg19", "VGG-19"
 LIMIT = 160_000_000
-# The process takes about 75 MB and 50 MB of library pages beside it, which are counted where the kernel does not
-# keep the limit.
+# The process takes about 75 MB, and 50 MB of library pages, which count where nothing keeps the limit.
 _BUDGET = "32MiB"
 REQUESTS = 5
 #: Where a server is not ready, or has not answered everything, after so long it is cut off.

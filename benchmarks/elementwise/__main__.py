@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from models.packs.pack import Pack, find_pack, open_pack
+from models.packs.folders import find_pack
+from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice

@@ -29,8 +29,7 @@ from urllib.request import Request, urlopen
 
 from benchmarks.servers.served import Served, ours, running
 from models.compiler import compile_onnx
-from models.packs.folders import PREFIX
-from models.packs.pack import versions
+from models.packs.folders import PREFIX, versions
 from server.repository.on_disk import check_whole, model_names
 
 _SOURCE = Path(__file__).parents[2] / "models" / "default" / "cifar10.onnx"

@@ -40,6 +40,11 @@ def _console() -> "Console":
     return Console()
 
 
+def is_followed() -> bool:
+    """Return whether a user follows on standard error what a command is doing."""
+    return sys.stderr.isatty() or not _TOLD.isdisjoint(os.environ)
+
+
 @cache
 def errors() -> "Console":
     """Return standard error, where commands say what they are doing."""

@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-from cli.printing.output import errors
+from cli.printing.output import errors, is_followed
 from models.errors import printable
-from models.progress import Progress
+from models.progress import Progress, silent
 from pipeline.program.stopping import telling
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ class _Steps:
 @contextmanager
 def steps(title: str) -> Iterator[Progress]:
     """Yield what is told of each step; ``title`` says what the command is doing."""
+    if not is_followed():
+        yield silent
+        return
     with working(title) as line:
         shown = _Steps(title, line)
         yield shown

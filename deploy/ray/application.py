@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from layerstream import DeadlineError, RefusedError
-from models.packs.pack import find_pack
+from models.packs.folders import find_pack
 from models.runtime.sessions import claim_process, use_threads
 from server.codec.framing import JSON_LENGTH, Framing
 from server.codec.infer_bodies import Body, BodyDecoder

@@ -50,12 +50,13 @@ from models.graphs.inputs import Warn, take_defaults
 from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.onnx_reader import read_onnx
 from models.graphs.traits import count_parameters, infinite_weights, quantised_weights
-from models.packs.folders import is_model_name
+from models.packs.folders import is_model_name, versions
 from models.packs.manifest import Manifest, write_manifest
-from models.packs.pack import read_pack, versions
+from models.packs.pack import read_pack
 from models.packs.records.spans import Store
 from models.packs.target import Target, host_target, largest_exact_weight
 from models.progress import Progress, silent
+from models.runtime.heap import give_back
 
 # What a user decides of a pack before it is compiled.
 
@@ -166,10 +167,13 @@ def compile_onnx(
         source_model = _Source(source, name, model, metadata, parameters)
         del model
         _write_pack(source_model, options, unfinished, progress)
+        give_back()  # the graph refers to itself
         progress("check")
         _read_back(unfinished.pack, pack)
         if options.accept is not None:
-            options.accept(unfinished.pack, write_reference(read(computed), unfinished.work))
+            reference = write_reference(read(computed), unfinished.work)
+            give_back()
+            options.accept(unfinished.pack, reference)
     return pack
 
 

@@ -1,4 +1,4 @@
-"""Folders of packs: what they may be called, and hidden ones that a compilation left over.
+"""Folders of packs: their format, their names, which one a path means, and hidden ones that were left over.
 
 The lock is the kernel's (flock): it ends with the process, however that ends, and is seen from other
 containers, where a process number means nothing. A file system without such locks keeps its left-overs.
@@ -11,13 +11,46 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
+
+from models.errors import PackError
+
+#: Of the format of packs: the one that is written and read.
+FORMAT_VERSION: Literal[4] = 4
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_VERSION = re.compile("[1-9][0-9]*")
 
 
 def is_model_name(text: str) -> bool:
     """Return whether a model may be called ``text``: letters, digits, ``._-``, at most 100."""
     return _NAME.fullmatch(text) is not None
+
+
+def versions(folder: Path) -> list[Path]:
+    """Return the version folders of a model, lowest first; other names than 1, 2, ... are no packs."""
+    folders = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name) and path.is_dir()]
+    return sorted(folders, key=lambda path: int(path.name))
+
+
+def find_pack(path: Path) -> Path:
+    """Return the pack folder that ``path`` means: itself, or its latest version.
+
+    Raises:
+        PackError: there is no pack.
+    """
+    if path.is_file():
+        raise PackError(f"{path}: a file, not a pack (compile makes one of an ONNX file)")
+    if not path.is_dir():
+        raise PackError(f"{path}: no such folder")
+    if path.resolve().name.startswith("."):
+        raise PackError(f"{path}: not a pack: its name starts with a dot")
+    if (path / "manifest.json").exists():
+        return path
+    folders = versions(path)
+    if not folders:
+        raise PackError(f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
+    return folders[-1]
 
 
 # Hidden folders that packs are built in: whose compilation runs is locked, any other is left over.

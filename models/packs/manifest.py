@@ -15,6 +15,7 @@ from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.network.fields import Count, Name
 from models.network.operators.quantised import Quantised
+from models.packs.folders import FORMAT_VERSION
 from models.packs.records.pieces import (
     Alternative,
     ElementProgram,
@@ -38,8 +39,6 @@ def checksum(data: bytes | memoryview) -> str:
     return xxhash.xxh3_64_hexdigest(data)
 
 
-#: The one that is written and read.
-FORMAT_VERSION: Literal[4] = 4
 _OPENED = b"{\n"
 _CHECKSUM = re.compile(rb'\{\n"checksum": "([0-9a-f]{16})",\n')
 

@@ -1,6 +1,5 @@
 """Open a pack and check all that is in it (docs/reference/pack-format.md, "Reading")."""
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 
 from models.errors import PackError, first_fault
 from models.packs.checks import check_manifest
+from models.packs.folders import FORMAT_VERSION, find_pack
 from models.packs.manifest import (
-    FORMAT_VERSION,
     Manifest,
     checksum,
     read_manifest,
@@ -24,7 +23,6 @@ GRAPH = "model.onnx"
 FILES = (GRAPH, "pieces.bin", "weights.bin")
 _MAX_MANIFEST_BYTES = 64 << 20
 _MAX_NAME = 255
-_VERSION = re.compile("[1-9][0-9]*")
 
 
 @dataclass(frozen=True)
@@ -51,32 +49,6 @@ class Pack:
     def model_path(self) -> Path:
         """The whole graph, for other runtimes; there is none where they could not read its weights."""
         return self.folder / GRAPH
-
-
-def versions(folder: Path) -> list[Path]:
-    """Return the version folders of a model, lowest first; other names than 1, 2, ... are no packs."""
-    folders = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name) and path.is_dir()]
-    return sorted(folders, key=lambda path: int(path.name))
-
-
-def find_pack(path: Path) -> Path:
-    """Return the pack folder that ``path`` means: itself, or its latest version.
-
-    Raises:
-        PackError: there is no pack.
-    """
-    if path.is_file():
-        raise PackError(f"{path}: a file, not a pack (compile makes one of an ONNX file)")
-    if not path.is_dir():
-        raise PackError(f"{path}: no such folder")
-    if path.resolve().name.startswith("."):
-        raise PackError(f"{path}: not a pack: its name starts with a dot")
-    if (path / "manifest.json").exists():
-        return path
-    folders = versions(path)
-    if not folders:
-        raise PackError(f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
-    return folders[-1]
 
 
 @no_collections()

@@ -88,13 +88,16 @@ def host_target() -> Target:
     """Return the target of this machine."""
     import onnxruntime
 
+    isa = host_isa()
+    block = _BLOCKS.get(isa.rpartition("-")[2], 1)
+    return Target(isa=isa, block=block, onnxruntime=onnxruntime.__version__)
+
+
+def host_isa() -> str:
+    """Return the name of this machine's target; no library is loaded for it."""
     machine = platform.machine()
     extension = _vector_extension(_cpu_flags()) if machine == "x86_64" else "generic"
-    return Target(
-        isa=f"{machine}-{extension}",
-        block=_BLOCKS.get(extension, 1),
-        onnxruntime=onnxruntime.__version__,
-    )
+    return f"{machine}-{extension}"
 
 
 def largest_exact_weight() -> int:

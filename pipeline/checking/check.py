@@ -5,7 +5,6 @@ pack through the smallest ring. So this takes no more memory than compiling did.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from loader.errors import LoaderError
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
 from models.network.fields import UNKNOWN
-from models.packs.pack import Pack, read_pack
+from models.packs.pack import Pack
 from models.packs.records.spans import loses_bits
-from models.packs.target import Target
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
@@ -31,12 +29,12 @@ from pipeline.checking.compare import (
     tolerance_of,
 )
 from pipeline.devices.base import Device, DeviceError
-from pipeline.devices.find import open_device
 from pipeline.execution.errors import EngineError
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
 from pipeline.measuring.sweeps import Kind, random_inputs
+from pipeline.planning.plan import Plan
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -54,8 +52,13 @@ _NUDGE = 1e-6
 # than so many times what ONNX Runtime differs from itself is wrong.
 _FARTHEST = 10
 
+# What must stay free for pages of libraries: with less they are read again for each kernel.
+_LIBRARY_BYTES = 16 << 20
+
 #: Makes pictures like those to come.
 Pictures = Callable[[], Iterable[Image.Image]]
+#: Returns how many bytes this process may still take; None: unknown.
+Free = Callable[[], int | None]
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ def check_pack(
     device: Device | None,
     progress: Progress = silent,
     pictures: Pictures | None = None,
+    free: Free | None = None,
 ) -> list[str]:
     """Compare ``pack`` on ``device`` with ``reference``; return lines: what is odd, or not compared.
 
@@ -94,14 +98,16 @@ def check_pack(
         device: what it was compiled for; None: only the source is run.
         progress: is called with what runs.
         pictures: on which is measured what storing weights with fewer bits costs; None: on what is drawn.
+        free: the bytes that this process may still take; None: as many as it asks for.
 
     Raises:
+        MemoryError: the pack would take more than is free.
         CompileError: ONNX Runtime cannot run the source, the pack answers otherwise or takes no pictures.
         Whatever ``pictures`` raises.
     """
     traits = read_traits(reference.path)
     tolerance = tolerance_of(traits, pack.manifest.store)
-    checker = _Checker(pack, reference, device, traits, tolerance, progress, pictures)
+    checker = _Checker(pack, reference, device, traits, tolerance, progress, pictures, free)
     notes = [checker.check(required_only=True)]
     if len(pack.manifest.required_inputs) < len(pack.manifest.inputs):
         notes.append(checker.check(required_only=False))
@@ -118,6 +124,7 @@ class _Checker:
     tolerance: Tolerance
     progress: Progress
     pictures: Pictures | None
+    free: Free | None
     #: Of each answer that was compared: largest_error.
     errors: list[float] = field(default_factory=list)
 
@@ -290,12 +297,36 @@ class _Checker:
     def _answer(self, inputs: Arrays, device: Device) -> Arrays:
         self.progress("check", "the pack")
         try:
-            return _streamed(self.pack, inputs, device)
+            return self._streamed(inputs, device)
         except (EngineError, DeviceError, LoaderError) as exc:
             raise CompileError(
                 f"{self.reference.source}: the pack fails where ONNX Runtime answers: {exc}; nothing "
                 "was written; please report this (--no-check compiles without comparing)"
             ) from exc
+
+    def _streamed(self, inputs: Arrays, device: Device) -> Arrays:
+        """Return what the pack answers through the smallest ring."""
+        architecture = device.adapt(ARCHITECTURES["2s"])
+        program = prepare(self.pack, device)
+        plan = fit(program, architecture, LEAST).plan
+        self._check_room(plan)
+        with opened(program, plan, device) as engine:
+            return engine.run(inputs)[0]
+
+    def _check_room(self, plan: Plan) -> None:
+        """Refuse to run a ``plan`` for which the system would end this process.
+
+        Raises:
+            MemoryError: it takes more than is free.
+        """
+        answer = sum(port.n_bytes for port in self.pack.manifest.outputs)
+        takes, free = plan.total_bytes + answer, self.free() if self.free else None
+        if free is not None and takes > free - _LIBRARY_BYTES:
+            raise MemoryError(
+                f"{self.reference.source}: to check its pack takes {takes / 2**20:.1f} MiB beside the "
+                f"compiler, of which {max(free - _LIBRARY_BYTES, 0) / 2**20:.1f} MiB are free; nothing was "
+                "written; compile it where there is as much, or with --no-check"
+            )
 
 
 def _nudged(inputs: Arrays) -> Arrays:
@@ -315,58 +346,3 @@ def _remark(answer: Arrays) -> str:
         if array.dtype.kind == "f" and np.isnan(array).any():
             return f"output {name!r} has NaN on drawn inputs, in ONNX Runtime too: are its weights right?"
     return ""
-
-
-def _streamed(pack: Pack, inputs: Arrays, device: Device) -> Arrays:
-    """Return what ``pack`` answers through the smallest ring."""
-    architecture = device.adapt(ARCHITECTURES["2s"])
-    program = prepare(pack, device)
-    plan = fit(program, architecture, LEAST).plan
-    with opened(program, plan, device) as engine:
-        return engine.run(inputs)[0]
-
-
-# What a finished pack must stand before it is visible: a run beside its source, on its device.
-
-
-def checker(
-    source: Path,
-    target: Target,
-    warn: Callable[[str], None],
-    progress: Progress,
-    pictures: Callable[[], Iterable[Image.Image]] | None = None,
-) -> Callable[[Path, Path], None]:
-    """Return what compares a finished pack with ``source``; ``warn`` gets what cannot be compared.
-
-    ``pictures``: as for ``check_pack``.
-    """
-
-    def accept(folder: Path, reference: Path) -> None:
-        from pipeline.checking.check import Reference, check_pack  # onnx: not for the service
-
-        with ExitStack() as stack:
-            try:
-                device = stack.enter_context(closing(_device_of(target)))
-            except DeviceError as exc:
-                device = None
-                warn(f"{source}: the source was run, the pack was not: {exc}")
-            notes = check_pack(
-                read_pack(folder), Reference(reference, source), device, progress, pictures
-            )
-        for note in notes:
-            warn(f"{source}: {note}")
-
-    return accept
-
-
-def _device_of(target: Target) -> Device:
-    """Return the device that packs for ``target`` run on.
-
-    Raises:
-        DeviceError: this machine has none.
-    """
-    device = open_device("cpu" if target.capability is None else "cuda")
-    if not target.runs_on(device.target):
-        device.close()
-        raise DeviceError(f"it is for {target.isa}, the device is {device.target.isa}")
-    return device

@@ -1,30 +1,14 @@
 """Devices by the names that users give: which one computes, and what pieces become on it."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import TYPE_CHECKING
 
 from models.packs.target import Target
-from pipeline.devices.base import Device
-from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.cuda.scope import Kind, Precision
+from pipeline.devices.names import Kind, Precision, gpu_number
 
-KINDS = get_args(Kind)
-PRECISIONS = get_args(Precision)
-
-_NAME = re.compile(r"cpu|cuda(?::([0-9]{1,3}))?")
-
-
-def check_name(name: str) -> str:
-    """Return ``name``.
-
-    Raises:
-        ValueError: it is no device's.
-    """
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"unknown device {name!r}; there are cpu, cuda, cuda:0, cuda:1, ...")
-    return name
+if TYPE_CHECKING:
+    from pipeline.devices.base import Device
 
 
 def open_device(
@@ -32,7 +16,7 @@ def open_device(
     threads: int | None = None,
     kind: Kind | None = None,
     precision: Precision = "fp32",
-) -> Device:
+) -> "Device":
     """Return the device called ``name``; ``threads`` are those of the CPU.
 
     ``kind`` (None: what a profile or the device suggests) and ``precision`` are for CUDA.
@@ -40,15 +24,16 @@ def open_device(
     Raises:
         ValueError: there is no such name. CudaMissingError: there is no such device, or no CuPy.
     """
-    match = _NAME.fullmatch(check_name(name))
-    assert match is not None
+    from pipeline.devices.cpu import CpuDevice
+
+    number = gpu_number(name)
     cpu = CpuDevice(threads)
-    if name == "cpu":
+    if number is None:
         return cpu
     from pipeline.devices.cuda.cupy_driver import CupyDriver
     from pipeline.devices.cuda.device import CudaDevice
 
-    return CudaDevice(CupyDriver(int(match[1] or 0)), cpu, kind, precision)
+    return CudaDevice(CupyDriver(number), cpu, kind, precision)
 
 
 # What pieces become on the device that they are compiled for, without that device.

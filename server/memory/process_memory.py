@@ -45,6 +45,12 @@ def free_bytes(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Pat
     return available if limit is None else min(available, limit.free_bytes)
 
 
+def spare_bytes() -> int | None:
+    """Return the bytes that this process may take before the system ends one, with swap; None: unknown."""
+    free = free_bytes()
+    return free + meminfo_bytes("SwapFree") if free else None
+
+
 def machine_bytes(
     mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Path = _MEMORY
 ) -> tuple[int, str]:

@@ -108,7 +108,7 @@ def _compile(task: Task) -> Path:
     from models.compiler import CompileOptions, compile_onnx
     from models.packs.target import named_target
     from models.runtime.sessions import claim_process
-    from pipeline.checking.check import checker
+    from pipeline.checking.checker import checker
     from pipeline.devices.find import device_measure
 
     claim_process()  # stacks of threads that each session starts would count against the limit

@@ -15,8 +15,8 @@ import xxhash
 
 from models.errors import PackError
 from models.images.preprocess import read_labels
-from models.packs.folders import is_model_name
-from models.packs.pack import FILES, Pack, read_pack, versions
+from models.packs.folders import is_model_name, versions
+from models.packs.pack import FILES, Pack, read_pack
 from models.packs.records.spans import Span
 from server.errors import NotFoundError, shown
 from server.repository.model_config import (

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.packs.pack import versions
+from models.packs.folders import versions
 from server.errors import NotFoundError, RefusedError
 from server.failures import FAILURES, may_pass
 from server.repository.entry import Entry

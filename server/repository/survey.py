@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from models.packs.pack import Pack, open_pack, versions
+from models.packs.folders import versions
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Fitted

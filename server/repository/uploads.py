@@ -19,8 +19,7 @@ from typing import Any, Literal
 
 import aiofiles
 
-from models.packs.folders import is_model_name, locked_folder
-from models.packs.pack import versions
+from models.packs.folders import is_model_name, locked_folder, versions
 from server.errors import (
     BusyError,
     ConflictError,

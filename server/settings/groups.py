@@ -17,8 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from pipeline.devices.cuda.scope import Kind, Precision
-from pipeline.devices.find import check_name
+from pipeline.devices.names import Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import shown
 from server.settings.per_model import (

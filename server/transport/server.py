@@ -15,11 +15,11 @@ from types import FrameType
 
 import uvicorn
 
+from server.transport.accepting import accept
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection, Request
 from server.transport.encryption import Encrypted
 from server.transport.intake import Intake, Reception
-from server.transport.listener import accept
 from server.transport.registry import Registry, Visitor
 
 _log = logging.getLogger(__name__)

@@ -86,6 +86,22 @@ def test_a_first_answer_waits_for_nothing_that_it_does_not_need(
     assert not {*late, *SLOW - {"onnxruntime"}} & imported
 
 
+@pytest.mark.parametrize(
+    ("module", "late"),
+    [
+        ("cli.up", {"numpy", "onnx", "onnxruntime", "PIL", "asyncio", "models.compiler"}),
+        ("cli.compile, models.compiler", {"pipeline.fitting", "pipeline.planning", "rich"}),
+    ],
+)
+def test_what_compiles_and_what_waits_import_nothing_else(module: str, late: set[str]) -> None:
+    """Both are in memory at once, where there is little."""
+    code = f"import json, sys, {module}; print(json.dumps([*sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert not late & set(json.loads(done.stdout))
+
+
 def test_a_server_imports_nothing_that_only_other_commands_show() -> None:
     code = "import json, sys, cli, cli.serve, server.serve; print(json.dumps([*sys.modules]))"
     done = subprocess.run(

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from PIL import Image
 
-from cli.up import question
+from cli.questions import question
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import read_pack
 from server.settings.settings import Settings

@@ -14,12 +14,14 @@ import pytest
 import typer
 from onnx import load, save_model
 
+from cli import NO_MEMORY
 from cli.model_sources import RECIPES, Source, pack_of, sources_of
+from models.packs.folders import versions
 from models.packs.pack import read_pack
 from models.packs.target import host_target
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import MemoryLimit
-from tests.server.support import BAD, LIMIT_SECONDS, Cli, Packs
+from tests.server.support import BAD, FAILED, LIMIT_SECONDS, Cli, Packs
 
 ISA = host_target().isa
 
@@ -36,6 +38,8 @@ def in_process(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*words: object) -> bytes:
         done = cli(*words)
         print(done.err, end="", file=sys.stderr)
+        if done.code == NO_MEMORY:
+            raise MemoryError("more memory than there is")
         if done.code:
             raise typer.Exit(done.code)
         return done.out.encode()
@@ -107,7 +111,7 @@ def test_what_has_not_changed_is_not_compiled_again(onnx: Path, packs: Packs) ->
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("megabytes", [128, 512])
+@pytest.mark.parametrize("megabytes", [100, 128])
 def test_a_group_that_is_small_for_compiling_is_said_before(
     onnx: Path, monkeypatch: pytest.MonkeyPatch, megabytes: int
 ) -> None:
@@ -116,7 +120,44 @@ def test_a_group_that_is_small_for_compiling_is_said_before(
     limit = MemoryLimit(megabytes * 10**6, 0)
     monkeypatch.setattr("cli.model_sources.memory_limit", lambda: limit)
     pack_of(Source("pair", (onnx,)), onnx.parent / "packs", ISA)
-    assert ("a pack that was compiled elsewhere" in told[0]) == (megabytes == 128)
+    assert ("a pack that was compiled elsewhere" in told[0]) == (megabytes == 100)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_lacked_memory_is_tried_again_where_there_is_more(
+    onnx: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(free_bytes: int, limit_bytes: int) -> Path:
+        monkeypatch.setattr("cli.compile.spare_bytes", lambda: free_bytes)
+        limit = MemoryLimit(limit_bytes, 0)
+        monkeypatch.setattr("cli.model_sources.memory_limit", lambda: limit)
+        return pack_of(Source("pair", (onnx,)), onnx.parent / "packs", ISA)
+
+    with pytest.raises(MemoryError, match="more memory than there is"):
+        tried(1 << 20, 128 << 20)
+    with pytest.raises(
+        MemoryError, match=r"128\.0 MiB it could not be compiled, so it is not tried"
+    ):
+        tried(1 << 30, 128 << 20)
+    assert versions(tried(1 << 30, 256 << 20))
+
+
+@pytest.mark.usefixtures("in_process")
+def test_what_lacks_memory_leaves_the_others_to_be_served(
+    cli: Cli, onnx: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[tuple[str, ...]] = []
+    monkeypatch.setattr("cli.up.serving", lambda settings, _: served.append(settings().models))
+    monkeypatch.setattr("cli.compile.spare_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("cli.model_sources.memory_limit", lambda: None)
+    given = ("up", onnx, "--memory", "512MB", "--port", 0)
+    alone = cli(*given)
+    assert (alone.code, served) == (FAILED, [])
+    assert "MiB are free; nothing was written" in alone.err
+    assert alone.out.startswith("# pair is not served: ")
+    assert not (onnx.parent / ".layerstream").exists()
+    several = cli(*given, packs.repository / "tiny")
+    assert (several.code, served) == (0, [("tiny",)])
 
 
 @pytest.mark.usefixtures("in_process")
@@ -180,6 +221,7 @@ def test_what_was_interrupted_is_made_again(
     def killed(*_: object) -> None:
         raise ChildProcessError(9)
 
+    monkeypatch.setattr("cli.model_sources.memory_limit", lambda: None)
     source = Source("pair", (onnx,))
     with monkeypatch.context() as patched:
         patched.setattr("cli.model_sources._run", killed)

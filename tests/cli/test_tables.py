@@ -179,6 +179,7 @@ def test_steps_are_lines_on_a_terminal_and_nothing_in_a_pipe(
     file = io.StringIO()
     console = Console(file=file, force_terminal=is_terminal, width=80, color_system=None)
     monkeypatch.setattr("cli.printing.steps.errors", lambda: console)
+    monkeypatch.setattr("cli.printing.steps.is_followed", lambda: is_terminal)
     with steps("compiling [/x].onnx") as progress:
         progress("read")
         for number in range(3):

@@ -32,10 +32,11 @@ from pipeline.devices.cuda.driver import CudaMemoryError, Driver, Stretches
 from pipeline.devices.cuda.kernel import CpuBetweenCopies, CudaKernel, CudaRows
 from pipeline.devices.cuda.lowering import NotCoveredError, Shapes, is_sized, lower
 from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, PinnedMemory, stretches
-from pipeline.devices.cuda.scope import ConvolutionSettings, Kind, Precision
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from pipeline.devices.cuda.trials import fastest_algorithms, probe_kinds
 from pipeline.devices.device_memory import Memory, Use, address
 from pipeline.devices.expansion import Expansion
+from pipeline.devices.names import Kind, Precision
 from pipeline.program.prepare import Abilities
 from pipeline.schedule.architectures import COPIED_AUTO, Architecture
 

@@ -2,21 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.network.node import NamedTensor, Shape
 from pipeline.devices.cuda.call import Argument, DevicePointer, KernelLaunch
+from pipeline.devices.names import Precision
 from pipeline.planning.arena import plan_arena
 from pipeline.program.lives import Lifetime
-
-#: How streamed weights reach the kernels of ``auto``. Pipelines of three stages copy whatever the kind is,
-#: other ones of two stages are mapped where it is ``copied``.
-Kind = Literal["copied", "mapped", "managed"]
-#: What convolutions multiply: float32, or float16 on tensor cores with float32 sums. Memory holds float32.
-Precision = Literal["fp32", "fp16"]
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from pipeline.devices.cuda.lowering import NotCoveredError, geometries, lower
 from pipeline.devices.cuda.memory_kinds import DeviceArray
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.operators.copies import copy_bytes
-from pipeline.devices.cuda.scope import ConvolutionSettings, Kind
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from pipeline.devices.device_memory import Memory, Use
+from pipeline.devices.names import Kind
 
 
 class TrialDevice(Protocol):

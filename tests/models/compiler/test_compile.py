@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.chunks import default_chunk_bytes
+from models.packs.folders import find_pack
 from models.packs.manifest import checksum
-from models.packs.pack import FILES, Pack, find_pack, open_pack
+from models.packs.pack import FILES, Pack, open_pack
 from models.packs.records.pieces import TENSOR_ALIGNMENT, Operand
 from models.packs.records.spans import SPAN_ALIGNMENT
 from models.packs.target import host_target

@@ -16,7 +16,7 @@ from models.images.preprocess import Preprocess
 from models.packs.pack import Pack, open_pack
 from models.packs.target import named_target
 from models.runtime.sessions import open_resident
-from pipeline.checking.check import checker
+from pipeline.checking.checker import checker
 from tests.models.compiler.optimising.test_quantised import qdq
 from tests.models.nets import parsed, written
 from tests.models.streamed import streamed

@@ -20,9 +20,9 @@ import pytest
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError, PackError
-from models.packs.folders import clear_repository, locked_folder
+from models.packs.folders import clear_repository, find_pack, locked_folder, versions
 from models.packs.manifest import Manifest
-from models.packs.pack import find_pack, open_pack, versions
+from models.packs.pack import open_pack
 from models.runtime.sessions import SessionError
 from tests.models.nets import CHUNK_BYTES, residual, written
 from tests.models.refusal import refuses

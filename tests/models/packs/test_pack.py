@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from models.errors import PackError
-from models.packs.manifest import FORMAT_VERSION, write_manifest
-from models.packs.pack import FILES, Pack, find_pack, open_pack, versions
+from models.packs.folders import FORMAT_VERSION, find_pack, versions
+from models.packs.manifest import write_manifest
+from models.packs.pack import FILES, Pack, open_pack
 from models.packs.target import host_target
 from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork

@@ -28,6 +28,7 @@ def checked(
     folder: Path,
     damage: Callable[[Path], None] = lambda folder: None,
     on_device: bool = True,
+    free_bytes: int | None = None,
 ) -> list[str]:
     """Compile ``model`` with the check, after ``damage`` to the pack; return its notes."""
     source = written(model, folder / "m.onnx")
@@ -36,7 +37,11 @@ def checked(
     def accept(pack: Path, reference: Path) -> None:
         damage(pack)
         device = CpuDevice() if on_device else None
-        notes.extend(check_pack(read_pack(pack), Reference(reference, source), device))
+        notes.extend(
+            check_pack(
+                read_pack(pack), Reference(reference, source), device, free=lambda: free_bytes
+            )
+        )
 
     compile_onnx(source, folder / "r" / "m", CompileOptions(accept=accept))
     return notes
@@ -86,6 +91,13 @@ def test_another_answer_is_refused_with_output_and_distance(tmp_path: Path) -> N
     with refuses(CompileError, tmp_path / "m.onnx", "output 'y' is off by", "--no-check"):
         checked(gemm(), tmp_path, _other_weights)
     assert no_pack(tmp_path)
+
+
+def test_a_run_for_which_there_is_no_memory_is_refused_before(tmp_path: Path) -> None:
+    with pytest.raises(MemoryError, match=r"m\.onnx: .* are free; nothing .* --no-check"):
+        checked(residual(), tmp_path, free_bytes=16 << 20)
+    assert no_pack(tmp_path)
+    assert checked(residual(), tmp_path, free_bytes=64 << 20) == []
 
 
 def test_without_the_device_only_the_source_is_run(tmp_path: Path) -> None:

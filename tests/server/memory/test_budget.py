@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.folders import locked_folder
-from models.packs.pack import open_pack, versions
+from models.packs.folders import locked_folder, versions
+from models.packs.pack import open_pack
 from pipeline.devices.base import Device
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.thumb import smallest_plan

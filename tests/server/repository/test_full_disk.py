@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from models.packs.pack import versions
+from models.packs.folders import versions
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,

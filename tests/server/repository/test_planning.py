@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from loader.cores import reader_priority
-from models.packs.pack import find_pack, open_pack
+from models.packs.folders import find_pack
+from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted

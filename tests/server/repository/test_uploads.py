@@ -16,7 +16,7 @@ import aiofiles
 import pytest
 
 from models.errors import ModelError
-from models.packs.pack import versions
+from models.packs.folders import versions
 from server.protocol import schemas
 from server.repository.compiling import Compiler, Limits
 from server.repository.compiling_child import _FailedError, _failures

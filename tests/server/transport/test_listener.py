@@ -15,11 +15,12 @@ import pytest
 import uvloop
 from uvicorn.server import ServerState
 
+from server.transport.accepting import accept
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
 from server.transport.encryption import Encrypted
 from server.transport.limits import GRACE_SECONDS, WAIT_SECONDS, ConnectionLimits
-from server.transport.listener import UnixListener, accept, listen
+from server.transport.listener import UnixListener, listen
 from server.transport.registry import Registry, Visitor
 from tests.server.asgi import answering_with
 from tests.server.transport.authority import NAME, issue, trusting
@@ -350,7 +351,7 @@ async def test_without_descriptors_it_says_so_once_and_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing = Refusing([OSError(errno.EMFILE, "Too many open files")] * 100)
-    monkeypatch.setattr("server.transport.listener.asyncio.sleep", refusing.sleep)
+    monkeypatch.setattr("server.transport.accepting.asyncio.sleep", refusing.sleep)
     silent = Wire(answers_at_once)
     silent.passed = GRACE_SECONDS
     with refusing as listener, caplog.at_level(logging.WARNING):
@@ -397,7 +398,7 @@ async def test_who_left_before_his_turn_is_no_fault(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing = Refusing([ConnectionAbortedError()] * 3)
-    monkeypatch.setattr("server.transport.listener.asyncio.sleep", refusing.sleep)
+    monkeypatch.setattr("server.transport.accepting.asyncio.sleep", refusing.sleep)
     with refusing as listener, caplog.at_level(logging.WARNING):
         task = asyncio.create_task(accept(listener, Registry(LIMITS), nothing))
         await refusing.over.wait()

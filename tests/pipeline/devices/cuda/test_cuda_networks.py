@@ -24,8 +24,8 @@ from pipeline.devices.base import DeviceLostError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.driver import CudaMemoryError, Driver
-from pipeline.devices.cuda.scope import Kind
-from pipeline.devices.find import KINDS, device_measure
+from pipeline.devices.find import device_measure
+from pipeline.devices.names import KINDS, Kind
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan

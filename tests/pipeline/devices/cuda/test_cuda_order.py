@@ -28,7 +28,7 @@ from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.memory_kinds import DeviceArray
 from pipeline.devices.cuda.scope import Kind
 from pipeline.devices.device_memory import Memory
-from pipeline.devices.find import KINDS
+from pipeline.devices.names import KINDS
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan

@@ -21,8 +21,8 @@ from pipeline.devices.base import Block
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.memory_kinds import stretches
-from pipeline.devices.cuda.scope import Kind
 from pipeline.devices.find import device_measure
+from pipeline.devices.names import Kind
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
