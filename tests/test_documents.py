@@ -16,6 +16,7 @@ from server.protocol.errors import CLIENT_CLOSED, STATUSES
 from tests.check_readme import environment, script
 from tests.commands import named, simple, wrong
 from tests.documents import ROOT, Block, anchor, broken_links, lost_paths, navigation, pages, read
+from tests.examples import over
 
 PAGES = pages()
 REFERENCE = ROOT / "docs" / "reference"
@@ -27,8 +28,8 @@ def test_every_link_leads_somewhere() -> None:
     assert broken_links(PAGES) == []
 
 
-@pytest.mark.parametrize(
-    ("heading", "name"),
+@over(
+    "heading, name",
     [
         ("What one client can take", "what-one-client-can-take"),
         ("How `auto` plans", "how-auto-plans"),

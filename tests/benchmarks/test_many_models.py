@@ -6,10 +6,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
-import pytest
 
 from benchmarks.load.mixed import AskedModel, MixedLoad
 from benchmarks.many_models import verdict
+from tests.examples import over
 
 RIGHT = np.array([[1.0, -2.0]], np.float32)
 QUESTION = AskedModel("m", b"{}", {"y": RIGHT}, {"y": 1e-3})
@@ -31,8 +31,8 @@ def answer(*data: float, name: str = "y") -> bytes:
     return json.dumps({"outputs": [{"name": name, "data": data}]}).encode()
 
 
-@pytest.mark.parametrize(
-    ("given", "fault"),
+@over(
+    "given, fault",
     [
         (answer(1.0, -2.0), ""),
         (answer(1.0005, -2.0), ""),
@@ -47,8 +47,8 @@ def test_an_answer_is_right_within_its_tolerance(given: bytes, fault: str) -> No
     assert bool(fault) == bool(found)
 
 
-@pytest.mark.parametrize(
-    ("change", "broken"),
+@over(
+    "change, broken",
     [
         ({}, None),
         ({"wrong": 1}, "answers"),

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.served_memory import WHILE_CHANGING, CaseResult, slope
+from tests.examples import over
 
 MIB = 1 << 20
 
@@ -14,8 +15,8 @@ def test_slope() -> None:
     assert slope([(3, 7)]) == 0
 
 
-@pytest.mark.parametrize(
-    ("peak", "step", "status", "holds"),
+@over(
+    "peak, step, status, holds",
     [
         (11 * MIB, 0, "infer 200", True),
         (11 * MIB + 1, 0, "infer 200", False),
@@ -31,8 +32,8 @@ def test_bounds(peak: int, step: int, status: str, holds: bool) -> None:
     assert result.holds is holds
 
 
-@pytest.mark.parametrize(
-    ("status", "while_changing"),
+@over(
+    "status, while_changing",
     [
         ("load 409", True),
         ("infer 404", True),

@@ -15,6 +15,7 @@ import pytest
 
 from cli.commands import COMMANDS, loaded
 from models import photographs
+from tests.examples import over
 from tests.server.support import Cli, Packs
 
 ARGUMENTS = 'sys.argv = ["layerstream"]'
@@ -110,7 +111,7 @@ def test_a_warning_of_a_package_is_one_of_the_command(
     assert capsys.readouterr().err == "layerstream: warning: kernel 6.1 \\x1b[31m\n"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@over("name", COMMANDS)
 def test_the_list_of_commands_says_what_they_say(name: str) -> None:
     said = loaded(name).help
     assert inspect.cleandoc(said).startswith(COMMANDS[name].help)

@@ -4,6 +4,7 @@ import pytest
 import typer
 
 from cli.planning import check_models, deadlines_of, print_frontier, seconds_of, workers_by_model
+from tests.examples import over
 from tests.server.support import BAD, Cli, Packs
 
 
@@ -17,8 +18,8 @@ def test_a_deadline_a_model() -> None:
     assert deadlines_of(["a=50ms", "b=1s", "a=50ms"], ["a", "b", "c"]) == {"a": 0.05, "b": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("texts", "said"),
+@over(
+    "texts, said",
     [
         (["a"], "MODEL=50ms"),
         (["a=soon"], "not a time"),
@@ -44,7 +45,7 @@ def test_bars_are_as_long_as_delays(
     assert tuple(line.count("#") for line in lines) == bars
 
 
-@pytest.mark.parametrize("text", ["2", "a=2", "a=2,3"])
+@over("text", ["2", "a=2", "a=2,3"])
 def test_workers_are_of_all_packs_or_of_some(text: str) -> None:
     check_models(workers_by_model(text, [], False), ["a", "b"])
 

@@ -22,7 +22,7 @@ from cli.placement.problem import (
     moves,
     nodes_of,
 )
-from tests.examples import examples
+from tests.examples import examples, over
 
 LABELS = ("gpu", "site")
 
@@ -186,8 +186,8 @@ def test_no_nodes_at_all() -> None:
 SMALL = FleetNode("small", 100)
 
 
-@pytest.mark.parametrize(
-    ("model", "nodes", "words"),
+@over(
+    "model, nodes, words",
     [
         (Model("a", 200 << 20), [replace(SMALL, memory_bytes=100 << 20)], ("200 MiB", "small")),
         (Model("a", 10, labels=frozenset(("gpu",))), [SMALL], ("label gpu",)),

@@ -25,6 +25,7 @@ from models.detection.candidates import MAX_CANDIDATES, Candidates, candidates
 from models.detection.recipe import Detection, DetectionHead, head_fault, read_detection
 from models.errors import ModelError
 from models.images.preprocess import Preprocess
+from tests.examples import over
 from tests.models.detection import box_oracle as oracle
 from tests.models.refusal import refuses
 
@@ -91,7 +92,7 @@ def test_boxes_are_darknets(
         agrees(found, oracle.detect(outputs, detection, NET, image, letterbox))
 
 
-@pytest.mark.parametrize("name", HEADS)
+@over("name", HEADS)
 def test_a_request_has_its_own_limits(name: str) -> None:
     head = HEADS[name]
     outputs = {"a": values(head, np.random.default_rng(1), 5, 5)}
@@ -149,8 +150,8 @@ def test_all_boxes_of_all_classes_are_few_candidates() -> None:
     assert boxes_bytes(few) <= 700 * CANDIDATE_BYTES
 
 
-@pytest.mark.parametrize(
-    ("fields", "word"),
+@over(
+    "fields, word",
     [
         ({"heads": ()}, "heads"),
         ({"labels": ("a",)}, "1 labels for 3 classes"),
@@ -186,8 +187,8 @@ def test_recipe_is_read(tmp_path: Path) -> None:
     assert read_detection(path) == expected
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
+@over(
+    "old, new, words",
     [
         ("classes = 3", "classes = 0", ["head 1: classes"]),
         ("classes = 3", "", ["head 1: classes"]),
@@ -209,8 +210,8 @@ def test_recipe_that_is_wrong_is_named(
         read_detection(path)
 
 
-@pytest.mark.parametrize(
-    ("outputs", "words"),
+@over(
+    "outputs, words",
     [
         ({"a": ("float32", (1, 16, 4, 4))}, None),
         ({"b": ("float32", (1, 16, 4, 4))}, ["heads.0", "'a'", "'b'"]),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.runtime import wire
 from models.runtime.wire import WireError, contents, field, fields, packed
-from tests.examples import examples
+from tests.examples import examples, over
 
 _NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 _BITS = 1 << 64
@@ -62,8 +62,8 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
         list(fields(data))
 
 
-@pytest.mark.parametrize(
-    ("numbers", "message"),
+@over(
+    "numbers, message",
     [
         (wire.ModelField, onnx.ModelProto),
         (wire.OpsetField, onnx.OperatorSetIdProto),

@@ -23,6 +23,7 @@ from models.packs.records.spans import SPAN_ALIGNMENT
 from models.photographs import photographs
 from models.zoo import ENTRIES, build, find
 from models.zoo.entry import ZooEntry, source_sizes
+from tests.examples import over
 from tests.models.nets import answers
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed
@@ -116,8 +117,8 @@ def test_layers_and_bytes_of_what_is_counted_here() -> None:
     assert dense.layers == 121 + 62  # batch norms that come first are layers of their own
 
 
-@pytest.mark.parametrize(
-    ("said", "name"),
+@over(
+    "said, name",
     [
         ("MobileNetV1", "mobilenetv1"),
         ("mobilenet-v1", "mobilenetv1"),
@@ -147,8 +148,8 @@ def test_every_name_means_one_network() -> None:
         assert meant == [name] == [entry.name]
 
 
-@pytest.mark.parametrize(
-    ("said", "meant"),
+@over(
+    "said, meant",
     [
         ("SqueezeNet", "squeezenet1.0, squeezenet1.1"),
         ("resnet51", "resnet50"),

@@ -10,6 +10,7 @@ from models.errors import ModelError
 from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from papers.applications.application import Application, ApplicationError, Partition, one_by_one
 from papers.applications.application_files import ApplicationFile, read_application, runs_at_once
+from tests.examples import over
 from tests.papers.applications.drawn import NoPacks, applications
 from tests.papers.applications.written import written_application
 
@@ -73,8 +74,8 @@ def test_ranges_of_layers(tmp_path: Path) -> None:
     assert read(tmp_path / "app.toml", text).application.partitions == (one_by_one(0, (0, 1)),)
 
 
-@pytest.mark.parametrize(
-    ("window", "height"),
+@over(
+    "window, height",
     [
         ("kernel = 3, stride = 2", 3),
         ("kernel = 3, stride = 2, below = 1", 4),  # formats that round up read beyond the end
@@ -98,8 +99,8 @@ def test_a_model_with_workers_is_cut_by_the_planner(tmp_path: Path) -> None:
     assert runs_at_once(tmp_path / "app.toml")
 
 
-@pytest.mark.parametrize(
-    ("text", "at_once"),
+@over(
+    "text, at_once",
     [
         (LAYERS, False),
         (LAYERS + 'partitions = [["a"], ["b"]]', False),
@@ -116,8 +117,8 @@ def test_what_runs_at_once_is_known_before_packs_are_opened(
     assert runs_at_once(path) == at_once == application.is_pipelined(0)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@over(
+    "text, said",
     [
         ("", "an application of no model"),
         (LAYERS + LAYERS, "model 'm' is there twice"),
@@ -180,8 +181,8 @@ def test_what_is_no_application_is_refused(tmp_path: Path, text: str, said: str)
     assert len(message) < 400
 
 
-@pytest.mark.parametrize(
-    ("partitions", "together", "said"),
+@over(
+    "partitions, together, said",
     [
         ([((0,),), ((1,),)], [frozenset({5})], "no partition 5"),
         ([((0, 7),), ((1,),)], [], "no layer 7"),

@@ -9,7 +9,7 @@ from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
 from papers.dataflow.schedules import dataflow_arena, moments, schedule
 from papers.dataflow.smallest_buffers import alone, blocks, greedy, search, small_buffers
 from papers.dataflow.throughput import full_throughput, self_timed, shortest_period
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.papers.dataflow.cnns import mobilenet_v2, resnet_18
 from tests.papers.dataflow.graphs import completes, graphs, smaller, total
 
@@ -142,8 +142,8 @@ def chain(*rates: tuple[int, int], initial: int = 0, back: bool = False) -> Data
     return DataflowGraph("chain", actors, channels)
 
 
-@pytest.mark.parametrize(
-    ("graph", "said"),
+@over(
+    "graph, said",
     [
         (
             chain((1, 1), (1, 1), (1, 1), back=True),
@@ -159,8 +159,8 @@ def test_cycles_are_named(graph: DataflowGraph, said: str) -> None:
         firings(graph)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
+@over(
+    "change, said",
     [
         ({"production": (1, 2)}, "2 rates at 'a', which has 1 phases"),
         ({"consumption": (-1,)}, "a rate below 0 at 'b'"),

@@ -23,7 +23,7 @@ from pipeline.planning.tune import (
 from pipeline.schedule.architectures import ARCHITECTURES, COPIED_AUTO, Architecture
 from pipeline.timing.durations import Durations
 from pipeline.timing.timeline import back_to_back, timeline
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.pipeline.networks import Network, heavy_tail, network, networks
 from tests.pipeline.synthetic import PAGE, program, stored
 
@@ -328,7 +328,7 @@ def test_a_wider_tolerance_takes_a_smaller_ring() -> None:
     assert wide.chosen.ring_bytes <= exact.chosen.ring_bytes
 
 
-@pytest.mark.parametrize("name", ["pre", "seq", "sync"])
+@over("name", ["pre", "seq", "sync"])
 def test_architectures_without_a_ring_are_refused(name: str) -> None:
     net = heavy_tail(3e-5)
     with pytest.raises(PlanError, match=f"{name} has no ring"):

@@ -26,7 +26,7 @@ from pipeline.profiles.times import Distribution
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import services
-from tests.examples import thinned
+from tests.examples import over, thinned
 from tests.models import nets
 from tests.pipeline.made_profiles import profile
 from tests.pipeline.plans import swept
@@ -193,7 +193,7 @@ def test_planning_ends_whatever_a_profile_says(kernel: float, bytes_a_second: fl
         assert fit(LAYERS, AUTO, wanted, known).plan.total_bytes <= limit << 16
 
 
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 1e300])
+@over("seconds", [math.nan, math.inf, -1.0, 1e300])
 def test_what_is_no_time_is_in_no_profile(seconds: float) -> None:
     with pytest.raises(ValueError, match="max"):
         TypeAdapter(Distribution).validate_python(

@@ -31,6 +31,7 @@ from pipeline.program.steps import (
 )
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations
+from tests.examples import over
 from tests.pipeline.arena_cases import violations as overlaps
 from tests.pipeline.plans import swept
 from tests.pipeline.program.regions import random_regions
@@ -194,7 +195,7 @@ def sum_over_what_it_adds(above: int) -> Program:
     )
 
 
-@pytest.mark.parametrize(("above", "rows", "loaded"), [(1, 2, True), (1, 6, False), (0, 2, False)])
+@over("above, rows, loaded", [(1, 2, True), (1, 6, False), (0, 2, False)])
 def test_rows_that_are_still_needed_are_loaded_before_others_overwrite_them(
     above: int, rows: int, loaded: bool
 ) -> None:

@@ -13,7 +13,7 @@ from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Action, Schedule, ScheduleError, Stage
 from pipeline.schedule.trace import TraceEvent
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.pipeline.schedule.judge import Write, violations
 from tests.pipeline.synthetic import PAGE, program, programs
 from tests.pipeline.writes import writes
@@ -204,8 +204,8 @@ def test_the_validator_sees_a_schedule_that_ignores_room() -> None:
     assert any("which the next stage still needs" in line for line in found)
 
 
-@pytest.mark.parametrize(
-    ("trace", "message"),
+@over(
+    "trace, message",
     [
         ([TraceEvent("release", "kernel", 0)], "before read 0 completed"),
         ([TraceEvent("release", "read", 1)], "out of order"),

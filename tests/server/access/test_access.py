@@ -30,6 +30,7 @@ from server.access import (
     written,
 )
 from server.routes import TABLE
+from tests.examples import over
 
 
 def test_a_file_without_keys_opens_nothing(tmp_path: Path) -> None:
@@ -140,8 +141,8 @@ def test_any_text_is_keys_or_an_error_with_a_line(text: str) -> None:
         assert rest
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
+@over(
+    "line, words",
     [
         ("ops", "three words"),
         (f"ops admin {HASH} x", "three words"),

@@ -28,6 +28,7 @@ from server.memory.budget import Budget, refusal
 from server.memory.request_needs import Need
 from server.memory.sharing import Sharer, share_out, sharer
 from server.settings.sizes import format_least, parse_size
+from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.memory.sets import numbers
 from tests.server.support import (
@@ -295,8 +296,8 @@ def test_a_refusal_breaks_the_need_down() -> None:
     assert enough(message) >= sum(memory.values())
 
 
-@pytest.mark.parametrize("total", [4 << 20, (12 << 20) + 333, 2_400_000, 700 << 10])
-@pytest.mark.parametrize("second", [2 << 20, 1_234_567, 31 << 20])
+@over("total", [4 << 20, (12 << 20) + 333, 2_400_000, 700 << 10])
+@over("second", [2 << 20, 1_234_567, 31 << 20])
 def test_budget_and_excess_are_the_budget_that_is_enough(total: int, second: int) -> None:
     """Of two models whose sum exceeds it; each figure is rounded to a tenth of its unit."""
     budget = Budget(total)

@@ -20,6 +20,7 @@ from models.packs.pack import open_pack
 from models.segmentation import NONE, Segmentation
 from server.memory.request_needs import Need, mask_bytes, picture_sweep_bytes
 from server.settings.settings import Settings
+from tests.examples import over
 from tests.models.detector import square_finder
 from tests.models.painter import COLORS, HEIGHT, LETTERBOX, STRETCH, WIDTH, painter, stripes
 from tests.server.support import Service, arrays, error, request, serving
@@ -173,8 +174,8 @@ async def test_tensors_of_a_photograph_are_those_of_its_tensor(
     np.testing.assert_array_equal(arrays(again)["mask"], expected["mask"])
 
 
-@pytest.mark.parametrize(
-    ("place", "words"),
+@over(
+    "place, words",
     [
         ("plain:segment", ("does not segment images", "--segmentation")),
         ("bare:segment", ("does not segment images", "--segmentation")),

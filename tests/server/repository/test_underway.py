@@ -2,12 +2,11 @@
 
 import asyncio
 
-import pytest
-
 from pipeline.execution.baton import FREE, Baton
 from pipeline.execution.given import copies
 from server.repository.working import Job, Underway, tell
 from server.scheduling.sweeps import Sweep
+from tests.examples import over
 
 
 class Clock:
@@ -46,8 +45,8 @@ async def test_the_oldest_counts() -> None:
     assert runs.longest_seconds() == 1.0
 
 
-@pytest.mark.parametrize(
-    ("passed", "factor", "least", "stuck"),
+@over(
+    "passed, factor, least, stuck",
     [
         (19.0, 2.0, 0.0, False),  # the last of its requests has 10 s
         (21.0, 2.0, 0.0, True),

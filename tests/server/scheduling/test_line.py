@@ -11,7 +11,7 @@ from server.errors import BusyError, LateError, NotServingError
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
 from server.scheduling.sweeps import Batching, Sweep, Ticket
-from tests.examples import examples
+from tests.examples import examples, over
 
 
 class Clock:
@@ -95,7 +95,7 @@ def test_changes_pass_all_others_also_where_the_line_is_full() -> None:
         line.join_first("change")
 
 
-@pytest.mark.parametrize("wake", ["join", "join_first", "close"])
+@over("wake", ["join", "join_first", "close"])
 def test_a_taker_that_waits_is_woken(wake: str) -> None:
     line = Dispatcher(clock=Clock()).line("m", 1)
     taken: list[object] = []

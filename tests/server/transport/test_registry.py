@@ -16,7 +16,7 @@ from server.transport.limits import (
 )
 from server.transport.proxies import TrustedProxies
 from server.transport.registry import Registry, Visitor, owner
-from tests.examples import examples
+from tests.examples import examples, over
 
 LIMITS = ConnectionLimits(
     total=32, per_address=None, header_seconds=10, idle_seconds=75, stall_seconds=10, waiting=6
@@ -168,7 +168,7 @@ REACHES = [
 ]
 
 
-@pytest.mark.parametrize(("worth", "peer", "holds", "reached"), REACHES)
+@over("worth, peer, holds, reached", REACHES)
 def test_what_a_newcomer_of_a_with_four_places_reaches_where_sixteen_are_fair(
     worth: Worth, peer: Peer, holds: int, reached: bool
 ) -> None:
@@ -477,8 +477,8 @@ def test_refusals_come_no_faster_than_there_is_room_for_them_to_end() -> None:
     assert all(member.left for member in ending[1:3])
 
 
-@pytest.mark.parametrize(
-    ("address", "same", "other"),
+@over(
+    "address, same, other",
     [
         ("10.0.0.1", "10.0.0.1", "10.0.0.2"),
         ("2001:db8::1", "2001:db8::ffff:0:0:1", "2001:db8:0:1::1"),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from models.packs.records.pieces import ElementStep
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.programs import OPERATORS
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.pipeline.devices.elementwise.chains import (
     Floats,
     bound,
@@ -174,8 +174,8 @@ def test_one_number_for_each_channel(shape: tuple[int, ...], plane: int, width: 
     np.testing.assert_array_equal(result, x * by_channel)
 
 
-@pytest.mark.parametrize(
-    ("other", "whole"),
+@over(
+    "other, whole",
     [
         ((4,), (1, 4)),
         ((1,), (1, 1)),
