@@ -10,6 +10,7 @@ a change is judged by what it does; ``--hypothesis-profile=anew`` draws other on
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from hypothesis import settings
 FEW, MANY, ANEW = "few", "many", "anew"
 
 # Examples that compile or read files take as long as the machine needs.
-settings.register_profile(FEW, deadline=None, max_examples=10, derandomize=True)
+settings.register_profile(FEW, deadline=None, max_examples=6, derandomize=True)
 settings.register_profile(MANY, deadline=None, max_examples=500, derandomize=True)
 settings.register_profile(ANEW, deadline=None, max_examples=500)
 
@@ -54,51 +55,52 @@ def over(
     arguments = [name.strip() for name in names.split(",")]
     table = [case if len(arguments) > 1 else (case,) for case in cases]
     labels = list(ids) if ids is not None else [repr(case)[:200] for case in table]
+    rows = [dict(zip(arguments, case, strict=True)) for case in table]
+    labelled = [*zip(labels, rows, strict=True)]
+    assert labelled, "no cases"
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(test)
         left = [item for name, item in signature.parameters.items() if name not in arguments]
 
-        def rows(failed: list[Exception]) -> Iterator[dict[str, Any]]:
-            for label, case in zip(labels, table, strict=True):
-                named = dict(zip(arguments, case, strict=True))
-                before = len(failed)
-                yield named
-                if len(failed) > before:
-                    failed[-1].add_note(f"with {label}")
+        def run(**given: Any) -> None:
+            with _Failures() as failures:
+                for label, row in labelled:
+                    with failures.of(label):
+                        test(**given, **row)
 
-        if inspect.iscoroutinefunction(test):
+        async def run_async(**given: Any) -> None:
+            with _Failures() as failures:
+                for label, row in labelled:
+                    with failures.of(label):
+                        await test(**given, **row)
 
-            @functools.wraps(test)
-            async def run(**given: Any) -> None:
-                failed: list[Exception] = []
-                for named in rows(failed):
-                    try:
-                        await test(**given, **named)
-                    except Exception as exc:  # noqa: BLE001 - told at the end
-                        failed.append(exc)
-                _tell(failed, len(table))
-
-        else:
-
-            @functools.wraps(test)
-            def run(**given: Any) -> None:
-                failed: list[Exception] = []
-                for named in rows(failed):
-                    try:
-                        test(**given, **named)
-                    except Exception as exc:  # noqa: BLE001 - told at the end
-                        failed.append(exc)
-                _tell(failed, len(table))
-
-        run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
-        return run
+        found = functools.wraps(test)(run_async if inspect.iscoroutinefunction(test) else run)
+        found.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        return found
 
     return decorate
 
 
-def _tell(failed: list[Exception], cases: int) -> None:
-    if len(failed) == 1:
-        raise failed[0]
-    if failed:
-        raise ExceptionGroup(f"{len(failed)} of {cases} cases", failed)
+class _Failures:
+    """Those of some cases, told at the end."""
+
+    def __init__(self) -> None:
+        self._failed: list[Exception] = []
+
+    @contextmanager
+    def of(self, label: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as exc:  # noqa: BLE001 - told at the end
+            exc.add_note(f"with {label}")
+            self._failed.append(exc)
+
+    def __enter__(self) -> "_Failures":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if len(self._failed) == 1:
+            raise self._failed[0]
+        if self._failed:
+            raise ExceptionGroup(f"{len(self._failed)} cases", self._failed)

@@ -2,13 +2,17 @@
 
 import json
 import threading
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from benchmarks.load.mixed import AskedModel, MixedLoad
 from benchmarks.many_models import verdict
+from benchmarks.repository.killed import make_repository, round_of
 from tests.examples import over
 
 RIGHT = np.array([[1.0, -2.0]], np.float32)
@@ -95,3 +99,13 @@ def test_wrong_answers_are_told_by_model() -> None:
     assert load.right["other"] == 0
     assert load.faults
     assert all("other" in fault for fault in load.faults)
+
+
+# A service is killed while models come and go.
+
+
+@pytest.mark.slow
+def test_a_killed_service_leaves_whole_models(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path)
+    counts = sum((round_of(seed, repository) for seed in range(4)), Counter[str]())
+    assert len(counts) > 4  # or nothing was cut off, or nothing done

@@ -151,20 +151,14 @@ def test_a_changed_problem_is_placed_again(problem: PlacementProblem, seed: int,
     assert is_clear(after) if isinstance(after, str) else not list(faults(other, after))
 
 
-def test_nothing_moves_where_nothing_changes() -> None:
-    problem = instance(3)
-    before = place(problem)
-    after = place_again(problem, before)
-    assert moves(before, after) == {}
-    assert list(faults(problem, after)) == []
-
-
 # Short at once are, of 534, time and reading; of 552, memory and time.
 @pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 534, 552])
 def test_few_nodes_and_few_moves(seed: int) -> None:
     problem = instance(seed)
     before = place(problem)
+    assert list(faults(problem, before)) == []
     assert len(nodes_of(before)) <= 1.05 * bound_of(problem)
+    assert moves(before, place_again(problem, before)) == {}
     for other in (changed(problem, seed, 0.1), grown(problem, seed)):
         after = place_again(other, before)
         assert list(faults(other, after)) == []

@@ -136,16 +136,16 @@ def test_nonsense_is_left_out(name: str, data: st.DataObject) -> None:
 
 
 def test_all_boxes_of_all_classes_are_few_candidates() -> None:
-    """A request may ask for everything a large detector has: the best of 1.8 million remain."""
+    """A request may ask for everything a large detector has: the best of 650,000 remain."""
     head = DetectionHead(output="a", kind="yolo", anchors=((10, 10),) * 3, classes=80)
     generator = np.random.default_rng(0)
-    outputs = {"a": generator.random((1, head.planes, 76, 76), np.float32)}
-    found = candidates(outputs, (head,), (608, 608), 0.0)
+    outputs = {"a": generator.random((1, head.planes, 52, 52), np.float32)}
+    found = candidates(outputs, (head,), (416, 416), 0.0)
     assert len(found.scores) == len(found.boxes) == len(found.classes) == MAX_CANDIDATES
-    planes = outputs["a"].reshape(3, 85, 76 * 76)
+    planes = outputs["a"].reshape(3, 85, 52 * 52)
     scores = np.sort((planes[:, 4:5] * planes[:, 5:]).ravel())[::-1]
     np.testing.assert_array_equal(found.scores, scores[:MAX_CANDIDATES])
-    few = candidates(outputs, (head,), (608, 608), 0.0, most=700)
+    few = candidates(outputs, (head,), (416, 416), 0.0, most=700)
     np.testing.assert_array_equal(few.boxes, found.boxes[:700])
     assert boxes_bytes(few) <= 700 * CANDIDATE_BYTES
 

@@ -75,7 +75,7 @@ async def test_two_models_in_a_budget_that_holds_the_weights_of_neither(
     settings: SettingsFactory, packs: Packs, budget: int
 ) -> None:
     async with serving(settings(models_budget=budget, models=TWO)) as service:
-        await all_right(service, packs, 40)
+        await all_right(service, packs, 16)
         total = budget + REQUEST_MEMORY
         assert await service.metric("layerstream_budget_bytes") == total
         assert await service.metric("layerstream_request_memory_bytes") == REQUEST_MEMORY
@@ -83,7 +83,7 @@ async def test_two_models_in_a_budget_that_holds_the_weights_of_neither(
         assert used == service.context.budget.used_bytes <= total
         for name in TWO:
             ok = await service.metric("layerstream_requests_total", model=name, outcome="ok")
-            assert ok == 20
+            assert ok == 8
             # What the engines hold is no more than what was set aside for them.
             held = service.context.budget.held()[name]
             memory = service.worker(name).engine.statistics().memory
@@ -184,7 +184,7 @@ async def test_memory_that_cannot_be_allocated(
     held, clients = service.context.budget.held(), service.context.pool.statistics().clients
     with monkeypatch.context() as patch:
         patch.setattr(Device, "allocate", staticmethod(allocate))
-        for _ in range(5):
+        for _ in range(2):
             error(await service.client.post(LOAD.format("tiny")), 503, "model 'tiny'", "allocate")
     error(await service.infer("tiny", inputs_for("tiny")), 503, "model 'tiny'", "allocate")
     assert service.context.budget.held() == held

@@ -206,8 +206,8 @@ async def test_what_is_no_picture_is_refused(service: Service, place: str) -> No
 
 
 async def test_a_mask_of_many_pixels_takes_no_memory(service: Service) -> None:
-    """9 million pixels, in a pool of 16 MiB: they are not held; and the pool is empty behind it."""
-    image, expected = stripes(3600, 2500)
+    """6 million pixels, in a pool of 16 MiB: they are not held; and the pool is empty behind it."""
+    image, expected = stripes(2600, 2300)
     data = file_of(image, "JPEG")
     for ask in ({"format": "png"}, {"format": "json"}):
         answer = await service.client.post("/v2/models/boxed:segment", content=data, params=ask)
