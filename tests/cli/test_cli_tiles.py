@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from models.packs.target import host_target
+from tests.examples import over
 from tests.pipeline.execution.test_rows import CASES, compiled
 from tests.server.support import BAD, Cli, Packs
 
@@ -86,8 +87,8 @@ def test_tiles_run_with_the_bits_of_the_whole(cli: Cli, chain: Path, name: str) 
     assert "the bits of the whole network" in cli("tiles", chain, "--tiles", name, "--run").out
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
+@over(
+    "options, said",
     [
         (("--tiles", "2x2/NoCut", "--search", "wide"), "give --tiles or --search"),
         (("--search", "wide"), "--search finds one for --limit"),

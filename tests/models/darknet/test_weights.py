@@ -66,7 +66,7 @@ def imported(network: DarknetNetwork, header: Header | None, weights: Path, path
 
 
 @given(seed=st.integers(0, 1 << 32), header=st.sampled_from(HEADERS))
-@examples(15, many=400)
+@examples(7, many=400)
 def test_import_and_export_keep_every_byte(
     tmp_path_factory: pytest.TempPathFactory, seed: int, header: Header
 ) -> None:

@@ -217,7 +217,7 @@ def test_broken_annotations_are_named(text: bytes, said: str) -> None:
     assert "x.xml" in str(caught.value)
 
 
-@examples(50, many=500, deadline=None)
+@examples(25, many=500, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 200))
 def test_any_annotation_is_read_or_refused(junk: bytes, first: int, end: int) -> None:
     whole = _annotation(("RBC", 1, 1, 6, 4), ("WBC", 2, 2, 3, 3))

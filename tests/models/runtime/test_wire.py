@@ -16,7 +16,7 @@ _BITS = 1 << 64
 _CONTENTS = st.one_of(_NUMBERS, st.text(max_size=40), st.binary(max_size=200))
 
 
-@examples(25, many=500, deadline=None)
+@examples(12, many=500, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -37,7 +37,7 @@ def test_what_is_written_is_read(written: list[tuple[int, int | str | bytes]]) -
             assert each.data == (content.encode() if isinstance(content, str) else content)
 
 
-@examples(25, many=500, deadline=None)
+@examples(12, many=500, deadline=None)
 @given(st.lists(_NUMBERS, min_size=1), st.text())
 def test_the_onnx_library_reads_and_writes_the_same(numbers: list[int], name: str) -> None:
     attribute = wire.AttributeField

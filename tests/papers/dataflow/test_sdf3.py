@@ -36,7 +36,7 @@ _NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn", "Co")), min
 
 
 @given(graphs(), st.lists(_NAMES, min_size=20, max_size=20, unique=True))
-@examples(30, many=500, deadline=None)
+@examples(15, many=500, deadline=None)
 def test_any_graph_comes_back(graph: DataflowGraph, names: list[str]) -> None:
     named = DataflowGraph(
         names[0],

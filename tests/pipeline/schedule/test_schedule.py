@@ -56,7 +56,7 @@ def choices(data: st.DataObject, source: Program, slots: int) -> Choice:
     )
 
 
-@examples(38, many=20_000)
+@examples(19, many=20_000)
 @given(source=programs(), data=st.data())
 def test_no_constraint_is_broken_and_nothing_deadlocks(
     source: Program, data: st.DataObject
@@ -78,7 +78,7 @@ def test_no_constraint_is_broken_and_nothing_deadlocks(
         carried = plan.stages[0].ahead
 
 
-@examples(50, many=3000)
+@examples(25, many=3000)
 @given(source=programs(), stop_after=st.integers(1, 20), data=st.data())
 def test_a_stopped_sweep_releases_nothing_more_and_drains(
     source: Program, stop_after: int, data: st.DataObject

@@ -63,7 +63,7 @@ GOOD = tensor("[1,2,3,4]")
 
 
 @given(seed=st.integers(0, 2**64))
-@examples(100, many=2500)
+@examples(50, many=2500)
 def test_any_request_in_any_chunks_is_what_the_plain_rules_say(seed: int) -> None:
     compare(random.Random(seed))
 
@@ -451,7 +451,7 @@ def test_single_bytes_take_time_by_their_number() -> None:
     length=st.integers(0, 300),
     row=st.sampled_from([1, 4, 4096]),
 )
-@examples(80, many=1000)
+@examples(40, many=1000)
 def test_layouts(shape: list[int], start: int, length: int, row: int) -> None:
     zeros = nested([0] * int(np.prod(shape)), shape)
     text = json.dumps(zeros, separators=(",", ":")).replace("0", "").encode()

@@ -75,7 +75,7 @@ def test_any_float_comes_back_with_the_same_bits(dtype: str, bits: str) -> None:
     wanted=st.lists(st.sampled_from(["a", "b", "c"]), unique=True),
     identity=st.none() | st.text(st.characters(codec="utf-8"), max_size=20),
 )
-@examples(30, many=500)
+@examples(15, many=500)
 def test_outputs_in_their_order(
     shapes: list[list[int]], wanted: list[str], identity: str | None
 ) -> None:

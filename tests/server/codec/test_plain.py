@@ -69,7 +69,7 @@ def whole(**changes: Any) -> dict[str, Any]:
 
 
 @given(seed=st.integers(0, 2**64))
-@examples(few=80, many=20_000)
+@examples(few=40, many=20_000)
 def test_any_request_is_left_alone_or_read_as_the_reader_does(seed: int) -> None:
     rng = random.Random(seed)
     ports = draw_ports(rng)
@@ -200,7 +200,7 @@ def test_a_longer_body_is_the_readers() -> None:
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=2))
-@examples(few=25, many=500)
+@examples(few=12, many=500)
 def test_values_to_the_bit(values: list[float]) -> None:
     body = json.dumps({"inputs": [tensor(data=values)]}).encode()
     request = decode_at_once(body, Framing(), Signature((X,), OUTPUTS))

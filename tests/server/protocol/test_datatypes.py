@@ -132,7 +132,7 @@ async def test_every_datatype_of_the_protocol_is_tried() -> None:
     assert set(EXTREMES) == set(DATATYPES)
 
 
-@pytest.mark.parametrize("datatype", EXTREMES)
+@over("datatype", EXTREMES)
 async def test_extremes_come_back(service: Service, datatype: str) -> None:
     data = EXTREMES[datatype]
     found = outputs(await infer(service, f"copy-{datatype}", tensor("x", datatype, [2], data)))

@@ -87,8 +87,8 @@ def near(found: NDArray[Any], expected: NDArray[Any], stride: int) -> None:
     np.testing.assert_array_equal(found[:, clear], expected[:, clear])
 
 
-@pytest.mark.parametrize("size", [(96, 64), (300, 40), (30, 90), (700, 500), (3, 1)])
-@pytest.mark.parametrize("name", ["boxed", "small"])
+@over("size", [(96, 64), (300, 40), (30, 90), (700, 500), (3, 1)])
+@over("name", ["boxed", "small"])
 async def test_a_mask_lies_on_the_photograph(
     service: Service, name: str, size: tuple[int, int]
 ) -> None:

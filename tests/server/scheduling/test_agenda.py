@@ -89,7 +89,7 @@ class Machine:
 
 
 @given(arrivals, batching, st.data())
-@examples(30, many=500, deadline=None)
+@examples(15, many=500, deadline=None)
 def test_whoever_is_let_in_is_in_time(
     coming: list[Arrival], shared: Batching, data: st.DataObject
 ) -> None:
@@ -125,7 +125,7 @@ def test_whoever_is_let_in_is_in_time(
 
 
 @given(arrivals)
-@examples(30, many=500, deadline=None)
+@examples(15, many=500, deadline=None)
 def test_nobody_is_refused_for_whom_an_order_by_deadline_has_room(coming: list[Arrival]) -> None:
     """Earliest deadline first is the best order there is: what it cannot do cannot be done."""
     agenda = Agenda(cost)

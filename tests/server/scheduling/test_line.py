@@ -37,7 +37,7 @@ def sweep_of(line: Line[str]) -> Sweep:
     st.integers(1, 4),
     st.lists(st.tuples(st.sampled_from(["join", "leave", "take"]), st.integers(0, 9))),
 )
-@examples(25, many=500, deadline=None)
+@examples(12, many=500, deadline=None)
 def test_jobs_come_out_in_order_and_never_more_than_the_limit(
     limit: int, steps: list[tuple[str, int]]
 ) -> None:

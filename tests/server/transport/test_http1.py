@@ -17,7 +17,7 @@ GET = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @given(st.integers(0, 1 << 40), st.randoms(use_true_random=False))
-@examples(few=50, many=5000)
+@examples(few=25, many=5000)
 def test_any_split_says_the_same(number: int, rng: random.Random) -> None:
     data = stream(random.Random(number))
     assert said(cut(rng, data)) == said([data])
@@ -26,7 +26,7 @@ def test_any_split_says_the_same(number: int, rng: random.Random) -> None:
 @given(
     st.integers(-3, 3), st.integers(0, 40), st.lists(st.integers(0, HEADER_BYTES + 9), max_size=4)
 )
-@examples(few=30, many=2000)
+@examples(few=15, many=2000)
 def test_the_limit_of_a_header_is_exact(over: int, blank: int, cuts: list[int]) -> None:
     """Empty lines before it count, too."""
     frame = b"\r\n" * blank + b"GET / HTTP/1.1\r\nhost: x\r\na: %b\r\n\r\n"
@@ -134,7 +134,7 @@ PARTS = st.lists(st.binary(max_size=40), max_size=5)
 
 
 @given(PARTS, st.sampled_from(["length", "none"]), st.sampled_from(["1.1", "1.0"]), st.booleans())
-@examples(few=50, many=2000)
+@examples(few=25, many=2000)
 def test_a_client_reads_what_the_application_said(
     parts: list[bytes], framing: str, version: str, keeps: bool
 ) -> None:

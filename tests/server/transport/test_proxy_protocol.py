@@ -91,7 +91,7 @@ def headers(draw: st.DrawFn) -> tuple[bytes, tuple[str, int] | None]:
 
 
 @given(headers(), st.binary(max_size=50), st.data())
-@examples(few=100, many=5000)
+@examples(few=50, many=5000)
 def test_a_header_says_the_same_whatever_is_behind_it_and_nothing_before_its_end(
     header: tuple[bytes, tuple[str, int] | None], behind: bytes, data: st.DataObject
 ) -> None:
@@ -109,7 +109,7 @@ def judged(text: bytes) -> tuple[ProxyHeader | None, str]:
 
 
 @given(st.one_of(st.binary(max_size=200), headers().map(lambda each: each[0])), st.data())
-@examples(few=100, many=5000)
+@examples(few=50, many=5000)
 def test_whatever_comes_it_is_a_header_or_a_clear_line_soon(
     text: bytes, data: st.DataObject
 ) -> None:

@@ -95,7 +95,7 @@ MEMBERS = st.builds(
 
 
 @given(st.lists(MEMBERS, max_size=8), st.sets(st.sampled_from(Worth)))
-@examples(few=70, many=5000)
+@examples(few=35, many=5000)
 def test_least_worth_goes_first_then_the_longest_silent(
     members: list[FakeMember], allowed: set[Worth]
 ) -> None:
@@ -441,7 +441,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from([None, 3]))
-@examples(few=75, many=5000)
+@examples(few=37, many=5000)
 def test_whatever_comes_nothing_in_use_goes_and_nobody_waits_for_long(
     steps: list[tuple[str, Peer, int]], per_address: int | None
 ) -> None:
@@ -451,7 +451,7 @@ def test_whatever_comes_nothing_in_use_goes_and_nobody_waits_for_long(
 
 
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.just(A), st.integers(0, 9)), max_size=80))
-@examples(few=25, many=2000)
+@examples(few=12, many=2000)
 def test_one_address_alone_loses_nothing_that_it_uses(steps: list[tuple[str, Peer, int]]) -> None:
     world = World(replace(LIMITS, total=8))
     for step in steps:

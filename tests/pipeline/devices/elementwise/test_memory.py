@@ -58,7 +58,7 @@ def fenced() -> Iterator[memoryview]:
             protect(ctypes.c_void_p(start + page * _PAGE), _PAGE, 3)
 
 
-@examples(20, many=500, deadline=None)
+@examples(10, many=500, deadline=None)
 @given(
     st.sampled_from(OPERATORS),
     st.one_of(st.integers(1, 70), st.integers(1, _MOST)),
