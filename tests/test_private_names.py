@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.examples import over
+
 _ROOT = Path(__file__).parents[1]
 _PRODUCT = ("models", "loader", "pipeline", "papers", "server", "layerstream", "cli")
 # protobuf promises that what it generated runs with the next major version, too.
@@ -95,7 +97,7 @@ def test_a_private_name_is_there_and_used(owner: str, name: str, file: str) -> N
     assert re.search(rf"\b{name}\b", (_ROOT / file).read_text()), f"{file} does not use it any more"
 
 
-@pytest.mark.parametrize("owner", sorted({used.owner for used in USED}))
+@over("owner", sorted({used.owner for used in USED}))
 def test_a_private_name_is_explained_and_its_owner_bounded(owner: str) -> None:
     package, name = owner.partition(".")[0], owner.rpartition(".")[2]
     assert f"`{name}`" in (_ROOT / "docs/explanation/architecture/dependencies.md").read_text()
@@ -118,8 +120,8 @@ def test_the_product_uses_no_other_private_name(folder: str) -> None:
     assert not found - listed
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
+@over(
+    "text, found",
     [
         ("from uvicorn._types import ASGI3Application", {"ASGI3Application"}),
         ("import uvicorn.server", {"server"}),

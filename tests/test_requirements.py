@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.examples import over
 
 _ROOT = Path(__file__).parents[1]
 _PRODUCT = ("models", "loader", "pipeline", "papers", "server", "layerstream", "cli")
@@ -28,8 +29,8 @@ _PACKAGES = {
 _IMPORTS = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("needed", "files"),
+@over(
+    "needed, files",
     [
         *((each, ["run.txt"]) for each in _RUN),
         *(

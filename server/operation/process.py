@@ -4,6 +4,7 @@ import contextlib
 import gc
 import sys
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -69,6 +70,7 @@ def process_memory(status: Path = Path("/proc/self/status")) -> ProcessMemory:
     return ProcessMemory(n_bytes["RssAnon"] + n_bytes["RssShmem"], n_bytes["RssFile"])
 
 
+@cache
 def installed_version() -> str:
     """Return the version of Layerstream, "unknown" in a checkout that was not installed."""
     try:

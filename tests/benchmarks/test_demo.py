@@ -12,6 +12,7 @@ from benchmarks.machine.sampling import MemorySample
 from benchmarks.servers.attempt import Attempt
 from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT
 from pipeline.peers.cgroup import Usage
+from tests.examples import over
 
 LIMIT = 160_000_000
 ANSWER = np.array([1.0, -4.0], np.float32)
@@ -49,8 +50,8 @@ def test_every_line_fits_a_terminal_and_keeps_its_numbers(kept: bool) -> None:
     assert not any("…" in line or "..." in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("mapped", "words"),
+@over(
+    "mapped, words",
     [
         (made(89, 71, seconds=0.6), "2.0 times as long"),
         (made(150, 10, "killed", answers=2), "killed, too"),

@@ -2,7 +2,9 @@
 
 import json
 import threading
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 
 from benchmarks.load.mixed import AskedModel, MixedLoad
 from benchmarks.many_models import verdict
+from benchmarks.repository.killed import make_repository, round_of
+from tests.examples import over
 
 RIGHT = np.array([[1.0, -2.0]], np.float32)
 QUESTION = AskedModel("m", b"{}", {"y": RIGHT}, {"y": 1e-3})
@@ -31,8 +35,8 @@ def answer(*data: float, name: str = "y") -> bytes:
     return json.dumps({"outputs": [{"name": name, "data": data}]}).encode()
 
 
-@pytest.mark.parametrize(
-    ("given", "fault"),
+@over(
+    "given, fault",
     [
         (answer(1.0, -2.0), ""),
         (answer(1.0005, -2.0), ""),
@@ -47,8 +51,8 @@ def test_an_answer_is_right_within_its_tolerance(given: bytes, fault: str) -> No
     assert bool(fault) == bool(found)
 
 
-@pytest.mark.parametrize(
-    ("change", "broken"),
+@over(
+    "change, broken",
     [
         ({}, None),
         ({"wrong": 1}, "answers"),
@@ -95,3 +99,13 @@ def test_wrong_answers_are_told_by_model() -> None:
     assert load.right["other"] == 0
     assert load.faults
     assert all("other" in fault for fault in load.faults)
+
+
+# A service is killed while models come and go.
+
+
+@pytest.mark.slow
+def test_a_killed_service_leaves_whole_models(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path)
+    counts = sum((round_of(seed, repository) for seed in range(4)), Counter[str]())
+    assert len(counts) > 4  # or nothing was cut off, or nothing done

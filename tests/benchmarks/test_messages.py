@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.load.messages import Response, ResponseReader, infer_request
+from tests.examples import over
 
 LENGTH = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nX-Id: a\r\n\r\nhello"
 CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=1\r\n world\r\n0\r\n\r\n"
@@ -52,7 +53,7 @@ def test_an_answer_without_a_length_ends_with_the_connection() -> None:
     assert (last.status, last.body) == (500, b"all of it")
 
 
-@pytest.mark.parametrize("cut", [b"HTTP/1.1 200 OK\r\n", LENGTH[:-1], CHUNKS[:-8]])
+@over("cut", [b"HTTP/1.1 200 OK\r\n", LENGTH[:-1], CHUNKS[:-8]])
 def test_an_end_in_the_middle_is_no_answer(cut: bytes) -> None:
     reader = ResponseReader()
     assert reader.feed(cut) is None

@@ -13,6 +13,7 @@ from benchmarks.mill.deployed import beside_the_budget, memory_max
 from benchmarks.mill.good import Book
 from benchmarks.mill.play import CALM, MillResult, known, plan_phases
 from benchmarks.mill.verdict import at_most, memory_bound
+from tests.examples import over
 
 
 def test_a_round_plays_every_attack_alone_and_some_together() -> None:
@@ -63,8 +64,8 @@ def played(calm: list[float], attacked: list[float], memory: int = 150) -> MillR
     return found
 
 
-@pytest.mark.parametrize(
-    ("attacked", "memory", "held"),
+@over(
+    "attacked, memory, held",
     [
         ([0.01] * 200, 150, {"p99": True, "memory": True}),
         ([0.01] * 100 + [0.5] * 100, 150, {"p99": False, "memory": True}),

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.load.paced import paced_loop
 from benchmarks.load.shared_address import main
 from benchmarks.servers.nginx import NoNginxError, check_nginx
+from tests.examples import over
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -50,7 +51,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "outcome"), CASES)
+@over("answer, outcome", CASES)
 def test_every_request_has_one_outcome(answer: bytes, outcome: str) -> None:
     with answering(lambda client: client.sendall(answer)) as port:
         found = paced_loop(port, REQUEST, clients=3, seconds=0.1, rate=50.0, within=0.01)

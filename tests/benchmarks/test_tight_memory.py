@@ -9,6 +9,7 @@ from benchmarks.headline import compare
 from benchmarks.servers.attempt import Attempt
 from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT
 from benchmarks.tight_memory import holds, largest_difference, row, summary
+from tests.examples import over
 
 LIMIT, WEIGHTS = 200_000_000, 240_000_000
 
@@ -40,8 +41,8 @@ def test_a_line_keeps_its_columns_whatever_happened() -> None:
     assert lines[2].split() == ["Layerstream", "200", "0.200", "5.00", "100", "100", "100"]
 
 
-@pytest.mark.parametrize(
-    ("ours", "resident", "limit", "expected"),
+@over(
+    "ours, resident, limit, expected",
     [
         (made([1.0, 0.2]), made([], "killed"), LIMIT, True),
         (made([1.0], "killed"), made([], "killed"), LIMIT, False),

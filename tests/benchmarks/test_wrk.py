@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks.load.wrk import found, post_script
+from tests.examples import over
 
 _SAID = """Running 3s test @ http://127.0.0.1:1/v2/models/tiny/infer
   1 threads and 8 connections
@@ -16,8 +17,8 @@ _SAID = """Running 3s test @ http://127.0.0.1:1/v2/models/tiny/infer
 """
 
 
-@pytest.mark.parametrize(
-    ("answered", "more", "statuses", "per_second"),
+@over(
+    "answered, more, statuses, per_second",
     [
         ("22620 requests in 3.00s", "", {"200": 22620}, 7540.0),
         ("90 requests in 500.00ms", "", {"200": 90}, 180.0),

@@ -22,6 +22,7 @@ from server.memory import search
 from server.settings.settings import Settings
 from server.settings.table import settings_table
 from server.transport.listener import listen
+from tests.examples import over
 from tests.server.support import (
     BAD,
     FAILED,
@@ -89,7 +90,7 @@ def test_no_command_is_bad_usage(cli: Cli) -> None:
     assert "Usage" in result.out + result.err
 
 
-@pytest.mark.parametrize(
+@over(
     "arguments",
     [
         ["frob"],
@@ -376,8 +377,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("folder").mkdir()
 
 
-@pytest.mark.parametrize(
-    ("pack", "options", "words"),
+@over(
+    "pack, options, words",
     [
         ("none", ["--input", "good.npz"], ["none"]),
         ("pair", [], ["--image", "--input"]),

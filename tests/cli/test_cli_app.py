@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from models.packs.target import host_target
+from tests.examples import over
 from tests.papers.applications.drawn import EXAMPLE
 from tests.server.support import BAD, Cli, Packs
 
@@ -71,8 +70,8 @@ def test_what_only_streams_fits_where_nothing_else_does(
     assert f"the smallest takes {least['ours-streaming']:,}" in refused.err
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
+@over(
+    "options, said",
     [
         (("--chromosome", "0011"), "write 9 genes"),
         (("--chromosome", "00111000x"), "write 9 genes"),

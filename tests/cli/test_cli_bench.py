@@ -12,6 +12,7 @@ from cli.benching import named
 from models.errors import PackError
 from models.packs.pack import open_pack
 from pipeline.peers import ONNXRUNTIME, OPENVINO
+from tests.examples import over
 from tests.server.support import BAD, Cli, Packs, inputs_for
 
 ROW = {
@@ -181,8 +182,8 @@ def test_resolutions(cli: Cli, tmp_path: Path) -> None:
     assert "profile" not in shown.err  # a pack that is gone could not be measured
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+@over(
+    "options, words",
     [
         (["--architectures", "2s,3s"], ["'3s'", "--architectures"]),
         (["--architectures", ""], ["''"]),
@@ -205,7 +206,7 @@ def test_another_source_is_refused(cli: Cli, packs: Packs, tiny: Path) -> None:
     cli("bench", "pipeline", tiny, "--source", other).refuses(BAD, str(other), "tiny.onnx")
 
 
-@pytest.mark.parametrize("sizes", ["0", "224,x", "", "-1"])
+@over("sizes", ["0", "224,x", "", "-1"])
 def test_resolutions_that_are_none(cli: Cli, sizes: str) -> None:
     cli("bench", "resolutions", "resnet18", "--resolutions", sizes).refuses(BAD, "--resolutions")
 
@@ -249,7 +250,7 @@ def test_peers_in_one_table(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("layerstream-bench-*"))
 
 
-@pytest.mark.parametrize("weights", ["5", "0%", "101%", "5%,", "x%"])
+@over("weights", ["5", "0%", "101%", "5%,", "x%"])
 def test_parts_of_weights_are_percentages(cli: Cli, tiny: Path, weights: str) -> None:
     cli("bench", "peers", tiny, "--weights", weights).refuses(BAD, "--weights")
 
@@ -298,6 +299,6 @@ def test_a_disk_of_a_speed_has_a_profile_of_its_own(cli: Cli, tiny: Path, tmp_pa
         assert read["n_bytes"] / read["seconds"]["median"] <= 200e6
 
 
-@pytest.mark.parametrize("pace", ["fast", "0GB/s", "-1MB/s", "3.5"])
+@over("pace", ["fast", "0GB/s", "-1MB/s", "3.5"])
 def test_what_is_no_speed_is_refused(cli: Cli, tiny: Path, pace: str) -> None:
     cli("bench", "pipeline", tiny, "--pace", pace).refuses(BAD, "--pace")

@@ -16,6 +16,7 @@ import pytest
 from cli.commands import COMMANDS, loaded
 from cli.reference import commands
 from models import photographs
+from tests.examples import over
 from tests.server.support import Cli, Packs, Result
 
 ARGUMENTS = 'sys.argv = ["layerstream"]'
@@ -153,7 +154,7 @@ def test_output_that_is_read_no_further_is_no_error(
         assert cli("zoo", "list") == Result(1, "", "")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@over("name", COMMANDS)
 def test_the_list_of_commands_says_what_they_say(name: str) -> None:
     said = loaded(name).help
     assert inspect.cleandoc(said).startswith(COMMANDS[name].help)

@@ -185,7 +185,7 @@ def test_inspect_shows_what_the_source_counted(cli: Cli, finder: Path) -> None:
 BOXES = st.builds(
     Box,
     index=st.integers(0, 10_000),
-    label=st.text(max_size=200),
+    label=st.text(max_size=30),
     score=st.floats(0, 1),
     edges=st.tuples(*[st.floats(-1e30, 1e30) | st.floats(-20, 320)] * 4),
 )

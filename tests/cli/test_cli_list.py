@@ -8,6 +8,8 @@ from shutil import copytree, rmtree
 import pytest
 
 from cli.printing.sentences import typed
+from models.packs.pack import open_pack
+from tests.cli.test_cli_tables import save
 from tests.server.conftest import SettingsFactory
 from tests.server.support import BAD, REQUEST_MEMORY, Cli, Packs, serving
 
@@ -127,7 +129,7 @@ def test_it_counts_the_models_that_shall_be_served(cli: Cli, repository: Path) -
 
 def test_a_profile_of_nearly_here_gives_no_bound(cli: Cli, repository: Path) -> None:
     folder = repository / "pair" / "1"
-    cli("profile", folder, "--iterations", 1, "--threads", 1)
+    save(open_pack(folder))
     file = folder / "profile.json"
     document = json.loads(file.read_text())
     for kernel, cell, exact in (
@@ -148,7 +150,7 @@ async def test_a_profile_that_lacks_a_kernel_fails_its_model_alone(
     cli: Cli, settings: SettingsFactory, repository: Path
 ) -> None:
     folder = repository / "pair" / "1"
-    cli("profile", folder, "--iterations", 1, "--threads", 1)
+    save(open_pack(folder))
     document = json.loads((folder / "profile.json").read_text())
     document["kernels"].popitem()
     (folder / "profile.json").write_text(json.dumps(document))

@@ -9,6 +9,7 @@ from cli.service import drop_in
 from server.errors import ServiceError
 from server.memory.process_memory import process_bytes
 from tests.deploy.test_deploy import DEPLOY, MARGIN, MIB, PROCESS_BASE, UNIT, directives
+from tests.examples import over
 from tests.server.support import BAD, Cli
 
 DROP_IN = "etc/systemd/system/layerstream.service.d/budget.conf"
@@ -25,7 +26,7 @@ def mebibytes(text: str) -> int:
     return int(text.removesuffix("M")) * MIB
 
 
-@pytest.mark.parametrize("budget", [16 * MIB, 256 * MIB, 512 * MIB, 100 * MIB + 1])
+@over("budget", [16 * MIB, 256 * MIB, 512 * MIB, 100 * MIB + 1])
 def test_limits_follow_from_the_budget(budget: int, tmp_path: Path) -> None:
     found = derived(budget, tmp_path)
     most, high = mebibytes(found["MemoryMax"]), mebibytes(found["MemoryHigh"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from models.packs.target import host_target
+from tests.examples import over
 from tests.pipeline.execution.test_rows import CASES, compiled
 from tests.server.support import BAD, Cli, Packs
 
@@ -75,8 +76,8 @@ def test_the_wider_search_makes_nothing_again(cli: Cli, chain: Path) -> None:
     assert "no configuration takes less than 1,000 bytes" in refused.err
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
+@over(
+    "options, said",
     [
         (("--tiles", "2x2/NoCut", "--search", "wide"), "give --tiles or --search"),
         (("--search", "wide"), "--search finds one for --limit"),

@@ -61,7 +61,7 @@ def test_a_pack_that_streams_whole_has_none(output: Any, tmp_path: Path) -> None
     assert "resident piece:" not in output("inspect", pack.folder)
 
 
-@pytest.mark.parametrize("architecture", ["pre", "seq", "sync", "async", "2s", "auto"])
+@pytest.mark.parametrize("architecture", ["pre", "2s", "auto"])
 def test_run_takes_and_writes_strings(output: Any, tmp_path: Path, architecture: str) -> None:
     pack = compiled(written(strings()[0], tmp_path / "m.onnx"), tmp_path)
     words = np.array(["ä", "", "cc"])

@@ -1,9 +1,13 @@
 """What ``plan`` does beside plans: deadlines, the frontier, workers."""
 
+import re
+
 import pytest
 import typer
 
 from cli.planning import check_models, deadlines_of, print_frontier, seconds_of, workers_by_model
+from tests.deploy.test_deploy import MIB
+from tests.examples import over
 from tests.server.support import BAD, Cli, Packs
 
 
@@ -17,8 +21,8 @@ def test_a_deadline_a_model() -> None:
     assert deadlines_of(["a=50ms", "b=1s", "a=50ms"], ["a", "b", "c"]) == {"a": 0.05, "b": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("texts", "said"),
+@over(
+    "texts, said",
     [
         (["a"], "MODEL=50ms"),
         (["a=soon"], "not a time"),
@@ -44,7 +48,7 @@ def test_bars_are_as_long_as_delays(
     assert tuple(line.count("#") for line in lines) == bars
 
 
-@pytest.mark.parametrize("text", ["2", "a=2", "a=2,3"])
+@over("text", ["2", "a=2", "a=2,3"])
 def test_workers_are_of_all_packs_or_of_some(text: str) -> None:
     check_models(workers_by_model(text, [], False), ["a", "b"])
 
@@ -56,3 +60,22 @@ def test_workers_of_no_pack_are_refused(cli: Cli, packs: Packs) -> None:
     result = cli("plan", packs.repository / "tiny", "--budget", "9MiB", "--workers", "nosuch=2")
     assert result.code == BAD
     assert "'nosuch' is none of the packs: tiny" in result.err
+
+
+# What a container asks for.
+
+
+def test_what_a_container_asks_for_is_what_its_process_takes(cli: Cli, packs: Packs) -> None:
+    command = ("plan", *(packs.repository / name for name in ("tiny", "pair")), "--threads", 1)
+    within = (*command, "--budget", "9MiB")
+    asked = cli(*within, "--resources").out
+    most = cli(*within, "--json").document["memory_bytes"]
+    memory = -(-most // MIB)
+    assert re.findall(r"memory: (\d+)Mi\n", asked) == [str(memory)] * 2
+    assert 'cpu: "1"\n' in asked
+    # The server that is told the limit has at least the budget that was planned.
+    budget = cli(*command, "--memory", f"{memory}MiB", "--json").document["budget_bytes"]
+    assert budget >= 9 * MIB
+    with_grpc = cli(*command, "--memory", f"{memory + 12}MiB", "--grpc-port", 8001, "--json")
+    assert with_grpc.document["budget_bytes"] == budget
+    cli(*command, "--weights", "50%", "--resources").refuses(BAD, "--resources", "--budget")

@@ -42,7 +42,7 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-@examples(30, many=1000)
+@examples(15, many=1000)
 @given(table=tables(), width=st.sampled_from(WIDTHS) | st.integers(1, 120))
 def test_every_number_is_there_as_it_is(
     table: tuple[list[str], list[tuple[str, ...]]], width: int | None
@@ -54,7 +54,7 @@ def test_every_number_is_there_as_it_is(
         assert {cell for head, cell in zip(heads, row, strict=True) if head != "text"} <= set(words)
 
 
-@examples(30, many=1000)
+@examples(15, many=1000)
 @given(table=tables(), width=st.sampled_from(WIDTHS) | st.integers(1, 120))
 def test_every_character_is_there(
     table: tuple[list[str], list[tuple[str, ...]]], width: int | None
@@ -67,7 +67,7 @@ def test_every_character_is_there(
     assert got == sorted(squeezed(expected))
 
 
-@examples(30, many=1000)
+@examples(15, many=1000)
 @given(table=tables(), width=st.integers(1, 120))
 def test_a_table_is_as_wide_as_its_terminal_or_becomes_facts(
     table: tuple[list[str], list[tuple[str, ...]]], width: int
@@ -77,7 +77,7 @@ def test_a_table_is_as_wide_as_its_terminal_or_becomes_facts(
         assert max(map(cell_len, (*lines.head, *lines.body))) <= width
 
 
-@examples(30, many=1000)
+@examples(15, many=1000)
 @given(table=tables())
 def test_in_a_pipe_a_row_is_a_line_with_every_cell_whole(
     table: tuple[list[str], list[tuple[str, ...]]],

@@ -19,6 +19,7 @@ from server.metrics.metrics import LIMITED, METRIC_NAMES, PREDICTIONS
 from server.operation.watching import GRACE_SECONDS
 from server.settings.settings import Settings
 from tests.documents import ROOT, read
+from tests.examples import over
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "layerstream.service"
@@ -285,7 +286,7 @@ def test_dashboard_is_portable(name: str) -> None:
         assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
 
 
-@pytest.mark.parametrize("expression", dashboard_expressions())
+@over("expression", dashboard_expressions())
 def test_every_query_asks_the_servers_chosen(expression: str) -> None:
     """Each metric in it, with its labels: two servers of one data source are told apart."""
     selectors = re.findall(r"([\w:]+)(?=\{)(\{[^}]*\})", expression)

@@ -22,15 +22,14 @@ from server.memory.process_memory import process_bytes
 from server.metrics.metrics import METRIC_NAMES
 from tests.deploy.test_deploy import DEPLOY, MIB, family, metrics_in, run, tool
 from tests.deploy.watched import PHOTOGRAPH, compile_default, fetch
+from tests.examples import over
 from tests.server.clients.environments import programs
 
 FILES = sorted([*(DEPLOY / "kserve").glob("*.yaml"), *(DEPLOY / "kubernetes").glob("*.yaml")])
 ADAPTER = (DEPLOY / "kubernetes/adapter.yaml").read_text()
 
 
-@pytest.mark.parametrize(
-    "name", ["kserve/runtime", "kserve/inferenceservice", "kubernetes/layerstream"]
-)
+@over("name", ["kserve/runtime", "kserve/inferenceservice", "kubernetes/layerstream"])
 def test_default_resources_hold_the_default_budget(name: str) -> None:
     memory = -(-(256 * MIB + process_bytes(6)) // MIB)
     text = (DEPLOY / f"{name}.yaml").read_text()

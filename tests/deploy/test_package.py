@@ -16,6 +16,7 @@ from cli.commands import COMMANDS
 from server.settings.settings import Settings
 from server.settings.table import settings_table
 from tests.deploy.test_deploy import DEPLOY, MARGIN, MIB, PROCESS_BASE, UNIT, directives, run, tool
+from tests.examples import over
 
 ROOT = DEPLOY.parent
 CONTAINER = DEPLOY / "container"
@@ -49,7 +50,7 @@ def test_user_and_folders_are_those_of_the_unit_and_the_settings() -> None:
     assert f"RequiresMountsFor={models}\n" in UNIT.read_text()
 
 
-@pytest.mark.parametrize("script", ["build.sh", "preinst", "postinst", "prerm", "postrm"])
+@over("script", ["build.sh", "preinst", "postinst", "prerm", "postrm"])
 def test_scripts_are_of_the_shell(script: str) -> None:
     run("/bin/sh", "-n", DEPLOY / "debian" / script)
     run("/bin/sh", "-n", DEPLOY / "tree.sh")

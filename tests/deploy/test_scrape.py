@@ -36,7 +36,10 @@ def test_every_query_returns_data(tmp_path: Path) -> None:
 
 def return_data(folder: Path, expressions: list[str], group: MemoryGroup | None = None) -> None:
     """Serve ``folder``/repository under load until every one of ``expressions`` has a number."""
-    with watched(folder, LEAST, group=group) as server, server.under_load(server.classify, 4):
+    with (
+        watched(folder, LEAST, group=group) as server,
+        server.under_load(server.classify, 4, pause=0.05),
+    ):
         missing = expressions
 
         def complete() -> bool:

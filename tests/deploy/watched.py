@@ -105,13 +105,15 @@ class Watched:
         return 200
 
     @contextmanager
-    def under_load(self, send: Callable[[], int], connections: int = 8) -> Iterator[list[int]]:
-        """Call ``send`` again and again in ``connections`` threads; yield the statuses."""
+    def under_load(
+        self, send: Callable[[], int], connections: int = 8, pause: float = 0.0
+    ) -> Iterator[list[int]]:
+        """Call ``send`` in ``connections`` threads, ``pause`` seconds apart; yield the statuses."""
         statuses: list[int] = []
         ended = threading.Event()
 
         def work() -> None:
-            while not ended.is_set():
+            while not ended.wait(pause):
                 try:
                     statuses.append(send())
                 except OSError:

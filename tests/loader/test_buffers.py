@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.buffers import HUGE_PAGE_BYTES, PAGE_BYTES, Buffer, count_pages, report_pages
+from tests.examples import over
 
 # What memory lies on, from the kernel's own words and from made ones.
 
@@ -32,8 +33,8 @@ START = 0x7F0000200000
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("address", "n_bytes", "expected"),
+@over(
+    "address, n_bytes, expected",
     [
         (START, 6 * MIB, (6 * MIB, 4 * MIB)),
         (START, 2 * MIB, (2 * MIB, 2 * MIB)),  # of a mapping merged with a neighbour
@@ -101,8 +102,8 @@ SIZES = [1, 100, PAGE_BYTES, PAGE_BYTES + 1, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTE
 SIZES += [HUGE_PAGE_BYTES + 1, 5 << 20]
 
 
-@pytest.mark.parametrize("n_bytes", [0, *SIZES])
-@pytest.mark.parametrize("huge_pages", [True, False])
+@over("n_bytes", [0, *SIZES])
+@over("huge_pages", [True, False])
 def test_memory_is_aligned_zeroed_and_writable(n_bytes: int, huge_pages: bool) -> None:
     buffer = Buffer(n_bytes, huge_pages)
     wanted = HUGE_PAGE_BYTES if huge_pages and n_bytes >= HUGE_PAGE_BYTES else PAGE_BYTES
@@ -158,7 +159,7 @@ def test_views_share_memory() -> None:
     buffer.close()
 
 
-@pytest.mark.parametrize("n_bytes", SIZES)
+@over("n_bytes", SIZES)
 def test_views_outlive_their_buffer(n_bytes: int) -> None:
     buffer = Buffer(n_bytes)
     view = buffer.array(0, "uint8", (n_bytes,))

@@ -19,6 +19,7 @@ from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from models.segmentation import NONE, Counted, Mask, Segmentation, classes_of, read_segmentation
 from server.requests.masks import draw_mask, png, runs
+from tests.examples import over
 from tests.models.painter import COLORS, LETTERBOX, STRETCH, painter
 from tests.models.refusal import refuses
 
@@ -29,10 +30,8 @@ def drawn(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    "shape", [(3, 5, 7), (2, 1, 1), (255, 2, 3), (21, 300, 200), (4, 2, 20_000)]
-)
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@over("shape", [(3, 5, 7), (2, 1, 1), (255, 2, 3), (21, 300, 200), (4, 2, 20_000)])
+@over("layout", ["NCHW", "NHWC"])
 def test_the_best_score_is_the_class(shape: tuple[int, ...], layout: Any) -> None:
     scores = drawn(*shape)
     output = scores if layout == "NCHW" else np.ascontiguousarray(scores.transpose(1, 2, 0))
@@ -54,8 +53,8 @@ def test_equal_scores_are_the_first_and_nan_is_none() -> None:
         )
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
-@pytest.mark.parametrize("shape", [(1, 4, 6), (1, 1, 4, 6)])
+@over("dtype", ["int64", "int32", "uint8"])
+@over("shape", [(1, 4, 6), (1, 1, 4, 6)])
 def test_what_names_no_class_is_none(dtype: str, shape: tuple[int, ...]) -> None:
     named = np.arange(24).reshape(shape).astype(dtype)
     named.reshape(-1)[:3] = [254, 255, 255] if dtype == "uint8" else [254, 256, -1]
@@ -126,7 +125,7 @@ def test_all_ways_of_a_mask_say_the_same(network: Size, photograph: Size) -> Non
     agree(mask)
 
 
-@pytest.mark.parametrize("size", [(40_000, 3), (3, 40_000), (300, 200)])
+@over("size", [(40_000, 3), (3, 40_000), (300, 200)])
 def test_large_masks_come_in_bands(size: Size) -> None:
     recipe = Segmentation(output="a", labels=("background", "a", "b"))
     classes = np.random.default_rng(1).integers(0, 3, (20, 30)).astype(np.uint8)
@@ -197,8 +196,8 @@ def test_nothing_segments_without_pictures(tmp_path: Path) -> None:
     assert open_pack(folder).manifest.verb is None
 
 
-@pytest.mark.parametrize(
-    ("tail", "recipe", "labels", "words"),
+@over(
+    "tail, recipe, labels, words",
     [
         ("scores", {"output": "b"}, (), ("output 'b': no such output; there are 'mask'",)),
         ("one", {}, (), ("float32[1, 1, 64, 96]", "or has a threshold")),

@@ -9,6 +9,7 @@ from models.packs.target import host_target
 from papers.cnn.layers import Cnn, CnnLayer, Edge, GeometryError, Shape
 from papers.cnn.of_pack import cnn_of_pack
 from papers.dataflow.conversion import row_phases
+from tests.examples import over
 from tests.pipeline.execution.test_rows import CASES, compiled
 
 # A CNN's layers and edges fit together, or it is refused.
@@ -25,8 +26,8 @@ def test_readers() -> None:
     assert cnn.readers == ((1, 2), (2,), ())
 
 
-@pytest.mark.parametrize(
-    ("layers", "edges", "said"),
+@over(
+    "layers, edges, said",
     [
         (LAYERS, (Edge(1, 0),), "1 -> 0"),
         (LAYERS, (Edge(1, 1),), "1 -> 1"),

@@ -97,7 +97,7 @@ def network(
     )
 
 
-def heavy_tail(page_seconds: float, layers: int = 24, slowdown: float = 0.0) -> Network:
+def heavy_tail(page_seconds: float, layers: int = 14, slowdown: float = 0.0) -> Network:
     """Return layers whose weights grow towards the end while their kernels take the same time."""
     pages = [2 + n * n // 4 for n in range(layers)]
     chunks = [[min(16, left) for left in range(count, 0, -16)] for count in pages]

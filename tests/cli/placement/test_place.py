@@ -23,7 +23,7 @@ from cli.placement.problem import (
     moves,
     nodes_of,
 )
-from tests.examples import examples
+from tests.examples import examples, over
 
 LABELS = ("gpu", "site")
 
@@ -69,7 +69,7 @@ def is_clear(why: str) -> bool:
     return "\n" not in why and ("would" in why or "too few" in why)
 
 
-@examples(15, 600)
+@examples(7, 600)
 @given(problem=problems())
 def test_no_node_is_overfull_and_replicas_lie_apart(problem: PlacementProblem) -> None:
     found = tried(lambda: place(problem))
@@ -152,20 +152,16 @@ def test_a_changed_problem_is_placed_again(problem: PlacementProblem, seed: int,
     assert is_clear(after) if isinstance(after, str) else not list(faults(other, after))
 
 
-def test_nothing_moves_where_nothing_changes() -> None:
-    problem = instance(3)
-    before = place(problem)
-    after = place_again(problem, before)
-    assert moves(before, after) == {}
-    assert list(faults(problem, after)) == []
-
-
 # Short at once are, of 534, time and reading; of 552, memory and time.
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 534, 552])
+@pytest.mark.parametrize(
+    "seed", [534, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 552))]
+)
 def test_few_nodes_and_few_moves(seed: int) -> None:
     problem = instance(seed)
     before = place(problem)
+    assert list(faults(problem, before)) == []
     assert len(nodes_of(before)) <= 1.05 * bound_of(problem)
+    assert moves(before, place_again(problem, before)) == {}
     for other in (changed(problem, seed, 0.1), grown(problem, seed)):
         after = place_again(other, before)
         assert list(faults(other, after)) == []
@@ -187,8 +183,8 @@ def test_no_nodes_at_all() -> None:
 SMALL = FleetNode("small", 100)
 
 
-@pytest.mark.parametrize(
-    ("model", "nodes", "words"),
+@over(
+    "model, nodes, words",
     [
         (Model("a", 200 << 20), [replace(SMALL, memory_bytes=100 << 20)], ("200 MiB", "small")),
         (Model("a", 10, labels=frozenset(("gpu",))), [SMALL], ("label gpu",)),

@@ -64,7 +64,7 @@ def no_pack(folder: Path, delay: float | None) -> Needs:
     raise AssertionError(folder, delay)
 
 
-@examples(60, 600)
+@examples(30, 600)
 @given(said=tables(MODEL))
 def test_models_are_read_or_refused(said: list[Tables]) -> None:
     found: list[Model] = read("model", said, lambda path: read_models(path, no_pack))
@@ -77,7 +77,7 @@ def test_models_are_read_or_refused(said: list[Tables]) -> None:
         )
 
 
-@examples(60, 600)
+@examples(30, 600)
 @given(said=tables(NODE))
 def test_nodes_are_read_or_refused(said: list[Tables]) -> None:
     small = [table for table in said if len(table.get("count", "")) < 5]

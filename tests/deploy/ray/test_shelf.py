@@ -48,13 +48,13 @@ def least(module: Any, packs: dict[str, Path], fit: int) -> int:
 
     def fits(number: int) -> int:
         try:
-            shelf = module.Shelf(number << 16, packs)
+            shelf = module.Shelf(number << 18, packs)
         except layerstream.RefusedError:
             return 0
         shelf.close()
         return len(shelf.names)
 
-    return bisect_left(range(8 << 4), fit, key=fits) << 16
+    return bisect_left(range(8 << 2), fit, key=fits) << 18
 
 
 @pytest.fixture(scope="module")

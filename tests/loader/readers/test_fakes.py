@@ -15,6 +15,7 @@ from loader.pool.jobs import ReadJob, perform
 from loader.readers.fakes import Fault, FaultyReader, MemoryReader
 from loader.readers.files import BufferedReader, open_reader
 from loader.readers.interface import Range
+from tests.examples import over
 
 BLOCK = 4096
 CONTENT = bytes(number % 251 for number in range(4 * BLOCK))
@@ -119,7 +120,7 @@ def test_disk_that_disappears_stays_away() -> None:
     assert reader.struck == [1]
 
 
-@pytest.mark.parametrize(("times", "failures"), [(1, 1), (3, 3), (None, 5)])
+@over("times, failures", [(1, 1), (3, 3), (None, 5)])
 def test_faults_strike_so_many_times(times: int | None, failures: int) -> None:
     reader = FaultyReader(MemoryReader(CONTENT), [Fault("io error", times=times)])
     for number in range(5):

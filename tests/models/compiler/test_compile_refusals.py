@@ -11,6 +11,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError, OnnxError
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
+from tests.examples import over
 from tests.models.nets import dynamic, gemm, one_layer, parsed, two_by_two, written
 from tests.models.refusal import refuses
 
@@ -19,8 +20,8 @@ def two_steps(first: str, output: str) -> onnx.ModelProto:
     return parsed(f"steps (float[1,4] x) => ({output} y) {{ {first} }}")
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "reason"),
+@over(
+    "make, error, reason",
     [
         (lambda: two_steps("y = Frobnicate(x)", "float[1,4]"), OnnxError, "Frobnicate"),
         (lambda: two_steps("y = Relu(x, x)", "float[1,4]"), OnnxError, "Relu"),
@@ -66,9 +67,7 @@ def test_refusals_print_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    "name", [".hidden", "-x", "a b", "a\nb", "ä", "x" * 101, "a:b", ".compiling-1-1"]
-)
+@over("name", [".hidden", "-x", "a b", "a\nb", "ä", "x" * 101, "a:b", ".compiling-1-1"])
 def test_names_that_are_no_model_names_are_refused(name: str, tmp_path: Path) -> None:
     source = written(one_layer(), tmp_path / "m.onnx")
     with refuses(CompileError, "is not a model name"):
@@ -118,7 +117,7 @@ def test_existing_version_is_replaced_only_when_forced(tmp_path: Path) -> None:
     assert sorted(pack.parent.iterdir()) == [pack, second]
 
 
-@pytest.mark.parametrize("count", [1, 127, 129])
+@over("count", [1, 127, 129])
 def test_wrong_number_of_labels_is_refused(count: int, tmp_path: Path) -> None:
     source = written(gemm(), tmp_path / "m.onnx")
     options = CompileOptions(labels=tuple(f"class {i}" for i in range(count)))

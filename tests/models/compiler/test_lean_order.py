@@ -3,13 +3,13 @@
 import random
 from dataclasses import replace
 
-import pytest
 from onnx import helper
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.lean_order import with_less_kept
 from models.graphs.nodes import made, reads
 from models.network.fields import Array
+from tests.examples import over
 
 
 def graph(nodes: list[tuple[str, tuple[str, ...]]], sizes: dict[str, int], output: str) -> Graph:
@@ -80,7 +80,7 @@ def test_a_head_whose_result_stays_runs_last_with_all_that_hangs_on_it() -> None
     assert peak(after) < peak(before)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@over("seed", range(40))
 def test_every_node_still_reads_what_was_made_before(seed: int) -> None:
     drawn = random.Random(seed)
     made_so_far, nodes, sizes = ["x"], [], {"x": 8}

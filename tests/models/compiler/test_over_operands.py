@@ -6,6 +6,7 @@ from onnx import helper
 from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.network.fields import Array
+from tests.examples import over
 
 LARGE, SMALL = (1, 1 << 17), (1, 8)
 
@@ -68,7 +69,7 @@ def test_what_is_read_later_is_kept() -> None:
     assert parents(graph(*again)) == {"sum": ("a", 0)}
 
 
-@pytest.mark.parametrize(
+@over(
     "nodes",
     [
         (("Relu", "y", ("x",)),),
@@ -98,8 +99,8 @@ def test_small_values_stay_inside_pieces() -> None:
     assert parents(graph(*BLOCK, shape=SMALL)) == {}
 
 
-@pytest.mark.parametrize(
-    ("inputs", "found"),
+@over(
+    "inputs, found",
     [
         (("a", "w", "", "b"), {"sum": ("b", 0)}),
         (("a", "w", "", "a"), {}),

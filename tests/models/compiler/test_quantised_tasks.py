@@ -10,6 +10,7 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.quantised_tasks import quantised_groups, whole_task
 from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedTask
+from tests.examples import over
 from tests.pipeline.devices.integers.quantised import Network
 
 
@@ -43,7 +44,7 @@ def test_what_the_optimiser_writes_is_a_task(network: Network) -> None:
     assert _task(network.graph()) is not None
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (1, 6), (6, 1), (6, 6)])
+@over("shape", [(), (1,), (1, 6), (6, 1), (6, 6)])
 def test_a_product_whose_biases_are_broadcast_is_none(shape: tuple[int, ...]) -> None:
     assert _task(_with_constant(_product(), 6, np.zeros(shape, np.int32))) is None
 
@@ -67,7 +68,7 @@ def test_a_layer_whose_weights_somebody_gives_is_none() -> None:
     assert _task(replace(graph, values={**graph.values, **weights}, constants=others)) is None
 
 
-@pytest.mark.parametrize(
+@over(
     "graph",
     [
         _with_value(_layer(), "y0", (1,)),

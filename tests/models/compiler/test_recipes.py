@@ -15,6 +15,7 @@ from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.packs.records.ports import Classification, SourceSizes
+from tests.examples import over
 from tests.models.detector import (
     DETECTION_RECIPE,
     HEAD,
@@ -115,8 +116,8 @@ def with_entry(key: str, text: str) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize(
-    ("key", "text", "words"),
+@over(
+    "key, text, words",
     [
         (PREPROCESS, "{", ["not JSON"]),
         (PREPROCESS, "[" * 100_000, ["not JSON"]),

@@ -9,6 +9,7 @@ from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError, OnnxError, PackError
+from tests.examples import over
 from tests.models.nets import answers, gemm, inputs_for, parsed, written
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed
@@ -42,8 +43,8 @@ CONV = "c (float[n,3,h,8] x) => (float y) { y = Conv(x, w) }"
 GEMM = "g (float[1,32] x) => (float y) { y = Gemm(x, w, b) }"
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "words"),
+@over(
+    "model, shape, words",
     [
         (reshaped([1, 2, 8]), (1, 32), ("'y' (Reshape)", "32 values", "[1, 2, 8]", "16")),
         (reshaped([1, 2, 64]), (1, 32), ("'y' (Reshape)", "32 values", "128")),

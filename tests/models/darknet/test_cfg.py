@@ -3,12 +3,12 @@
 import contextlib
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.darknet.cfg import MAX_BYTES, DarknetError, Section, format_cfg, parse_cfg, read_cfg
 from models.darknet.network import build_network
+from tests.examples import over
 from tests.models.darknet.cfgs import SMALL
 from tests.models.refusal import refuses
 
@@ -24,7 +24,7 @@ def test_sections_options_and_lines() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@over(
     "text",
     [
         "[net]\r\nwidth=8\r\nlayers=-1,-4\r\n",
@@ -55,8 +55,8 @@ def test_different_values_of_one_option_are_refused() -> None:
         parse_cfg("[net]\nwidth=8\n[conv]\nfilters=3\nfilters=4\n", "x")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@over(
+    "text, words",
     [
         ("", ["x: no sections"]),
         ("# nothing\n\n", ["x: no sections"]),
@@ -104,7 +104,7 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         assert parse_cfg(text, "x")[0].kind in ("net", "network")
 
 
-@pytest.mark.parametrize("name", SMALL)
+@over("name", SMALL)
 def test_whole_files(name: str) -> None:
     sections = read_cfg(SMALL[name])
     assert sections[0].kind == "net"
@@ -121,8 +121,8 @@ YOLO = "[yolo]\nclasses=1\nnum=2\nanchors=1,2,3,4\n"
 LONG = "9" * 5000
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@over(
+    "text, words",
     [
         ("[lstm]\noutput=3", ["line 5", "layer 0", "[lstm]", "not supported"]),
         ("[Convolutional]", ["line 5", "[Convolutional]", "not supported"]),
@@ -146,8 +146,8 @@ def test_unknown_and_unsupported(text: str, words: list[str]) -> None:
     refused(text, *words)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@over(
+    "text, words",
     [
         ("[conv]\nfilters=0", ["line 6", "filters=0", "from 1"]),
         ("[conv]\nfilters=-8", ["line 6", "filters=-8"]),
@@ -187,8 +187,8 @@ def test_impossible_numbers(text: str, words: list[str]) -> None:
     refused(text, *words)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@over(
+    "text, words",
     [
         ("[route]\nlayers=-1", ["line 6", "-1", "no layer before"]),
         (f"{CONV}[route]", ["line 7", "layers is missing"]),
@@ -217,8 +217,8 @@ def test_layers_that_do_not_fit_together(text: str, words: list[str]) -> None:
     refused(text, *words)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@over(
+    "text, words",
     [
         (f"{CONV}{YOLO}", ["line 7", "[yolo]", "2 anchors", "12 channels", "has 4"]),
         (f"{CONV}{YOLO}mask=0,2", ["line 11", "no anchor 2"]),
@@ -246,8 +246,8 @@ def refused(text: str, *words: str) -> None:
         build_network(parse_cfg(NET + text, "x.cfg"), "x.cfg")
 
 
-@pytest.mark.parametrize(
-    ("net", "words"),
+@over(
+    "net, words",
     [
         ("[net]\nheight=8\nchannels=3\n[conv]", ["line 1", "width is missing"]),
         ("[net]\nwidth=8\nheight=8\nchannels=0\n[conv]", ["line 4", "channels=0"]),

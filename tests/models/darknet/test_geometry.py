@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from models.darknet.layer_records import (
     YoloParameters,
 )
 from models.darknet.network import build_network, layer_sizes
+from tests.examples import over
 from tests.models.darknet.cfgs import ZOO
 
 MIB = 1 << 20
@@ -58,8 +58,8 @@ def last(text: str) -> tuple[int, int, int]:
     return network(text).layers[-1].shape
 
 
-@pytest.mark.parametrize(
-    ("options", "shape"),
+@over(
+    "options, shape",
     [
         ("filters=5\nsize=3\nstride=1\npad=1", (5, 8, 16)),
         ("filters=5\nsize=3\nstride=2\npad=1", (5, 4, 8)),
@@ -77,8 +77,8 @@ def test_convolutions(options: str, shape: tuple[int, int, int]) -> None:
     assert last(f"[convolutional]\n{options}") == shape
 
 
-@pytest.mark.parametrize(
-    ("options", "shape", "pads"),
+@over(
+    "options, shape, pads",
     [
         ("size=2\nstride=2", (4, 4, 8), (0, 0, 0, 0)),
         ("size=2\nstride=1", (4, 8, 16), (0, 0, 1, 1)),
@@ -111,8 +111,8 @@ def test_windows_of_a_pool_cover_what_darknet_says(length: int, size: int, strid
     assert max(left, right) < size
 
 
-@pytest.mark.parametrize(
-    ("text", "shape"),
+@over(
+    "text, shape",
     [
         ("[avgpool]", (4, 1, 1)),
         ("[upsample]", (4, 16, 32)),
@@ -233,7 +233,7 @@ def test_sizes_of_table_2_1() -> None:
         assert [math.floor(size / MIB * 100 + 0.5) / 100 for size in computed] == printed
 
 
-@pytest.mark.parametrize("name", ZOO)
+@over("name", ZOO)
 def test_real_networks_at_several_resolutions(name: str) -> None:
     own = real(name)
     for resolution in (192, 256):

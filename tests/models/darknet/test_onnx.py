@@ -20,6 +20,7 @@ from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
 from models.graphs.onnx_writer import declared, write_onnx
 from models.images.preprocess import Preprocess
 from models.packs.records.ports import SourceSizes
+from tests.examples import over
 from tests.models.darknet.cfgs import ZOO
 from tests.models.darknet.oracle import ACTIVATIONS as EXACT
 from tests.models.darknet.test_geometry import network, real
@@ -55,7 +56,7 @@ def outputs(model: onnx.ModelProto) -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.parametrize("name", ZOO)
+@over("name", ZOO)
 def test_real_networks(name: str) -> None:
     made = real(name)
     model = skeleton(made, name)
@@ -68,7 +69,7 @@ def test_real_networks(name: str) -> None:
     assert with_nodes - stated == {f"layer{index}" for index in made.outputs}
 
 
-@pytest.mark.parametrize("name", ZOO)
+@over("name", ZOO)
 def test_nothing_but_weights_counts_as_a_parameter(name: str) -> None:
     made = real(name)
     model = skeleton(made, name)
@@ -97,7 +98,7 @@ def test_a_wrong_shape_would_be_found() -> None:
         check(model)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@over("activation", ACTIVATIONS)
 def test_every_activation_is_valid_everywhere(activation: str) -> None:
     option = f"\nactivation={activation}\n"
     check(
@@ -112,8 +113,8 @@ def test_every_activation_is_valid_everywhere(activation: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
+@over(
+    "text, names",
     [
         ("[conv]\nfilters=3", {"output": [1, 3, 8, 16]}),
         ("[conv]\nfilters=3\n[avgpool]\n[softmax]\n[cost]", {"output": [1, 3]}),
@@ -188,7 +189,7 @@ def _layers(made: DarknetNetwork) -> list[Any]:
     return [(layer.kind, layer.inputs, layer.shape, layer.arrays) for layer in made.layers]
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@over("activation", ACTIVATIONS)
 def test_values(activation: str, tmp_path: Path) -> None:
     points = np.concatenate(
         [np.linspace(-50, 50, 1001), np.linspace(-3, 3, 1001), [0, -2, -1, 1, 6]]

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from models.darknet.weights import Header
-from tests.examples import thinned
+from tests.examples import over, thinned
 from tests.models.darknet.cfgs import SMALL, ZOO, cfg_text, shrunken, zoo_text
 from tests.models.darknet.imports import (
     TOLERANCE,
@@ -157,12 +157,12 @@ SECTIONS: dict[str, list[tuple[str, Options]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SECTIONS)
+@over("name", SECTIONS)
 def test_sections(name: str, tmp_path: Path) -> None:
     agree(small(*SECTIONS[name]), tmp_path)
 
 
-@pytest.mark.parametrize("resolution", [10, 32, 45])
+@over("resolution", [10, 32, 45])
 def test_another_resolution_keeps_the_part_that_is_cropped(resolution: int, tmp_path: Path) -> None:
     net = ("net", {"width": "32", "height": "32", "channels": "3"})
     crop = ("crop", {"crop_width": "27", "crop_height": "21"})

@@ -18,7 +18,7 @@ from models.darknet.skeleton import skeleton
 from models.darknet.weights import Header, export_weights, read_weights, write_weights
 from models.graphs import onnx_writer
 from models.graphs.metadata import write_metadata
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.models.darknet.cfgs import cfg_text
 from tests.models.darknet.imports import seeded_weights
 from tests.models.darknet.random_cfg import RandomCfg
@@ -66,7 +66,7 @@ def imported(network: DarknetNetwork, header: Header | None, weights: Path, path
 
 
 @given(seed=st.integers(0, 1 << 32), header=st.sampled_from(HEADERS))
-@examples(15, many=400)
+@examples(7, many=400)
 def test_import_and_export_keep_every_byte(
     tmp_path_factory: pytest.TempPathFactory, seed: int, header: Header
 ) -> None:
@@ -114,7 +114,7 @@ def refused(path: Path, network: DarknetNetwork) -> str:
     return message.removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize("header", HEADERS)
+@over("header", HEADERS)
 def test_a_cut_file_is_named(small: DarknetNetwork, tmp_path: Path, header: Header) -> None:
     whole = written(small, header, tmp_path / "whole").read_bytes()
     start = len(header.to_bytes())
@@ -152,7 +152,7 @@ def test_weights_of_another_network_are_named(small: DarknetNetwork, tmp_path: P
     assert re.search(r"expected \d+ numbers, found \d+: it ends in layer 2 \(connected\)", message)
 
 
-@pytest.mark.parametrize(
+@over(
     "start",
     [
         b"[net]\nwidth=8\nheight=8\n",
@@ -242,8 +242,8 @@ def set_metadata(model: onnx.ModelProto, key: str, text: str) -> None:
             item.value = text
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
+@over(
+    "damage, message",
     [
         (without_metadata, "does not come from Darknet"),
         (without_a_weight, "weight 'layer2.* is missing"),

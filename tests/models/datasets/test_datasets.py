@@ -17,7 +17,7 @@ from models.datasets.cifar10 import CLASSES, read_cifar10
 from models.datasets.samples import DataError, SampleError, read_folder
 from models.datasets.voc import parse_annotation, read_voc
 from models.errors import ModelError
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.models.refusal import refuses
 
 
@@ -92,8 +92,8 @@ def test_pictures_alone_have_no_class(tmp_path: Path) -> None:
     assert sample.marks is None
 
 
-@pytest.mark.parametrize(
-    ("files", "said"),
+@over(
+    "files, said",
     [
         ([], "no pictures"),
         (["readme.txt"], "no pictures"),
@@ -110,7 +110,7 @@ def test_folders_that_are_no_data_set(files: list[str], said: str, tmp_path: Pat
         read_folder(tmp_path / "missing")
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", _png()[:40]], ids=["empty", "text", "cut"])
+@over("data", [b"", b"nonsense", _png()[:40]], ids=["empty", "text", "cut"])
 def test_broken_pictures_are_named(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(data)
     (sample,) = read_folder(tmp_path).samples()
@@ -199,8 +199,8 @@ def test_voc_annotations(zipped: bool, tmp_path: Path) -> None:
         read_voc(source, "val")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@over(
+    "text, said",
     [
         (b"", "not XML"),
         (b"<annotation>", "not XML"),
@@ -217,7 +217,7 @@ def test_broken_annotations_are_named(text: bytes, said: str) -> None:
     assert "x.xml" in str(caught.value)
 
 
-@examples(50, many=500, deadline=None)
+@examples(25, many=500, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 200))
 def test_any_annotation_is_read_or_refused(junk: bytes, first: int, end: int) -> None:
     whole = _annotation(("RBC", 1, 1, 6, 4), ("WBC", 2, 2, 3, 3))

@@ -25,6 +25,7 @@ from models.detection.candidates import MAX_CANDIDATES, Candidates, candidates
 from models.detection.recipe import Detection, DetectionHead, head_fault, read_detection
 from models.errors import ModelError
 from models.images.preprocess import Preprocess
+from tests.examples import over
 from tests.models.detection import box_oracle as oracle
 from tests.models.refusal import refuses
 
@@ -91,7 +92,7 @@ def test_boxes_are_darknets(
         agrees(found, oracle.detect(outputs, detection, NET, image, letterbox))
 
 
-@pytest.mark.parametrize("name", HEADS)
+@over("name", HEADS)
 def test_a_request_has_its_own_limits(name: str) -> None:
     head = HEADS[name]
     outputs = {"a": values(head, np.random.default_rng(1), 5, 5)}
@@ -135,22 +136,22 @@ def test_nonsense_is_left_out(name: str, data: st.DataObject) -> None:
 
 
 def test_all_boxes_of_all_classes_are_few_candidates() -> None:
-    """A request may ask for everything a large detector has: the best of 1.8 million remain."""
+    """A request may ask for everything a large detector has: the best of 650,000 remain."""
     head = DetectionHead(output="a", kind="yolo", anchors=((10, 10),) * 3, classes=80)
     generator = np.random.default_rng(0)
-    outputs = {"a": generator.random((1, head.planes, 76, 76), np.float32)}
-    found = candidates(outputs, (head,), (608, 608), 0.0)
+    outputs = {"a": generator.random((1, head.planes, 52, 52), np.float32)}
+    found = candidates(outputs, (head,), (416, 416), 0.0)
     assert len(found.scores) == len(found.boxes) == len(found.classes) == MAX_CANDIDATES
-    planes = outputs["a"].reshape(3, 85, 76 * 76)
+    planes = outputs["a"].reshape(3, 85, 52 * 52)
     scores = np.sort((planes[:, 4:5] * planes[:, 5:]).ravel())[::-1]
     np.testing.assert_array_equal(found.scores, scores[:MAX_CANDIDATES])
-    few = candidates(outputs, (head,), (608, 608), 0.0, most=700)
+    few = candidates(outputs, (head,), (416, 416), 0.0, most=700)
     np.testing.assert_array_equal(few.boxes, found.boxes[:700])
     assert boxes_bytes(few) <= 700 * CANDIDATE_BYTES
 
 
-@pytest.mark.parametrize(
-    ("fields", "word"),
+@over(
+    "fields, word",
     [
         ({"heads": ()}, "heads"),
         ({"labels": ("a",)}, "1 labels for 3 classes"),
@@ -186,8 +187,8 @@ def test_recipe_is_read(tmp_path: Path) -> None:
     assert read_detection(path) == expected
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
+@over(
+    "old, new, words",
     [
         ("classes = 3", "classes = 0", ["head 1: classes"]),
         ("classes = 3", "", ["head 1: classes"]),
@@ -209,8 +210,8 @@ def test_recipe_that_is_wrong_is_named(
         read_detection(path)
 
 
-@pytest.mark.parametrize(
-    ("outputs", "words"),
+@over(
+    "outputs, words",
     [
         ({"a": ("float32", (1, 16, 4, 4))}, None),
         ({"b": ("float32", (1, 16, 4, 4))}, ["heads.0", "'a'", "'b'"]),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from models.detection.boxes import Box
 from models.detection.mean_precision import Edges, MeanPrecision, TrueObject, overlap
+from tests.examples import over
 
 LEFT, RIGHT, FAR = (0.0, 0.0, 10.0, 10.0), (20.0, 0.0, 30.0, 10.0), (50.0, 50.0, 60.0, 60.0)
 NEARLY = (0.0, 0.0, 10.0, 8.0)  # 0.8 of LEFT
@@ -59,7 +60,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@over("name", CASES)
 def test_average_precision_of_cases_by_hand(name: str) -> None:
     seen, there, expected = CASES[name]
     assert _mean(seen, there) == pytest.approx(expected)

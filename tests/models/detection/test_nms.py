@@ -3,12 +3,12 @@
 from typing import Any, Literal
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.detection.boxes import suppress
+from tests.examples import over
 from tests.models.detection import box_oracle as oracle
 
 KINDS = st.sampled_from(["greedy", "diou"])
@@ -67,8 +67,8 @@ def test_a_second_time_changes_nothing(
     assert again.tolist() == list(range(len(kept)))
 
 
-@pytest.mark.parametrize("kind", ["greedy", "diou"])
-@pytest.mark.parametrize("seed", range(10))
+@over("kind", ["greedy", "diou"])
+@over("seed", range(10))
 def test_as_the_loops_do(kind: Literal["greedy", "diou"], seed: int) -> None:
     generator = np.random.default_rng(seed)
     boxes = np.concatenate([generator.random((60, 2)), generator.uniform(0, 0.6, (60, 2))], axis=1)

@@ -26,6 +26,7 @@ from models.detection.candidates import candidates
 from models.detection.recipe import BoxesHead, Detection, head_fault
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
+from tests.examples import over
 from tests.models.streamed import streamed
 
 #: Width and height of the input of all of them.
@@ -399,7 +400,7 @@ def shapes(outputs: Outputs) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {name: (array.dtype.name, array.shape) for name, array in outputs.items()}
 
 
-@pytest.mark.parametrize("name", FORMS)
+@over("name", FORMS)
 def test_boxes_are_those_of_its_own_decoder(name: str) -> None:
     form = FORMS[name]
     recipe = detection(form)
@@ -411,7 +412,7 @@ def test_boxes_are_those_of_its_own_decoder(name: str) -> None:
     np.testing.assert_allclose(sorted(got.tolist()), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@over("name", FORMS)
 def test_a_box_too_many_is_no_such_list(name: str) -> None:
     """Every output, one axis longer by one: where that is an axis of boxes, the others have fewer."""
     form = FORMS[name]
@@ -444,7 +445,7 @@ def test_a_network_may_list_as_many_as_it_finds() -> None:
     assert not len(candidates(nothing, recipe.heads, NET, 0.0).scores)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@over("name", FORMS)
 def test_nonsense_is_left_out(name: str) -> None:
     form = FORMS[name]
     for value in (np.nan, np.inf, -np.inf, 3e38):
@@ -457,8 +458,8 @@ def test_nonsense_is_left_out(name: str) -> None:
         assert np.isfinite(found.scores).all()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
+@over(
+    "change, said",
     [
         ({"box": "offsets"}, "box 'offsets' goes with anchors"),
         ({"anchors": [{"grid": (2, 2), "stride": 8}]}, "box 'corners' goes without anchors"),

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import pytest
 
 from models.graphs.fusion import Fusion, Surroundings, fusions
 from models.network.activations import Activation
 from models.network.fields import Array
 from models.network.node import KnownTensors, NamedTensor, Node
 from models.network.operators.reading import BatchNorm, Convolution, Map, Operator, read_operator
+from tests.examples import over
 
 SHAPE = (1, 4, 8, 8)
 CONSTANTS = {
@@ -52,8 +52,8 @@ def fused(
     return fusions(around, heads).get(index)
 
 
-@pytest.mark.parametrize(
-    ("item", "activation"),
+@over(
+    "item, activation",
     [
         (node("Relu", "t", "y"), RELU),
         (node("LeakyRelu", "t", "y", alpha=0.5), Activation("leaky_relu", 0.5)),
@@ -126,14 +126,14 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("kind", GROUPS)
+@over("kind", GROUPS)
 def test_an_activation_of_several_nodes(kind: str) -> None:
     activation, nodes = GROUPS[kind]
     assert fused(conv(), *nodes) == Fusion(tuple(range(len(nodes) + 1)), "y", activation)
     assert fused(*nodes) == Fusion(tuple(range(len(nodes))), "y", activation, x="t")
 
 
-@pytest.mark.parametrize("kind", GROUPS)
+@over("kind", GROUPS)
 def test_a_group_that_something_else_reads_is_none(kind: str) -> None:
     _, group = GROUPS[kind]
     nodes = [*group, node("Abs", "p", "z")]

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.errors import OnnxError
 from models.graphs.file import MAX_TENSOR_BYTES, reference
 from models.graphs.onnx_reader import read_onnx
+from tests.examples import over
 from tests.models.nets import (
     WEIGHT_BYTES,
     dynamic,
@@ -34,7 +35,7 @@ def save(tmp_path: Path, model: onnx.ModelProto) -> Path:
 # Files that are not models
 
 
-@pytest.mark.parametrize(
+@over(
     "content",
     [
         b"",
@@ -52,7 +53,7 @@ def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
         read_onnx(path)
 
 
-@pytest.mark.parametrize("name", ["m.onnxtxt", "m.textproto", "m.json", "m.onnxjson", "m"])
+@over("name", ["m.onnxtxt", "m.textproto", "m.json", "m.onnxjson", "m"])
 def test_format_is_not_guessed_from_the_name(name: str, tmp_path: Path) -> None:
     path = written(one_layer(), tmp_path / name)
     assert read_onnx(path).graph.node[0].op_type == "Conv"
@@ -88,8 +89,8 @@ def test_model_without_nodes_is_refused(tmp_path: Path) -> None:
 # Tensors
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
+@over(
+    "changes, reason",
     [
         ({"dims": [8, -4, 1, 1]}, "negative dimension in [8, -4, 1, 1]"),
         ({"dims": [-1, -32, 1, 1]}, "negative dimension"),
@@ -105,7 +106,6 @@ def test_model_without_nodes_is_refused(tmp_path: Path) -> None:
         ({"data_type": TensorProto.UNDEFINED}, "unknown data type 0"),
         ({"data_type": 4711}, "unknown data type 4711"),
     ],
-    ids=repr,
 )
 def test_impossible_weights_are_refused(
     changes: dict[str, object], reason: str, tmp_path: Path
@@ -123,7 +123,7 @@ def test_segmented_tensors_are_refused(tmp_path: Path) -> None:
         read_onnx(path)
 
 
-@pytest.mark.parametrize("count", [0, 1, 31, 33])
+@over("count", [0, 1, 31, 33])
 def test_typed_data_must_have_the_size_of_the_dimensions(count: int, tmp_path: Path) -> None:
     model = one_layer()
     tensor = model.graph.initializer[0]
@@ -134,8 +134,8 @@ def test_typed_data_must_have_the_size_of_the_dimensions(count: int, tmp_path: P
         read_onnx(path)
 
 
-@pytest.mark.parametrize(
-    ("data_type", "field", "values"),
+@over(
+    "data_type, field, values",
     [
         (TensorProto.FLOAT, "float_data", [0.5] * 6),
         (TensorProto.DOUBLE, "double_data", [0.5] * 6),
@@ -206,7 +206,7 @@ def test_attribute_references_outside_of_functions_are_refused(tmp_path: Path) -
         read_onnx(path)
 
 
-@pytest.mark.parametrize("name", [b"conv", b"weight", b"input", b"w.data"])
+@over("name", [b"conv", b"weight", b"input", b"w.data"])
 def test_names_that_are_not_utf8_are_refused(name: bytes, tmp_path: Path) -> None:
     model = external("w.data")
     model.graph.node[0].name = "conv"
@@ -304,7 +304,7 @@ def test_paths_that_the_system_refuses_are_refused(location: str, tmp_path: Path
         read_onnx(path)
 
 
-@pytest.mark.parametrize(
+@over(
     "entries",
     [
         {"length": "64"},
@@ -316,7 +316,6 @@ def test_paths_that_the_system_refuses_are_refused(location: str, tmp_path: Path
         {"length": "many"},
         {"length": "-128"},
     ],
-    ids=repr,
 )
 def test_external_ranges_that_do_not_fit_are_refused(
     entries: dict[str, str], tmp_path: Path
@@ -340,8 +339,8 @@ def test_pictures_say_what_the_one_input_leaves_open(tmp_path: Path) -> None:
         read_onnx(path, picture=(1, 3, 8, 6))
 
 
-@pytest.mark.parametrize(
-    ("dims", "problem"),
+@over(
+    "dims, problem",
     [
         ("1,n,4,4", "dimension 1 (n) is dynamic"),
         ("batch,3,height,width", "dimension 2 (height) is dynamic"),
@@ -355,8 +354,8 @@ def test_dynamic_shapes_are_refused(dims: str, problem: str, tmp_path: Path) -> 
         read_onnx(path)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "options"),
+@over(
+    "inputs, options",
     [
         ("float[n,3,h,w] x", "--shape x=1,3,N,N"),
         ("float[1,h] x, float[2,n,128] z", "--shape x=1,N --shape z=2,N,128"),
@@ -450,7 +449,7 @@ def test_overflowing_input_dimensions_are_refused(tmp_path: Path) -> None:
         read_onnx(path)
 
 
-@pytest.mark.parametrize("shape", [(1, 1 << 63), (1, 1 << 62), (1, -4)])
+@over("shape", [(1, 1 << 63), (1, 1 << 62), (1, -4)])
 def test_impossible_shapes_asked_for_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
     path = save(tmp_path, dynamic("1,n"))
     with refuses(OnnxError, path, "input 'x'", shape[1]):
@@ -508,7 +507,7 @@ def test_weights_listed_as_inputs_become_constants(tmp_path: Path) -> None:
     assert fixed.ir_version >= 4
 
 
-@pytest.mark.parametrize("make", [residual, one_layer, lambda: dynamic("n,4")])
+@over("make", [residual, one_layer, lambda: dynamic("n,4")])
 def test_every_shape_is_static_and_every_weight_is_there(
     make: Callable[[], onnx.ModelProto], tmp_path: Path
 ) -> None:

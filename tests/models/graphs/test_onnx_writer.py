@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from models.errors import ModelError
 from models.graphs.onnx_writer import check_place, declare, declared, write_onnx
 from models.zoo import build
+from tests.examples import over
 from tests.models.nets import parsed
 from tests.models.refusal import refuses
 
@@ -91,7 +92,7 @@ def test_large_weights_lie_beside_the_model(
     check(onnx.load(path), source, weights)
 
 
-@pytest.mark.parametrize("order", ["C", "F", "mapped", "view"])
+@over("order", ["C", "F", "mapped", "view"])
 def test_arrays_of_any_order_in_memory(tmp_path: Path, order: str) -> None:
     array = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     given = array

@@ -11,6 +11,7 @@ from onnx.helper import make_node
 
 from models.errors import OnnxError
 from models.graphs.onnx_reader import read_onnx
+from tests.examples import over
 from tests.models.nets import answers, inputs_for, parsed, written
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed
@@ -209,8 +210,8 @@ def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:
         compiled(source, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
+@over(
+    "changed, reason",
     [
         (sparse([0, 1, 4096], (64, 64)), "an index lies outside of [64, 64]"),
         (sparse([-1, 1, 2], (64, 64)), "an index lies outside"),
@@ -266,8 +267,8 @@ def test_messages_do_not_name_working_files(tmp_path: Path) -> None:
     assert "Type" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("operator", "inputs", "outputs"),
+@over(
+    "operator, inputs, outputs",
     [("Mish", [], ["y"]), ("Mish", ["x"], []), ("Mul", ["x"], ["y"])],
 )
 def test_nodes_without_what_they_need_are_refused(

@@ -3,7 +3,6 @@
 from typing import Literal
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from PIL import Image
 
 from models.images.placement import ImagePlacement, around, inside
 from models.images.preprocess import CornerResize, Preprocess, ResizedPixels, Window
+from tests.examples import over
 
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40))
 RESIZES: tuple[Literal["stretch", "crop", "letterbox"], ...] = ("stretch", "crop", "letterbox")
@@ -100,8 +100,8 @@ def test_fitted_sizes(size: tuple[int, int], image: tuple[int, int]) -> None:
     assert min(within) >= 1
 
 
-@pytest.mark.parametrize(
-    ("image", "inner"),
+@over(
+    "image, inner",
     [
         ((773, 512), (608, 402)),
         ((512, 773), (402, 608)),
@@ -141,10 +141,10 @@ def test_a_thin_strip_does_not_become_a_wall() -> None:
     assert recipe.apply(photograph(20_000, 1)).shape == (1, 3, 64, 64)
 
 
-@pytest.mark.parametrize("kind", ["darknet", "bilinear"])
-@pytest.mark.parametrize("resize", RESIZES)
-@pytest.mark.parametrize("size", [(96, 96), (64, 128), (97, 51)])
-@pytest.mark.parametrize("image", [(400, 300), (300, 400), (301, 97), (31, 30)])
+@over("kind", ["darknet", "bilinear"])
+@over("resize", RESIZES)
+@over("size", [(96, 96), (64, 128), (97, 51)])
+@over("image", [(400, 300), (300, 400), (301, 97), (31, 30)])
 def test_what_lies_somewhere_in_the_tensor_is_found_again(
     image: tuple[int, int],
     size: tuple[int, int],

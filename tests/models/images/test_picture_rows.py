@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from models.images.preprocess import Preprocess
+from tests.examples import over
 
 RECIPES: dict[str, dict[str, Any]] = {
     "stretched": {"resize": "stretch", "mean": (1, 2, 3), "std": (4, 5, 6)},
@@ -49,7 +50,7 @@ def test_rows_are_those_of_the_whole(
         np.testing.assert_array_equal(part, rows[:, :, column : column + part.shape[2]])
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@over("name", RECIPES)
 def test_channels_come_last_where_the_recipe_says_so(name: str) -> None:
     picture = photograph(40, 30)
     first = Preprocess(size=(17, 35), **RECIPES[name]).apply(picture)
@@ -76,7 +77,7 @@ def test_windows_that_overlap_are_made_once() -> None:
     assert asked == list(range(100))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@over("name", RECIPES)
 @given(image=SIZES, size=SIZES)
 def test_what_a_tensor_holds_is_known_before_there_is_a_picture(
     name: str, image: tuple[int, int], size: tuple[int, int]
@@ -85,8 +86,8 @@ def test_what_a_tensor_holds_is_known_before_there_is_a_picture(
     assert recipe.tensor(photograph(*image)).n_bytes <= recipe.held_bytes(image)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("image", [(20, 20), (600, 400)])
+@over("name", RECIPES)
+@over("image", [(20, 20), (600, 400)])
 def test_no_more_is_held_than_the_picture_or_its_tensor(name: str, image: tuple[int, int]) -> None:
     tensor = Preprocess(size=(64, 64), **RECIPES[name]).tensor(photograph(*image))
     pixels = 3 * 64 * 64

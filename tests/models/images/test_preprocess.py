@@ -13,11 +13,12 @@ from models.errors import ModelError
 from models.images.placement import Resize
 from models.images.preprocess import Preprocess, read_labels, read_preprocess
 from models.packs.records.ports import Classification
+from tests.examples import over
 from tests.models.refusal import refuses
 
 
-@pytest.mark.parametrize(
-    ("text", "field"),
+@over(
+    "text, field",
     [
         ("", "size"),
         ("size = [224]", "size 2"),
@@ -53,9 +54,7 @@ def test_fields_that_make_no_sense_are_named(text: str, field: str, tmp_path: Pa
         read_preprocess(path)
 
 
-@pytest.mark.parametrize(
-    "content", [b"size = ", b"{}", b"size = [8, 8", b"size = [8, 8]\nsize = [8, 8]"]
-)
+@over("content", [b"size = ", b"{}", b"size = [8, 8", b"size = [8, 8]\nsize = [8, 8]"])
 def test_file_that_is_not_toml_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_bytes(content)
@@ -92,8 +91,8 @@ def test_recipe_is_read(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
+@over(
+    "content, reason",
     [(b"", "no labels"), (b"\n \n\t\n", "no labels"), (b"caf\xe9\n", "not UTF-8")],
 )
 def test_labels_that_cannot_be_read_are_refused(

@@ -27,6 +27,7 @@ from models.network.operators.reading import (
     Resize,
     read_operator,
 )
+from tests.examples import over
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -155,9 +156,9 @@ def test_what_padding_keeps(pads: list[int], value: float) -> None:
     assert held[part].all()
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-@pytest.mark.parametrize("way", ["half_pixel", "align_corners", "asymmetric"])
-@pytest.mark.parametrize("scale", [2.0, 0.5, 1.5])
+@over("mode", ["nearest", "linear", "cubic"])
+@over("way", ["half_pixel", "align_corners", "asymmetric"])
+@over("scale", [2.0, 0.5, 1.5])
 def test_resized(mode: str, way: str, scale: float) -> None:
     x = image(1, 2, 6, 4)
     arrays = {"x": x, "r": np.zeros(0, np.float32), "s": np.array([1, 1, scale, scale], np.float32)}
@@ -179,7 +180,7 @@ def test_what_is_not_known_says_why() -> None:
         read_operator(Node("Relu", ("x",), ("y",), {}), known({}))
 
 
-@pytest.mark.parametrize("kind", ["Conv", "MaxPool", "AveragePool", "Upsample"])
+@over("kind", ["Conv", "MaxPool", "AveragePool", "Upsample"])
 def test_blocked_operators_are_read_as_the_plain_ones(kind: str) -> None:
     arrays = {"x": np.zeros((1, 16, 9, 8), np.float32)}
     given: dict[str, Any] = {"pads": [1, 0, 1, 2], "strides": [2, 1], "kernel_shape": [3, 3]}

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from models.packs.storing import (
     planes_fault,
     stored_bytes,
 )
-from tests.examples import examples
+from tests.examples import examples, over
 
 Floats = NDArray[np.float32]
 drawn = examples(15, many=1000)
@@ -121,8 +120,8 @@ def test_the_same_bits_come_out(content: bytes, blocks: int, zeros: float, mask:
     assert np.array_equal(target.view(np.uint32), words)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "most"),
+@over(
+    "numbers, most",
     [
         (weights(), 0.856),  # 24 bits of sign and mantissa, 3 of the exponent and its exceptions
         (weights().astype(np.float16).astype(np.float32), 0.46),
@@ -142,8 +141,8 @@ def test_numbers_of_all_sizes_take_no_more_than_they_are() -> None:
     assert made.data.size <= bits.nbytes + 64
 
 
-@pytest.mark.parametrize(
-    ("count", "kept", "planes", "fault"),
+@over(
+    "count, kept, planes, fault",
     [
         (256, 0, (WHOLE,) * 3, "planes: 3, not 4"),
         (255, 0, (WHOLE,) * 4, "are not whole blocks of 256"),

@@ -11,6 +11,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.errors import ModelError, PackError
 from models.packs.pack import Pack, open_pack, read_pack
 from models.packs.target import cuda_target, host_target, named_target
+from tests.examples import over
 from tests.models.nets import CHUNK_BYTES
 from tests.models.packs.test_pack import edit, put
 from tests.models.refusal import refuses
@@ -54,7 +55,7 @@ NO_TARGETS = (
 )
 
 
-@pytest.mark.parametrize("name", [*NO_TARGETS, "cuda-sm072", "sparc-vis\n", " cpu", "cuda-sm72a"])
+@over("name", [*NO_TARGETS, "cuda-sm072", "sparc-vis\n", " cpu", "cuda-sm72a"])
 def test_other_names_are_refused_with_those_there_are(name: str) -> None:
     with refuses(ModelError, "cpu", host_target().isa, "cuda-sm70 to cuda-sm129", "cuda-sm72"):
         named_target(name)

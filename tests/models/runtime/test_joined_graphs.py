@@ -14,6 +14,7 @@ from models.runtime.joined_graphs import JoinError, can_join, is_one, join_graph
 from models.runtime.wire import WireError
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cpu import CpuDevice
+from tests.examples import over
 
 _SLOTS, _LENGTH = 4, 8
 _OPERATORS = ("Add", "Sub", "Mul", "Max")
@@ -67,8 +68,8 @@ def test_equal_runs_are_one_kernel() -> None:
     assert device.join([PIECES["Mul"], PIECES["Add"]]) is not first
 
 
-@pytest.mark.parametrize(
-    ("node", "joins"),
+@over(
+    "node, joins",
     [
         (helper.make_node("Relu", ["x0"], ["y0"]), True),
         (helper.make_node("QuickGelu", ["x0"], ["y0"], domain="com.microsoft"), True),
@@ -91,7 +92,7 @@ def test_what_is_one_kernel() -> None:
     assert not is_one(PIECES["Add"])
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", b"\xff" * 20, PIECES["Add"][:-3]])
+@over("data", [b"", b"\x00", b"\xff" * 20, PIECES["Add"][:-3]])
 def test_what_is_no_graph_does_not_join(data: bytes) -> None:
     assert not can_join(data)
     with pytest.raises((JoinError, WireError)):

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from models.runtime import wire
 from models.runtime.wire import WireError, contents, field, fields, packed
-from tests.examples import examples
+from tests.examples import examples, over
 
 _NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 _BITS = 1 << 64
 _CONTENTS = st.one_of(_NUMBERS, st.text(max_size=40), st.binary(max_size=200))
 
 
-@examples(25, many=500, deadline=None)
+@examples(12, many=500, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -37,7 +37,7 @@ def test_what_is_written_is_read(written: list[tuple[int, int | str | bytes]]) -
             assert each.data == (content.encode() if isinstance(content, str) else content)
 
 
-@examples(25, many=500, deadline=None)
+@examples(12, many=500, deadline=None)
 @given(st.lists(_NUMBERS, min_size=1), st.text())
 def test_the_onnx_library_reads_and_writes_the_same(numbers: list[int], name: str) -> None:
     attribute = wire.AttributeField
@@ -62,8 +62,8 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
         list(fields(data))
 
 
-@pytest.mark.parametrize(
-    ("numbers", "message"),
+@over(
+    "numbers, message",
     [
         (wire.ModelField, onnx.ModelProto),
         (wire.OpsetField, onnx.OperatorSetIdProto),

@@ -19,7 +19,7 @@ from models.initial import initialise, sample_inputs
 from models.photographs import photographs
 from models.runtime.sessions import open_session, session_options
 from models.zoo.builder import IMAGENET, SkeletonBuilder, ZooTensor
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.models.nets import filled, parsed
 from tests.models.refusal import refuses
 
@@ -195,7 +195,7 @@ MATRICES: dict[str, tuple[str, dict[str, tuple[int, ...]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", MATRICES)
+@over("name", MATRICES)
 def test_matrices_are_scaled(name: str) -> None:
     text, shapes = MATRICES[name]
     model = with_weights(f"net (float[1,48] x) => (float[1,30] y) {{ {text} }}", **shapes)
@@ -231,7 +231,7 @@ PORTS = (
 )
 
 
-@pytest.mark.parametrize("port", PORTS)
+@over("port", PORTS)
 def test_inputs_of_any_kind(port: str) -> None:
     model = with_weights(f"net ({port} x) => (float y) {{ y = Cast<to=1>(x) }}")
     samples = sample_inputs(model, 0)

@@ -19,6 +19,7 @@ from models.zoo import ENTRIES, build
 from models.zoo.patchnet import patchnet, patchnet_ssdlite
 from models.zoo.patchnet.design import MOST_PATCHES, DesignOptions, design, segment
 from models.zoo.patchnet.tunnels import OUTPUT
+from tests.examples import over
 from tests.models.nets import answers
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed
@@ -73,7 +74,7 @@ def test_the_peak_is_that_of_the_seed() -> None:
     assert 4 * found.peak <= 254_000
 
 
-@pytest.mark.parametrize("expansion", [2, 4, 6, 8])
+@over("expansion", [2, 4, 6, 8])
 def test_the_expansion_does_not_move_the_peak(expansion: int) -> None:
     found, usual = design(DesignOptions(expansion=expansion)), design(DesignOptions())
     assert [layer.peak for layer in found.layers] == [layer.peak for layer in usual.layers]

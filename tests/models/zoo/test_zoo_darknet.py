@@ -14,6 +14,7 @@ from models.darknet.network import build_network, parameter_count, source_sizes
 from models.graphs.metadata import read_metadata
 from models.zoo.darknet import FAMILIES, Family
 from models.zoo.entry import COCO
+from tests.examples import over
 from tests.models.darknet.cfgs import ZOO
 from tests.shared import shared
 
@@ -61,7 +62,7 @@ def test_definitions_are_the_networks_of_the_cfg_files() -> None:
         assert (ours.width, ours.height, ours.channels) == size, name
 
 
-@pytest.mark.parametrize("name", TABLE_I)
+@over("name", TABLE_I)
 def test_sizes_are_those_of_table_i(name: str) -> None:
     sizes = source_sizes(built(ZOO[name]))
     mebibytes = (sizes.weight_bytes / 2**20, sizes.largest_layer_bytes / 2**20)
@@ -83,8 +84,8 @@ def test_any_resolution_of_its_multiple_keeps_the_weights(family: Family) -> Non
     assert [layer.arrays for layer in smaller.layers] == [layer.arrays for layer in default.layers]
 
 
-@pytest.mark.parametrize(
-    ("name", "grids"),
+@over(
+    "name, grids",
     [
         ("yolov2", [13]),
         ("yolov3", [13, 26, 52]),
@@ -101,9 +102,7 @@ def test_a_detector_has_its_grids(name: str, grids: list[int]) -> None:
     assert all(rows == columns for _, rows, columns in shapes)
 
 
-@pytest.mark.parametrize(
-    ("name", "labels"), [("yolov2", COCO), ("yolov4-tiny", COCO), ("yolov2-voc", ())]
-)
+@over("name, labels", [("yolov2", COCO), ("yolov4-tiny", COCO), ("yolov2-voc", ())])
 def test_detectors_of_as_many_classes_know_the_names_of_coco(
     name: str, labels: tuple[str, ...]
 ) -> None:

@@ -1,17 +1,100 @@
 """Applications as files: read as they were written, or refused in one line that names file and field."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 
 from models.errors import ModelError
+from models.network.windows import Window
 from papers.applications.application import Application, ApplicationError, Partition, one_by_one
 from papers.applications.application_files import ApplicationFile, read_application, runs_at_once
 from papers.cnn.layers import Cnn, CnnLayer, Edge, Shape
+from tests.examples import over
 from tests.papers.applications.drawn import NoPacks, applications
-from tests.papers.applications.written import written_application
+
+
+def written_application(file: ApplicationFile) -> str:
+    """Return the text of a file that is read as ``file``."""
+    application = file.application
+    lines = [
+        f"name = {_text(application.name)}",
+        f"element_bytes = {application.element_bytes}",
+        f"parameter_bytes = {application.parameter_bytes}",
+    ]
+    groups = [
+        [_partition_name(application, number) for number in sorted(group)]
+        for group in application.together
+    ]
+    lines += [f"together = {_text(groups)}"] if groups else []
+    for number, (cnn, pack) in enumerate(zip(application.cnns, file.packs, strict=True)):
+        lines += ["", "[[model]]", f"name = {_text(cnn.name)}"]
+        lines += (
+            ["layers = [", *_layer_lines(cnn), "]"]
+            if pack is None
+            else [f"pack = {_text(str(pack))}"]
+        )
+        own = [application.partitions[at] for at in application.of_cnn(number)]
+        partitions = [[_step(cnn, step) for step in partition.schedule] for partition in own]
+        lines += [f"partitions = {_text(partitions)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _step(cnn: Cnn, step: Sequence[int]) -> str | list[str]:
+    names = [cnn.layers[layer].name for layer in step]
+    return names[0] if len(names) == 1 else names
+
+
+def _partition_name(application: Application, number: int) -> str:
+    cnn = application.partitions[number].cnn
+    return f"{application.cnns[cnn].name}/{application.of_cnn(cnn).index(number) + 1}"
+
+
+def _layer_lines(cnn: Cnn) -> Iterator[str]:
+    for number, layer in enumerate(cnn.layers):
+        shape = layer.output
+        fields = {
+            "name": layer.name,
+            "operator": layer.operator,
+            "output": [shape.channels, shape.height, shape.width],
+            "reads": [_read(cnn, edge) for edge in cnn.edges if edge.target == number],
+            **_window(layer.window),
+            "seconds": layer.seconds,
+            "parameters": layer.parameters,
+        }
+        yield f"  {_text(fields)},"
+
+
+def _read(cnn: Cnn, edge: Edge) -> str | dict[str, object]:
+    name = cnn.layers[edge.source].name
+    if edge.window is None and edge.channels is None:
+        return name
+    window = {} if edge.window is None else {"window": _window(edge.window)}
+    channels = {} if edge.channels is None else {"channels": edge.channels}
+    return {"layer": name, **window, **channels}
+
+
+def _window(window: Window) -> dict[str, object]:
+    return {
+        "kernel": window.kernel,
+        "stride": window.stride,
+        "above": window.before,
+        "below": window.behind,
+        "dilation": window.dilation,
+        "factor": window.factor,
+    }
+
+
+def _text(value: object) -> str:
+    """Return a string, a number, lists or tables of them as TOML, in one line."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_text(item)}' for key, item in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
 
 PACK = Cnn(
     "packed", (CnnLayer("a..b", "op", Shape(2, 2, 2)), CnnLayer("c", "op", Shape(2, 2, 2))), ()
@@ -73,8 +156,8 @@ def test_ranges_of_layers(tmp_path: Path) -> None:
     assert read(tmp_path / "app.toml", text).application.partitions == (one_by_one(0, (0, 1)),)
 
 
-@pytest.mark.parametrize(
-    ("window", "height"),
+@over(
+    "window, height",
     [
         ("kernel = 3, stride = 2", 3),
         ("kernel = 3, stride = 2, below = 1", 4),  # formats that round up read beyond the end
@@ -98,8 +181,8 @@ def test_a_model_with_workers_is_cut_by_the_planner(tmp_path: Path) -> None:
     assert runs_at_once(tmp_path / "app.toml")
 
 
-@pytest.mark.parametrize(
-    ("text", "at_once"),
+@over(
+    "text, at_once",
     [
         (LAYERS, False),
         (LAYERS + 'partitions = [["a"], ["b"]]', False),
@@ -116,8 +199,8 @@ def test_what_runs_at_once_is_known_before_packs_are_opened(
     assert runs_at_once(path) == at_once == application.is_pipelined(0)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@over(
+    "text, said",
     [
         ("", "an application of no model"),
         (LAYERS + LAYERS, "model 'm' is there twice"),
@@ -180,8 +263,8 @@ def test_what_is_no_application_is_refused(tmp_path: Path, text: str, said: str)
     assert len(message) < 400
 
 
-@pytest.mark.parametrize(
-    ("partitions", "together", "said"),
+@over(
+    "partitions, together, said",
     [
         ([((0,),), ((1,),)], [frozenset({5})], "no partition 5"),
         ([((0, 7),), ((1,),)], [], "no layer 7"),

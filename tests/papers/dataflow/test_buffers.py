@@ -9,7 +9,7 @@ from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
 from papers.dataflow.schedules import dataflow_arena, moments, schedule
 from papers.dataflow.smallest_buffers import alone, blocks, greedy, search, small_buffers
 from papers.dataflow.throughput import full_throughput, self_timed, shortest_period
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.papers.dataflow.cnns import mobilenet_v2, resnet_18
 from tests.papers.dataflow.graphs import completes, graphs, smaller, total
 
@@ -32,7 +32,7 @@ def iteration(graph: DataflowGraph) -> list[int]:
 
 
 @given(graphs())
-@examples(20, many=500, deadline=None)
+@examples(10, many=500, deadline=None)
 def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: DataflowGraph) -> None:
     counts = [0] * len(graph.actors)
     try:
@@ -45,7 +45,7 @@ def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: DataflowGr
 
 
 @given(graphs(most_actors=3))
-@examples(20, many=500, deadline=None)
+@examples(10, many=500, deadline=None)
 def test_no_smaller_buffers_let_a_graph_run(graph: DataflowGraph) -> None:
     counts = live(graph)
     found = search(graph, counts, 2000)
@@ -59,7 +59,7 @@ def test_no_smaller_buffers_let_a_graph_run(graph: DataflowGraph) -> None:
 
 
 @given(graphs())
-@examples(20, many=500, deadline=None)
+@examples(10, many=500, deadline=None)
 def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: DataflowGraph) -> None:
     counts = live(graph)
     exact = search(graph, counts, 5000)
@@ -74,7 +74,7 @@ def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: DataflowGr
 
 
 @given(graphs())
-@examples(20, many=500, deadline=None)
+@examples(10, many=500, deadline=None)
 def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: DataflowGraph) -> None:
     counts = live(graph)
     buffers = small_buffers(graph, counts)
@@ -94,7 +94,7 @@ def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: DataflowGr
 
 
 @given(graphs(most_actors=3, loops=False))
-@examples(12, many=500, deadline=None)
+@examples(6, many=500, deadline=None)
 def test_full_throughput_is_that_without_limits(graph: DataflowGraph) -> None:
     assume(all(channel.token_size for channel in graph.channels))
     counts = live(graph)
@@ -142,8 +142,8 @@ def chain(*rates: tuple[int, int], initial: int = 0, back: bool = False) -> Data
     return DataflowGraph("chain", actors, channels)
 
 
-@pytest.mark.parametrize(
-    ("graph", "said"),
+@over(
+    "graph, said",
     [
         (
             chain((1, 1), (1, 1), (1, 1), back=True),
@@ -159,8 +159,8 @@ def test_cycles_are_named(graph: DataflowGraph, said: str) -> None:
         firings(graph)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
+@over(
+    "change, said",
     [
         ({"production": (1, 2)}, "2 rates at 'a', which has 1 phases"),
         ({"consumption": (-1,)}, "a rate below 0 at 'b'"),

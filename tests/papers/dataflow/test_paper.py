@@ -14,6 +14,7 @@ from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
 from papers.dataflow.schedules import schedule
 from papers.dataflow.smallest_buffers import small_buffers
 from papers.dataflow.throughput import full_throughput
+from tests.examples import over
 from tests.papers.dataflow.cnns import figure_1
 from tests.papers.dataflow.graphs import completes
 
@@ -36,8 +37,8 @@ def test_algorithm_1_gives_figure_1() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("overlap", "rows", "buffers"),
+@over(
+    "overlap, rows, buffers",
     [
         (WindowOverlap.RING, 1, (544, 384, 48, 2)),  # Ex4: 978
         (WindowOverlap.CHANNEL, 1, (544, 384, 48, 2)),
@@ -92,8 +93,8 @@ def test_the_order_of_example_4() -> None:
     assert order == expected
 
 
-@pytest.mark.parametrize(
-    ("overlap", "input_time", "size"),
+@over(
+    "overlap, input_time, size",
     [
         (WindowOverlap.RING, 1, 1010),  # every phase takes as long
         (WindowOverlap.RING, 2, 1010),

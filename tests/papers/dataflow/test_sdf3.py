@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import DataflowError, DataflowGraph
 from papers.dataflow.sdf3 import read_sdf3, sdf3_text
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.papers.dataflow.cnns import figure_1
 from tests.papers.dataflow.graphs import graphs
 
@@ -23,7 +23,7 @@ def read(text: str | bytes, folder: Path) -> DataflowGraph:
     return read_sdf3(path)
 
 
-@pytest.mark.parametrize("overlap", WindowOverlap)
+@over("overlap", WindowOverlap)
 def test_figure_1_comes_back(overlap: WindowOverlap, tmp_path: Path) -> None:
     graph = convert(figure_1(), overlap)
     text = sdf3_text(graph)
@@ -36,7 +36,7 @@ _NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn", "Co")), min
 
 
 @given(graphs(), st.lists(_NAMES, min_size=20, max_size=20, unique=True))
-@examples(30, many=500, deadline=None)
+@examples(15, many=500, deadline=None)
 def test_any_graph_comes_back(graph: DataflowGraph, names: list[str]) -> None:
     named = DataflowGraph(
         names[0],
@@ -65,8 +65,8 @@ def test_what_else_sdf3_says_is_passed_over(tmp_path: Path) -> None:
 _SOUND = sdf3_text(convert(figure_1(), WindowOverlap.LOOP))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
+@over(
+    "old, new, said",
     [
         ("csdf\" version", "sdf\" version", r"line 2: <sdf3>: expected <sdf3 type=\"csdf\">"),
         ("<csdf name", "<other/><csdg name", "no XML: mismatched tag"),

@@ -14,6 +14,7 @@ from papers.tiles.fused_groups import (
 )
 from papers.tiles.predictor import PAPER_BIAS_BYTES, GroupBoxes, paper_predict, whole_macs
 from papers.tiles.tiling_search import paper_candidates, paper_search
+from tests.examples import over
 from tests.papers.tiles.darknet_chain import darknet_layers
 
 MIB = 1 << 20
@@ -91,8 +92,8 @@ def test_more_tiles_compute_more_unless_they_reuse() -> None:
         assert ratio(f"3x3/NoCut {reuse}") == ratio(f"5x3/8/2x2 {reuse}") == 1.0
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
+@over(
+    "text, reason",
     [
         ("5x5/8", "take turns"),
         ("5x5", ""),

@@ -21,6 +21,7 @@ from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import PeerError, PeerProcess, peer_command
 from pipeline.planning.plan import PlanError
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import over
 from tests.pipeline.synthetic import PAGE, program
 
 _numbers = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=8)
@@ -86,7 +87,7 @@ def test_equal_means_every_bit(values: list[float], position: int) -> None:
     assert not equal({"y": one, "z": one}, {"y": one})
 
 
-@pytest.mark.parametrize("name", ["2s-md", "async-md", "auto"])
+@over("name", ["2s-md", "async-md", "auto"])
 def test_tuned_architectures_need_a_profile(name: str) -> None:
     with pytest.raises(PlanError, match="profile"):
         plan_configuration(

@@ -11,6 +11,7 @@ from pipeline.benchmark.comparison import best_of, group_or_note, let_go
 from pipeline.benchmark.ours import StreamedArchitecture
 from pipeline.peers import ONNXRUNTIME, OPENVINO
 from pipeline.peers.cgroup import Controller, MemoryGroup
+from tests.examples import over
 
 
 def test_the_best_peer_is_the_fastest_of_them() -> None:
@@ -19,8 +20,8 @@ def test_the_best_peer_is_the_fastest_of_them() -> None:
     assert best_of({"pre": 0.5}) is None
 
 
-@pytest.mark.parametrize(
-    ("way", "label"),
+@over(
+    "way, label",
     [
         (StreamedArchitecture("pre"), "pre"),
         (StreamedArchitecture("auto", 5), "auto@5%"),

@@ -18,6 +18,7 @@ from models.packs.pack import Pack, read_pack
 from pipeline.checking.check import Reference, check_pack
 from pipeline.checking.compare import Tolerance, difference, largest_error
 from pipeline.devices.cpu import CpuDevice
+from tests.examples import over
 from tests.models.compiler.test_resident import branches, loop, selection, strings
 from tests.models.nets import gemm, parsed, residual, written
 from tests.models.refusal import refuses
@@ -149,8 +150,8 @@ def test_answers_that_are_not_numbers_are_said(tmp_path: Path) -> None:
 FLOATS = functools.partial(np.array, dtype=np.float32)
 
 
-@pytest.mark.parametrize(
-    ("got", "expected", "words"),
+@over(
+    "got, expected, words",
     [
         (FLOATS([1, 2]), FLOATS([1, 2.0001]), ""),
         (FLOATS([1, 2]), FLOATS([1, 2.001]), "off by 0.001, where its largest value is 2"),
@@ -175,8 +176,8 @@ def test_what_counts_as_the_same(got: np.ndarray, expected: np.ndarray, words: s
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    ("got", "expected"),
+@over(
+    "got, expected",
     [
         (FLOATS([np.inf, 1]), FLOATS([np.inf, 1])),
         (FLOATS([np.nan, -np.inf]), FLOATS([np.nan, -np.inf])),

@@ -3,12 +3,12 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.runtime.sessions import open_piece
 from pipeline.export_c.network.unblocking import plain, plain_weight
+from tests.examples import over
 from tests.oracle.blocked import blocked
 from tests.pipeline.devices.nodes import (
     ACTIVATIONS,
@@ -76,8 +76,8 @@ def test_blocked_pool(
 
 
 @needs_blocks
-@pytest.mark.parametrize(
-    ("operator", "shape", "attributes"),
+@over(
+    "operator, shape, attributes",
     [
         ("GlobalMaxPool", (2, 2 * BLOCK, 3, 5), {}),
         ("GlobalAveragePool", (2, 2 * BLOCK, 3, 5), {}),

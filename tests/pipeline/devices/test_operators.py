@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import over
 from tests.pipeline.devices.nodes import (
     ACTIVATIONS,
     MICROSOFT,
@@ -135,8 +136,8 @@ def test_operator(
     agree(operator, inputs, attributes=attributes, opset=opset)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "attributes", "opset", "outputs"),
+@over(
+    "inputs, attributes, opset, outputs",
     [
         ([X, ints(1, 2, 3)], {"axis": 1}, 17, 3),
         ([X], {"axis": 1}, 17, 2),
@@ -150,9 +151,9 @@ def test_split(
     agree("Split", inputs, attributes=attributes, opset=opset, outputs=outputs)
 
 
-@pytest.mark.parametrize("coordinates", ["asymmetric", "half_pixel"])
-@pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
-@pytest.mark.parametrize("factors", [(2.0, 3.0), (1.5, 0.75)])
+@over("coordinates", ["asymmetric", "half_pixel"])
+@over("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+@over("factors", [(2.0, 3.0), (1.5, 0.75)])
 def test_resize(coordinates: str, rounding: str, factors: tuple[float, float]) -> None:
     attributes = {
         "mode": "nearest",
@@ -203,14 +204,14 @@ def test_quick_gelu(alpha: float) -> None:
     agree("QuickGelu", [X], attributes={"alpha": alpha}, domain=MICROSOFT)
 
 
-@pytest.mark.parametrize("attributes", ACTIVATIONS)
-@pytest.mark.parametrize("with_sum", [False, True])
+@over("attributes", ACTIVATIONS)
+@over("with_sum", [False, True])
 def test_fused_conv(attributes: dict[str, Any], with_sum: bool) -> None:
     inputs = [X, numbers(4, 6, 3, 3), numbers(4), *([numbers(2, 4, 3, 5)] if with_sum else [])]
     agree("FusedConv", inputs, attributes=attributes, domain=MICROSOFT, weights=True)
 
 
-@pytest.mark.parametrize(
+@over(
     "attributes",
     [
         {"activation": "Relu"},

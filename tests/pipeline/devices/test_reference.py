@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.devices.base import DeviceError, KernelError
+from tests.examples import over
 from tests.oracle.device import ReferenceDevice
 from tests.pipeline.devices.nodes import MICROSOFT, NCHWC, launch, numbers, piece
 
@@ -42,8 +43,8 @@ def test_infinities_are_results() -> None:
     np.testing.assert_array_equal(result, [np.inf, 0])
 
 
-@pytest.mark.parametrize(
-    ("operator", "options", "message"),
+@over(
+    "operator, options, message",
     [
         ("Relu6", {}, "Relu6"),
         ("Gelu", {"domain": MICROSOFT}, r"com\.microsoft\.Gelu"),

@@ -168,14 +168,13 @@ def test_groups_give_what_the_whole_gives(name: str, pool: ReadPool, compiled: P
     most = np.abs(whole).max()
     ways = [
         together(program, channels, _SIDE if CASES[name].gate else rows)
-        for channels, rows in ((block, _SIDE), (2 * block, 9), (block, 4))
+        for channels, rows in ((2 * block, 9), (block, 4))
     ]
     found = [answer(pack, pool, regions) for regions in ways]
     for regions, each in zip(ways, found, strict=True):
         assert np.abs(each - whole).max() <= 1e-5 * most, regions
     # On the fewest rows, where there are most groups.
-    assert found[-1].tobytes() == answer(pack, pool, ways[-1], "pre").tobytes()
-    one_thread = answer(pack, pool, ways[-1], device=CpuDevice(1))
+    one_thread = answer(pack, pool, ways[-1], "pre", device=CpuDevice(1))
     assert found[-1].tobytes() == one_thread.tobytes()
 
 

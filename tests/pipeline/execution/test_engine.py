@@ -33,6 +33,7 @@ from pipeline.program.choice import streamed_bytes
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
+from tests.examples import over
 from tests.models.nets import filled
 from tests.pipeline.schedule.judge import violations
 from tests.pipeline.writes import writes
@@ -162,7 +163,7 @@ class FullDevice(CpuDevice):
         return super().allocate(use, n_bytes, slots)
 
 
-@pytest.mark.parametrize("full", ["staging", "shared", "own", "scratch"])
+@over("full", ["staging", "shared", "own", "scratch"])
 def test_an_engine_without_memory_leaves_no_client_behind(pack: Pack, full: Use) -> None:
     program = Program.as_compiled(pack)
     pool, reader = ReadPool(), MemoryReader(pack.weights_path.read_bytes())

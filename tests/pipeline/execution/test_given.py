@@ -29,6 +29,7 @@ from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import over
 from tests.models.nets import filled
 
 RECIPE = Preprocess(size=(32, 32), mean=(10, 20, 30), std=(40, 50, 60))
@@ -92,7 +93,7 @@ def test_pictures_and_their_tensors_give_the_same_bits(pack: Pack, kind: str) ->
             assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@over("kind", KINDS)
 def test_outputs_are_views_that_cannot_be_written(pack: Pack, kind: str) -> None:
     with opened(pack, plans(pack)[kind]) as engine:
         seen: list[Arrays] = []
@@ -109,8 +110,8 @@ def test_outputs_are_views_that_cannot_be_written(pack: Pack, kind: str) -> None
         assert taken["logits"].tobytes() == seen[0]["logits"].tobytes()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("is_array", [True, False])
+@over("kind", KINDS)
+@over("is_array", [True, False])
 def test_inputs_are_gone_when_outputs_are_taken(pack: Pack, kind: str, is_array: bool) -> None:
     """A caller that empties its mapping then has freed them: outputs may be copied to where they were."""
     given: Any = RECIPE.apply(picture()) if is_array else RECIPE.tensor(picture())

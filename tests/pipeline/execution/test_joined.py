@@ -23,6 +23,7 @@ from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
+from tests.examples import over
 from tests.models.compiler.optimising.test_quantised import qdq
 from tests.models.nets import written
 from tests.models.streamed import compiled
@@ -113,7 +114,7 @@ def test_quantised_kernels_join_and_their_scratch_is_that_of_the_largest(tmp_pat
             assert one.run(given)[0]["y"].tobytes() == other.run(given)[0]["y"].tobytes()
 
 
-@pytest.mark.parametrize("name", ["pre", "several in one read", "residents", "lanes"])
+@over("name", ["pre", "several in one read", "residents", "lanes"])
 def test_there_is_something_to_join(program: Program, name: str) -> None:
     plan = planned(program, name)
     assert plan.launches < len(plan.steps)

@@ -258,7 +258,7 @@ def test_a_kernel_of_one_lane_that_fails_anywhere(
     program.engine.run_lanes([lane] * LANES)
     kernels = count + 1
     assert kernels >= len(program.plan.steps)
-    for failing in range(0, kernels, max(kernels // 24, 1)):
+    for failing in range(0, kernels, max(kernels // 10, 1)):
         count = -1
         assert isinstance(others_are_right(program, expected_alone, lane), KernelError)
         assert count == failing  # and nothing more is computed for it
@@ -281,7 +281,7 @@ def test_a_client_that_goes_whenever_it_is_asked(
     assert np.array_equal(answer(program.engine.run_lanes([lane])[0]), expected_alone[STOPPED])
     asks = asked
     assert asks > len(program.plan.steps)
-    for last in range(0, asks, max(asks // 24, 1)):
+    for last in range(0, asks, max(asks // 10, 1)):
         asked = 0
         found = others_are_right(program, expected_alone, lane)
         # Once a step at least, and when a sweep has waited for a read, which is another time each time.

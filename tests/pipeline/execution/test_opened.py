@@ -22,6 +22,7 @@ from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import over
 
 
 class Failing(CpuDevice):
@@ -79,8 +80,8 @@ def test_an_engine_answers_inside_and_is_closed_outside(tiny_pack: Pack, name: s
     assert device.held == 0
 
 
-@pytest.mark.parametrize(
-    ("step", "error"),
+@over(
+    "step, error",
     [
         ("lease", MemoryError),
         ("memory", OSError),
@@ -88,7 +89,7 @@ def test_an_engine_answers_inside_and_is_closed_outside(tiny_pack: Pack, name: s
         ("residents", ReadError),
     ],
 )
-@pytest.mark.parametrize("at_once", [True, False])
+@over("at_once", [True, False])
 def test_what_fails_leaves_nothing_open(
     tiny_pack: Pack, step: str, error: type[Exception], at_once: bool
 ) -> None:

@@ -416,14 +416,13 @@ def test_rows_have_the_bits_of_whole_tensors(name: str, machine: Machine, tmp_pa
     network = row_network(Program.as_compiled(pack))
     assert len(Program.as_compiled(pack).pieces) - len(network.covered) == CASES[name].whole
     expected = answers(pack, machine)
-    for rows in _ROWS:
-        regions = largest_regions(network, RowCut(rows))
-        assert regions
-        assert same_bits(answers(pack, machine, regions), expected), regions
     random = Random(name)
-    for architecture in ("auto", "2s"):
-        regions = random_regions(random, network)
-        assert same_bits(answers(pack, machine, regions, architecture), expected), regions
+    regions = largest_regions(network, RowCut(random.choice(_ROWS)))
+    assert regions
+    assert same_bits(answers(pack, machine, regions), expected), regions
+    regions = random_regions(random, network)
+    found = answers(pack, machine, regions, random.choice(("auto", "2s")))
+    assert same_bits(found, expected), regions
 
 
 @pytest.mark.parametrize(
@@ -437,14 +436,12 @@ def test_rows_of_plain_tensors(name: str, machine: Machine, tmp_path: Path) -> N
     exact = all(item.exact for item in network.operators)
     equal = same_bits if exact else close
     assert exact == ("Conv" not in CASES[name].nodes)
-    for rows in (1, 3):
-        regions = largest_regions(network, RowCut(rows))
-        assert regions
-        assert equal(answers(pack, machine, regions), expected), regions
     random = Random(name)
-    for architecture in ("auto", "2s"):
-        regions = random_regions(random, network)
-        assert close(answers(pack, machine, regions, architecture), expected), regions
+    regions = largest_regions(network, RowCut(random.choice(_ROWS)))
+    assert regions
+    assert equal(answers(pack, machine, regions), expected), regions
+    regions = random_regions(random, network)
+    assert close(answers(pack, machine, regions, random.choice(("auto", "2s"))), expected), regions
 
 
 MAXIMA = {

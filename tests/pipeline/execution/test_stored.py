@@ -27,6 +27,7 @@ from pipeline.planning.plan import Choice, Plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
+from tests.examples import over
 from tests.models.nets import CHUNK_BYTES
 from tests.oracle.device import ReferenceDevice
 from tests.pipeline.schedule.judge import violations
@@ -147,7 +148,7 @@ def test_the_reference_device_expands_too(store: Store, packs: dict[str, Pack]) 
     assert np.abs(one - other).max() <= 1e-4
 
 
-@pytest.mark.parametrize("store", STORES)
+@over("store", STORES)
 def test_a_sweep_reads_what_lies_in_the_file(store: Store, packs: dict[str, Pack]) -> None:
     program = Program.as_compiled(packs[store])
     plan = make_plan(program, ARCHITECTURES["2s"])
@@ -167,8 +168,8 @@ class Counting(CpuDevice):
         return super().allocate(use, n_bytes, slots)
 
 
-@pytest.mark.parametrize("architecture", ["pre", "2s"])
-@pytest.mark.parametrize("store", STORES)
+@over("architecture", ["pre", "2s"])
+@over("store", STORES)
 def test_loading_takes_no_memory_beside_the_plan(
     store: Store, architecture: str, packs: dict[str, Pack]
 ) -> None:

@@ -17,6 +17,7 @@ from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Action, Schedule
 from pipeline.schedule.trace import TraceEvent
+from tests.examples import over
 from tests.pipeline.schedule.judge import violations
 from tests.pipeline.synthetic import PAGE, program
 from tests.pipeline.writes import writes
@@ -81,8 +82,8 @@ def kernels(ran: list[int]) -> list[Callable[[], None]]:
     return [lambda i=i: ran.append(i) for i in range(len(SOURCE.pieces))]  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("by_thread", [False, True])
-@pytest.mark.parametrize("name", sorted(PLANS))
+@over("by_thread", [False, True])
+@over("name", sorted(PLANS))
 def test_kernels_run_once_in_order_and_the_trace_is_valid(name: str, by_thread: bool) -> None:
     plan, ran, reads = PLANS[name], list[int](), Moves(by_thread=by_thread)
     sweeps = sweeper(reads, kernels(ran), plan)
@@ -137,8 +138,8 @@ def test_reads_ahead_may_end_in_the_next_sweep() -> None:
     assert ran == 2 * list(range(len(SOURCE.pieces)))
 
 
-@pytest.mark.parametrize("failing", range(AHEAD.stages[0].ahead))
-@pytest.mark.parametrize("by_thread", [False, True])
+@over("failing", range(AHEAD.stages[0].ahead))
+@over("by_thread", [False, True])
 def test_a_read_ahead_that_fails_is_tried_again_in_its_sweep(failing: int, by_thread: bool) -> None:
     ran: list[int] = []
     reads = Moves(len(AHEAD.groups) + failing, by_thread)
@@ -154,8 +155,8 @@ def test_a_read_ahead_that_fails_is_tried_again_in_its_sweep(failing: int, by_th
     assert reads.open == 0
 
 
-@pytest.mark.parametrize("by_thread", [False, True])
-@pytest.mark.parametrize("fail_at", range(len(PLANS["async"].groups)))
+@over("by_thread", [False, True])
+@over("fail_at", range(len(PLANS["async"].groups)))
 def test_a_failed_copy_ends_the_sweep_with_its_error(fail_at: int, by_thread: bool) -> None:
     ran: list[int] = []
     reads, copies = Moves(by_thread=by_thread), Moves(fail_at, by_thread)
@@ -165,7 +166,7 @@ def test_a_failed_copy_ends_the_sweep_with_its_error(fail_at: int, by_thread: bo
     assert all(index < PLANS["async"].users[fail_at].start for index in ran)
 
 
-@pytest.mark.parametrize("name", ["2s", "ring", "ahead"])
+@over("name", ["2s", "ring", "ahead"])
 def test_steps_of_one_launch_end_with_it(name: str) -> None:
     """The first of a run does the work of all: it is not cancelled in between, and a trace has each."""
     plan, ran, asked = PLANS[name], list[int](), list[int]()
@@ -219,8 +220,8 @@ def test_the_schedule_is_asked_only_when_something_waits_for_a_kernel(
     assert len(asked) == 1 + len(roomy.groups) + 1
 
 
-@pytest.mark.parametrize("fail_at", range(len(PLAN.groups)))
-@pytest.mark.parametrize("by_thread", [False, True])
+@over("fail_at", range(len(PLAN.groups)))
+@over("by_thread", [False, True])
 def test_a_failed_read_ends_the_sweep_with_its_error(fail_at: int, by_thread: bool) -> None:
     ran: list[int] = []
     reads = Moves(fail_at, by_thread)
@@ -231,7 +232,7 @@ def test_a_failed_read_ends_the_sweep_with_its_error(fail_at: int, by_thread: bo
     assert all(index < first_user for index in ran)
 
 
-@pytest.mark.parametrize("at", range(len(SOURCE.pieces)))
+@over("at", range(len(SOURCE.pieces)))
 def test_a_failed_kernel_ends_the_sweep_and_drains(at: int) -> None:
     def fail() -> None:
         raise KernelError("no")
@@ -246,7 +247,7 @@ def test_a_failed_kernel_ends_the_sweep_and_drains(at: int) -> None:
     assert ran == list(range(at))
 
 
-@pytest.mark.parametrize("after", range(len(SOURCE.pieces)))
+@over("after", range(len(SOURCE.pieces)))
 def test_cancellation_is_seen_before_every_kernel(after: int) -> None:
     ran: list[int] = []
     reads = Moves(by_thread=True)

@@ -12,6 +12,7 @@ from models.packs.pack import Pack
 from pipeline.export_c.export import ExportOptions, export_c, write_export
 from pipeline.export_c.network.pack_network import ExportError
 from pipeline.export_c.writing.c_text import comment, identifier
+from tests.examples import over
 from tests.models.compiler.test_resident import branches
 from tests.models.nets import answers, inputs_for, parsed
 from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
@@ -76,8 +77,8 @@ def test_names_of_strangers(tmp_path: Path) -> None:
     agree(outputs, answers(tmp_path / "source.onnx", inputs))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@over(
+    "text, expected",
     [
         ("a", "a"),
         ("3d-net", "n3d_net"),

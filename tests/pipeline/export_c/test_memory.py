@@ -114,7 +114,7 @@ def programs(draw: st.DrawFn) -> tuple[StepProgram, tuple[str, ...], tuple[str, 
     return StepProgram(tuple(steps), values), inputs, tuple(outputs)
 
 
-@examples(38, many=750)
+@examples(19, many=750)
 @given(programs(), st.booleans())
 def test_nothing_is_lost(
     drawn: tuple[StepProgram, tuple[str, ...], tuple[str, ...]], ports_inside: bool

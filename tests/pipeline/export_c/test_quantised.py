@@ -89,7 +89,7 @@ def test_pairs_of_all_bytes(operator: str, scale: float | None, tmp_path: Path) 
         np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
 
 
-@pytest.mark.parametrize(("axis", "opset"), [(1, 13), (2, 13), (1, 12), (3, 13)])
+@pytest.mark.parametrize(("axis", "opset"), [(2, 13), (1, 12), (3, 13)])
 def test_a_softmax_of_bytes(axis: int, opset: int, tmp_path: Path) -> None:
     """Along many, a few, and one."""
     g, shape = Graph("uint8", 4), (2, 30, 7, 1)
@@ -150,14 +150,13 @@ def test_convolutions_of_any_geometry(
 
 
 @pytest.mark.parametrize(
-    ("kernel", "strides", "pads", "dilations"),
+    ("looked_up", "kernel", "strides", "pads", "dilations"),
     [
-        ((3, 3), (1, 1), (1, 1), (1, 1)),
-        ((3, 2), (2, 1), (1, 0), (1, 2)),
-        ((1, 5), (1, 3), (0, 2), (1, 1)),
+        (False, (3, 3), (1, 1), (1, 1), (1, 1)),
+        (True, (3, 2), (2, 1), (1, 0), (1, 2)),
+        (True, (1, 5), (1, 3), (0, 2), (1, 1)),
     ],
 )
-@pytest.mark.parametrize("looked_up", [False, True])
 def test_products_of_windows_are_convolutions_again(
     looked_up: bool,
     kernel: tuple[int, int],
@@ -210,8 +209,7 @@ def test_sums_of_unequal_shapes(dtype: str, tmp_path: Path) -> None:
 # What inputs of layers on bytes may be, left out or of fewer numbers: the same bits, or an error.
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(("dtype", "target"), [*zip(["uint8", "int8"], TARGETS, strict=True)])
 def test_zero_points_that_are_left_out(dtype: str, target: str, tmp_path: Path) -> None:
     """They are 0, of the type of the bytes: before floats, in tables, and for a caller's bytes."""
     g, shape = Graph(dtype, 7), (1, 3, 5, 7)

@@ -76,7 +76,7 @@ def _same(compiled: Compiled, pack: Pack, integers: bool) -> None:
 def test_the_expansion_takes_no_memory(integers: bool, tunnels: Tunnels, tmp_path: Path) -> None:
     kernel = "bottleneck_of_bytes" if integers else "bottleneck"
     arenas = set()
-    for expansion in (2, 8):
+    for expansion in (2, 4):
         pack = tunnels(expansion, integers)
         folder = tmp_path / str(expansion)
         compiled = Compiled.of(

@@ -22,7 +22,7 @@ from pipeline.planning.tune import (
 from pipeline.schedule.architectures import ARCHITECTURES, COPIED_AUTO, Architecture
 from pipeline.timing.durations import Durations
 from pipeline.timing.timeline import back_to_back, timeline
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.pipeline.networks import Network, heavy_tail, network, networks
 from tests.pipeline.synthetic import PAGE, program, stored
 
@@ -172,10 +172,10 @@ def test_a_disk_that_is_the_bottleneck_costs_no_more_than_what_must_be_read(
 
 def test_resident_weights_lie_where_reads_are_the_bottleneck() -> None:
     """The layers in the middle compute little: what can be kept of them is; the rest is hidden."""
-    chunks = [[16] * 4] * 30
-    speeds = [1e-4 if not 12 <= number < 18 else 1e-6 for number in range(30)]
+    chunks = [[16] * 4] * 15
+    speeds = [1e-4 if not 6 <= number < 9 else 1e-6 for number in range(15)]
     net = network(chunks, speeds, 5e-5)
-    plan = planned(net, 8 * 16 * PAGE)
+    plan = planned(net, 6 * 16 * PAGE)
     unhidden = planned(net, 3 * 16 * PAGE)
     assert plan.draft.idle.stall_seconds < unhidden.draft.idle.stall_seconds
     assert any("bottleneck" in reason for reason in plan.reasons)
@@ -199,7 +199,7 @@ def test_memory_that_does_not_help_is_given_back() -> None:
 
 
 def test_a_delay_is_reached_with_little_memory() -> None:
-    net = heavy_tail(3e-5, 16)
+    net = heavy_tail(3e-5)
     fastest = planned(net, None).draft.idle.delay_seconds
     slowest = planned(net, smallest(net)).draft.idle.delay_seconds
     target = (fastest + slowest) / 2
@@ -327,7 +327,7 @@ def test_a_wider_tolerance_takes_a_smaller_ring() -> None:
     assert wide.chosen.ring_bytes <= exact.chosen.ring_bytes
 
 
-@pytest.mark.parametrize("name", ["pre", "seq", "sync"])
+@over("name", ["pre", "seq", "sync"])
 def test_architectures_without_a_ring_are_refused(name: str) -> None:
     net = heavy_tail(3e-5)
     with pytest.raises(PlanError, match=f"{name} has no ring"):

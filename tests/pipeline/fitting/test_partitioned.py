@@ -15,6 +15,7 @@ from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.program.work import multiplications
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import over
 from tests.pipeline.small import small_pack
 
 AUTO = ARCHITECTURES["auto"]
@@ -63,8 +64,8 @@ def test_too_many_partitions_are_refused_with_how_many_there_may_be(pack: Pack) 
         fit_partitions(program, AUTO, most + 1)
 
 
-@pytest.mark.parametrize(
-    ("weights", "made", "times"),
+@over(
+    "weights, made, times",
     [
         ((64, 3, 7, 7), (1, 64, 112, 112), 64 * 3 * 49 * 112 * 112),
         ((96, 1, 3, 3), (1, 96, 14, 14), 96 * 9 * 14 * 14),

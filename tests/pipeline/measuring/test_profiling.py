@@ -27,6 +27,7 @@ from pipeline.profiles.profile_file import FILE, disturbance
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import over
 from tests.models.nets import no_weights, written
 
 Profiling = tuple[Profile, list[tuple[int, int]], list[str]]
@@ -55,7 +56,7 @@ def test_every_part_has_been_measured(tiny_pack: Pack, measured: Profile) -> Non
     assert measured.has_row_times(row_network(program))
 
 
-@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+@over("name", sorted(ARCHITECTURES))
 def test_every_architecture_can_be_predicted(tiny_pack: Pack, measured: Profile, name: str) -> None:
     program = Program.as_compiled(tiny_pack)
     architecture = ARCHITECTURES[name]
@@ -151,8 +152,8 @@ def test_what_processors_do_is_read() -> None:
             busy_seconds(text, 100)
 
 
-@pytest.mark.parametrize(
-    ("after", "share"),
+@over(
+    "after, share",
     [
         (ProcessorTimes(10.0, 15.0, 15.0), 0.0),  # all of it ours
         (ProcessorTimes(10.0, 15.0, 10.0), 0.25),

@@ -21,7 +21,7 @@ def lives(draw: st.DrawFn) -> list[Lifetime]:
     return [Lifetime(size, min(a, b), max(a, b) + 1) for size, a, b in drawn]
 
 
-@examples(50, many=3000)
+@examples(25, many=3000)
 @given(lives())
 def test_no_two_values_that_live_together_overlap(values: list[Lifetime]) -> None:
     assert violations(values, plan_arena(values)) == []

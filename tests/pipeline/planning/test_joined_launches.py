@@ -20,7 +20,7 @@ from tests.pipeline.plans import plans
 from tests.pipeline.synthetic import program
 
 
-@examples(30, many=500, deadline=None)
+@examples(15, many=500, deadline=None)
 @given(plans())
 def test_nothing_waits_inside_a_launch(drawn: tuple[Program, Plan]) -> None:
     source, plan = drawn
@@ -39,7 +39,7 @@ def test_nothing_waits_inside_a_launch(drawn: tuple[Program, Plan]) -> None:
     assert replace(apart(longer), choice=plan.choice).steps == plan.steps
 
 
-@examples(30, many=500, deadline=None)
+@examples(15, many=500, deadline=None)
 @given(plans(), st.integers(0, 200_000))
 def test_launches_take_what_is_allowed_and_are_found_again(
     drawn: tuple[Program, Plan], most_bytes: int

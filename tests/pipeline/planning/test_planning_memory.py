@@ -36,7 +36,7 @@ def test_nothing_of_a_model_is_left_when_its_plan_goes(tmp_path: Path) -> None:
     assert left() is None
 
 
-@pytest.mark.parametrize("at_once", [1, 5, 10_000])
+@pytest.mark.parametrize("at_once", [1, 10_000])
 def test_limits_may_be_tried_in_any_number_at_once(
     tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

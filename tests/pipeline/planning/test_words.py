@@ -2,15 +2,15 @@
 
 from math import inf
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.planning.words import milliseconds
+from tests.examples import over
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
+@over(
+    "seconds, said",
     [
         (0.0, "0.0 ms"),
         (0.0123, "12.3 ms"),

@@ -31,8 +31,10 @@ from pipeline.program.steps import (
 )
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations
+from tests.examples import over
 from tests.pipeline.arena_cases import violations as overlaps
 from tests.pipeline.plans import swept
+from tests.pipeline.program.promises import check_sketches
 from tests.pipeline.program.regions import random_regions
 from tests.pipeline.program.row_programs import random_network
 from tests.pipeline.program.tagged_memory import TaggedMemory, WrongError
@@ -194,7 +196,7 @@ def sum_over_what_it_adds(above: int) -> Program:
     )
 
 
-@pytest.mark.parametrize(("above", "rows", "loaded"), [(1, 2, True), (1, 6, False), (0, 2, False)])
+@over("above, rows, loaded", [(1, 2, True), (1, 6, False), (0, 2, False)])
 def test_rows_that_are_still_needed_are_loaded_before_others_overwrite_them(
     above: int, rows: int, loaded: bool
 ) -> None:
@@ -264,3 +266,23 @@ def test_threads_plan_regions_of_a_network_side_by_side() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert len(found) > 24
+
+
+# Sketches against regions, on random networks.
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_sketches_are_the_regions_that_can_be(block: int) -> None:
+    seen = 0
+    for number in range(10 * block, 10 * block + 6):
+        random = Random(number)
+        seen += check_sketches(random_network(random, random.randint(2, 14)))
+    assert seen > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_many_sketches_are_the_regions_that_can_be(block: int) -> None:
+    for number in range(20 + 100 * block, 20 + 100 * (block + 1)):
+        random = Random(number)
+        check_sketches(random_network(random, random.randint(2, 14)))

@@ -13,7 +13,7 @@ from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Action, Schedule, ScheduleError, Stage
 from pipeline.schedule.trace import TraceEvent
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.pipeline.schedule.judge import Write, violations
 from tests.pipeline.synthetic import PAGE, program, programs
 from tests.pipeline.writes import writes
@@ -56,7 +56,7 @@ def choices(data: st.DataObject, source: Program, slots: int) -> Choice:
     )
 
 
-@examples(38, many=20_000)
+@examples(19, many=20_000)
 @given(source=programs(), data=st.data())
 def test_no_constraint_is_broken_and_nothing_deadlocks(
     source: Program, data: st.DataObject
@@ -78,7 +78,7 @@ def test_no_constraint_is_broken_and_nothing_deadlocks(
         carried = plan.stages[0].ahead
 
 
-@examples(50, many=3000)
+@examples(25, many=3000)
 @given(source=programs(), stop_after=st.integers(1, 20), data=st.data())
 def test_a_stopped_sweep_releases_nothing_more_and_drains(
     source: Program, stop_after: int, data: st.DataObject
@@ -204,8 +204,8 @@ def test_the_validator_sees_a_schedule_that_ignores_room() -> None:
     assert any("which the next stage still needs" in line for line in found)
 
 
-@pytest.mark.parametrize(
-    ("trace", "message"),
+@over(
+    "trace, message",
     [
         ([TraceEvent("release", "kernel", 0)], "before read 0 completed"),
         ([TraceEvent("release", "read", 1)], "out of order"),

@@ -14,7 +14,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import ScheduleError, Stage
 from pipeline.timing.durations import Durations, beside_tail
 from pipeline.timing.timeline import Timeline, back_to_back, timeline
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.pipeline.plans import durations, plans, swept
 from tests.pipeline.schedule.judge import violations
 from tests.pipeline.synthetic import PAGE, program
@@ -212,9 +212,7 @@ def test_stages_that_wait_for_each_other_are_refused() -> None:
         timeline(stages, Durations(((1.0,), (1.0,)), 1))
 
 
-@pytest.mark.parametrize(
-    ("depth", "slowdown", "disturbance"), [(0, 0.0, 0.0), (1, -0.1, 0.0), (1, 0.0, -1e-6)]
-)
+@over("depth, slowdown, disturbance", [(0, 0.0, 0.0), (1, -0.1, 0.0), (1, 0.0, -1e-6)])
 def test_impossible_durations_are_refused(depth: int, slowdown: float, disturbance: float) -> None:
     with pytest.raises(ValueError, match="depth"):
         Durations(((), ()), depth, slowdown, disturbance)

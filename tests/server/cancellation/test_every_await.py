@@ -18,6 +18,7 @@ from server.access import add_key
 from server.repository.compiling import Compiler, Limits
 from server.repository.uploads import Uploads
 from server.settings.settings import Settings
+from tests.examples import over
 from tests.models.detector import square_finder
 from tests.server.cancellation.held import at_rest, settled, turns
 from tests.server.cancellation.steps import Work, cancelled_at
@@ -142,8 +143,8 @@ async def service(
         yield started
 
 
-@pytest.mark.parametrize(
-    ("of", "least"),
+@over(
+    "of, least",
     [(infer, 3), (long_infer, 4), (classify, 8), (form, 8)],
     ids=["infer", "long_infer", "classify", "form"],
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from server.errors import shown
+from tests.examples import over
 from tests.server.clients.messages import output, received, sent, strings, tensor
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -34,7 +35,7 @@ def tensors(inputs: Any, *as_json: str) -> list[Any]:
     return [tensor(name, array, name not in as_json) for name, array in inputs.items()]
 
 
-@pytest.mark.parametrize("as_json", [(), ("x",), ("steps",), ("x", "steps")])
+@over("as_json", [(), ("x",), ("steps",), ("x", "steps")])
 async def test_inputs_raw_and_json(shared: Service, packs: Packs, as_json: tuple[str]) -> None:
     answer = await shared.client.post(INFER.format("pair"), **sent(tensors(PAIR, *as_json)))
     found = received(answer)
@@ -44,7 +45,7 @@ async def test_inputs_raw_and_json(shared: Service, packs: Packs, as_json: tuple
     assert int(answer.headers["content-length"]) == len(answer.content)
 
 
-@pytest.mark.parametrize("as_json", [(), ("hidden",), ("hidden", "best")])
+@over("as_json", [(), ("hidden",), ("hidden", "best")])
 async def test_outputs_raw_and_json(shared: Service, packs: Packs, as_json: tuple[str]) -> None:
     wanted = [output(name, name not in as_json) for name in ("hidden", "best")]
     answer = await shared.client.post(INFER.format("pair"), **sent(tensors(PAIR), wanted))
@@ -117,8 +118,8 @@ async def test_classes_without_labels(shared: Service) -> None:
 NAMED = sent(tensors(TINY))
 
 
-@pytest.mark.parametrize(
-    ("length", "words"),
+@over(
+    "length, words",
     [("-1", "not a number"), ("9" * 400, "not a number"), ("5", "JSON"), ("999999", "ends")],
 )
 async def test_lengths_that_lie(shared: Service, length: str, words: str) -> None:
@@ -129,7 +130,7 @@ async def test_lengths_that_lie(shared: Service, length: str, words: str) -> Non
     assert len(error(answer, 400, words)) < 300
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\x1f\x8b", gzip.compress(b"{}", mtime=0)[:-3]])
+@over("body", [b"", b"{", b"\x1f\x8b", gzip.compress(b"{}", mtime=0)[:-3]])
 async def test_compressed_bodies_that_are_none(shared: Service, body: bytes) -> None:
     headers = {"Content-Encoding": "gzip"}
     answer = await shared.client.post(INFER.format("tiny"), content=body, headers=headers)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from server.codec.datatypes import DATATYPES
+from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Service, error, inputs_for, serving
 
@@ -123,8 +124,8 @@ async def test_a_configuration_of_a_load_may_say_what_is_so(shared: Service) -> 
         assert (await load(shared, parameters)).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("parameters", "words"),
+@over(
+    "parameters, words",
     [
         ({"config": '{"max_batch_size": 16}'}, "'max_batch_size' cannot be changed"),
         ({"config": '{"name": "other"}'}, 'name cannot be changed from "tiny"'),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.examples import over
 from tests.server.clients.messages import received, sent, tensor
 from tests.server.support import Service, error, inputs_for
 
@@ -51,7 +52,7 @@ async def test_names_of_no_model(shared: Service, what: str) -> None:
     received(await shared.client.post("/v2/models/tiny/infer", **BODY))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@over("version", VERSIONS)
 async def test_versions_that_are_none(shared: Service, version: str) -> None:
     for end in GETS:
         await refused(shared, "GET", f"/v2/models/tiny/versions/{version}{end}", {404})
@@ -59,7 +60,7 @@ async def test_versions_that_are_none(shared: Service, version: str) -> None:
     received(await shared.client.post("/v2/models/tiny/versions/1/infer", **BODY))
 
 
-@pytest.mark.parametrize("query", ["unknown=1", "a=1&a=2", "=", "%00=%ff", "q=" + "n" * 3000])
+@over("query", ["unknown=1", "a=1&a=2", "=", "%00=%ff", "q=" + "n" * 3000])
 async def test_query_parameters_that_nobody_knows_are_ignored(shared: Service, query: str) -> None:
     """As Triton ignores them: its clients may send any (``query_params``)."""
     received(await shared.client.post(f"/v2/models/tiny/infer?{query}", **BODY))
@@ -67,7 +68,7 @@ async def test_query_parameters_that_nobody_knows_are_ignored(shared: Service, q
         assert (await shared.client.get(f"{path}?{query}")).status_code == 200
 
 
-@pytest.mark.parametrize("coding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
+@over("coding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
 async def test_json_before_raw_tensors_is_utf_8(shared: Service, coding: str) -> None:
     length = int(BODY["headers"]["Inference-Header-Content-Length"])
     text = BODY["content"][:length].decode().encode(coding)
@@ -79,16 +80,14 @@ async def test_json_before_raw_tensors_is_utf_8(shared: Service, coding: str) ->
     error(answer, 400, "UTF")
 
 
-@pytest.mark.parametrize("kind", [None, "", "application/json", "text/plain", "x" * 500])
+@over("kind", [None, "", "application/json", "text/plain", "x" * 500])
 async def test_any_content_type_will_do(shared: Service, kind: str | None) -> None:
     headers = {**BODY["headers"], **({} if kind is None else {"Content-Type": kind})}
     content = BODY["content"]
     received(await shared.client.post("/v2/models/tiny/infer", content=content, headers=headers))
 
 
-@pytest.mark.parametrize(
-    "shape", [["1", "3", "16", "16"], "1,3,16,16", [1, [3], 16, 16], None, [True]]
-)
+@over("shape", [["1", "3", "16", "16"], "1,3,16,16", [1, [3], 16, 16], None, [True]])
 async def test_shapes_that_are_none(shared: Service, shape: object) -> None:
     document = {
         "inputs": [

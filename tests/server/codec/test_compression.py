@@ -10,6 +10,7 @@ import pytest
 from server.codec.compression import compressed, opener
 from server.codec.framing import CODINGS, Coding
 from server.errors import InvalidRequestError, TooLargeError
+from tests.examples import over
 
 _COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
@@ -37,8 +38,8 @@ def opened(coding: Coding, body: bytes, step: int) -> bytes:
     return b"".join(blocks)
 
 
-@pytest.mark.parametrize("coding", CODINGS)
-@pytest.mark.parametrize("step", [997, 1 << 20])
+@over("coding", CODINGS)
+@over("step", [997, 1 << 20])
 def test_bodies_come_back(coding: Coding, step: int) -> None:
     for body in BODIES:
         assert opened(coding, _COMPRESS[coding](body), step) == body
@@ -63,7 +64,7 @@ def test_bodies_that_are_none(coding: Coding) -> None:
                 opened(coding, text, step)
 
 
-@pytest.mark.parametrize("step", [1, 7, 1000])
+@over("step", [1, 7, 1000])
 def test_a_gzip_body_may_have_several_members(step: int) -> None:
     body = b"".join(map(_COMPRESS["gzip"], (b"first ", b"", b"second")))
     assert opened("gzip", body, step) == b"first second"

@@ -4,13 +4,14 @@ import pytest
 
 from server.codec.framing import Framing, answer_coding
 from server.errors import EncodedError, InvalidRequestError
+from tests.examples import over
 
 LENGTH = b"inference-header-content-length"
 CODING = b"content-encoding"
 
 
-@pytest.mark.parametrize(
-    ("headers", "framing"),
+@over(
+    "headers, framing",
     [
         ([], Framing()),
         ([(b"content-length", b"9"), (b"content-type", b"text/odd")], Framing()),
@@ -27,7 +28,7 @@ def test_headers_are_understood(headers: list[tuple[bytes, bytes]], framing: Fra
     assert Framing.of(headers) == framing
 
 
-@pytest.mark.parametrize(
+@over(
     "value", [b"", b"-1", b"+1", b"1.0", b"0x10", b"1 2", b"\xb2", b"9" * 19, b"9" * 5000, b"1_0"]
 )
 def test_a_length_that_is_none(value: bytes) -> None:
@@ -41,7 +42,7 @@ def test_two_lengths() -> None:
         Framing.of([(LENGTH, b"1"), (LENGTH, b"2")])
 
 
-@pytest.mark.parametrize("value", [b"br", b"gzip, deflate", b"gzip,gzip", b"x" * 5000, b"\xff"])
+@over("value", [b"br", b"gzip, deflate", b"gzip,gzip", b"x" * 5000, b"\xff"])
 def test_a_coding_that_is_not_read(value: bytes) -> None:
     with pytest.raises(EncodedError, match="taken is identity, gzip, deflate") as info:
         Framing.of([(CODING, value)])
@@ -53,8 +54,8 @@ def test_two_codings() -> None:
         Framing.of([(CODING, b"gzip"), (CODING, b"gzip")])
 
 
-@pytest.mark.parametrize(
-    ("value", "coding"),
+@over(
+    "value, coding",
     [
         (b"gzip", "gzip"),
         (b"deflate", "deflate"),

@@ -11,6 +11,7 @@ from server.codec.framing import Framing
 from server.codec.infer_bodies import BodyDecoder, best_classes, decode_at_once
 from server.codec.messages import ModelRequest, Signature
 from server.errors import InvalidRequestError, ServiceError, TooLargeError
+from tests.examples import over
 from tests.fuzz.infer import check_message
 from tests.server.clients import messages
 from tests.server.codec.infer_cases import OUTPUTS
@@ -49,7 +50,7 @@ def read(body: bytes, framing: Framing, *ports: Port, step: int = 0) -> ModelReq
     return decoder.finish()
 
 
-@pytest.mark.parametrize("step", [0, 1, 7])
+@over("step", [0, 1, 7])
 def test_raw_and_json_tensors_in_one_body(step: int) -> None:
     texts = ["ä€😀", ""]
     halves = np.array([65504, np.inf, 6e-8], np.float16)
@@ -96,7 +97,7 @@ BAD_MIXED: dict[str, tuple[tuple[bytes, Framing], tuple[Port, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD_MIXED)
+@over("what", BAD_MIXED)
 def test_what_is_wrong_with_raw_tensors_is_named(what: str) -> None:
     (body, framing), ports, words = BAD_MIXED[what]
     for step in (0, 1):
@@ -112,7 +113,7 @@ def test_strings_have_a_limit_said_before_they_come() -> None:
         BodyDecoder(framing, Signature([S], OUTPUTS)).feed(body)
 
 
-@pytest.mark.parametrize("says", [1, 30, 10**18 - 1])
+@over("says", [1, 30, 10**18 - 1])
 def test_a_header_that_lies(says: int) -> None:
     body, framing = mixed([raw(X, 16)], bytes(16))
     assert framing.json_bytes != says
@@ -136,8 +137,8 @@ def test_a_body_without_json_is_the_one_input(step: int) -> None:
     assert read(b"", Framing(0), ONE).inputs["one"].tolist() == [[""]]
 
 
-@pytest.mark.parametrize(
-    ("body", "ports", "words"),
+@over(
+    "body, ports, words",
     [
         (bytes(16), (X, H), "the model takes 2"),
         (bytes(15), (X,), "ends 1 bytes before"),
@@ -209,8 +210,8 @@ def test_what_tritonclient_usually_sends_is_decoded_at_once() -> None:
 # The classification extension: the best classes as text.
 
 
-@pytest.mark.parametrize(
-    ("scores", "count", "expected"),
+@over(
+    "scores, count, expected",
     [
         (np.array([0.5, 2, 1], np.float32), 2, ["2.0:1", "1.0:2"]),
         (np.array([[0.1, 0.9]], np.float32), 1, [["0.9:1"]]),

@@ -19,7 +19,7 @@ from server.codec.messages import ModelRequest, Signature, WantedOutput
 from server.codec.text.reader import RequestReader
 from server.codec.text.values import Layout
 from server.errors import InvalidRequestError, ServiceError, TooLargeError, shown
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.fuzz.infer import check_message, check_same, compare
 from tests.server.codec.infer_cases import OUTPUTS, nested
 from tests.server.codec.infer_oracle import meaning
@@ -63,13 +63,13 @@ GOOD = tensor("[1,2,3,4]")
 
 
 @given(seed=st.integers(0, 2**64))
-@examples(100, many=2500)
+@examples(50, many=2500)
 def test_any_request_in_any_chunks_is_what_the_plain_rules_say(seed: int) -> None:
     compare(random.Random(seed))
 
 
-@pytest.mark.parametrize(
-    ("data", "values"),
+@over(
+    "data, values",
     [
         ("[1,2,3,4]", [1, 2, 3, 4]),
         ("[[1,2],[3,4]]", [1, 2, 3, 4]),
@@ -136,20 +136,20 @@ BAD_DATA: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD_DATA)
+@over("what", BAD_DATA)
 def test_bad_data(what: str) -> None:
     data, words = BAD_DATA[what]
     assert words in refused(tensor(data))
 
 
-@pytest.mark.parametrize("data", ["3.0", "3", "true", '"3"', "null", "{}"])
+@over("data", ["3.0", "3", "true", '"3"', "null", "{}"])
 def test_a_value_that_is_in_no_list_is_refused_by_the_name_of_its_input(data: str) -> None:
     """Tensors without dimensions are lists of one value, too."""
     body = tensor(data, name="c", shape=[], datatype="FP64")
     assert refused(body, SCALAR).startswith("input 'c': inputs.0.data: ")
 
 
-@pytest.mark.parametrize(
+@over(
     "fields",
     [
         {"shape": "2,2"},
@@ -232,7 +232,7 @@ BAD_BODIES: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD_BODIES)
+@over("what", BAD_BODIES)
 def test_bad_bodies(what: str) -> None:
     body, words = BAD_BODIES[what]
     assert words in refused(body)
@@ -242,8 +242,8 @@ def wants(**parameters: Any) -> bytes:
     return request(outputs=[{"name": "y", "parameters": parameters}])
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
+@over(
+    "body, words",
     [
         (wants(binary_data="yes"), "outputs.0.parameters.binary_data: not a boolean"),
         (wants(binary_data=0), "outputs.0.parameters.binary_data: not a boolean"),
@@ -262,8 +262,8 @@ def test_parameters_that_contradict(body: bytes, words: str) -> None:
     assert words in refused(body)
 
 
-@pytest.mark.parametrize(
-    ("body", "wanted"),
+@over(
+    "body, wanted",
     [
         (GOOD, (WantedOutput("y"), WantedOutput("z"))),
         (wants(binary_data=False), (WantedOutput("y"),)),
@@ -290,14 +290,12 @@ def test_what_is_asked_for(body: bytes, wanted: tuple[WantedOutput, ...]) -> Non
     assert read(body).wanted == wanted
 
 
-@pytest.mark.parametrize(
-    ("microseconds", "seconds"), [(0, None), (1, 1e-6), (1_500_000, 1.5), (2**63, 2**63 / 1e6)]
-)
+@over("microseconds, seconds", [(0, None), (1, 1e-6), (1_500_000, 1.5), (2**63, 2**63 / 1e6)])
 def test_a_timeout_is_in_microseconds(microseconds: int, seconds: float | None) -> None:
     assert read(request(parameters={"timeout": microseconds})).timeout_seconds == seconds
 
 
-@pytest.mark.parametrize("timeout", [-1, 1.0, 1e30, True, "1", None, [], {}])
+@over("timeout", [-1, 1.0, 1e30, True, "1", None, [], {}])
 def test_a_timeout_that_is_none(timeout: Any) -> None:
     assert "parameters.timeout" in refused(request(parameters={"timeout": timeout}))
 
@@ -306,7 +304,7 @@ def named(name: str, kind: str, shape: list[int], data: Any) -> dict[str, Any]:
     return {"data": data, "datatype": kind, "name": name, "shape": shape}
 
 
-@pytest.mark.parametrize("step", [0, 1, 7])
+@over("step", [0, 1, 7])
 def test_data_may_come_before_the_name(step: int) -> None:
     tensors = [
         named("n", "INT64", [3], [2**53 + 1, -(2**63), 2**63 - 1]),
@@ -321,7 +319,7 @@ def test_data_may_come_before_the_name(step: int) -> None:
     assert found["c"].shape == ()
 
 
-@pytest.mark.parametrize(
+@over(
     "data",
     [[1, 2], [1, 2, 3, 4, 5], [[1, 2, 3]], ["a"], [True, 1], [None], [1.5, 2, 3], ["a", "b"]],
 )
@@ -334,8 +332,8 @@ def test_more_inputs_than_there_are() -> None:
     assert "more inputs" in refused(json.dumps({"inputs": inputs}).encode(), N, X)
 
 
-@pytest.mark.parametrize(
-    ("body", "length"),
+@over(
+    "body, length",
     [
         (b"x" + bytes(99), 4),
         (tensor("[1,2,3,4,5,"), len(tensor("[1,2,3,4,5,")) - 3),
@@ -378,7 +376,7 @@ def test_long_numbers_are_judged_alike_in_all_chunks(length: int, step: int) -> 
         assert read(body, step=step).inputs["x"][0, 0] == 0
 
 
-@pytest.mark.parametrize("spaces", ["", " ", "  ", "\n    "])
+@over("spaces", ["", " ", "  ", "\n    "])
 def test_indented_brackets_around_dense_values(spaces: str) -> None:
     """Where orjson expects few values in many bytes: in data, in rows, and in everything else."""
     port = Port(name="x", dtype="int8", shape=(2, 3000), value=0)
@@ -453,7 +451,7 @@ def test_single_bytes_take_time_by_their_number() -> None:
     length=st.integers(0, 300),
     row=st.sampled_from([1, 4, 4096]),
 )
-@examples(80, many=1000)
+@examples(40, many=1000)
 def test_layouts(shape: list[int], start: int, length: int, row: int) -> None:
     zeros = nested([0] * int(np.prod(shape)), shape)
     text = json.dumps(zeros, separators=(",", ":")).replace("0", "").encode()
@@ -478,7 +476,7 @@ def test_the_oracle_takes_what_is_right() -> None:
     check_same(read(GOOD), meaning(GOOD, (X,), OUTPUTS))
 
 
-@pytest.mark.parametrize("text", ["", "a", "ä" * 60, "a" * 61, "\n" * 10**6, "\ud800", "'" * 100])
+@over("text", ["", "a", "ä" * 60, "a" * 61, "\n" * 10**6, "\ud800", "'" * 100])
 def test_what_is_shown_is_short_and_one_line(text: str) -> None:
     assert len(shown(text)) < 400
     assert shown(text).isprintable()

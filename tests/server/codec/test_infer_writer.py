@@ -14,7 +14,7 @@ from server.codec.infer_bodies import Body
 from server.codec.messages import ModelAnswer, Output
 from server.codec.text.writer import PIECE_BYTES
 from server.errors import NotFiniteError
-from tests.examples import examples
+from tests.examples import examples, over
 
 
 def body(outputs: dict[str, NDArray[Any]], identity: str | None = None) -> Body:
@@ -47,7 +47,7 @@ EDGES: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", DATATYPES.values())
+@over("dtype", DATATYPES.values())
 def test_every_datatype_comes_back(dtype: str) -> None:
     values = EDGES.get(dtype)
     if values is None:
@@ -75,7 +75,7 @@ def test_any_float_comes_back_with_the_same_bits(dtype: str, bits: str) -> None:
     wanted=st.lists(st.sampled_from(["a", "b", "c"]), unique=True),
     identity=st.none() | st.text(st.characters(codec="utf-8"), max_size=20),
 )
-@examples(30, many=500)
+@examples(15, many=500)
 def test_outputs_in_their_order(
     shapes: list[list[int]], wanted: list[str], identity: str | None
 ) -> None:
@@ -117,8 +117,8 @@ def test_an_array_that_is_not_contiguous() -> None:
     same(written({"y": array})["outputs"][0], array)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@over("value", [np.nan, np.inf, -np.inf])
+@over("dtype", ["float16", "float32", "float64"])
 def test_what_is_not_finite_is_refused_before_the_first_piece(dtype: str, value: float) -> None:
     array = np.zeros(300_000, dtype)
     array[-1] = value

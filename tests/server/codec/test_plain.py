@@ -15,7 +15,7 @@ from server.codec.infer_bodies import PLAIN_BYTES, decode_at_once
 from server.codec.messages import ModelRequest, Signature
 from server.codec.text.reader import RequestReader
 from server.errors import ServiceError
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.server.codec.infer_cases import OUTPUTS, draw_body, draw_ports
 
 X = Port(name="x", dtype="float32", shape=(1, 2), value=0)
@@ -69,15 +69,15 @@ def whole(**changes: Any) -> dict[str, Any]:
 
 
 @given(seed=st.integers(0, 2**64))
-@examples(few=80, many=20_000)
+@examples(few=40, many=20_000)
 def test_any_request_is_left_alone_or_read_as_the_reader_does(seed: int) -> None:
     rng = random.Random(seed)
     ports = draw_ports(rng)
     taken(draw_body(rng, ports), ports)
 
 
-@pytest.mark.parametrize(
-    ("document", "ports"),
+@over(
+    "document, ports",
     [
         (whole(), (X,)),
         (whole(id="a b", outputs=[{"name": "z"}, {"name": "y"}]), (X,)),
@@ -94,7 +94,7 @@ def test_any_request_is_left_alone_or_read_as_the_reader_does(seed: int) -> None
         ),
     ],
 )
-@pytest.mark.parametrize("style", [{}, {"separators": (",", ":")}, {"indent": 1}])
+@over("style", [{}, {"separators": (",", ":")}, {"indent": 1}])
 def test_ordinary_requests_are_taken(
     document: dict[str, Any], ports: Ports, style: dict[str, Any]
 ) -> None:
@@ -110,7 +110,7 @@ _DATA: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(
+@over(
     "document",
     [
         *(1, 0, None, True, "inputs", "x", [], {}, [{}], 1.5, ["inputs"], {"inputs": None}),
@@ -136,7 +136,7 @@ def test_whatever_else_is_left_to_the_reader(document: Any) -> None:
     taken(json.dumps(document).encode(), (X,))
 
 
-@pytest.mark.parametrize(
+@over(
     "text",
     [
         '{"inputs":[T],"inputs":[T]}',
@@ -171,8 +171,8 @@ def test_bytes_that_are_no_text(body: bytes) -> None:
     assert not taken(body, (X,))
 
 
-@pytest.mark.parametrize("depth", [30, 500, 950, 1020, 2000])
-@pytest.mark.parametrize("nested", [("[", "]"), ('{"a":', "}"), ('[{"":', "}]")])
+@over("depth", [30, 500, 950, 1020, 2000])
+@over("nested", [("[", "]"), ('{"a":', "}"), ('[{"":', "}]")])
 def test_nesting_is_left_to_the_reader(depth: int, nested: tuple[str, str]) -> None:
     """Also such as a parser takes, and a function that calls itself does not."""
     inner = nested[0] * depth + "1" + nested[1] * depth
@@ -200,7 +200,7 @@ def test_a_longer_body_is_the_readers() -> None:
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=2))
-@examples(few=25, many=500)
+@examples(few=12, many=500)
 def test_values_to_the_bit(values: list[float]) -> None:
     body = json.dumps({"inputs": [tensor(data=values)]}).encode()
     request = decode_at_once(body, Framing(), Signature((X,), OUTPUTS))

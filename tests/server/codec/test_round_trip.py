@@ -4,7 +4,6 @@ import random
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 from tritonclient.http import InferResult
 
@@ -14,6 +13,7 @@ from server.codec.framing import Coding, Framing
 from server.codec.infer_bodies import Body, BodyDecoder
 from server.codec.messages import ModelAnswer, Output, Signature, WantedOutput
 from server.codec.raw import PIECE_BYTES
+from tests.examples import over
 from tests.fuzz.infer import decoded
 from tests.server.clients.messages import body, output, plain, strings, tensor
 from tests.server.codec.infer_cases import OUTPUTS
@@ -47,7 +47,7 @@ def draw_arrays(
     return found
 
 
-@pytest.mark.parametrize("number", range(25))
+@over("number", range(25))
 def test_requests_of_the_client_are_understood(number: int) -> None:
     rng = random.Random(number)
     drawn = draw_arrays(rng)
@@ -71,7 +71,7 @@ def dtype_of(array: NDArray[Any]) -> str:
     return "bytes" if array.dtype == object else array.dtype.name
 
 
-@pytest.mark.parametrize("number", range(25))
+@over("number", range(25))
 def test_answers_are_read_by_the_client(number: int) -> None:
     rng = random.Random(number)
     drawn = draw_arrays(rng)

@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from server.grpc.messages import inference_pb2 as messages
 from server.grpc.service import METHODS
+from tests.examples import over
 from tests.server.grpc.stubs import Client, asking, calling
 from tests.server.support import Packs, Service, close, inputs_for
 
@@ -213,7 +214,7 @@ WRONG: list[tuple[Any, Code, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "code", "words"), WRONG)
+@over("asked, code, words", WRONG)
 async def test_what_is_wrong(
     client: Client, shared: Service, asked: Any, code: Code, words: str
 ) -> None:
@@ -223,8 +224,8 @@ async def test_what_is_wrong(
     assert shared.context.request_memory.used_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("method", "asked", "code"),
+@over(
+    "method, asked, code",
     [
         ("ModelMetadata", messages.ModelMetadataRequest(name="nobody"), Code.NOT_FOUND),
         ("ModelConfig", messages.ModelConfigRequest(name="twin"), Code.NOT_FOUND),

@@ -28,6 +28,7 @@ from server.memory.budget import Budget, refusal
 from server.memory.request_needs import Need
 from server.memory.sharing import Sharer, share_out, sharer
 from server.settings.sizes import format_least, parse_size
+from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.memory.sets import numbers
 from tests.server.support import (
@@ -74,7 +75,7 @@ async def test_two_models_in_a_budget_that_holds_the_weights_of_neither(
     settings: SettingsFactory, packs: Packs, budget: int
 ) -> None:
     async with serving(settings(models_budget=budget, models=TWO)) as service:
-        await all_right(service, packs, 40)
+        await all_right(service, packs, 16)
         total = budget + REQUEST_MEMORY
         assert await service.metric("layerstream_budget_bytes") == total
         assert await service.metric("layerstream_request_memory_bytes") == REQUEST_MEMORY
@@ -82,7 +83,7 @@ async def test_two_models_in_a_budget_that_holds_the_weights_of_neither(
         assert used == service.context.budget.used_bytes <= total
         for name in TWO:
             ok = await service.metric("layerstream_requests_total", model=name, outcome="ok")
-            assert ok == 20
+            assert ok == 8
             # What the engines hold is no more than what was set aside for them.
             held = service.context.budget.held()[name]
             memory = service.worker(name).engine.statistics().memory
@@ -183,7 +184,7 @@ async def test_memory_that_cannot_be_allocated(
     held, clients = service.context.budget.held(), service.context.pool.statistics().clients
     with monkeypatch.context() as patch:
         patch.setattr(Device, "allocate", staticmethod(allocate))
-        for _ in range(5):
+        for _ in range(2):
             error(await service.client.post(LOAD.format("tiny")), 503, "model 'tiny'", "allocate")
     error(await service.infer("tiny", inputs_for("tiny")), 503, "model 'tiny'", "allocate")
     assert service.context.budget.held() == held
@@ -295,8 +296,8 @@ def test_a_refusal_breaks_the_need_down() -> None:
     assert enough(message) >= sum(memory.values())
 
 
-@pytest.mark.parametrize("total", [4 << 20, (12 << 20) + 333, 2_400_000, 700 << 10])
-@pytest.mark.parametrize("second", [2 << 20, 1_234_567, 31 << 20])
+@over("total", [4 << 20, (12 << 20) + 333, 2_400_000, 700 << 10])
+@over("second", [2 << 20, 1_234_567, 31 << 20])
 def test_budget_and_excess_are_the_budget_that_is_enough(total: int, second: int) -> None:
     """Of two models whose sum exceeds it; each figure is rounded to a tenth of its unit."""
     budget = Budget(total)

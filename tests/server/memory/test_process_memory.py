@@ -17,6 +17,7 @@ from server.memory.process_memory import (
     resolved_budget,
 )
 from server.settings.settings import Settings, SettingsError, load_settings
+from tests.examples import over
 
 V2 = "0::/system.slice/layerstream.service\n"
 V1 = "9:name=systemd:/system.slice/l.service\n4:memory:/system.slice/l.service\n0::/\n"
@@ -69,9 +70,7 @@ def test_in_a_container_the_group_is_mounted_as_the_root(tmp_path: Path) -> None
     assert found(tmp_path, "4:memory:/docker/0123\n") == MemoryLimit(2000, 300)
 
 
-@pytest.mark.parametrize(
-    ("limit", "stat"), [("max", "file 0\nshmem 0\n"), ("12x", "file 0\nshmem 0\n"), ("5", "")]
-)
+@over("limit, stat", [("max", "file 0\nshmem 0\n"), ("12x", "file 0\nshmem 0\n"), ("5", "")])
 def test_no_limit_and_what_cannot_be_understood_are_none(
     tmp_path: Path, limit: str, stat: str
 ) -> None:
@@ -124,8 +123,8 @@ def test_models_that_may_come_have_room_in_an_empty_repository() -> None:
     assert resolved_budget(settings(memory="256MiB"), lambda: 0) == budget_within(256 * MIB, 1)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
+@over(
+    "given, said",
     [
         ({"memory": "90MiB"}, r"the process itself takes up to .* leave nothing"),
         ({"memory": "900TiB"}, r"^memory: .* more than (this machine has|the control group)"),

@@ -89,7 +89,7 @@ def _without_a_part_for_small_ones() -> Iterator[None]:
 
 
 @given(STEPS)
-@examples(few=70, many=10_000)
+@examples(few=35, many=10_000)
 def test_whatever_happens_what_is_held_is_bounded_and_given_back(steps: list[Step]) -> None:
     failures: list[dict[str, Any]] = []
 
@@ -108,7 +108,7 @@ def test_whatever_happens_what_is_held_is_bounded_and_given_back(steps: list[Ste
 
 
 @given(STEPS)
-@examples(few=50, many=5000)
+@examples(few=25, many=5000)
 def test_at_rest_nobody_waits_who_could_go_on(steps: list[Step]) -> None:
     """The first in line waits only because its bytes are not free; those that hold some come first."""
 

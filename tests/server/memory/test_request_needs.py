@@ -26,7 +26,7 @@ def fits(budget: int, model_bytes: int, needs: list[Need]) -> bool:
 
 
 @given(SIZES, NEEDS)
-@examples(few=100, many=20_000)
+@examples(few=50, many=20_000)
 def test_the_smallest_budget_is_enough_and_hardly_less_is(
     model_bytes: int, needs: list[Need]
 ) -> None:
@@ -36,7 +36,7 @@ def test_the_smallest_budget_is_enough_and_hardly_less_is(
 
 
 @given(SIZES, NEEDS)
-@examples(few=70, many=20_000)
+@examples(few=35, many=20_000)
 def test_the_budget_that_is_said_answers_tensors_too(model_bytes: int, needs: list[Need]) -> None:
     bare, full = smallest_budgets(model_bytes, needs)
     assert bare == smallest_budget(model_bytes, needs) <= full
@@ -49,7 +49,7 @@ def test_the_budget_that_is_said_answers_tensors_too(model_bytes: int, needs: li
 
 
 @given(SIZES, SIZES, NEEDS)
-@examples(few=70, many=20_000)
+@examples(few=35, many=20_000)
 def test_a_larger_budget_gives_no_less_to_requests_or_to_models(
     one: int, other: int, needs: list[Need]
 ) -> None:
@@ -59,7 +59,7 @@ def test_a_larger_budget_gives_no_less_to_requests_or_to_models(
 
 
 @given(SIZES, SIZES, SIZES, NEEDS)
-@examples(few=70, many=20_000)
+@examples(few=35, many=20_000)
 def test_models_that_would_not_fit_get_what_requests_can_do_without(
     one: int, other: int, model_bytes: int, needs: list[Need]
 ) -> None:
@@ -75,7 +75,7 @@ def test_models_that_would_not_fit_get_what_requests_can_do_without(
 
 
 @given(SIZES, NEEDS, NEED)
-@examples(few=70, many=20_000)
+@examples(few=35, many=20_000)
 def test_a_pool_has_what_every_request_needs(budget: int, needs: list[Need], more: Need) -> None:
     pool = pool_bytes(budget, needs)
     memory = RequestMemory(pool)

@@ -24,6 +24,7 @@ from server.memory.search import Search
 from server.memory.sharing import Activations, possible, shared_space, sharer
 from server.repository.models import Models
 from server.repository.on_disk import Slot, slots
+from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Cli, Packs, serving
 
@@ -138,8 +139,8 @@ class Refused(CpuDevice):
         raise OSError(errno.ENOMEM, "no addresses")
 
 
-@pytest.mark.parametrize(
-    ("device", "expected", "reasons"),
+@over(
+    "device, expected, reasons",
     [
         (CpuDevice(1), EACH, ("", "", "")),
         (Apart(1), ("own",) * 3, ("", "", "this device cannot")),

@@ -35,7 +35,7 @@ def test_only_what_comes_later_is_looked_at() -> None:
 
 def test_what_comes_later_goes_without_being_asked() -> None:
     """However much is there: a full collection does not wait for a part of that to come again."""
-    there = [[number] for number in range(200_000)]
+    there = [[number] for number in range(60_000)]
     pass_over_what_stays()
     circles = [Circle() for _ in range(2_000)]
     for _ in range(2):  # the young are looked at twice before they are old

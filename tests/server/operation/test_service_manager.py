@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from server.operation.service_manager import Notifier, Reloading, Step, beat
+from tests.examples import over
 from tests.server.support import LIMIT_SECONDS
 
 WATCHDOG_USEC = "4000"  # an interval of 2 ms
@@ -78,8 +79,8 @@ def test_a_status_of_any_length_and_bytes_arrives(manager: Manager) -> None:
     assert message.endswith("...")
 
 
-@pytest.mark.parametrize(
-    ("environ", "interval"),
+@over(
+    "environ, interval",
     [
         ({"WATCHDOG_USEC": "30000000"}, 15.0),
         ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),

@@ -1,6 +1,7 @@
 """Frontiers are planned for clients that wait: once for all of them, and no longer than they do."""
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 from pipeline.program.stopping import Tell
 from server.errors import BusyError
 from server.page.looks import MOST_SEARCHES, Looks, LookStep, Rows
+from server.page.routes import STATIC
 from server.repository.repository import Repository
 
 ROWS: Rows = [{"plan_bytes": 1}]
@@ -107,3 +109,23 @@ async def test_a_pack_that_was_replaced_is_searched_anew(looks: Looks, searches:
     searches.packs["a"] = _Pack()
     await listen(looks, "a")
     assert searches.begun == ["a", "a"]
+
+
+# Files of the page refer to each other, and to no other host; no code and no style is inline.
+
+
+FILES = {path.name: path.read_text() for path in STATIC.iterdir()}
+
+
+def test_files_refer_to_files_that_are_there_and_to_no_other_host() -> None:
+    for name, text in FILES.items():
+        hosts = set(re.findall(r"https?://[^\s\"'`)]+", text))
+        assert hosts <= {"http://www.w3.org/2000/svg"}, name
+        modules = set(re.findall(r"from \"\./([^\"]+)\"", text))
+        assert modules | set(re.findall(r"page/files/([\w.]+)", text)) <= FILES.keys(), name
+
+
+def test_nothing_that_the_policy_of_the_page_forbids() -> None:
+    inline = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|eval\(| style=| on\w+=\"|<style")
+    for name, text in FILES.items():
+        assert not inline.search(text), name

@@ -7,6 +7,7 @@ import pytest
 
 from server.protocol.administration import Caller, refusal
 from server.settings.settings import is_loopback, warn_of_exposure
+from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Service, error, serving
 
@@ -32,14 +33,14 @@ FOREIGN = (
 )
 
 
-@pytest.mark.parametrize("host", OWN)
-@pytest.mark.parametrize("peer", HERE)
+@over("host", OWN)
+@over("peer", HERE)
 def test_this_machine_by_its_own_names(peer: str | None, host: str) -> None:
     assert not refusal(Caller(peer, host), "box.lan", False)
     assert not refusal(Caller(peer, host, site="none"), "box.lan", False)
 
 
-@pytest.mark.parametrize("peer", ELSEWHERE)
+@over("peer", ELSEWHERE)
 def test_no_other_machine(peer: str) -> None:
     assert "--allow-admin" in refusal(Caller(peer, "localhost:8080"), "box.lan", False)
 
@@ -49,13 +50,13 @@ def test_nothing_that_a_proxy_passes_on() -> None:
     assert "--allow-admin" in refusal(caller, "127.0.0.1", False)
 
 
-@pytest.mark.parametrize("host", FOREIGN)
+@over("host", FOREIGN)
 def test_no_name_that_somebody_pointed_here(host: str | None) -> None:
     assert "Host" in refusal(Caller("127.0.0.1", host), "127.0.0.1", False)
 
 
-@pytest.mark.parametrize(
-    ("host", "origin"),
+@over(
+    "host, origin",
     [
         ("localhost:8080", "http://localhost:8080"),
         ("127.0.0.1:8080", "http://localhost:8080"),
@@ -68,7 +69,7 @@ def test_a_page_of_our_own(host: str, origin: str) -> None:
     assert not refusal(Caller("127.0.0.1", host, origin, "same-origin"), "127.0.0.1", False)
 
 
-@pytest.mark.parametrize(
+@over(
     "origin",
     [
         *("null", "", "http://evil.example", "http://evil.example:8080", "http://localhost:3000"),
@@ -77,7 +78,7 @@ def test_a_page_of_our_own(host: str, origin: str) -> None:
         "http://localhost:8080@evil.example",
     ],
 )
-@pytest.mark.parametrize("allow_admin", [False, True])
+@over("allow_admin", [False, True])
 def test_no_page_of_another_site(origin: str, allow_admin: bool) -> None:
     caller = Caller("127.0.0.1", "localhost:8080", origin)
     assert "Origin" in refusal(caller, "127.0.0.1", allow_admin)
@@ -89,21 +90,21 @@ def test_tls_is_a_proxy_of_the_administrator(allow_admin: bool) -> None:
     assert (not refusal(caller, "127.0.0.1", allow_admin)) == allow_admin
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site"])
-@pytest.mark.parametrize("allow_admin", [False, True])
+@over("site", ["cross-site", "same-site"])
+@over("allow_admin", [False, True])
 def test_no_page_that_hides_its_origin(site: str, allow_admin: bool) -> None:
     assert refusal(Caller("127.0.0.1", "localhost:8080", site=site), "127.0.0.1", allow_admin)
 
 
-@pytest.mark.parametrize("host", ["evil.example", None, "box.lan:8080", "10.0.0.1:8080"])
-@pytest.mark.parametrize("peer", [*HERE, *ELSEWHERE])
+@over("host", ["evil.example", None, "box.lan:8080", "10.0.0.1:8080"])
+@over("peer", [*HERE, *ELSEWHERE])
 def test_from_anywhere_when_told_so(peer: str | None, host: str | None) -> None:
     assert not refusal(Caller(peer, host), "0.0.0.0", True)
     assert not refusal(Caller(peer, host, forwarded=True), "0.0.0.0", True)
 
 
-@pytest.mark.parametrize(
-    ("place", "allowed"),
+@over(
+    "place, allowed",
     [("10.0.0.1:8080", True), ("box.lan:8080", True), ("rebound.example:8080", False)],
 )
 def test_a_page_under_a_name_that_may_be_rebound(place: str, allowed: bool) -> None:
@@ -144,8 +145,8 @@ async def test_over_http(settings: SettingsFactory) -> None:
         assert (await client.post(LOAD.format("tiny"))).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("client", "server", "status"),
+@over(
+    "client, server, status",
     [
         (None, ("/run/layerstream.sock", None), 200),
         (None, ("127.0.0.1", 8080), 403),  # reset before it was asked for its address
@@ -261,8 +262,6 @@ def test_keys_and_tls_are_what_lets_others_in(
     assert words in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("host", "loopback"), [("127.9.9.9", True), ("0", False), ("\0", False), ("a" * 300, False)]
-)
+@over("host, loopback", [("127.9.9.9", True), ("0", False), ("\0", False), ("a" * 300, False)])
 def test_odd_hosts(host: str, loopback: bool) -> None:
     assert is_loopback(host) == loopback

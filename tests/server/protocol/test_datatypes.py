@@ -20,7 +20,7 @@ from pipeline.program.program import Program
 from pipeline.program.sessions import session_bytes
 from server.codec.datatypes import DATATYPES
 from server.settings.settings import Settings
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.server.clients import messages
 from tests.server.support import Service, error, serving
 
@@ -132,7 +132,7 @@ async def test_every_datatype_of_the_protocol_is_tried() -> None:
     assert set(EXTREMES) == set(DATATYPES)
 
 
-@pytest.mark.parametrize("datatype", EXTREMES)
+@over("datatype", EXTREMES)
 async def test_extremes_come_back(service: Service, datatype: str) -> None:
     data = EXTREMES[datatype]
     found = outputs(await infer(service, f"copy-{datatype}", tensor("x", datatype, [2], data)))
@@ -151,8 +151,8 @@ def same_values(datatype: str, values: list[Any], expected: list[Any]) -> bool:
     return np.array(values, kind).tobytes() == np.array(expected, kind).tobytes()
 
 
-@pytest.mark.parametrize("as_json", [(), ("in",), ("out",)])
-@pytest.mark.parametrize("datatype", EXTREMES)
+@over("as_json", [(), ("in",), ("out",)])
+@over("datatype", EXTREMES)
 async def test_extremes_come_back_raw(
     service: Service, datatype: str, as_json: tuple[str, ...]
 ) -> None:
@@ -175,7 +175,7 @@ async def test_bf16_is_no_datatype_of_a_model(service: Service) -> None:
     error(await infer(service, "copy-FP32", body), 400, "'BF16'", "FP32")
 
 
-@pytest.mark.parametrize("datatype", EXTREMES)
+@over("datatype", EXTREMES)
 async def test_metadata_names_the_datatype(service: Service, datatype: str) -> None:
     document = (await service.client.get(f"/v2/models/copy-{datatype}")).json()
     assert document["inputs"] == [{"name": "x", "datatype": datatype, "shape": [2]}]
@@ -199,14 +199,14 @@ BEYOND: dict[str, tuple[list[Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("datatype", BEYOND)
+@over("datatype", BEYOND)
 async def test_what_a_datatype_cannot_hold_is_named(service: Service, datatype: str) -> None:
     data, words = BEYOND[datatype]
     response = await infer(service, f"copy-{datatype}", tensor("x", datatype, [2], data))
     error(response, 400, "'x'", words)
 
 
-@pytest.mark.parametrize("datatype", EXTREMES)
+@over("datatype", EXTREMES)
 async def test_another_datatype_is_named(service: Service, datatype: str) -> None:
     other = "FP32" if datatype != "FP32" else "BYTES"
     response = await infer(service, f"copy-{datatype}", tensor("x", other, [2], EXTREMES[datatype]))
@@ -251,7 +251,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
+@over("what", BAD)
 async def test_bad_strings_are_named(service: Service, what: str) -> None:
     bad, words = BAD[what]
     error(await infer(service, "words", bad, RIGHT, NUMBERS), 400, *words)

@@ -15,6 +15,7 @@ from server.access import add_key
 from server.protocol.openapi import requests_table
 from server.routes import TABLE, TABLE_WITH_CAMERAS, table_of
 from server.settings.settings import Settings
+from tests.examples import over
 from tests.models.detector import NAMES, SCENES, square_finder
 from tests.server.protocol.test_detect import file_of
 from tests.server.protocol.test_openapi import check
@@ -100,14 +101,12 @@ async def test_the_least_confidence(service: Service) -> None:
     assert labels(await ask(service, params={"max_detections": 1})) == [NAMES[0]]
 
 
-@pytest.mark.parametrize("value", ["", "x", "-0.1", "1.5", "nan", "inf", "40%"])
+@over("value", ["", "x", "-0.1", "1.5", "nan", "inf", "40%"])
 async def test_a_wrong_confidence_is_named(service: Service, value: str) -> None:
     refused(await ask(service, min_confidence=value), 400, "min_confidence")
 
 
-@pytest.mark.parametrize(
-    ("image", "words"), [(b"no picture", "not an image"), (b"", "empty"), (picture()[:200], "dam")]
-)
+@over("image, words", [(b"no picture", "not an image"), (b"", "empty"), (picture()[:200], "dam")])
 async def test_a_picture_that_is_none(service: Service, image: bytes, words: str) -> None:
     refused(await ask(service, image=image), 400, words)
 

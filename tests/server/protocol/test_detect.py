@@ -21,6 +21,7 @@ from server.codec.text.writer import PIECE_BYTES
 from server.memory.request_needs import Need
 from server.protocol.recognition import box_pieces
 from server.settings.settings import Settings
+from tests.examples import over
 from tests.models.detector import NAMES, SCENES, Scene, square_finder
 from tests.server.support import Packs, Service, error, picture, serving
 
@@ -98,12 +99,12 @@ async def test_boxes_lie_on_the_photograph(
 
 
 async def test_a_large_photograph_is_answered(service: Service) -> None:
-    """48 million pixels, three times the limit for what is decoded: a camera's JPEG."""
-    scene = Scene((8000, 6000), (1500, 900, 3500, 4000))
+    """24 million pixels, more than the limit for what is decoded: a camera's JPEG."""
+    scene = Scene((5600, 4200), (1050, 630, 2450, 2800))
     file = io.BytesIO()
     scene.image().save(file, "JPEG")
     document = (await service.client.post(DETECT, content=file.getvalue())).json()
-    assert document["image"] == {"width": 8000, "height": 6000}
+    assert document["image"] == {"width": 5600, "height": 4200}
     lands_on(document["detections"], scene)
 
 
@@ -176,20 +177,20 @@ async def test_nothing_to_see(service: Service) -> None:
     assert (response.status_code, response.json()["detections"]) == (200, [])
 
 
-@pytest.mark.parametrize("field", ["score_threshold", "iou_threshold"])
-@pytest.mark.parametrize("value", ["-0.1", "1.1", "nan", "inf", "-inf", "", "x"])
+@over("field", ["score_threshold", "iou_threshold"])
+@over("value", ["-0.1", "1.1", "nan", "inf", "-inf", "", "x"])
 async def test_a_threshold_out_of_range(service: Service, field: str, value: str) -> None:
     response = await service.client.post(DETECT, params={field: value}, content=picture())
     error(response, 400, field)
 
 
-@pytest.mark.parametrize("params", [{"max_detections": 0}, {"max_detections": "x"}, {"clip": 7}])
+@over("params", [{"max_detections": 0}, {"max_detections": "x"}, {"clip": 7}])
 async def test_other_parameters_out_of_range(service: Service, params: dict[str, Any]) -> None:
     error(await service.client.post(DETECT, params=params, content=picture()), 400, *params)
 
 
-@pytest.mark.parametrize(
-    ("path", "content", "words"),
+@over(
+    "path, content, words",
     [
         (DETECT, b"", ["empty"]),
         (DETECT, b"no picture", ["not an image"]),
@@ -239,7 +240,7 @@ async def test_the_smallest_pool_has_room_for_a_photograph(repository: Path, kin
         assert service.context.request_memory.used_bytes == 0
 
 
-@pytest.mark.parametrize("count", [0, 1, 256, 257, 2000])
+@over("count", [0, 1, 256, 257, 2000])
 async def test_many_boxes_are_written_in_pieces(count: int) -> None:
     rng = np.random.default_rng(0)
     edges, classes = rng.random((count, 4)), rng.integers(0, 3, count)

@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from tests.examples import over
 from tests.server.support import Service, error
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -37,10 +38,8 @@ async def test_what_a_model_does_is_no_model(shared: Service) -> None:
         assert allowed(answer) == {"POST"}
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT"])
-@pytest.mark.parametrize(
-    "place", ["/v2/models/tiny", "/v2/models/none", "/v2/models/tiny/versions/1"]
-)
+@over("method", ["POST", "PUT"])
+@over("place", ["/v2/models/tiny", "/v2/models/none", "/v2/models/tiny/versions/1"])
 async def test_an_action_that_there_is_not_is_told_those_that_there_are(
     shared: Service, place: str, method: str
 ) -> None:

@@ -5,12 +5,11 @@ import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-import pytest
-
 from server.codec.framing import CODINGS, Coding
 from server.memory.request_memory import Lease, RequestMemory
 from server.protocol.answers import Answer, in_pieces
 from server.requests.exchange import BodyLimit, Exchange
+from tests.examples import over
 
 OPEN: dict[str, Callable[[bytes], bytes]] = {
     "identity": bytes,
@@ -60,10 +59,10 @@ async def received(
     return dict(client.headers), client.body
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
-@pytest.mark.parametrize("coding", CODINGS)
-@pytest.mark.parametrize("is_mixed", [False, True])
-@pytest.mark.parametrize("n_pieces", [1, 2, 7])
+@over("version", ["1.0", "1.1"])
+@over("coding", CODINGS)
+@over("is_mixed", [False, True])
+@over("n_pieces", [1, 2, 7])
 async def test_what_arrives(version: str, coding: Coding, is_mixed: bool, n_pieces: int) -> None:
     raw = RAW if is_mixed else b""
 

@@ -14,7 +14,7 @@ from PIL import Image
 from models.classification import top_classes
 from models.packs.pack import open_pack
 from server.requests.pictures import PictureLimits, decode
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.server.support import (
     LABELS,
     PREPROCESS,
@@ -67,9 +67,9 @@ async def test_model_ready(shared: Service, suffix: str) -> None:
     assert (response.status_code, response.json()) == (200, {"name": "tiny", "ready": True})
 
 
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("suffix", ["", "/versions/1"])
-@pytest.mark.parametrize("name", ["tiny", "pair"])
+@over("nested", [False, True])
+@over("suffix", ["", "/versions/1"])
+@over("name", ["tiny", "pair"])
 async def test_infer_is_what_onnx_runtime_says(
     shared: Service, packs: Packs, name: str, suffix: str, nested: bool
 ) -> None:
@@ -130,9 +130,9 @@ async def test_a_photograph_needs_no_temporary_file(
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize("how", ["raw", "multipart"])
-@pytest.mark.parametrize("suffix", ["", "/versions/1"])
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP"])
+@over("how", ["raw", "multipart"])
+@over("suffix", ["", "/versions/1"])
+@over("kind", ["PNG", "JPEG", "BMP"])
 async def test_classify(
     shared: Service, packs: Packs, tmp_path: Path, kind: str, suffix: str, how: str
 ) -> None:
@@ -186,7 +186,7 @@ async def test_the_orientation_of_a_photograph_counts(shared: Service, tmp_path:
     assert answers[0].json()["predictions"] == answers[1].json()["predictions"]
 
 
-@pytest.mark.parametrize("path", ["/v2", "/v2/models/tiny", "/v2/models/none", "/nowhere"])
+@over("path", ["/v2", "/v2/models/tiny", "/v2/models/none", "/nowhere"])
 async def test_request_id_is_echoed(shared: Service, path: str) -> None:
     response = await shared.client.get(path, headers={"X-Request-ID": "A-1.b_c"})
     assert response.headers["x-request-id"] == "A-1.b_c"

@@ -12,6 +12,7 @@ from server.protocol.infer import InferReception
 from server.routes import TABLE
 from server.transport.http1 import Head
 from server.transport.intake import Refused
+from tests.examples import over
 from tests.server.support import Connection, Service, inputs_for, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -68,7 +69,7 @@ async def test_a_deadline_counts_from_the_first_byte(shared: Service) -> None:
         assert reception.deadline(came, is_free=True) == math.inf
 
 
-@pytest.mark.parametrize(
+@over(
     "came",
     [
         Came(path="/v2/health/live", method="GET"),

@@ -20,6 +20,7 @@ from models.packs.pack import open_pack
 from models.segmentation import NONE, Segmentation
 from server.memory.request_needs import Need, mask_bytes, picture_sweep_bytes
 from server.settings.settings import Settings
+from tests.examples import over
 from tests.models.detector import square_finder
 from tests.models.painter import COLORS, HEIGHT, LETTERBOX, STRETCH, WIDTH, painter, stripes
 from tests.server.support import Service, arrays, error, request, serving
@@ -86,8 +87,8 @@ def near(found: NDArray[Any], expected: NDArray[Any], stride: int) -> None:
     np.testing.assert_array_equal(found[:, clear], expected[:, clear])
 
 
-@pytest.mark.parametrize("size", [(96, 64), (300, 40), (30, 90), (700, 500), (3, 1)])
-@pytest.mark.parametrize("name", ["boxed", "small"])
+@over("size", [(96, 64), (300, 40), (30, 90), (700, 500), (3, 1)])
+@over("name", ["boxed", "small"])
 async def test_a_mask_lies_on_the_photograph(
     service: Service, name: str, size: tuple[int, int]
 ) -> None:
@@ -173,8 +174,8 @@ async def test_tensors_of_a_photograph_are_those_of_its_tensor(
     np.testing.assert_array_equal(arrays(again)["mask"], expected["mask"])
 
 
-@pytest.mark.parametrize(
-    ("place", "words"),
+@over(
+    "place, words",
     [
         ("plain:segment", ("does not segment images", "--segmentation")),
         ("bare:segment", ("does not segment images", "--segmentation")),
@@ -205,8 +206,8 @@ async def test_what_is_no_picture_is_refused(service: Service, place: str) -> No
 
 
 async def test_a_mask_of_many_pixels_takes_no_memory(service: Service) -> None:
-    """9 million pixels, in a pool of 16 MiB: they are not held; and the pool is empty behind it."""
-    image, expected = stripes(3600, 2500)
+    """6 million pixels, in a pool of 16 MiB: they are not held; and the pool is empty behind it."""
+    image, expected = stripes(2600, 2300)
     data = file_of(image, "JPEG")
     for ask in ({"format": "png"}, {"format": "json"}):
         answer = await service.client.post("/v2/models/boxed:segment", content=data, params=ask)

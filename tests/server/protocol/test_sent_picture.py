@@ -41,7 +41,7 @@ def contents() -> st.SearchStrategy[bytes]:
     return pieces.map(b"".join).filter(lambda data: b"\r\n--edge" not in b"\r\n" + data)
 
 
-@examples(50, 1000)
+@examples(25, 1000)
 @given(
     image=contents().filter(bool),
     fields=st.dictionaries(
@@ -61,7 +61,7 @@ def test_any_split_gives_the_same(
     assert found.fields == {name: expected[name] for name in WANTED if name in expected}
 
 
-@examples(50, 1000)
+@examples(25, 1000)
 @given(
     changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=6),
     end=st.integers(0, 400),

@@ -17,7 +17,7 @@ from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from server.memory.request_needs import Need
 from server.settings.settings import Settings
-from tests.examples import thinned
+from tests.examples import over, thinned
 from tests.server.support import Service, error, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -63,8 +63,8 @@ def photograph(width: int, height: int, kind: str) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-@pytest.mark.parametrize("size", [(640, 480), (480, 640)])
+@over("kind", ["JPEG", "PNG"])
+@over("size", [(640, 480), (480, 640)])
 async def test_what_the_budget_promises_is_answered(
     service: Service, size: tuple[int, int], kind: str
 ) -> None:

@@ -19,6 +19,7 @@ from server.repository.model_config import (
     serves_several,
 )
 from server.repository.text_format import TextFormatError
+from tests.examples import over
 
 #: As Triton's own documentation has it.
 TRITON = """
@@ -61,8 +62,8 @@ def test_what_is_read_and_what_is_not() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@over(
+    "text, expected",
     [
         ("", ModelConfig()),
         ("max_batch_size: 0 dynamic_batching { }", ModelConfig(0, ConfiguredBatching())),
@@ -79,8 +80,8 @@ def test_small_ones(text: str, expected: ModelConfig) -> None:
     assert model_config(text, "net") == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "words"),
+@over(
+    "text, line, words",
     [
         ("\nname: 'other'", 2, ("name", "'other'", "'net'")),
         ("name: '" + "x" * 999 + "'", 1, ("name", "...")),

@@ -93,9 +93,7 @@ async def test_a_model_without_a_profile_is_said_to_have_none(
     assert f"`layerstream profile {repository / 'pair' / '1'}`" in said
 
 
-@pytest.mark.parametrize(
-    "elsewhere", [{"cpu": "another"}, {"threads": 7}, {"onnxruntime": "0.1"}, {"device": "x"}]
-)
+@pytest.mark.parametrize("elsewhere", [{"cpu": "another"}, {"threads": 7}])
 async def test_a_foreign_profile_is_a_warning(
     settings: SettingsFactory,
     profiled: Save,
@@ -128,7 +126,7 @@ async def test_a_profile_of_another_priority_plans_and_bounds_nothing(
     assert parameters["bound_ms"] is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"format_version": 1}', "\0"])
+@pytest.mark.parametrize("text", ["", '{"format_version": 1}'])
 async def test_a_damaged_profile_is_a_warning(
     settings: SettingsFactory, profiled: Save, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
@@ -205,9 +203,8 @@ def test_a_plan_that_is_not_kept_says_so(cli: Cli, packs: Packs, profiled: Save)
         assert ("may take another plan" in said) == (search == "thorough" and not kept)
 
 
-@pytest.mark.parametrize("damage", ["another version", "edited", "not json"])
 def test_kept_plans_that_cannot_be_trusted_are_named(
-    cli: Cli, profiled: Save, caplog: pytest.LogCaptureFixture, damage: str
+    cli: Cli, profiled: Save, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = profiled("tiny") / "tiny" / "1"
     arguments = ("plan", folder, "--budget", "64MiB", "--threads", 1, "--json")
@@ -219,13 +216,14 @@ def test_kept_plans_that_cannot_be_trusted_are_named(
         "edited": text.replace('"ring_bytes":', '"ring_bytes":1'),
         "not json": text[:-40],
     }
-    assert changes[damage] != text
-    file.write_text(changes[damage], "utf-8")
-    assert cli(*arguments).document == first.document
-    (line,) = caplog.messages
-    assert line.startswith(f"{file}: ignored")
-    assert len(line) < len(str(file)) + 100
-    caplog.clear()
+    for changed in changes.values():
+        assert changed != text
+        file.write_text(changed, "utf-8")
+        assert cli(*arguments).document == first.document
+        (line,) = caplog.messages
+        assert line.startswith(f"{file}: ignored")
+        assert len(line) < len(str(file)) + 100
+        caplog.clear()
     assert cli(*arguments).document == first.document
     assert not caplog.messages
 
@@ -294,7 +292,7 @@ def test_a_limit_holds_whatever_the_architecture(packs: Packs) -> None:
     program = Program.as_compiled(open_pack(packs.repository / "tiny"))
     for architecture in ARCHITECTURES.values():
         for known in (None, profile(program)):
-            for percent in (10, 20, 50, 100, 250):
+            for percent in (10, 50, 250):
                 limit = program.weight_bytes * percent // 100
                 try:
                     fitted = fit(program, architecture, Wanted(weight_bytes=limit), known)

@@ -24,6 +24,7 @@ from pipeline.schedule.schedule import Stage
 from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker
 from server.settings.settings import Settings
+from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     Connection,
@@ -308,8 +309,8 @@ def test_the_short_way_runs_the_same_kernels_in_the_same_order() -> None:
         assert events  # an observer sees every event, whichever way
 
 
-@pytest.mark.parametrize("stop_after", [0, 1, 2])
-@pytest.mark.parametrize("kind", ["cancelled", "broken"])
+@over("stop_after", [0, 1, 2])
+@over("kind", ["cancelled", "broken"])
 def test_the_short_way_ends_where_the_long_one_does(stop_after: int, kind: str) -> None:
     ran: list[int] = []
     goes_wrong = True

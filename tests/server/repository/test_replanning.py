@@ -416,7 +416,7 @@ async def test_models_come_and_go_under_requests(
             held(service)
 
         tasks = []
-        for number in range(60):
+        for number in range(40):
             what = dice.choice(("infer", "infer", "infer", "load", "unload"))
             tasks.append(asyncio.create_task(one(dice.choice(names), what, number)))
             if dice.random() < 0.1:

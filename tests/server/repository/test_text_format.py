@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.repository.text_format import Message, TextFormatError, Word, parse
+from tests.examples import over
 
 FIELDS = descriptor_pb2.FieldDescriptorProto
 KINDS = {
@@ -77,7 +78,7 @@ def test_reads_what_protobuf_writes(
     assert plain(parse(text)) == value
 
 
-@pytest.mark.parametrize(
+@over(
     "text",
     [
         "",
@@ -109,8 +110,8 @@ def test_means_what_protobuf_says(text: str) -> None:
     assert len(found["inner"]) == len(message.inner)
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "words"),
+@over(
+    "text, line, words",
     [
         ("a: 1 }", 1, "found '}'"),
         ("a {\n b: 1", 2, "expected '}', found the end"),

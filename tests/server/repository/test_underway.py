@@ -2,13 +2,12 @@
 
 import asyncio
 
-import pytest
-
 from pipeline.execution.baton import FREE, Baton
 from pipeline.execution.given import copies
 from server.repository.working import Job, Underway
 from server.requests.waiting import tell
 from server.scheduling.sweeps import Sweep
+from tests.examples import over
 
 
 class Clock:
@@ -47,8 +46,8 @@ async def test_the_oldest_counts() -> None:
     assert runs.longest_seconds() == 1.0
 
 
-@pytest.mark.parametrize(
-    ("passed", "factor", "least", "stuck"),
+@over(
+    "passed, factor, least, stuck",
     [
         (19.0, 2.0, 0.0, False),  # the last of its requests has 10 s
         (21.0, 2.0, 0.0, True),

@@ -21,6 +21,7 @@ from server.protocol import schemas
 from server.repository.compiling import Compiler, Limits
 from server.repository.compiling_child import _FailedError, _failures
 from server.repository.uploads import Uploads
+from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.repository import fake_child
 from tests.server.support import (
@@ -328,8 +329,8 @@ async def test_a_real_model_is_compiled(
         nothing_is_left(repository, tiny=["1", "2"], pair=["1"])
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind"),
+@over(
+    "fault, kind",
     [
         (ModelError("the pack fails: pthread_create failed: Cannot allocate memory"), "memory"),
         (ModelError("no model"), "model"),

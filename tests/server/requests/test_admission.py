@@ -16,6 +16,7 @@ from server.errors import BusyError, NotServingError
 from server.metrics.requests import RequestCollector
 from server.repository.worker import Worker
 from server.serve import create_app
+from tests.examples import over
 from tests.server.conftest import SettingsFactory, service_threads
 from tests.server.support import (
     LIMIT_SECONDS,
@@ -227,8 +228,8 @@ async def test_a_client_that_goes_away_while_its_request_waits(
         assert held.kernels == 2 * held.pieces
 
 
-@pytest.mark.parametrize("path", ["/v2/models/tiny/infer", "/v2/models/tiny:classify"])
-@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data; boundary=b"])
+@over("path", ["/v2/models/tiny/infer", "/v2/models/tiny:classify"])
+@over("kind", ["application/json", "multipart/form-data; boundary=b"])
 async def test_a_client_that_goes_away_while_sending(
     service: Service, path: str, kind: str
 ) -> None:

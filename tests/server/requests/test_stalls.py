@@ -18,6 +18,7 @@ from models.packs.pack import open_pack
 from server.memory.request_needs import Need
 from server.requests.exchange import FREE_BYTES, GRACE_SECONDS
 from server.settings.settings import Settings
+from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
@@ -327,7 +328,7 @@ async def test_a_time_of_zero_is_none(service: Service) -> None:
     assert answer.status_code == 200
 
 
-@pytest.mark.parametrize("named", [-1, 1.5, "1", True, None])
+@over("named", [-1, 1.5, "1", True, None])
 async def test_a_time_that_is_no_time(service: Service, named: object) -> None:
     error(await service.infer("tiny", TINY, parameters={"timeout": named}), 400, "timeout")
 

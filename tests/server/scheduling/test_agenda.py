@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from server.scheduling.agenda import Agenda
 from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL, Batching, Sweep, Ticket
-from tests.examples import examples
+from tests.examples import examples, over
 
 MODELS = "abc"
 #: A sweep reads its weights once and computes for each request.
@@ -89,7 +89,7 @@ class Machine:
 
 
 @given(arrivals, batching, st.data())
-@examples(30, many=500, deadline=None)
+@examples(15, many=500, deadline=None)
 def test_whoever_is_let_in_is_in_time(
     coming: list[Arrival], shared: Batching, data: st.DataObject
 ) -> None:
@@ -125,7 +125,7 @@ def test_whoever_is_let_in_is_in_time(
 
 
 @given(arrivals)
-@examples(30, many=500, deadline=None)
+@examples(15, many=500, deadline=None)
 def test_nobody_is_refused_for_whom_an_order_by_deadline_has_room(coming: list[Arrival]) -> None:
     """Earliest deadline first is the best order there is: what it cannot do cannot be done."""
     agenda = Agenda(cost)
@@ -187,8 +187,8 @@ def test_nobody_joins_a_sweep_that_would_be_late_for_it() -> None:
     assert [len(sweep.tickets) for sweep in agenda.sweeps] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("requests", "at", "starts"),
+@over(
+    "requests, at, starts",
     [(1, 0.0, False), (2, 0.0, True), (1, 15.0, True), (3, 0.0, False), (4, 0.0, True)],
 )
 def test_a_sweep_waits_for_more_but_not_at_sizes_that_are_preferred(

@@ -3,6 +3,7 @@
 import pytest
 
 from server.scheduling.costs import Costs
+from tests.examples import over
 
 
 def costs_of(*seen: tuple[int, float], predicted: float | None = None) -> Costs:
@@ -35,9 +36,7 @@ def test_one_accident_among_many_does_not_count() -> None:
     assert costs_of(*[(1, 1.0)] * 20, *[(1, 50.0)] * 2).sweep_seconds("m", 1) > 50.0
 
 
-@pytest.mark.parametrize(
-    "seen", [[(1, 1.0)], [(1, 1.0), (2, 1.5)], [(3, 2.0)], [(4, 0.5), (1, 1.0)]]
-)
+@over("seen", [[(1, 1.0)], [(1, 1.0), (2, 1.5)], [(3, 2.0)], [(4, 0.5), (1, 1.0)]])
 def test_more_requests_never_take_less(seen: list[tuple[int, float]]) -> None:
     costs = costs_of(*seen)
     taken = [costs.sweep_seconds("m", requests) for requests in range(1, 9)]

@@ -11,7 +11,7 @@ from server.errors import BusyError, LateError, NotServingError
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
 from server.scheduling.sweeps import Batching, Sweep, Ticket
-from tests.examples import examples
+from tests.examples import examples, over
 
 
 class Clock:
@@ -37,7 +37,7 @@ def sweep_of(line: Line[str]) -> Sweep:
     st.integers(1, 4),
     st.lists(st.tuples(st.sampled_from(["join", "leave", "take"]), st.integers(0, 9))),
 )
-@examples(25, many=500, deadline=None)
+@examples(12, many=500, deadline=None)
 def test_jobs_come_out_in_order_and_never_more_than_the_limit(
     limit: int, steps: list[tuple[str, int]]
 ) -> None:
@@ -95,7 +95,7 @@ def test_changes_pass_all_others_also_where_the_line_is_full() -> None:
         line.join_first("change")
 
 
-@pytest.mark.parametrize("wake", ["join", "join_first", "close"])
+@over("wake", ["join", "join_first", "close"])
 def test_a_taker_that_waits_is_woken(wake: str) -> None:
     line = Dispatcher(clock=Clock()).line("m", 1)
     taken: list[object] = []

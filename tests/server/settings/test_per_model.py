@@ -9,12 +9,13 @@ from pydantic import ValidationError
 from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL, level
 from server.settings.per_model import of_model, workers_of
 from server.settings.settings import Settings, SettingsError, load_settings
+from tests.examples import over
 
 GIVEN: dict[str, Any] = {"repository": Path("models"), "budget": 64 << 20}
 
 
-@pytest.mark.parametrize(
-    ("given", "a", "b"),
+@over(
+    "given, a, b",
     [
         (None, 1, 1),
         (2, 2, 2),
@@ -30,7 +31,7 @@ def test_numbers_are_of_all_models_or_of_one(given: object, a: int, b: int) -> N
     assert (workers_of(settings.workers, "a"), workers_of(settings.workers, "b")) == (a, b)
 
 
-@pytest.mark.parametrize("given", ["", "a=", "=2", "a=x", "a=2,a=3", "a=0", 0, 65, True, ["a"]])
+@over("given", ["", "a=", "=2", "a=x", "a=2,a=3", "a=0", 0, 65, True, ["a"]])
 def test_anything_else_is_refused(given: object) -> None:
     with pytest.raises(ValidationError):
         Settings.model_validate(GIVEN | {"workers": given})
@@ -53,15 +54,13 @@ def test_a_file_has_a_number_or_a_table(tmp_path: Path) -> None:
 # Settings of scheduling: times and numbers by model, and what contradicts itself.
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"), [(None, None), ("0.2", 0.2), ("m=1.5,2", 1.5), ({"m": 3}, 3.0)]
-)
+@over("given, expected", [(None, None), ("0.2", 0.2), ("m=1.5,2", 1.5), ({"m": 3}, 3.0)])
 def test_deadlines_of_models(given: object, expected: float | None) -> None:
     assert of_model(load_settings(GIVEN | {"deadline": given}).deadline, "m", None) == expected
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
+@over(
+    "given, words",
     [
         ({"lanes": "m=2", "workers": "2"}, "'m' has workers"),
         ({"lanes": "2", "workers": "m=2"}, "'m' has workers"),
@@ -80,8 +79,6 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, Any], words: str) ->
         load_settings(GIVEN | given)
 
 
-@pytest.mark.parametrize(
-    ("number", "expected"), [(0, NORMAL), (1, HIGHEST), (2, NORMAL), (3, LOWEST), (99, LOWEST)]
-)
+@over("number, expected", [(0, NORMAL), (1, HIGHEST), (2, NORMAL), (3, LOWEST), (99, LOWEST)])
 def test_priorities_as_clients_number_them(number: int, expected: int) -> None:
     assert level(number) == expected

@@ -10,6 +10,7 @@ from server.errors import shown
 from server.settings.settings import Settings, SettingsError, load_settings, warn_of_variables
 from server.settings.sizes import format_least, format_size, parse_size
 from server.settings.table import Setting, markdown, settings_table
+from tests.examples import over
 
 ROOT = Path(__file__).parents[3]
 LONGEST = 1000
@@ -88,8 +89,8 @@ def test_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.request_timeout == 0.5
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
+@over(
+    "field, value",
     [
         ("budget", "lots"),
         ("budget", "0"),
@@ -143,8 +144,8 @@ def test_what_is_missing_is_named_with_the_ways_to_give_it(field: str) -> None:
     assert f"LAYERSTREAM_{field.upper()}" in message
 
 
-@pytest.mark.parametrize(
-    ("text", "place", "words"),
+@over(
+    "text, place, words",
     [
         ('# hi\ncolour = "red"', ":2: colour", "no such setting"),
         ("queue_limits = 1", ":1: queue_limits", "did you mean queue_limit?"),
@@ -267,9 +268,7 @@ def test_sizes_with_units(number: int, unit: str, space: bool) -> None:
     assert load_settings({**NEEDED, "budget": text}).budget == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["256MiB/s", "256MiB, or so", "1e8", "16 MiB 4", "256MiB;", "0x100"]
-)
+@over("text", ["256MiB/s", "256MiB, or so", "1e8", "16 MiB 4", "256MiB;", "0x100"])
 def test_what_follows_a_size_is_no_part_of_it(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
@@ -337,7 +336,7 @@ def test_every_setting_is_described() -> None:
         assert bool(item.default) != required, item
 
 
-@pytest.mark.parametrize("item", settings_table(), ids=lambda item: item.name)
+@over("item", settings_table())
 def test_a_default_that_is_written_out_is_the_default(item: Setting) -> None:
     if item.default and " " not in item.default.removesuffix(" s") and item.default != "all":
         written = load_settings({**NEEDED, item.name: item.default.removesuffix(" s")})

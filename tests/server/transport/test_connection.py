@@ -25,6 +25,7 @@ from server.transport.limits import (
 )
 from server.transport.proxies import TrustedProxies
 from server.transport.registry import Registry, Visitor
+from tests.examples import over
 from tests.server.transport.wire import (
     LIMITS,
     Application,
@@ -45,8 +46,8 @@ _MANY = 40
 # Headers and times
 
 
-@pytest.mark.parametrize(
-    ("data", "status", "words"),
+@over(
+    "data, status, words",
     [
         (b"nonsense\r\n\r\n", 400, "not an HTTP request"),
         (b"GET /" + b"x" * HEADER_BYTES, 431, "header"),
@@ -125,7 +126,7 @@ def gives_way(wire: Wire) -> bool:
     return wire.registry.spare(wire.connection.loop.time())
 
 
-@pytest.mark.parametrize("data", [b"", GET[:10], GET])
+@over("data", [b"", GET[:10], GET])
 async def test_what_gives_way_has_no_place_at_once(data: bytes) -> None:
     wire = Wire(answers_at_once)
     await wire.sends(data)
@@ -176,8 +177,8 @@ async def test_what_has_had_its_last_answer_takes_no_place() -> None:
     assert not wire.transport.aborts
 
 
-@pytest.mark.parametrize("before", [b"", GET])
-@pytest.mark.parametrize(("data", "what"), [(GET[:10], "header"), (POST % 100 + b"x", "body")])
+@over("before", [b"", GET])
+@over("data, what", [(GET[:10], "header"), (POST % 100 + b"x", "body")])
 async def test_a_part_of_a_request_gives_way_and_is_told(
     before: bytes, data: bytes, what: str
 ) -> None:
@@ -276,8 +277,8 @@ async def test_a_body_that_comes_on_is_not_silent() -> None:
         await wire.time_passes(1.0)
 
 
-@pytest.mark.parametrize(
-    ("app", "data"),
+@over(
+    "app, data",
     [
         (reads_nothing, POST % MIB + b"x"),
         (reads_nothing, POST % 100 + b"x" * 100),
@@ -517,8 +518,8 @@ async def test_an_application_that_fails_is_a_fault_of_the_server() -> None:
     assert b"secret" not in wire.answer
 
 
-@pytest.mark.parametrize(
-    ("messages", "status"),
+@over(
+    "messages, status",
     [
         (({"status": 200, "headers": [(b"a", b"b\r\nc: d")]}, {"body": b"ok"}), b"500"),
         (({"status": 200, "headers": [(b"content-length", b"2")]}, {"body": b"okk"}), b"200"),
@@ -565,8 +566,8 @@ async def test_head_and_body_of_an_answer_are_one_write() -> None:
     assert wire.transport.writes == [OK, OK]
 
 
-@pytest.mark.parametrize(
-    ("request_", "app", "end"),
+@over(
+    "request_, app, end",
     [
         (GET.replace(b"GET", b"HEAD"), answering(LENGTH, {"body": b"ok"}), b"length: 2\r\n\r\n"),
         (GET, answering({"status": 204, "headers": []}, {"body": b""}), b"No Content\r\n\r\n"),
@@ -616,8 +617,8 @@ async def test_an_answer_that_is_the_last_is_whole_and_ends_the_connection(data:
     assert wire.transport.is_closed
 
 
-@pytest.mark.parametrize("more", [GET, POST % 10, POST % 10 + b"x", GET[:10], b"nonsense"])
-@pytest.mark.parametrize("who", ["client", "application"])
+@over("more", [GET, POST % 10, POST % 10 + b"x", GET[:10], b"nonsense"])
+@over("who", ["client", "application"])
 async def test_behind_the_last_answer_there_is_none(more: bytes, who: str) -> None:
     started: list[str] = []
 

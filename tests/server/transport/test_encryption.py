@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from server.transport.certificate import Certificate
 from server.transport.limits import GRACE_SECONDS, LINGER_SECONDS, READ_BYTES
+from tests.examples import over
 from tests.server.transport.authority import TlsWire, issue, trusting
 from tests.server.transport.wire import (
     LIMITS,
@@ -131,7 +132,7 @@ async def test_what_waits_decrypted_comes_when_it_is_asked_for(
 # Time
 
 
-@pytest.mark.parametrize("sent", [0, 1, 100])
+@over("sent", [0, 1, 100])
 async def test_a_handshake_has_the_time_of_a_header(
     certificate: Certificate, client: ssl.SSLContext, sent: int
 ) -> None:
@@ -234,8 +235,8 @@ async def test_what_comes_after_the_end_hurts_nobody(
     await wire.settled()
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
+@over(
+    "data, said",
     [
         (GET, b"https://"),
         (b"POST /x HTTP/1.1\r\n", b"https://"),

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from server.transport.http1 import End, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.limits import HEADER_BYTES, HEADER_FIELDS
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.fuzz.http_requests import cut, said, stream
 
 GET = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @given(st.integers(0, 1 << 40), st.randoms(use_true_random=False))
-@examples(few=50, many=5000)
+@examples(few=25, many=5000)
 def test_any_split_says_the_same(number: int, rng: random.Random) -> None:
     data = stream(random.Random(number))
     assert said(cut(rng, data)) == said([data])
@@ -26,7 +26,7 @@ def test_any_split_says_the_same(number: int, rng: random.Random) -> None:
 @given(
     st.integers(-3, 3), st.integers(0, 40), st.lists(st.integers(0, HEADER_BYTES + 9), max_size=4)
 )
-@examples(few=30, many=2000)
+@examples(few=15, many=2000)
 def test_the_limit_of_a_header_is_exact(over: int, blank: int, cuts: list[int]) -> None:
     """Empty lines before it count, too."""
     frame = b"\r\n" * blank + b"GET / HTTP/1.1\r\nhost: x\r\na: %b\r\n\r\n"
@@ -40,8 +40,8 @@ def test_the_limit_of_a_header_is_exact(over: int, blank: int, cuts: list[int]) 
         assert found == [Refusal(431, f"the header is over the limit of {HEADER_BYTES} bytes")]
 
 
-@pytest.mark.parametrize(
-    ("version", "fields", "keeps"),
+@over(
+    "version, fields, keeps",
     [
         (b"1.1", b"", True),
         (b"1.1", b"connection: close\r\n", False),
@@ -63,8 +63,8 @@ def test_a_header_has_so_many_fields() -> None:
     assert refusal == Refusal(431, f"the header has over {HEADER_FIELDS} fields")
 
 
-@pytest.mark.parametrize(
-    ("version", "hosts", "is_taken"),
+@over(
+    "version, hosts, is_taken",
     [
         (b"1.1", 1, True),
         (b"1.1", 0, False),
@@ -101,8 +101,8 @@ def test_a_request_to_change_the_protocol_has_its_body() -> None:
     assert (body, end) == (b"abc", End())
 
 
-@pytest.mark.parametrize(
-    ("data", "status", "words"),
+@over(
+    "data, status, words",
     [
         (b"BREW /pot HTTP/1.1\r\nhost: x\r\n\r\n", 501, "BREW"),
         (b"get / HTTP/1.1\r\nhost: x\r\n\r\n", 501, "get"),
@@ -134,7 +134,7 @@ PARTS = st.lists(st.binary(max_size=40), max_size=5)
 
 
 @given(PARTS, st.sampled_from(["length", "none"]), st.sampled_from(["1.1", "1.0"]), st.booleans())
-@examples(few=50, many=2000)
+@examples(few=25, many=2000)
 def test_a_client_reads_what_the_application_said(
     parts: list[bytes], framing: str, version: str, keeps: bool
 ) -> None:
@@ -166,7 +166,7 @@ def test_a_client_reads_what_the_application_said(
     assert found == b"".join(parts)
 
 
-@pytest.mark.parametrize("header", [(b"a", b"b\r\nc: d"), (b"a\n", b"b"), (b"a", b"\0")])
+@over("header", [(b"a", b"b\r\nc: d"), (b"a\n", b"b"), (b"a", b"\0")])
 def test_no_header_of_an_answer_becomes_two(header: tuple[bytes, bytes]) -> None:
     answer = WireAnswer(Head("GET", "1.1", "/", b"/", b"", [], keeps=True, expects=False), [])
     with pytest.raises(RuntimeError, match="line end"):

@@ -22,6 +22,7 @@ from server.transport.encryption import Encrypted
 from server.transport.limits import GRACE_SECONDS, WAIT_SECONDS, ConnectionLimits
 from server.transport.listener import UnixListener, listen
 from server.transport.registry import Registry, Visitor
+from tests.examples import over
 from tests.server.asgi import answering_with
 from tests.server.transport.authority import NAME, issue, trusting
 from tests.server.transport.wire import (
@@ -371,7 +372,7 @@ class Closes(asyncio.Protocol):
         transport.close()
 
 
-@pytest.mark.parametrize("turns", range(6))
+@over("turns", range(6))
 async def test_who_knocks_while_the_server_ends_is_taken_in_or_left_at_the_door(turns: int) -> None:
     """With systemd's socket the next server takes those that were left."""
     taken: list[bool] = []

@@ -1,17 +1,17 @@
 """The client of a request that a trusted proxy passes on, by its headers."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from server.transport.proxies import NO_PROXIES, UNIX, TrustedProxies
+from tests.examples import over
 
 TRUSTED = TrustedProxies.named(["10.0.0.0/8", "2001:db8::/32", "192.0.2.1", UNIX])
 XFF, FORWARDED = b"x-forwarded-for", b"forwarded"
 
 
-@pytest.mark.parametrize(
-    ("address", "is_trusted"),
+@over(
+    "address, is_trusted",
     [
         ("10.9.8.7", True),
         ("192.0.2.1", True),
@@ -28,8 +28,8 @@ def test_whom_settings_name(address: str, is_trusted: bool) -> None:
     assert not NO_PROXIES.trusts(address)
 
 
-@pytest.mark.parametrize(
-    ("headers", "client"),
+@over(
+    "headers, client",
     [
         ([], None),
         ([(XFF, b"203.0.113.5")], "203.0.113.5"),

@@ -32,7 +32,7 @@ from server.transport.proxy_protocol import (
 )
 from server.transport.registry import Registry, Visitor
 from server.transport.server import Server
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.server.asgi import answering_with
 from tests.server.transport.authority import NAME, issue, trusting
 from tests.server.transport.wire import LIMITS, Application, answers_at_once
@@ -91,7 +91,7 @@ def headers(draw: st.DrawFn) -> tuple[bytes, tuple[str, int] | None]:
 
 
 @given(headers(), st.binary(max_size=50), st.data())
-@examples(few=100, many=5000)
+@examples(few=50, many=5000)
 def test_a_header_says_the_same_whatever_is_behind_it_and_nothing_before_its_end(
     header: tuple[bytes, tuple[str, int] | None], behind: bytes, data: st.DataObject
 ) -> None:
@@ -109,7 +109,7 @@ def judged(text: bytes) -> tuple[ProxyHeader | None, str]:
 
 
 @given(st.one_of(st.binary(max_size=200), headers().map(lambda each: each[0])), st.data())
-@examples(few=100, many=5000)
+@examples(few=50, many=5000)
 def test_whatever_comes_it_is_a_header_or_a_clear_line_soon(
     text: bytes, data: st.DataObject
 ) -> None:
@@ -147,7 +147,7 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), LIES)
+@over("text, said", LIES)
 def test_what_is_no_header_is_said_as_soon_as_it_is_seen(text: bytes, said: str) -> None:
     with pytest.raises(ProxyHeaderError, match=said):
         read_header(text)
@@ -206,7 +206,7 @@ def test_it_knocks_as_the_client_wherever_reads_fall_and_the_rest_is_left(cuts: 
     asyncio.run(work())
 
 
-@pytest.mark.parametrize(
+@over(
     "header",
     [
         b"PROXY UNKNOWN\r\n",
@@ -296,8 +296,8 @@ async def closed(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-@pytest.mark.parametrize("encrypted", [False, True])
+@over("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@over("encrypted", [False, True])
 def test_over_real_sockets_the_header_comes_before_all_and_only_from_a_proxy(
     tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], encrypted: bool
 ) -> None:

@@ -18,6 +18,7 @@ from server.metrics.requests import RequestCollector
 from server.operation.service_manager import Notifier
 from server.serve import serve
 from server.transport.listener import PortError, listen
+from tests.examples import over
 from tests.server.conftest import SettingsFactory, service_threads
 from tests.server.support import (
     LIMIT_SECONDS,
@@ -239,7 +240,7 @@ async def test_a_port_in_use(settings: SettingsFactory) -> None:
     assert service_threads() == []
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "not a host", ""])
+@over("host", ["192.0.2.1", "not a host", ""])
 def test_an_address_that_is_not_ours(host: str) -> None:
     if host:
         with pytest.raises(PortError, match="cannot listen on"):

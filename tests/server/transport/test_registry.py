@@ -16,7 +16,7 @@ from server.transport.limits import (
 )
 from server.transport.proxies import TrustedProxies
 from server.transport.registry import Registry, Visitor, owner
-from tests.examples import examples
+from tests.examples import examples, over
 
 LIMITS = ConnectionLimits(
     total=32, per_address=None, header_seconds=10, idle_seconds=75, stall_seconds=10, waiting=6
@@ -95,7 +95,7 @@ MEMBERS = st.builds(
 
 
 @given(st.lists(MEMBERS, max_size=8), st.sets(st.sampled_from(Worth)))
-@examples(few=70, many=5000)
+@examples(few=35, many=5000)
 def test_least_worth_goes_first_then_the_longest_silent(
     members: list[FakeMember], allowed: set[Worth]
 ) -> None:
@@ -168,7 +168,7 @@ REACHES = [
 ]
 
 
-@pytest.mark.parametrize(("worth", "peer", "holds", "reached"), REACHES)
+@over("worth, peer, holds, reached", REACHES)
 def test_what_a_newcomer_of_a_with_four_places_reaches_where_sixteen_are_fair(
     worth: Worth, peer: Peer, holds: int, reached: bool
 ) -> None:
@@ -441,7 +441,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from([None, 3]))
-@examples(few=75, many=5000)
+@examples(few=37, many=5000)
 def test_whatever_comes_nothing_in_use_goes_and_nobody_waits_for_long(
     steps: list[tuple[str, Peer, int]], per_address: int | None
 ) -> None:
@@ -451,7 +451,7 @@ def test_whatever_comes_nothing_in_use_goes_and_nobody_waits_for_long(
 
 
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.just(A), st.integers(0, 9)), max_size=80))
-@examples(few=25, many=2000)
+@examples(few=12, many=2000)
 def test_one_address_alone_loses_nothing_that_it_uses(steps: list[tuple[str, Peer, int]]) -> None:
     world = World(replace(LIMITS, total=8))
     for step in steps:
@@ -477,8 +477,8 @@ def test_refusals_come_no_faster_than_there_is_room_for_them_to_end() -> None:
     assert all(member.left for member in ending[1:3])
 
 
-@pytest.mark.parametrize(
-    ("address", "same", "other"),
+@over(
+    "address, same, other",
     [
         ("10.0.0.1", "10.0.0.1", "10.0.0.2"),
         ("2001:db8::1", "2001:db8::ffff:0:0:1", "2001:db8:0:1::1"),

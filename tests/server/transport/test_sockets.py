@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from server.transport.listener import PortError, UnixListener, inherited, listen
+from tests.examples import over
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.mark.parametrize("wanted", [0o600, 0o660, 0o666])
+@over("wanted", [0o600, 0o660, 0o666])
 def test_its_mode_and_its_end(tmp_path: Path, wanted: int) -> None:
     path = tmp_path / "socket"
     listener = UnixListener(path, wanted)
@@ -103,9 +104,7 @@ def test_a_socket_that_the_manager_listens_on(number: int) -> None:
     assert inherited(environ, number) is None
 
 
-@pytest.mark.parametrize(
-    "environ", [{}, told(LISTEN_PID="1"), told(LISTEN_PID=""), {"LISTEN_FDS": "1"}]
-)
+@over("environ", [{}, told(LISTEN_PID="1"), told(LISTEN_PID=""), {"LISTEN_FDS": "1"}])
 def test_what_is_for_another_process_is_left_alone(environ: dict[str, str]) -> None:
     assert inherited(environ, 1 << 20) is None
 

@@ -7,6 +7,7 @@ from onnx import numpy_helper
 
 from models.compiler.optimising.normalise import PoolFirst
 from models.runtime.sessions import open_piece, run_session
+from tests.examples import over
 from tests.models.nets import parsed
 
 POOL = "com.microsoft.NhwcMaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>"
@@ -51,7 +52,7 @@ def test_bits_stay(body: str, kinds: str) -> None:
     np.testing.assert_array_equal(after, before)
 
 
-@pytest.mark.parametrize(
+@over(
     "body",
     [
         # Another reads it, too.

@@ -17,6 +17,7 @@ from models.packs.pack import Pack
 from models.packs.records.spans import SPAN_ALIGNMENT
 from models.runtime.sessions import open_resident
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import over
 from tests.models.nets import written
 from tests.models.streamed import compiled, same, streamed
 
@@ -305,7 +306,7 @@ def test_the_model_beside_a_pack_has_the_layers_as_they_stream(tmp_path: Path) -
     np.testing.assert_array_equal(whole[0], beside[0])
 
 
-@pytest.mark.parametrize("value", [0.0, -0.5, np.nan, np.inf])
+@over("value", [0.0, -0.5, np.nan, np.inf])
 def test_scales_that_make_no_integers_are_named(value: float, tmp_path: Path) -> None:
     model = qdq()
     scale = next(tensor for tensor in model.graph.initializer if tensor.name == "t")

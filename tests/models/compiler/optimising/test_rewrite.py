@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from models.compiler.optimising.rewrite import RewriteActivations
+from tests.examples import over
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]> g (float[n] x) => '
 MISH = "y = Mish(x)"
@@ -79,15 +80,15 @@ def test_celu_is_celu(body: str, x: np.ndarray) -> None:
     np.testing.assert_allclose(run(rewritten, x)[0], exact, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("alpha", ["-0.7", '"s"', "[1.0]"])
+@over("alpha", ["-0.7", '"s"', "[1.0]"])
 def test_celu_of_no_positive_number_stays(alpha: str) -> None:
     rewritten = model(f"y = Celu<alpha={alpha}>(x)")
     RewriteActivations(rewritten).run()
     assert operators(rewritten) == ["Celu"]
 
 
-@pytest.mark.parametrize(
-    ("body", "outputs"),
+@over(
+    "body, outputs",
     [
         ("a = Softplus(x)\n b = Tanh(a)\n y = Mul(x, b)", "(float[n] y, float[n] b)"),
         ("a = Softplus(x)\n b = Tanh(a)\n z = Mul(x, b)\n y = Add(z, a)", "(float[n] y)"),

@@ -18,7 +18,7 @@ FEW = st.tuples(st.integers(1, 3), st.integers(1, 3))
 IMAGE_LAST = (0, 2, 3, 1)
 
 
-@examples(20, many=500, deadline=None)
+@examples(10, many=500, deadline=None)
 @given(
     sides=SIDES,
     window=st.tuples(FEW, FEW, FEW),

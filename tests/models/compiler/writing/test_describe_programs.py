@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
-import pytest
 
 from models.compiler import compile_onnx
 from models.compiler.analysis.alias import Aliases
@@ -19,6 +18,7 @@ from models.network.fields import Array
 from models.network.windows import SAME
 from models.packs.pack import open_pack
 from models.packs.records.pieces import ElementProgram, ElementStep, Elementwise
+from tests.examples import over
 
 _SHAPE = (1, 4, 3, 5)
 _NUMBERS: dict[str, float | tuple[float, ...]] = {
@@ -172,7 +172,7 @@ def described(step: ElementStep) -> str:
     return " ".join([step.kind, *map(str, numbers)])
 
 
-@pytest.mark.parametrize("name", CASES)
+@over("name", CASES)
 def test_steps(name: str) -> None:
     nodes, kept, expected = CASES[name]
     parts = parts_of(nodes, kept)

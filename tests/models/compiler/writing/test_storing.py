@@ -20,6 +20,7 @@ from models.packs.pack import Pack, open_pack
 from models.packs.records.spans import Span, Store
 from models.packs.storing import read_span
 from models.packs.target import named_target
+from tests.examples import over
 from tests.models.nets import CHUNK_BYTES, gemm, gemm_by_column, parsed, written
 from tests.models.packs.test_pack import Change, edit, put
 
@@ -86,8 +87,8 @@ def test_each_row_of_a_matrix_has_a_scale(model: object, tmp_path: Path) -> None
     assert 0 < (np.abs(one - other) > usual / 127).sum() <= 256  # of one row
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("store", ["fp16", "bf16", "int8"])
+@over("value", [float("nan"), float("inf"), -float("inf")])
+@over("store", ["fp16", "bf16", "int8"])
 def test_weights_that_are_no_numbers_are_refused_by_name(
     value: float, store: Store, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from pipeline.devices.cuda.operators.copies import copy_bytes
 from pipeline.devices.cuda.trials import probe_file_mapping, probe_kinds
 from pipeline.devices.device_memory import Use
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import over
 from tests.pipeline.devices.cuda.computing import compute
 from tests.pipeline.devices.cuda.fake_driver import XAVIER, FakeDriver, Operation
 from tests.pipeline.devices.cuda.host.build import HostKernels
@@ -164,8 +165,8 @@ def test_too_little_device_memory_is_refused_with_figures(driver: FakeDriver) ->
             device.check({**sizes, "scratch": 400_000})
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"),
+@over(
+    "status, kind",
     [(2, CudaMemoryError), (700, CudaLostError), (719, CudaLostError), (1, CudaCallError)],
 )
 def test_statuses_have_names(status: int, kind: type[DeviceError]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.devices.elementwise.programs import OPERATORS
+from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import Floats, computed, library, needs_library
 
 pytestmark = needs_library
@@ -94,7 +95,7 @@ def units(got: Floats, expected: Doubles) -> float:
     return float(np.max(np.abs(got[finite] - expected[finite]) / last))
 
 
-@pytest.mark.parametrize("case", CASES)
+@over("case", CASES)
 def test_one_operand(case: str) -> None:
     expect, p, q, limit = CASES[case]
     x = drawn()
@@ -123,7 +124,7 @@ def test_modulo_has_the_bits_of_the_c_library_whatever_the_numbers() -> None:
     np.testing.assert_array_equal(np.signbit(found[found == 0]), np.signbit(x[found == 0]))
 
 
-@pytest.mark.parametrize("operator", TWO)
+@over("operator", TWO)
 def test_two_operands(operator: str) -> None:
     x = drawn()
     y = x[::-1].copy()
@@ -136,8 +137,8 @@ def test_every_operator_has_a_case() -> None:
     assert {case.partition(" ")[0] for case in CASES} | set(TWO) == set(OPERATORS)
 
 
-@pytest.mark.parametrize(
-    ("case", "low", "high"),
+@over(
+    "case, low, high",
     [
         ("sigmoid", 0, 1),
         ("silu", -0.0, np.inf),

@@ -15,6 +15,7 @@ from pipeline.devices.elementwise.building import (
     sources_digest,
 )
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
+from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import needs_library
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
@@ -56,7 +57,7 @@ def test_no_library_for_this_machine(tmp_path: Path, data: bytes, reason: str) -
 
 
 @needs_library
-@pytest.mark.parametrize("cut", [1, 1000, 20_000])
+@over("cut", [1, 1000, 20_000])
 def test_cut_off(tmp_path: Path, cut: int) -> None:
     """Loading it would end the process: a disk was full, or a copy did not come to its end."""
     data = (BUILT / file_name()).read_bytes()

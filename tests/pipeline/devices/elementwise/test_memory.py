@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.programs import OPERATORS
-from tests.examples import examples
+from tests.examples import examples, over
 from tests.pipeline.devices.elementwise.chains import (
     Floats,
     bound,
@@ -53,7 +53,7 @@ def fenced() -> Iterator[memoryview]:
             protect(ctypes.c_void_p(start + page * _PAGE), _PAGE, 3)
 
 
-@examples(20, many=500, deadline=None)
+@examples(10, many=500, deadline=None)
 @given(
     st.sampled_from(OPERATORS),
     st.one_of(st.integers(1, 70), st.integers(1, _MOST)),
@@ -94,8 +94,8 @@ def test_one_number_for_each_channel(shape: tuple[int, ...], plane: int, width: 
     np.testing.assert_array_equal(result, x * by_channel)
 
 
-@pytest.mark.parametrize(
-    ("other", "whole"),
+@over(
+    "other, whole",
     [
         ((4,), (1, 4)),
         ((1,), (1, 1)),

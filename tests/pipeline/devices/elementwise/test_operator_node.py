@@ -21,6 +21,7 @@ from pipeline.devices.elementwise.operator_node import (
     why_not_shared,
 )
 from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram
+from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import (
     Floats,
     computed,
@@ -42,8 +43,8 @@ def run(program: NativeProgram, threads: int, *arrays: Floats) -> None:
     _CpuKernel(open_piece(graph, threads, library().path)).bind(inputs, outputs)()
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("size", [0, 1, 1027, WORTH_SHARING, 5 * WORTH_SHARING + 13])
+@over("threads", [1, 2, 3])
+@over("size", [0, 1, 1027, WORTH_SHARING, 5 * WORTH_SHARING + 13])
 def test_the_bits_of_the_library_alone(size: int, threads: int) -> None:
     x = np.random.default_rng(8).normal(0, 9, (1, size)).astype(np.float32)
     expected = computed("mish", x, p=1.0)
@@ -91,7 +92,7 @@ def test_shapes_that_do_not_go_together_make_no_node() -> None:
 _RIGHT = (1, 1, 1, 1, 8, 0, 0, 8, 1, 0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
+@over(
     "numbers",
     [
         (),
@@ -123,9 +124,7 @@ def test_what_is_no_program_is_refused(numbers: tuple[int, ...]) -> None:
         open_piece(graph(numbers), 1, library().path)
 
 
-@pytest.mark.parametrize(
-    ("given", "plane", "width"), [(4, 0, 0), (9, 0, 0), (1, 4, 1), (3, 4, 1), (2, 4, 2), (4, 3, 1)]
-)
+@over("given, plane, width", [(4, 0, 0), (9, 0, 0), (1, 4, 1), (3, 4, 1), (2, 4, 2), (4, 3, 1)])
 def test_an_input_of_another_size_than_its_program_says(given: int, plane: int, width: int) -> None:
     """Nothing is read that is not its: a graph may come from anywhere."""
     program = (1, 1, 1, 1, 8, plane, width, *_RIGHT[7:])

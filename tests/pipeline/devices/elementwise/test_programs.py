@@ -3,8 +3,6 @@
 import math
 from typing import get_args
 
-import pytest
-
 from models.network.activations import Arithmetic, Kind
 from models.packs.records.pieces import ElementProgram, ElementStep
 from pipeline.devices.elementwise.programs import (
@@ -14,6 +12,7 @@ from pipeline.devices.elementwise.programs import (
     NativeProgram,
     native_program,
 )
+from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import native
 
 _KINDS = (*get_args(Kind), *get_args(Arithmetic))
@@ -33,13 +32,13 @@ def test_each_operator_is_some_kind_but_copy() -> None:
     assert {OPERATORS[each.steps[0].operator] for each in found if each} == {*OPERATORS} - {"copy"}
 
 
-@pytest.mark.parametrize(("kind", "n_reads"), [("exp", 1), ("gelu_tanh", 1), ("power", 2)])
+@over("kind, n_reads", [("exp", 1), ("gelu_tanh", 1), ("power", 2)])
 def test_what_has_no_kernel_is_left_alone(kind: str, n_reads: int) -> None:
     assert alone(kind, n_reads) is None
 
 
-@pytest.mark.parametrize(
-    ("step", "numbers"),
+@over(
+    "step, numbers",
     [
         (ElementStep(kind="clip", reads=(0,), numbers=(0.0, 6.0)), (0, 6)),
         (ElementStep(kind="clip", reads=(0,), numbers=(None, 6.0)), (-math.inf, 6)),

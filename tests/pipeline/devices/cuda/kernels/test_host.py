@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.devices.cuda.call import Argument, DevicePointer, KernelLaunch
+from tests.examples import over
 from tests.pipeline.devices.cuda.conftest import missing
 from tests.pipeline.devices.cuda.guarded_memory import Array, HostMemory
 from tests.pipeline.devices.cuda.host.build import (
@@ -124,7 +125,7 @@ def test_arguments_arrive(probes: HostKernels) -> None:
     np.testing.assert_array_equal(result[20:], np.arange(20, 64))
 
 
-@pytest.mark.parametrize("block", [1, 31, 64, 1024])
+@over("block", [1, 31, 64, 1024])
 def test_barriers_part_what_threads_do(probes: HostKernels, block: int) -> None:
     result = launch(probes, "turned", Y, 5, block=block, size=block)
     np.testing.assert_array_equal(result, np.roll(np.arange(block), -5))
@@ -140,8 +141,8 @@ def test_lanes_see_each_other(probes: HostKernels) -> None:
     np.testing.assert_array_equal(result[:, 3], warp + 7)
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments", "message"),
+@over(
+    "function, arguments, message",
     [
         ("some_leave", (Y,), "while a barrier waits"),
         ("two_barriers", (Y,), "different barriers"),
@@ -159,7 +160,7 @@ def test_wrong_launches_fail(
 ) -> None:
     with pytest.raises(LaunchError, match=message):
         launch(probes, function, *arguments)
-    test_barriers_part_what_threads_do(probes, 64)
+    test_barriers_part_what_threads_do(probes=probes)
 
 
 def test_a_block_has_at_most_1024_threads(probes: HostKernels) -> None:

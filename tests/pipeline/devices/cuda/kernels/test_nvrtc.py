@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.examples import over
 from tests.pipeline.devices.cuda.conftest import missing
 from tests.pipeline.devices.cuda.host.build import KERNELS, MODULES, compiler_missing, kernel_names
 from tests.pipeline.devices.cuda.kernels import nvrtc
@@ -33,7 +34,7 @@ def test_kernels_compile_and_fit(module: str, architecture: str) -> None:
         assert used.shared_bytes <= MOST_SHARED_BYTES, (name, used)
 
 
-@pytest.mark.parametrize("module", MODULES)
+@over("module", MODULES)
 def test_both_compilers_see_the_same_kernels(module: str) -> None:
     if nvrtc.library_path() is None:
         missing("nvidia-cuda-nvrtc-cu12")

@@ -14,6 +14,7 @@ from pipeline.devices.cuda.call import DevicePointer
 from pipeline.devices.cuda.operators import launches
 from pipeline.devices.cuda.operators.launches import MAX_RANK
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
+from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree, same
 from tests.pipeline.devices.cuda.space import placed, some_kernels
@@ -25,8 +26,8 @@ X = numbers(2, 6, 5, 7) * 4
 POSITIVE = np.abs(X) + np.float32(0.1)
 
 
-@pytest.mark.parametrize(
-    ("operator", "attributes"),
+@over(
+    "operator, attributes",
     [
         *[
             (name, {})
@@ -97,8 +98,8 @@ def test_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]], operator: st
     agree(operator, [a, b], weights=True)
 
 
-@pytest.mark.parametrize(
-    ("shape", "function"),
+@over(
+    "shape, function",
     [
         ((2, 6, 5, 7), "binary"),
         ((6, 1, 1), "binary_periodic"),
@@ -108,7 +109,7 @@ def test_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]], operator: st
         ((2, 1, 5, 1), "binary_broadcast"),
     ],
 )
-@pytest.mark.parametrize("operator", ["Sub", "Div"])
+@over("operator", ["Sub", "Div"])
 def test_common_shapes_have_a_fast_kernel(
     shape: tuple[int, ...], function: str, operator: str
 ) -> None:
@@ -124,7 +125,7 @@ def test_more_than_two_operands() -> None:
     agree("Sum", [X])
 
 
-@pytest.mark.parametrize("shape", [(2, 6, 5, 7), (6, 1, 1), (2, 1, 5, 1)])
+@over("shape", [(2, 6, 5, 7), (6, 1, 1), (2, 1, 5, 1)])
 def test_modulo(shape: tuple[int, ...]) -> None:
     for inputs in ([X, numbers(*shape, seed=1)], [numbers(*shape, seed=1), X]):
         agree("Mod", inputs, {"fmod": 1})

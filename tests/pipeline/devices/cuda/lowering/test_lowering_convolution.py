@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pipeline.devices.cuda.lowering import NotCoveredError, geometries, lower
 from pipeline.devices.cuda.operators.convolutions.algorithms import geometry_key
 from pipeline.devices.cuda.scope import ConvolutionSettings
+from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import agree, execute, reference, same
 from tests.pipeline.devices.cuda.operators.convolving import make_shape
@@ -45,8 +46,8 @@ def test_one_spatial_axis() -> None:
         agree("Conv", [numbers(1, 2, 4, 5, 6), numbers(3, 2, 2, 1, 3)])
 
 
-@pytest.mark.parametrize("attributes", ACTIVATIONS)
-@pytest.mark.parametrize("with_sum", [False, True])
+@over("attributes", ACTIVATIONS)
+@over("with_sum", [False, True])
 def test_fused_conv(attributes: dict[str, Any], with_sum: bool) -> None:
     inputs = [X, numbers(4, 6, 3, 3), numbers(4), *([numbers(2, 4, 7, 5)] if with_sum else [])]
     agree("FusedConv", inputs, attributes, domain=MICROSOFT, weights=True)
@@ -61,8 +62,8 @@ def test_an_activation_that_kernels_do_not_have() -> None:
         lower(piece, ConvolutionSettings())
 
 
-@pytest.mark.parametrize(
-    ("inputs", "attributes", "reason"),
+@over(
+    "inputs, attributes, reason",
     [
         ([X, numbers(4, 3, 3, 3)], {"group": 3}, "weights .* in 3 groups"),
         ([X, numbers(4, 2, 3, 3)], {"group": 3}, "weights .* in 3 groups"),
@@ -133,8 +134,8 @@ def _bias(kind: str, rows: int, columns: int) -> np.ndarray[Any, Any] | None:
     return numbers(*shapes[kind]) if kind in shapes else None
 
 
-@pytest.mark.parametrize("bias", ["none", "row", "column", "full", "one"])
-@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@over("bias", ["none", "row", "column", "full", "one"])
+@over("turned", [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_gemm(bias: str, turned: tuple[int, int]) -> None:
     a, b = numbers(3, 5), numbers(5, 4)
     inputs = [a.T.copy() if turned[0] else a, b.T.copy() if turned[1] else b, _bias(bias, 3, 4)]
@@ -144,7 +145,7 @@ def test_gemm(bias: str, turned: tuple[int, int]) -> None:
     assert program.calls[0].function.startswith("fully" if by_rows else "multiply")
 
 
-@pytest.mark.parametrize(
+@over(
     "attributes",
     [
         {"activation": "Relu"},
@@ -158,8 +159,8 @@ def test_fused_gemm(attributes: dict[str, Any]) -> None:
     agree("FusedGemm", inputs, attributes, domain=MICROSOFT)
 
 
-@pytest.mark.parametrize(
-    ("left", "right"),
+@over(
+    "left, right",
     [
         ((3, 5), (5, 4)),
         ((2, 3, 5), (5, 4)),
@@ -177,7 +178,7 @@ def test_matmul(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     agree("MatMul", [numbers(*left), numbers(*right)], weights=True)
 
 
-@pytest.mark.parametrize("turned", [(0, 1), (1, 0), (1, 1)])
+@over("turned", [(0, 1), (1, 0), (1, 1)])
 def test_fused_matmul(turned: tuple[int, int]) -> None:
     a, b = numbers(2, 3, 5), numbers(5, 4)
     inputs = [a.swapaxes(1, 2).copy() if turned[0] else a, b.T.copy() if turned[1] else b]

@@ -11,6 +11,7 @@ from onnx import helper
 from pipeline.devices.cuda.call import LaunchProgram
 from pipeline.devices.cuda.lowering import geometries, lower
 from pipeline.devices.cuda.scope import ConvolutionSettings
+from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.graphs import Array, graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import execute, reference, same
 from tests.pipeline.devices.nodes import numbers
@@ -92,14 +93,14 @@ def _shape(inputs: Sequence[Array]) -> Array:
     return np.empty_like(inputs[-1])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@over("kind", KINDS)
 def test_activation(kind: str) -> None:
     program = check([CONV, *activation("t0", "y0", kind)], 1)
     assert program.inner_bytes == 0
 
 
-@pytest.mark.parametrize("kind", ["Relu", "mish"])
-@pytest.mark.parametrize("operands", ["t0 x3", "x3 t0"])
+@over("kind", ["Relu", "mish"])
+@over("operands", ["t0 x3", "x3 t0"])
 def test_sum_then_activation(kind: str, operands: str) -> None:
     check([CONV, node("Add", operands, "t1"), *activation("t1", "y0", kind)], 1)
 

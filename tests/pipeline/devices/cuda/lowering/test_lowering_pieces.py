@@ -11,6 +11,7 @@ from pipeline.devices.cuda.call import DevicePointer
 from pipeline.devices.cuda.lowering import NotCoveredError, describe, lower
 from pipeline.devices.cuda.scope import ConvolutionSettings
 from pipeline.program.lives import ALIGNMENT
+from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import Array, same
 from tests.pipeline.devices.nodes import MICROSOFT, numbers
@@ -193,7 +194,7 @@ def test_what_runs_only_at_run_time_is_refused() -> None:
         lower(graph(nodes, [X]), ConvolutionSettings())
 
 
-@pytest.mark.parametrize("operator", ["Abs", "Softmax", "Transpose", "Flatten", "ReduceMean"])
+@over("operator", ["Abs", "Softmax", "Transpose", "Flatten", "ReduceMean"])
 def test_sizes_that_kernels_cannot_count(operator: str) -> None:
     huge = np.broadcast_to(np.float32(0), (1, 1 << 31))
     with pytest.raises(NotCoveredError, match=rf"{operator}: .*\d+ (elements|bytes|groups)"):

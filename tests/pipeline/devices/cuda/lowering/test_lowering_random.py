@@ -59,7 +59,7 @@ def _nodes(kind: str, x: str, z: str, y: str) -> list[onnx.NodeProto]:
 
 
 @given(nodes(), st.sampled_from([1, 64]))
-@examples(25, many=1500, database=None)
+@examples(12, many=1500, database=None)
 def test_a_graph_gives_what_onnx_runtime_gives(
     drawn: tuple[list[onnx.NodeProto], int], multiprocessors: int
 ) -> None:

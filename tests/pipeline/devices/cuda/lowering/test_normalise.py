@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cuda.lowering import NotCoveredError
+from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
 from tests.pipeline.devices.nodes import drawn, numbers
 
@@ -20,9 +21,9 @@ def ints(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2, -1])
-@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax"])
-@pytest.mark.parametrize("opset", [11, 17])
+@over("axis", [0, 1, 2, -1])
+@over("operator", ["Softmax", "LogSoftmax"])
+@over("opset", [11, 17])
 def test_softmax(operator: str, axis: int, opset: int) -> None:
     agree(operator, [X * 9], {"axis": axis}, opset=opset)
 
@@ -55,20 +56,20 @@ def test_group_norm() -> None:
         agree("GroupNormalization", [X, numbers(3), numbers(3)], {"num_groups": 3}, opset=18)
 
 
-@pytest.mark.parametrize("axis", [-1, 1, 2])
+@over("axis", [-1, 1, 2])
 def test_layer_norm(axis: int) -> None:
     shape = X.shape[axis:]
     agree("LayerNormalization", [X, numbers(*shape), numbers(*shape, seed=1)], {"axis": axis})
     agree("LayerNormalization", [X, numbers(*shape)], {"axis": axis, "epsilon": 0.1})
 
 
-@pytest.mark.parametrize("size", [1, 3, 5, 9])
+@over("size", [1, 3, 5, 9])
 def test_response_norm(size: int) -> None:
     agree("LRN", [X], {"size": size, "alpha": 0.2, "beta": 0.6, "bias": 1.5})
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 1, 1), (1, 5, 30, 41), (2, 3, 9), (1, 2, 3, 4, 5)])
-@pytest.mark.parametrize("operator", ["GlobalAveragePool", "GlobalMaxPool"])
+@over("shape", [(2, 3, 1, 1), (1, 5, 30, 41), (2, 3, 9), (1, 2, 3, 4, 5)])
+@over("operator", ["GlobalAveragePool", "GlobalMaxPool"])
 def test_global_pool(operator: str, shape: tuple[int, ...]) -> None:
     agree(operator, [numbers(*shape)])
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cuda.lowering import NotCoveredError
+from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.lowered import agree
 from tests.pipeline.devices.nodes import drawn, numbers, windows
 
@@ -38,8 +39,8 @@ def test_one_spatial_axis() -> None:
     agree("AveragePool", [numbers(1, 2, 9)], {"kernel_shape": [3], "pads": [1, 1]})
 
 
-@pytest.mark.parametrize(
-    ("x", "outputs", "reason"),
+@over(
+    "x, outputs, reason",
     [
         (numbers(1, 2, 4, 4, 4), 1, "3 spatial axes"),
         (numbers(1, 2, 4, 4), 2, "2 outputs"),

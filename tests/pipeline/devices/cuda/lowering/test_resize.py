@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from models.runtime.sessions import open_piece
 from pipeline.devices.cuda.lowering import NotCoveredError, lower
 from pipeline.devices.cuda.scope import ConvolutionSettings
+from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
 from tests.pipeline.devices.nodes import drawn, numbers, piece
 
@@ -98,7 +99,7 @@ def test_what_is_nearest(coordinates: str, rounding: str) -> None:
             assert columns.tolist() == expected.tolist(), (length, result)
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@over("mode", ["nearest", "linear", "cubic"])
 def test_the_same_size_is_a_copy(mode: str) -> None:
     agree("Resize", [X, None, floats(1, 1, 1.15, 1.1)], {"mode": mode})
 
@@ -108,7 +109,7 @@ def test_cubic_options() -> None:
     agree("Resize", [X, None, floats(1, 1, 2, 1.5)], attributes)
 
 
-@pytest.mark.parametrize("scales", [(2, 3), (1.5, 1.2), (0.6, 2), (0.4, 0.7)])
+@over("scales", [(2, 3), (1.5, 1.2), (0.6, 2), (0.4, 0.7)])
 def test_old_opsets(scales: tuple[float, float]) -> None:
     agree("Resize", [X, floats(1, 1, *scales)], {"mode": "nearest"}, opset=10)
     agree("Resize", [X, floats(1, 1, *scales)], {"mode": "linear"}, opset=10)

@@ -13,6 +13,7 @@ from pipeline.devices.cuda.call import DevicePointer, KernelLaunch
 from pipeline.devices.cuda.operators.copies import copied, copy_bytes
 from pipeline.devices.cuda.operators.launches import collapse
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
+from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
 from tests.pipeline.devices.cuda.space import placed, some_kernels
 from tests.pipeline.devices.nodes import drawn, numbers
@@ -112,7 +113,7 @@ def test_too_many_axes() -> None:
         copied(copy, SCOPE)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@over("dtype", DTYPES)
 def test_transpose(dtype: type) -> None:
     x: Array = X.astype(dtype)
     agree("Transpose", [x])
@@ -120,7 +121,7 @@ def test_transpose(dtype: type) -> None:
     agree("Transpose", [np.arange(240).reshape(1, 2, 3, 4, 5, 2)], {"perm": [5, 0, 3, 1, 4, 2]})
 
 
-@pytest.mark.parametrize("axis", [0, 1, 3, -2])
+@over("axis", [0, 1, 3, -2])
 def test_concat(axis: int) -> None:
     parts = np.split(X, [1] if axis == 0 else [2, 3], axis)
     agree("Concat", list(parts), {"axis": axis}, weights=True)
@@ -175,7 +176,7 @@ def test_space_to_depth() -> None:
     agree("SpaceToDepth", [numbers(2, 3, 6, 9)], {"blocksize": 3})
 
 
-@pytest.mark.parametrize("axis", [0, 1, -1])
+@over("axis", [0, 1, -1])
 def test_gather(axis: int) -> None:
     for places in ([1], [0, 1], [1, 0], [0, 0, 1], [-1, 0, 1, 1]):
         agree("Gather", [X, ints(*places)], {"axis": axis})
@@ -183,14 +184,14 @@ def test_gather(axis: int) -> None:
     agree("Gather", [X, ints(0, 1, 1, 0).reshape(2, 2)], {"axis": axis})
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@over("dtype", DTYPES)
 def test_gather_of_other_elements(dtype: type) -> None:
     x: Array = X.astype(dtype)
     for places, axis in (([1, 0, 0], 1), ([3, 0, 4], -1), ([0, 1, 1], 2)):
         agree("Gather", [x, ints(*places)], {"axis": axis})
 
 
-@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+@over("mode", ["constant", "edge", "reflect"])
 def test_pad_planes(mode: str) -> None:
     for pads in ((0, 0, 1, 2, 0, 0, 3, 0), (0, 0, 0, 4, 0, 0, 2, 4)):
         program = agree("Pad", [X, ints(*pads)], {"mode": mode})
@@ -207,7 +208,7 @@ def test_pad() -> None:
     agree("Pad", [numbers(5), ints(3, 2)], {"mode": "wrap"}, opset=19)
 
 
-@pytest.mark.parametrize("operator", ["Identity", "Flatten", "Reshape", "Squeeze", "Unsqueeze"])
+@over("operator", ["Identity", "Flatten", "Reshape", "Squeeze", "Unsqueeze"])
 def test_other_names_of_an_input_are_copies_where_they_are_outputs(operator: str) -> None:
     inputs: dict[str, list[Array | None]] = {
         "Reshape": [X[:1], ints(0, -1, 1)],

@@ -18,6 +18,7 @@ from pipeline.devices.cuda.operators.convolutions.algorithms import (
     default_algorithm,
 )
 from pipeline.devices.cuda.operators.convolutions.direct import TILES, Tile, best_tile
+from tests.examples import over
 from tests.pipeline.devices.cuda.activations import activate
 from tests.pipeline.devices.cuda.guarded_memory import HostMemory
 from tests.pipeline.devices.cuda.operators.convolving import (
@@ -148,7 +149,7 @@ def test_bits_of_sums_that_underflow(kernels: Kernels, bias: Array | None) -> No
     assert results == {np.zeros((1, 3, 1, 3), np.float32).tobytes()}
 
 
-@pytest.mark.parametrize("algorithm", [DIRECT, Algorithm("split", 2), Algorithm("half")], ids=str)
+@over("algorithm", [DIRECT, Algorithm("split", 2), Algorithm("half")])
 def test_the_addend_may_be_the_output(kernels: Kernels, algorithm: Algorithm) -> None:
     problem = make_problem(make_shape(8, (5, 6), 70, (3, 3), pads=(1, 1)), parts="addend")
     assert problem.addend is not None
@@ -164,7 +165,7 @@ def test_the_addend_may_be_the_output(kernels: Kernels, algorithm: Algorithm) ->
     assert memory.outputs[0].tobytes() == run(kernels, problem, algorithm).tobytes()
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
+@over("kind", get_args(Kind))
 def test_activations(kernels: Kernels, kind: Kind) -> None:
     """To a few units in the last place, far out too."""
     values = np.concatenate(
@@ -208,9 +209,7 @@ def test_candidates_work(kernels: Kernels, problem: Problem, multiprocessors: in
         check(problem, run(kernels, problem, algorithm), unit, room=8.0)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "fast", "direct:2", "split", "split:0", "split:x", "split:02"]
-)
+@over("text", ["", "fast", "direct:2", "split", "split:0", "split:x", "split:02"])
 def test_no_such_algorithm(text: str) -> None:
     with pytest.raises(ValueError, match=r"no algorithm|invalid literal"):
         Algorithm.parse(text)
@@ -223,7 +222,7 @@ def test_splits_where_pixels_are_few() -> None:
     assert default_algorithm(early, 8) == DIRECT
 
 
-@pytest.mark.parametrize(
+@over(
     "shape",
     [
         make_shape(512, (19, 19), 512, (3, 3), pads=(1, 1)),

@@ -1,17 +1,20 @@
 """Fully connected layers and products of matrices."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.network.activations import Activation
-from models.network.node import NamedTensor
+from models.network.activations import Activation, Arithmetic, Kind
+from models.network.node import NamedTensor, UnsuitedError
 from models.network.operators.reading import MatrixProduct
 from pipeline.devices.cuda.call import DevicePointer
+from pipeline.devices.cuda.operators.elements_and_pools import ARITHMETIC
+from pipeline.devices.cuda.operators.launches import ACTIVATIONS, activation_arguments
 from pipeline.devices.cuda.operators.products import product
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from tests.pipeline.devices.cuda.activations import activate
@@ -150,3 +153,13 @@ def test_multiply(
     doubt = 1.5 * (depth + 4) * (np.abs(wide[0]) @ np.abs(wide[1]))
     term = 0.0 if c is None else addend_scale * c.astype(np.float64)
     check(result, scale * (wide[0] @ wide[1]), doubt, term, activation)
+
+
+# How launches are written down.
+
+
+def test_every_kind_has_a_kernel() -> None:
+    assert set(ACTIVATIONS) == {"none", *get_args(Kind)}
+    assert set(ARITHMETIC) == set(get_args(Arithmetic))
+    with pytest.raises(UnsuitedError, match="no kernel has cosine"):
+        activation_arguments(Activation("cosine"))  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from models.network.operators.reading import Convolution
 from pipeline.devices.cuda.operators.convolutions import launching as module
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
+from tests.examples import over
 from tests.pipeline.devices.cuda.operators.convolving import (
     EPSILON,
     Problem,
@@ -63,10 +64,9 @@ def test_bits_know_neither_chunk_nor_slab(
     assert part.tobytes() == whole[:, first:last].tobytes()
 
 
-@pytest.mark.parametrize(
+@over(
     "change",
     [{"strides": (2, 1)}, {"dilations": (1, 2)}, {"groups": 2}, {"kernel": (3, 2)}],
-    ids=str,
 )
 def test_only_3x3(change: dict[str, tuple[int, int]]) -> None:
     arguments = {"kernel": (3, 3), **change}
