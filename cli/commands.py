@@ -67,7 +67,7 @@ COMMANDS = {
         "simulate",
     ),
     "tiles": _Command(
-        "Fuse groups of layers on tiles, after seed 002: memory predicted, and searched for.",
+        "Fuse groups of layers on tiles, after seed 002: memory predicted, searched for, and measured.",
         "tiles",
         "tiles",
     ),

@@ -1,4 +1,4 @@
-"""``layerstream tiles``: the memory of groups of layers fused on tiles, after seed 002."""
+"""``layerstream tiles``: groups of layers fused and computed by tiles, after seed 002."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -6,16 +6,16 @@ from typing import Annotated, Any
 import typer
 
 from cli.arguments import Json, PackPath, Threads, open_named, size
-from cli.printing.output import print_json, print_table
+from cli.printing.output import print_json, print_table, say
 from cli.printing.steps import working
-from cli.printing.tables import unit_of_rows
+from cli.printing.tables import number, unit_of_rows
 from models.packs.pack import open_pack
 from papers.tiles.fused_groups import TileConfiguration, parse
 from papers.tiles.fused_pack import FusedPack
 from papers.tiles.predictor import paper_predict
 from papers.tiles.tiling_search import paper_candidates
 
-_SIZES = ("predicted_bytes", "darknet_bytes")
+_SIZES = ("predicted_bytes", "planned_bytes", "darknet_bytes")
 
 
 class TileSearch(StrEnum):
@@ -43,10 +43,13 @@ def tiles(
         TileSearch | None,
         typer.Option(help="Find one for --limit: Algorithm 3, or the wider search."),
     ] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Run it, and measure memory, delay and bits.")
+    ] = False,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Fuse groups of layers on tiles, after seed 002: memory predicted, and searched for.
+    """Fuse groups of layers on tiles, after seed 002: memory predicted, searched for, and measured.
 
     Without --tiles and --search it shows the configurations that Algorithm 3 tries. No plan takes tiles.
     """
@@ -55,18 +58,22 @@ def tiles(
         raise typer.BadParameter("give --tiles or --search")
     if search is not None and limit_bytes is None:
         raise typer.BadParameter("--search finds one for --limit: give that, too")
+    if run and written is None and search is None:
+        raise typer.BadParameter("--run is of one configuration: give --tiles or --search")
     device = open_named(context, "cpu", threads)
     opened = open_pack(pack, device.target)
     with working(f"tiling {opened.name}"):
         fused = FusedPack(opened, device)
         configurations = _configurations(fused, written, search, limit_bytes)
         rows = [_row(fused, item, limit_bytes) for item in configurations]
+        ran = _ran(fused, configurations[0]) if run else None
     document = {
         "model": opened.name,
         "layers": [layer.name for layer in fused.layers],
         "limit_bytes": limit_bytes,
         "bias_bytes": fused.bias_bytes,
         "rows": rows,
+        **({} if ran is None else {"run": ran}),
     }
     if as_json:
         print_json(document)
@@ -88,13 +95,24 @@ def _configurations(
 def _row(
     fused: FusedPack, configuration: TileConfiguration, limit_bytes: int | None
 ) -> dict[str, Any]:
-    predicted = fused.predicted(configuration)
+    predicted, plan = fused.predicted(configuration), fused.plan(configuration)
     return {
         "configuration": str(configuration),
         "predicted_bytes": predicted,
+        "planned_bytes": plan.total_bytes,
         "darknet_bytes": paper_predict(fused.layers, configuration),
-        "macs_ratio": fused.macs_ratio(configuration),
+        "macs_ratio": plan.as_dict()["macs_ratio"],
         "fits": None if limit_bytes is None else predicted < limit_bytes,
+    }
+
+
+def _ran(fused: FusedPack, configuration: TileConfiguration) -> dict[str, Any]:
+    tiled, whole = fused.run(fused.plan(configuration)), fused.run_whole()
+    return {
+        "measured_bytes": tiled.n_bytes,
+        "delay_ms": 1e3 * tiled.seconds,
+        "whole_delay_ms": 1e3 * whole.seconds,
+        "same_bits": tiled.answers == whole.answers,
     }
 
 
@@ -105,7 +123,7 @@ def _print(document: dict[str, Any]) -> None:
         f"{document['model']}: {len(document['layers'])} layers, memory beside the process",
         (
             "configuration",
-            *map(unit.head, ("predicted", "Darknet")),
+            *map(unit.head, ("predicted", "plan", "Darknet")),
             *("MACs", "fits"),
         ),
         (
@@ -118,3 +136,10 @@ def _print(document: dict[str, Any]) -> None:
             for row in rows
         ),
     )
+    if "run" in document:
+        ran = document["run"]
+        bits = "the bits" if ran["same_bits"] else "OTHER bits than those"
+        say(
+            f"measured: {unit.show(ran['measured_bytes'])} {unit.name}, {number(ran['delay_ms'])} ms, "
+            f"{bits} of the whole network, which took {number(ran['whole_delay_ms'])} ms"
+        )

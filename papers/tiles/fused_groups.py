@@ -8,11 +8,13 @@ again, or reuse what others made: then ``raster`` or ``checkerboard`` follows a 
 import re
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import get_args
 
 from models.errors import ModelError
 from models.network.windows import Window
-from papers.tiles.tile_boxes import Reuse, RowBox, tiles_of
+from papers.tiles.tiled_regions import Reuse, TileCut, TiledOperator
+from pipeline.program.program import Program
 
 # The layers that a group fuses: a chain of convolutions, pools and operators on elements.
 
@@ -26,6 +28,7 @@ class FusedLayer:
     """One layer of a chain. ``source``, ``output``: channels, height, width, in elements.
 
     ``down``, ``across``: which rows and columns of its input it needs. ``weights``: elements, 0 of a pool.
+    ``piece``: the first of its pieces in a pack, where it is of one.
     """
 
     name: str
@@ -34,6 +37,7 @@ class FusedLayer:
     down: Window
     across: Window
     weights: int
+    piece: int = 0
 
     @property
     def kernel(self) -> tuple[int, int]:
@@ -43,6 +47,47 @@ class FusedLayer:
     @property
     def stride(self) -> int:
         return self.down.stride
+
+
+def pack_layers(program: Program) -> tuple[FusedLayer, ...]:
+    """Return the layers of a tiled pack that can run on tiles, from its first to the first that cannot.
+
+    Raises:
+        TileError: it reads what is not the layer before it, as a residual sum does, or has no such layers.
+    """
+    fused_layers: list[FusedLayer] = []
+    last: int | None = None
+    for operator in program.row_operators:
+        output = program.row_values[operator.output]
+        if not isinstance(operator, TiledOperator):
+            break
+        if len(operator.inputs) != 1 or operator.inputs[0].row_value != (
+            operator.inputs[0].row_value if last is None else last
+        ):
+            raise TileError(
+                f"{program.name}: {output.name} does not read the layer before it, and that alone: "
+                "only a chain of layers can be fused"
+            )
+        fused_layers.append(_of_pack(program, operator))
+        last = operator.output
+    if not fused_layers:
+        raise TileError(f"{program.name}: no layer of it runs on tiles")
+    return tuple(fused_layers)
+
+
+def _of_pack(program: Program, operator: TiledOperator) -> FusedLayer:
+    taken = operator.inputs[0]
+    source, output = program.row_values[taken.row_value], program.row_values[operator.output]
+    weights = max((prod(operand.shape) for operand in operator.weights), default=0)
+    return FusedLayer(
+        output.name,
+        (source.shape[1], source.shape[2], source.shape[3]),
+        (output.shape[1], output.shape[2], output.shape[3]),
+        taken.window,
+        operator.across[0],
+        weights,
+        operator.first_piece,
+    )
 
 
 # Configurations: where layers are cut into groups, and how many tiles each group has.
@@ -70,13 +115,12 @@ class Tiling:
     def is_whole(self) -> bool:
         return self.down == self.across == 1
 
-    def boxes_of(self, height: int, width: int) -> list[RowBox]:
-        """Return the tiles of an output of ``height`` and ``width`` in the order in which they run.
+    def boxes_of(self, height: int, width: int) -> TileCut:
+        """Return the tiles of an output of ``height`` and ``width``.
 
         They are of one size but the last; where sides do not divide there may be fewer than asked for.
         """
-        size = -(-height // self.down), -(-width // self.across)
-        return tiles_of(height, width, size, self.reuse)
+        return TileCut(-(-height // self.down), -(-width // self.across), self.reuse)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""A pack's layers as seed 002 fuses them: the memory of configurations, and the choice of one."""
+"""A pack's layers as seed 002 fuses them: the memory of configurations, the choice of one, and its run."""
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, fields, replace
+from statistics import median
 
 import numpy as np
 import onnx
@@ -16,58 +16,86 @@ from models.network.node import KnownTensors, UnsuitedError
 from models.network.operators.elements import POINTWISE
 from models.network.operators.reading import Operator, Resize, read_operator
 from models.network.windows import Window
+from models.packs.manifest import checksum
 from models.packs.pack import Pack
 from models.packs.records.row_parts import RowOperator, RowValue
-from papers.tiles.fused_groups import FusedLayer, TileConfiguration, TileError
-from papers.tiles.predictor import GroupBoxes, predict, weight_bytes, whole_macs
+from papers.tiles.fused_groups import FusedLayer, TileConfiguration, TileError, pack_layers
+from papers.tiles.predictor import predict, weight_bytes
+from papers.tiles.tiled_regions import TiledOperator
 from papers.tiles.tiling_search import WideSearch, paper_search
 from pipeline.devices.base import Device
+from pipeline.execution.given import Arrays
+from pipeline.execution.opened import opened
+from pipeline.measuring.sweeps import random_inputs
+from pipeline.peers.child import anonymous_bytes
 from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
 from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RegionError
 from pipeline.schedule.architectures import ARCHITECTURES
 
-# The chain of layers that row operators of a pack are: what their graphs say of columns.
+
+def regions_of(
+    program: Program, layers: tuple[FusedLayer, ...], configuration: TileConfiguration
+) -> tuple[Region, ...]:
+    """Return the regions of ``configuration``, whose layers are those of the pack.
+
+    A group of one tile runs whole, each of its layers alone.
+
+    Raises:
+        TileError: it has other layers than the pack.
+    """
+    if configuration.end != len(layers):
+        raise TileError(f"{configuration} has {configuration.end} layers, the pack {len(layers)}")
+    after = program.row_operators[len(layers) - 1].end_piece
+    starts = [*(layer.piece for layer in layers), after]
+    regions = []
+    for group in configuration.groups:
+        if not group.tiling.is_whole:
+            _, height, width = layers[group.end - 1].output
+            regions.append(
+                Region(
+                    starts[group.first],
+                    starts[group.end],
+                    group.tiling.boxes_of(height, width),
+                )
+            )
+    return tuple(regions)
+
+
+# A pack whose operators make tiles, too: by graphs that pad neither side, made of those that rows run.
+#
+# No pack has such graphs, since no plan takes tiles (docs/research/tiles.md, "Why no plan takes tiles").
 
 _WINDOWED = ("Conv", *POOLS)
 
 
-def pack_layers(pack: Pack) -> tuple[FusedLayer, ...]:
-    """Return the layers of ``pack`` that could run on tiles, from its first to the first that could not.
+def tiled_pack(pack: Pack) -> Pack:
+    """Return ``pack`` with row operators that make tiles, with the bits of the whole, where kernels can.
 
     Raises:
-        TileError: it reads what is not the layer before it, as a residual sum does, or has no such layers;
-            or what rows run is no graph of one node.
+        TileError: what rows run is no graph of one node.
     """
-    fused_layers: list[FusedLayer] = []
-    last: int | None = None
-    for item in pack.manifest.row_operators:
+    graphs, ranges = list(pack.graphs), list(pack.manifest.graphs)
+    numbers = {graph: number for number, graph in enumerate(graphs)}
+
+    def tiled(item: RowOperator) -> RowOperator:
         row_graph = _RowGraph.of(pack, item)
         across = row_graph.across()
         if across is None:
-            break
-        taken = item.inputs[0].row_value
-        if len(item.inputs) != 1 or last not in {None, taken}:
-            raise TileError(
-                f"{pack.name}: {row_graph.output.name} does not read the layer before it, and that alone: "
-                "only a chain of layers can be fused"
-            )
-        weights = max((prod(operand.shape) for operand in item.weights), default=0)
-        shapes = [(*value.shape[1:],) for value in (row_graph.inputs[0], row_graph.output)]
-        (channels, height, width), (filters, rows, columns) = shapes
-        fused_layers.append(
-            FusedLayer(
-                row_graph.output.name,
-                (channels, height, width),
-                (filters, rows, columns),
-                item.inputs[0].window,
-                across,
-                weights,
-            )
-        )
-        last = item.output
-    if not fused_layers:
-        raise TileError(f"{pack.name}: no layer of it runs on tiles")
-    return tuple(fused_layers)
+            return item
+        graph = row_graph.unpadded()
+        if graph not in numbers:
+            numbers[graph] = len(graphs)
+            graphs.append(graph)
+            ranges.append(ranges[item.graph])  # it takes as much memory as that of rows
+        known = {field.name: getattr(item, field.name) for field in fields(RowOperator)}
+        return TiledOperator(**known | {"graph": numbers[graph]}, across=across)
+
+    operators = tuple(map(tiled, pack.manifest.row_operators))
+    changed = pack.manifest.model_copy(update={"row_operators": operators, "graphs": tuple(ranges)})
+    return replace(pack, manifest=changed, graphs=tuple(graphs))
 
 
 @dataclass(frozen=True)
@@ -95,20 +123,33 @@ class _RowGraph:
     def node(self) -> onnx.NodeProto:
         return self.model.graph.node[0]
 
-    def across(self) -> Window | None:
-        """Return what it needs of the columns of its first input; None: its kernel needs whole rows."""
-        if self.node.op_type in _WINDOWED:
-            return self._window()
+    @property
+    def is_windowed(self) -> bool:
+        return self.node.op_type in _WINDOWED
+
+    def unpadded(self) -> bytes:
+        """Return the graph without padding to the left and right."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        if self.is_windowed:
+            model.graph.node[0].CopyFrom(padded(self.node, [0, 0, 0, 0]))
+        return bytes(model.SerializeToString(deterministic=True))
+
+    def across(self) -> tuple[Window, ...] | None:
+        """Return what it needs of the columns of each input; None: its kernel needs whole rows."""
+        as_rows = tuple(taken.window for taken in self.item.inputs)
+        if self.is_windowed:
+            window = self._window()
+            return None if window is None else (window, *as_rows[1:])
         if self.node.op_type == "Upsample":
             operator = self._operator(self.node)
             factors = operator.factors if isinstance(operator, Resize) else None
-            return None if factors is None else Window(factor=factors[3])
-        as_rows = [taken.window for taken in self.item.inputs]
+            return None if factors is None else (Window(factor=factors[3]),)
         pairs = zip(as_rows, self.inputs, strict=True)
         fits = all(
             window.fitted(value.shape[3], self.output.shape[3]) == window for window, value in pairs
         )
-        return as_rows[0] if fits and self._is_even() else None
+        return as_rows if fits and self._is_even() else None
 
     def _window(self) -> Window | None:
         """Return the window across of a convolution or a pool; None: its borders are special."""
@@ -143,6 +184,18 @@ class _RowGraph:
             return None
 
 
+_SWEEPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What sweeps took: anonymous memory beside the process, usual seconds. ``answers``: their bits."""
+
+    n_bytes: int
+    seconds: float
+    answers: frozenset[str]
+
+
 class FusedPack:
     """``pack`` on ``device``, its weights streamed. ``bias_bytes``: what is there beside arena and ring.
 
@@ -151,20 +204,16 @@ class FusedPack:
     """
 
     def __init__(self, pack: Pack, device: Device) -> None:
-        self.name = pack.name
-        self.layers = pack_layers(pack)
-        whole = make_plan(prepare(pack, device), ARCHITECTURES["auto"])
+        self._device = device
+        self._program = prepare(tiled_pack(pack), device)
+        self.layers = pack_layers(self._program)
+        whole = self._planned(())
         self.bias_bytes = whole.session_bytes + whole.scratch_bytes + whole.resident_bytes
 
     def predicted(self, configuration: TileConfiguration) -> int:
         """Return the memory of a configuration, with the weights that must be there and the bias."""
         weights = max(weight_bytes(self.layers, group) for group in configuration.groups)
         return predict(self.layers, configuration, self.bias_bytes) + weights
-
-    def macs_ratio(self, configuration: TileConfiguration) -> float:
-        """Return the multiplications and additions of a configuration / those of the layers whole."""
-        macs = sum(GroupBoxes(self.layers, group).macs for group in configuration.groups)
-        return macs / whole_macs(self.layers)
 
     def by_paper(self, limit_bytes: int) -> TileConfiguration:
         """Return what Algorithm 3 takes for a limit by ``predicted``, whether or not it fits."""
@@ -178,5 +227,44 @@ class FusedPack:
         """
         found = WideSearch(self.layers).find(limit_bytes, self.bias_bytes)
         if found is None:
-            raise TileError(f"{self.name}: no configuration takes less than {limit_bytes:,} bytes")
+            raise TileError(
+                f"{self._program.name}: no configuration takes less than {limit_bytes:,} bytes"
+            )
         return found
+
+    def plan(self, configuration: TileConfiguration) -> Plan:
+        """Return the plan of a configuration.
+
+        Raises:
+            TileError: it has other layers than the pack, or a group of it cannot run.
+        """
+        regions = regions_of(self._program, self.layers, configuration)
+        try:
+            return self._planned(regions)
+        except RegionError as exc:
+            raise TileError(f"{self._program.name}: {configuration}: {exc}") from exc
+
+    def run(self, plan: Plan) -> Ran:
+        """Run sweeps on drawn inputs."""
+        inputs, base, most, seconds = random_inputs(self._program), anonymous_bytes(), 0, []
+        answers = set[str]()
+        with opened(self._program, plan, self._device) as engine:
+            for _ in range(_SWEEPS):
+                answered, statistics = engine.answer(inputs, _checksums)
+                answers.add(answered)
+                seconds.append(statistics.delay_seconds)
+                most = max(most, anonymous_bytes())
+        return Ran(most - base, median(seconds), frozenset(answers))
+
+    def run_whole(self) -> Ran:
+        """Run the network without tiles."""
+        return self.run(self._planned(()))
+
+    def _planned(self, regions: tuple[Region, ...]) -> Plan:
+        choice = Choice(regions=regions)
+        return make_plan(self._program, ARCHITECTURES["auto"], choice=choice)
+
+
+def _checksums(outputs: Arrays) -> str:
+    """Return what distinguishes answers: copies of them would be memory of the request."""
+    return " ".join(checksum(np.ascontiguousarray(outputs[name]).data) for name in sorted(outputs))

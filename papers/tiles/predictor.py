@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from papers.tiles.fused_groups import FusedGroup, FusedLayer, TileConfiguration
-from papers.tiles.tile_boxes import (
+from papers.tiles.tiled_regions import (
     KeptTile,
-    RowBox,
-    common,
     hull,
     kept_between,
     placed_boxes,
     through,
-    without,
+    tiles_of,
 )
-from pipeline.program.region_plan import Interval
+from pipeline.program.boxes.box import Interval, RowBox, common, without
 
 # What each layer of a fused group makes and needs for each tile (``upTile``, seed 002 Section 2.1).
 
@@ -39,7 +37,7 @@ def up_tile(layer: FusedLayer, tile: RowBox) -> RowBox:
 def grid(group: FusedGroup, layers: tuple[FusedLayer, ...]) -> list[RowBox]:
     """Return the tiles of the group's output in the order in which they run."""
     _, height, width = layers[group.end - 1].output
-    return group.tiling.boxes_of(height, width)
+    return tiles_of(height, width, group.tiling.boxes_of(height, width))
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ class GroupBoxes:
             wanted = [[up_tile(after, box) for box in tile[number + 1]] for tile in self.made]
             kept += kept_between(number, [tile[number] for tile in self.made], wanted)
         sizes = [
-            _ELEMENT_BYTES * self._own[item.layer].output[0] * item.box.pixels for item in kept
+            _ELEMENT_BYTES * self._own[item.row_value].output[0] * item.box.pixels for item in kept
         ]
         return placed_boxes(kept, sizes)[1]
 
@@ -157,7 +155,7 @@ def whole_macs(layers: tuple[FusedLayer, ...]) -> int:
     return sum(layer.weights * layer.output[1] * layer.output[2] for layer in layers)
 
 
-# How much memory a configuration takes: seed 002's Algorithms 1 and 2, and the same of an executor as ours.
+# How much memory a configuration takes: seed 002's Algorithms 1 and 2, and the same of our executor.
 
 #: What the paper found for Darknet on a Raspberry Pi 3.
 PAPER_BIAS_BYTES = 31 << 20
@@ -189,7 +187,7 @@ def _layer_elements(layer: FusedLayer, box: RowBox, inputs: int) -> int:
 
 
 def group_bytes(layers: tuple[FusedLayer, ...], group: FusedGroup) -> int:
-    """Return the arena that an executor like ours needs for a group.
+    """Return the arena that our executor needs for a group.
 
     A whole group: input and output of a layer. Tiles: what a layer reads as it was made and as it was put
     together with padding, what it makes, and what tiles keep for others; beside that the whole input and

@@ -109,16 +109,21 @@ class DeviceLostError(KernelError):
 
 
 class Block(NamedTuple):
-    """Some rows of some planes of ``array``, [planes, rows, elements], in device memory."""
+    """Elements of some rows of some planes of ``array``, [planes, rows, elements], in device memory."""
 
     array: Any
     planes: range
     rows: range
+    elements: range
 
     @property
     def part(self) -> Any:
         """Return it of an array of the host, as a view."""
-        return self.array[self.planes.start : self.planes.stop, self.rows.start : self.rows.stop]
+        return self.array[
+            self.planes.start : self.planes.stop,
+            self.rows.start : self.rows.stop,
+            self.elements.start : self.elements.stop,
+        ]
 
 
 class Kernel(ABC):

@@ -137,22 +137,24 @@ class _PhaseBinder:
 
     def _rows(self, area: Area) -> Block:
         """Return where ``area`` lies."""
-        elements = self._value(area).row_bytes // _DTYPE.itemsize
-        shape = (area.first_plane + area.planes, area.held_rows, elements)
+        value = self._value(area)
+        column = value.row_bytes // value.shape[3] // _DTYPE.itemsize
+        shape = (area.first_plane + area.planes, area.held_rows, area.held_columns * column)
         return Block(
-            self._memory.arena.array(
-                self._beginning(area.strip, area.row_value), _DTYPE.name, shape
-            ),
+            self._memory.arena.array(self._start(area), _DTYPE.name, shape),
             range(area.first_plane, shape[0]),
             range(area.first_row, area.first_row + area.rows),
+            range(area.first_column * column, (area.first_column + area.columns) * column),
         )
 
     def _strip(self, area: Area) -> Any:
         """Return a whole strip as kernels have it: [1, channels, rows, width]."""
         shape = strip_shape(self._program, area)
-        return self._memory.arena.array(
-            self._beginning(area.strip, area.row_value), _DTYPE.name, shape
-        )
+        return self._memory.arena.array(self._start(area), _DTYPE.name, shape)
+
+    def _start(self, area: Area) -> int:
+        """Return where in the arena what ``area`` is a part of begins."""
+        return area.offset + self._beginning(area.strip, area.row_value)
 
     def _beginning(self, strip: int | None, row_value: int | None) -> int:
         """Return where in the arena a strip begins, or a value that is whole."""

@@ -39,8 +39,9 @@ from pipeline.profiles.times import (
     measured_rows,
     row_key,
 )
+from pipeline.program.boxes.box import Interval
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Interval, Region, RegionError
+from pipeline.program.region_plan import Region, RegionError
 from pipeline.program.steps import Phase, Step, planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
@@ -185,9 +186,10 @@ class RowKernels:
         """
         elements = n_bytes // (_DRAWN.itemsize * _COPIED_PLANES)
         rows = np.ones((_COPIED_PLANES, 2, elements), np.float32)
+        planes, all_of = range(_COPIED_PLANES), range(elements)
         with ExitStack() as stack:
             arrays = self._on_device([rows, rows[:, :1]] * _REPEATS, stack)
-            blocks = [Block(array, range(_COPIED_PLANES), range(1)) for array in arrays]
+            blocks = [Block(array, planes, range(1), all_of) for array in arrays]
             pairs = zip(blocks[::2], blocks[1::2], strict=True)
             return self._repeated([self._device.copier(*pair) for pair in pairs])
 

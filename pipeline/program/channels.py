@@ -5,7 +5,7 @@ lie whole. So its memory does not depend on how many inner channels there are. W
 runs band by band: rows of what it reads are gathered, all groups run on these, and rows of the result are
 put where they belong; overlaps between bands are made again, so nothing is kept from one to the next.
 
-It is planned apart from rows (stretch.py), with the same strips, moves and plan: its operators run
+It is planned apart from rows and boxes (boxes/), with the same strips, moves and plan: its operators run
 again for every group, in several passes, and what they make is part of no row value.
 """
 
@@ -17,6 +17,8 @@ from itertools import pairwise
 
 from models.packs.records.pieces import Operand
 from models.packs.records.row_parts import Bottleneck, GroupInput, GroupOperator, RowValue
+from pipeline.program.boxes.box import Interval, RowBox
+from pipeline.program.boxes.stretch import Lying
 from pipeline.program.program import Program
 from pipeline.program.region_plan import (
     Action,
@@ -25,7 +27,6 @@ from pipeline.program.region_plan import (
     ChannelCut,
     Compute,
     Floats,
-    Interval,
     Region,
     RegionError,
     RegionPlan,
@@ -34,7 +35,6 @@ from pipeline.program.region_plan import (
     with_equal_as_one,
 )
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.stretch import Lying
 
 _FLOAT_BYTES = 4
 
@@ -265,8 +265,10 @@ class _Phases:
         value = self._network.values[row_value]
         _, channels, height, width = value.shape
         strip = self._in_strip_of(place, (1, channels, len(rows), width)).strip
-        in_strip, whole = Lying(row_value, strip, rows), Lying(row_value, None, Interval(0, height))
-        return in_strip.area(rows, 0, value.planes), whole.area(rows, 0, value.planes)
+        columns = Interval(0, width)
+        box, everything = RowBox(rows, columns), RowBox(Interval(0, height), columns)
+        in_strip, whole = Lying(row_value, strip, box), Lying(row_value, None, everything)
+        return in_strip.area(box, 0, value.planes), whole.area(box, 0, value.planes)
 
     def _of_group(self, numbers: Sequence[int]) -> Iterator[Action]:
         """Yield what is done for a group; weights are gathered first, so that kernels follow each other."""

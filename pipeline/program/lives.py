@@ -12,7 +12,6 @@ from itertools import pairwise
 
 from models.packs.records.pieces import Piece
 from pipeline.program.program import Program, takes_rows
-from pipeline.program.region_plan import ChannelCut
 from pipeline.program.shared_memory import roots
 from pipeline.program.steps import Phase, Step, in_arena, spans_of
 
@@ -127,7 +126,7 @@ def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     in_memory = {
         program.row_values[value].value
         for plan in regions
-        if isinstance(plan.region.cut, ChannelCut)
+        if not plan.region.cut.takes_rows
         for value in plan.read
     }
     inputs = {port.value for port in program.inputs if not port.is_loose}

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
 from models.network.fields import Record
-from models.network.windows import Window
 from models.packs.records.pieces import Operand
 
 # The definition of a region: pieces that follow each other, and the parts in which they are computed.
@@ -22,7 +21,7 @@ class RegionError(Exception):
     """These pieces cannot run so; the message says why."""
 
 
-def _check_sizes(*sizes: int) -> None:
+def check_sizes(*sizes: int) -> None:
     """Raise RegionError unless each size is 1 at least."""
     if min(sizes) < 1:
         raise RegionError(f"{sizes} at a time: at least one of each")
@@ -34,8 +33,11 @@ class RowCut(Record):
 
     rows: PositiveInt
 
+    #: Whether what lies outside is read row by row, so that a request's own array may be asked for them.
+    takes_rows: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
-        _check_sizes(self.rows)
+        check_sizes(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,10 @@ class ChannelCut(Record):
     channels: PositiveInt
     rows: PositiveInt
 
+    takes_rows: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
-        _check_sizes(self.channels, self.rows)
+        check_sizes(self.channels, self.rows)
 
 
 Cut = RowCut | ChannelCut
@@ -73,42 +77,30 @@ class Region(Record):
 # What was planned of a region: areas, actions, strips, phases.
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Rows, or channels, [first, end)."""
-
-    first: int
-    end: int
-
-    def __len__(self) -> int:
-        return max(self.end - self.first, 0)
-
-    def through(self, window: Window) -> "Interval":
-        """Return what these are made of; some of it may lie outside of the input."""
-        return Interval(*window.needed(self.first, self.end))
-
-    def common(self, other: "Interval") -> "Interval":
-        return Interval(max(self.first, other.first), min(self.end, other.end))
-
-    def within(self, length: int) -> "Interval":
-        """Return those of a value of ``length`` rows."""
-        return Interval(max(self.first, 0), min(self.end, length))
-
-
 class Area(NamedTuple):
-    """``rows`` rows from ``first_row`` on, of ``planes`` planes from ``first_plane`` on.
+    """Columns [first_column, first_column + columns) of ``rows`` rows from ``first_row`` on, of planes.
 
     ``strip``: the number of a strip of the region, None: ``row_value`` where it is whole. There lie
-    ``held_rows`` rows of each plane, one plane behind the other.
+    ``held_rows`` rows of ``held_columns`` columns of each plane, one plane behind the other; these are of
+    ``planes`` planes from ``first_plane`` on. ``offset``: where in the strip it begins, in bytes.
     """
 
     row_value: int
     strip: int | None
     held_rows: int
+    held_columns: int
     first_plane: int
     planes: int
     first_row: int
     rows: int
+    first_column: int
+    columns: int
+    offset: int = 0
+
+    @property
+    def pixels(self) -> int:
+        """Of all planes."""
+        return self.planes * self.rows * self.columns
 
 
 class AreaCopy(NamedTuple):
@@ -185,14 +177,14 @@ class Strips:
         self.moments = moments
         self._strips: list[Strip] = []
 
-    def during(self, start: int, end: int) -> int:
+    def during(self, start: int, end: int, n_bytes: int = 0) -> int:
         """Return a new strip, in use during [start, end)."""
-        self._strips.append(Strip(0, start, end))
+        self._strips.append(Strip(n_bytes, start, end, kept=False))
         return len(self._strips) - 1
 
-    def kept(self) -> int:
+    def kept(self, n_bytes: int = 0) -> int:
         """Return a new strip that stays through all phases."""
-        self._strips.append(Strip(0, 0, self.moments, kept=True))
+        self._strips.append(Strip(n_bytes, 0, self.moments, kept=True))
         return len(self._strips) - 1
 
     def prolong(self, strip: int, end: int) -> None:

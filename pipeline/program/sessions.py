@@ -180,8 +180,7 @@ def _program(item: Piece | RowOperator) -> Elementwise:
 
 def strip_shape(program: Program, area: Area) -> Shape:
     """Return the shape of a whole strip as kernels have it: [1, channels, rows, columns]."""
-    _, channels, _, width = program.row_values[area.row_value].shape
-    return (1, channels, area.rows, width)
+    return (1, program.row_values[area.row_value].shape[1], area.rows, area.columns)
 
 
 def _shapes(operands: Sequence[Operand]) -> list[Shape]:

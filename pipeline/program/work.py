@@ -93,8 +93,8 @@ def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
         case GraphCall(operator, _, output):
             return times.call(operator, output.rows)
         case AreaCopy(target=target) | Fill(target=target):
-            row_bytes = network.values[target.row_value].row_bytes
-            return times.move(target.planes * target.rows * row_bytes)
+            value = network.values[target.row_value]
+            return times.move(target.pixels * (value.row_bytes // value.shape[3]))
         case Compute() | WeightGather():
             raise AssertionError("these are timed together")
 
@@ -134,24 +134,31 @@ def _places(elements: int, weights: tuple[int, ...]) -> int:
 
 
 # Multiplications and additions (MACs) of a program beside those of its network: what regions make again.
-#
-# On rows every output is made once.
 
 
 def macs_ratio(steps: Sequence[Step]) -> float:
-    """Return MACs executed / MACs of the network; 1.0 where every output is made once."""
+    """Return MACs executed / MACs of the network; 1.0 where every output is made once, as on rows."""
     regions = regions_of(steps)
     again = sum(_again(region.network, region.plan) for region in regions)
     return 1 + again / _of_network(regions[0].network) if again else 1.0
 
 
 def _again(network: RowNetwork, plan: RegionPlan) -> int:
-    """Return the MACs of ``plan`` beyond those of making everything once.
+    """Return the MACs of ``plan`` beyond those of making everything once."""
+    if isinstance(plan.region.cut, ChannelCut):
+        return _again_in_groups(network, plan)
+    calls = (action for phase in plan.phases for action in phase if isinstance(action, GraphCall))
+    pixels_made = dict.fromkeys(plan.operators, 0)
+    for call in calls:
+        pixels_made[call.operator] += call.output.rows * call.output.columns
+    return sum(
+        (pixels - min(pixels, _pixels(network, number))) * _weights(network, number)
+        for number, pixels in pixels_made.items()
+    )
 
-    Of a bottleneck: of overlaps of bands, and of what is made again for factors of a gate.
-    """
-    if not isinstance(plan.region.cut, ChannelCut):
-        return 0
+
+def _again_in_groups(network: RowNetwork, plan: RegionPlan) -> int:
+    """Return the same of a bottleneck: overlaps of bands, and what is made again for factors of a gate."""
     item = bottleneck_of(network.program, plan.region.pieces)
     actions = (action for phase in plan.phases for action in phase)
     counts = [0] * len(item.operators)

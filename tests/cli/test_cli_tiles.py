@@ -1,4 +1,4 @@
-"""``layerstream tiles``: predicted, searched for."""
+"""``layerstream tiles``: predicted, searched for, run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +37,7 @@ def test_without_options_it_shows_what_algorithm_3_tries(cli: Cli, chain: Path) 
     for row in found.values():
         # The paper's bias; ours is what sessions take.
         assert row["darknet_bytes"] > 31 << 20 > row["predicted_bytes"]
+        assert row["predicted_bytes"] == pytest.approx(row["planned_bytes"], rel=0.1)
         assert row["fits"] is None
     shown = cli("tiles", chain).out
     assert "predicted MiB" in shown
@@ -76,11 +77,22 @@ def test_the_wider_search_makes_nothing_again(cli: Cli, chain: Path) -> None:
     assert "no configuration takes less than 1,000 bytes" in refused.err
 
 
+@pytest.mark.parametrize("name", ["2x3/NoCut", "4x4/2/2x2 checkerboard"])
+def test_tiles_run_with_the_bits_of_the_whole(cli: Cli, chain: Path, name: str) -> None:
+    document = cli("tiles", chain, "--tiles", name, "--run", "--json").document
+    ran, (row,) = document["run"], document["rows"]
+    assert ran["same_bits"]
+    assert min(ran["delay_ms"], ran["whole_delay_ms"]) > 0
+    assert 0.3 < ran["measured_bytes"] / row["predicted_bytes"] < 2
+    assert "the bits of the whole network" in cli("tiles", chain, "--tiles", name, "--run").out
+
+
 @over(
     "options, said",
     [
         (("--tiles", "2x2/NoCut", "--search", "wide"), "give --tiles or --search"),
         (("--search", "wide"), "--search finds one for --limit"),
+        (("--run",), "--run is of one configuration"),
         (("--tiles", "2x2/9/1x1"), "'9' is no layer between the first and the last"),
         (("--tiles", "2x2/1"), "tilings and cuts take turns"),
         (("--limit", "much"), "is not a size"),

@@ -69,7 +69,8 @@ def _check_area(program: Program, region: RegionSteps, area: Area) -> None:
     else:
         room = region.plan.strips[area.strip].n_bytes
     planes = area.first_plane + area.planes
-    assert min(area.first_plane, area.first_row) >= 0, area
-    assert min(area.planes, area.rows) > 0, area
+    assert min(area.first_plane, area.first_row, area.first_column) >= 0, area
+    assert min(area.planes, area.rows, area.columns) > 0, area
     assert area.first_row + area.rows <= area.held_rows, area
+    assert area.first_column + area.columns <= area.held_columns == held.shape[3], area
     assert planes * area.held_rows * held.row_bytes <= room, area

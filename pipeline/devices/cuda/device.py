@@ -213,8 +213,7 @@ class CudaDevice(CachingDevice):
         return partial(self.driver.copy_rows, there, here, self.kernel_stream)
 
     def putter(self, target: Block, put: Callable[[NDArray[Any]], None]) -> Launch:
-        there = stretches(target)
-        shape = (len(target.planes), len(target.rows), target.array.shape[2])
+        there, shape = stretches(target), tuple(map(len, target[1:]))
 
         def launch() -> None:
             rows = np.empty(shape, target.array.dtype)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.buffers import Buffer
-from pipeline.devices.base import Block
+from pipeline.devices.base import Block, DeviceError
 from pipeline.devices.cuda.driver import Driver, Stretches
 from pipeline.devices.device_memory import Memory
 
@@ -35,12 +35,21 @@ class DeviceArray:
 
 
 def stretches(block: Block) -> Stretches:
-    """Return where ``block`` lies: its rows of each plane."""
+    """Return where ``block`` lies: its rows of each plane.
+
+    Raises:
+        DeviceError: these do not lie together, as they do not in tiles.
+    """
     _, rows, elements = block.array.shape
-    row_bytes = np.dtype(block.array.dtype).itemsize * elements
-    pitch = row_bytes * rows
-    first = block.array.address + pitch * block.planes.start + row_bytes * block.rows.start
-    return Stretches(first, pitch, row_bytes * len(block.rows), len(block.planes))
+    if len(block.elements) < elements and len(block.rows) > 1:
+        raise DeviceError("a GPU copies whole rows: tiles run on the CPU")
+    item_bytes = np.dtype(block.array.dtype).itemsize
+    pitch = item_bytes * rows * elements
+    first = item_bytes * (block.rows.start * elements + block.elements.start)
+    n_bytes = item_bytes * len(block.rows) * len(block.elements)
+    return Stretches(
+        block.array.address + pitch * block.planes.start + first, pitch, n_bytes, len(block.planes)
+    )
 
 
 class DeviceMemory(Memory):

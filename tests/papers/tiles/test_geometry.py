@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from models.network.windows import Window
 from papers.tiles.fused_groups import FusedGroup, FusedLayer, Tiling
 from papers.tiles.predictor import GroupBoxes, up_tile, whole_macs
-from papers.tiles.tile_boxes import Reuse, RowBox, without
-from pipeline.program.region_plan import Interval
+from papers.tiles.tiled_regions import Reuse
+from pipeline.program.boxes.box import Interval, RowBox, without
 
 Extent = tuple[Window, int]
 

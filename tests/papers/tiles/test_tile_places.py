@@ -6,9 +6,9 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.tiles.tile_boxes import KeptTile, Reuse, RowBox, common, hull, placed_boxes, tiles_of
-from pipeline.program.region_plan import Interval
-from tests.papers.tiles.test_boxes import boxes, pixels
+from papers.tiles.tiled_regions import KeptTile, Reuse, TileCut, hull, placed_boxes, tiles_of
+from pipeline.program.boxes.box import Interval, RowBox, common
+from tests.pipeline.program.test_boxes import boxes, pixels
 
 
 @given(boxes, boxes)
@@ -23,13 +23,13 @@ def test_tiles_cover_a_plane_once(height: int, width: int, rows: int, columns: i
     whole = pixels(RowBox(Interval(0, height), Interval(0, width)))
     reuses: tuple[Reuse, ...] = get_args(Reuse)
     for reuse in reuses:
-        tiles = tiles_of(height, width, (rows, columns), reuse)
+        tiles = tiles_of(height, width, TileCut(rows, columns, reuse))
         assert sum(tile.pixels for tile in tiles) == len(whole)
         assert set().union(*map(pixels, tiles)) == whole
 
 
 def test_tiles_of_one_colour_have_no_edge_in_common() -> None:
-    tiles = tiles_of(9, 12, (3, 3), "checkerboard")
+    tiles = tiles_of(9, 12, TileCut(3, 3, "checkerboard"))
     first = tiles[: len(tiles) // 2]
     for one, other in combinations(first, 2):
         beside = RowBox(one.rows, Interval(one.columns.first - 1, one.columns.end + 1))

@@ -15,13 +15,13 @@ Promised = tuple[int, int, int, frozenset[int]]
 class Same:
     """Times that are all alike: only numbers of calls and copies count."""
 
-    def call(self, operator: int, rows: int) -> float:
+    def call(self, operator: int, rows: int, columns: int | None = None) -> float:
         return 1.0
 
     def first(self, operator: int) -> float:
         return 0.0
 
-    def move(self, n_bytes: int) -> float:
+    def move(self, n_bytes: int, runs: int = 0) -> float:
         return 0.25
 
     def bottleneck(self, plan: RegionPlan) -> float:

@@ -26,9 +26,8 @@ from pipeline.devices.base import Done, Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.memory_kinds import DeviceArray
-from pipeline.devices.cuda.scope import Kind
 from pipeline.devices.device_memory import Memory
-from pipeline.devices.names import KINDS
+from pipeline.devices.names import KINDS, Kind
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan

@@ -17,7 +17,7 @@ from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import cuda_target
-from pipeline.devices.base import Block
+from pipeline.devices.base import Block, DeviceError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.memory_kinds import stretches
@@ -124,10 +124,12 @@ def test_rows_of_planes_lie_in_equal_stretches() -> None:
     class Array:
         address, dtype, shape = 4096, "float32", (6, 10, 7)
 
-    block = Block(Array(), range(2, 5), range(3, 7))
+    block = Block(Array(), range(2, 5), range(3, 7), range(7))
     host = np.arange(6 * 10 * 7, dtype=np.float32).reshape(Array.shape)
     found = stretches(block)
     starts = range(found.address, found.address + found.number * found.pitch, found.pitch)
     bytes_of = host.tobytes()
     parts = b"".join(bytes_of[at - 4096 :][: found.n_bytes] for at in starts)
     assert parts == block._replace(array=host).part.tobytes()
+    with pytest.raises(DeviceError, match="tiles run on the CPU"):
+        stretches(block._replace(elements=range(3)))

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.tiles.tile_boxes import RowBox, common, without
-from pipeline.program.region_plan import Interval
+from pipeline.program.boxes.box import Interval, RowBox, common, without
 
 
 def lines(most: int) -> st.SearchStrategy[Interval]:
