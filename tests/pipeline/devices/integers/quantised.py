@@ -17,19 +17,13 @@ from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedAverage
 from models.runtime.sessions import open_piece, run_session
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.library import Library, find_library
+from pipeline.devices.elementwise.library import Library
 from pipeline.devices.elementwise.operator_node import JobSession
 from pipeline.devices.integers.native_layers import BoundTask, bind_average, bind_task, fitted
 from pipeline.devices.integers.tasks import constants_in
+from tests.pipeline.devices.elementwise.chains import library
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
-def native() -> Library:
-    """Return the native library."""
-    found = find_library()
-    assert isinstance(found, Library), found
-    return found
 
 
 @dataclass
@@ -244,11 +238,10 @@ class Network:
         held, constants = constants_in(self.serialised(), found, len(self.given))
         places = (*(array.ctypes.data for array in self.given.values()), *constants)
         if isinstance(found, QuantisedAverage):
-            bind_average(found, places, made.ctypes.data, held, native())()
+            bind_average(found, places, made.ctypes.data, held, library())()
         else:
-            library = native()
-            task = fitted(found, library, threads, workspace)
-            bound = BoundTask(task, lambda task: _run(library, task), held)
+            task = fitted(found, library(), threads, workspace)
+            bound = BoundTask(task, lambda task: _run(library(), task), held)
             source = [*self.given.values()][found.source]
             bind_task(found, source, places, made.ctypes.data, bound, workspace)()
         return made

@@ -27,6 +27,9 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
+from tests.pipeline.devices.elementwise.chains import needs_library
+
+pytestmark = needs_library
 
 SIZE, CLASSES = 32, 512
 RECIPE = Preprocess(size=(SIZE, SIZE), mean=(128.0,), std=(64.0,))

@@ -12,8 +12,11 @@ from onnx import helper
 from models.network.operators.quantised import QuantisedTask
 from models.packs.target import largest_exact_weight
 from pipeline.devices.integers.native_layers import fitted, taken_bytes
+from tests.pipeline.devices.elementwise.chains import library, needs_library
 from tests.pipeline.devices.integers.exact import computed
-from tests.pipeline.devices.integers.quantised import Network, native
+from tests.pipeline.devices.integers.quantised import Network
+
+pytestmark = needs_library
 
 SMALL, LARGE = 1, 1 << 20
 # Of 17 kinds: 51 networks, and 85 more.
@@ -140,10 +143,9 @@ def _cut(network: Network) -> Network:
 
 @pytest.fixture(params=[True, False], ids=["dot products", "without"])
 def _products(request: pytest.FixtureRequest) -> Iterator[None]:
-    library = native()
-    library.use_dot_products(request.param)
+    library().use_dot_products(request.param)
     yield
-    library.use_dot_products(True)
+    library().use_dot_products(True)
 
 
 @pytest.mark.usefixtures("_products")
@@ -182,7 +184,7 @@ def test_a_sum_may_lie_over_what_is_added(threads: int) -> None:
 @pytest.mark.parametrize("shape", [(1, 19, 20, 300), (1, 33, 34, 300)], ids=["filters", "pixels"])
 def test_a_part_keeps_few_packed_filters_whatever_memory_there_is(shape: tuple[int, ...]) -> None:
     network = Network(0, shape).conv(250)
-    task = fitted(_found(network), native(), 2, LARGE)
+    task = fitted(_found(network), library(), 2, LARGE)
     assert task.n_parts == 2
     assert task.n_bytes < 2 * (48 << 10)
     assert np.array_equal(network.computed(2, LARGE), computed(network.model(), network.given))
@@ -191,7 +193,7 @@ def test_a_part_keeps_few_packed_filters_whatever_memory_there_is(shape: tuple[i
 def test_a_layer_takes_few_rows_of_a_request_whatever_memory_there_is() -> None:
     network = Network(0, (1, 3, 128, 128)).picture((1, 3, 128, 128), slice(0, 128), slice(0, 128))
     found = _found(network.conv(16, 3, 2, 1))
-    taken = taken_bytes(found, fitted(found, native(), 1, LARGE), LARGE, by_rows=True)
+    taken = taken_bytes(found, fitted(found, library(), 1, LARGE), LARGE, by_rows=True)
     assert taken < 4 * 3 * 128 * 128 / 2  # of the image
 
 

@@ -25,7 +25,9 @@ from pipeline.program.program import Program, takes_rows
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
-from tests.pipeline.devices.integers.quantised import native
+from tests.pipeline.devices.elementwise.chains import library, needs_library
+
+pytestmark = needs_library
 
 SIZE = 48
 RECIPE = Preprocess(size=(SIZE, SIZE), mean=(128.0,), std=(64.0,))
@@ -188,6 +190,6 @@ def test_what_a_request_gives_in_another_form_is_not_taken_by_rows(tmp_path: Pat
 
 
 def test_a_graph_alone_has_no_job() -> None:
-    session = open_piece(JOB, operators=native().path)
+    session = open_piece(JOB, operators=library().path)
     with pytest.raises(SessionError, match="no job"):
         run_session(session, {"x": np.zeros(1, np.float32)})
