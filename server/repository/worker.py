@@ -155,12 +155,13 @@ class Worker:
         outside = self._dispatcher.costs.outside_seconds
         job = Job.within(limit_seconds, inputs, take, priority, outside)
         self.line.join(job)
-        late = DeadlineError(f"no answer within {limit_seconds:g} s")
-        timer = job.future.get_loop().call_later(limit_seconds, settle, job.future, late)
+        late = partial(settle, job.future, DeadlineError(f"no answer within {limit_seconds:g} s"))
+        timer = job.future.get_loop().call_later(limit_seconds, late)
         try:
             if client is not None:
-                left = DisconnectedError("the client went away")
-                client.on_leave(partial(settle, job.future, left))
+                client.on_leave(
+                    partial(settle, job.future, DisconnectedError("the client went away"))
+                )
             answer = await job.future
         except BaseException:
             self.line.leave(job)
@@ -171,6 +172,8 @@ class Worker:
             timer.cancel()
             if client is not None:
                 client.on_leave(None)
+            # The error of a future refers to this frame: a circle, which only a collection would free.
+            del job, late, timer
         self._dispatcher.costs.see_outside(time.monotonic() - answer.ended_at)
         return answer
 

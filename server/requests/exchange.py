@@ -262,10 +262,11 @@ class Exchange:
         Raises:
             DisconnectedError: it left.
         """
-        left = DisconnectedError("the client went away")
         with Interruption() as interruption:
             interruption.arm()
-            self.client.on_leave(lambda: interruption.end(left))
+            self.client.on_leave(
+                lambda: interruption.end(DisconnectedError("the client went away"))
+            )
             try:
                 yield
             finally:

@@ -51,13 +51,16 @@ class Aside:
 
     async def do(self, work: Callable[[*Ps], T], *args: *Ps) -> T:
         """Return what ``work`` returns, on a thread; a cancellation is raised when it has ended."""
+        return await to_its_end(self._given(work, *args))
+
+    def _given(self, work: Callable[[*Ps], T], *args: *Ps) -> "asyncio.Future[T]":
         if len(self._threads) < self._limit:
             name = f"aside-{len(self._threads)}"
             self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
             self._threads[-1].start()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put(partial(_do, future, work, *args))
-        return await to_its_end(future)
+        return future
 
     def close(self) -> None:
         """End the threads, once they have done what was given to them; blocks."""
@@ -80,6 +83,8 @@ def _do(future: "asyncio.Future[T]", work: Callable[[*Ps], T], *args: *Ps) -> No
         tell(future, exc)
     else:
         tell(future, done)
+    finally:
+        del future  # see to_its_end
 
 
 # Work that must not stop half done.
@@ -92,7 +97,7 @@ async def to_its_end(work: Awaitable[T]) -> T:
     while not task.done():
         # Another future than that of the work, which would be cancelled with the one who waits for it.
         ended = task.get_loop().create_future()
-        task.add_done_callback(partial(settle, ended))
+        task.add_done_callback(partial(_note, ended))
         try:
             await ended
         except asyncio.CancelledError:
@@ -101,7 +106,15 @@ async def to_its_end(work: Awaitable[T]) -> T:
         if not task.cancelled():
             task.exception()  # seen, or the loop complains
         raise asyncio.CancelledError
-    return task.result()
+    try:
+        return task.result()
+    finally:
+        # The error of a future refers to this frame: a circle, which only the garbage collector would free.
+        del task, work
+
+
+def _note(ended: "asyncio.Future[None]", _: object) -> None:
+    settle(ended, None)
 
 
 def uninterrupted(
@@ -165,7 +178,10 @@ class Interruption:
         if self._has_cancelled and self._task is not None and self._why is not None:
             is_ours = self._task.uncancel() <= self._cancelling
             if is_ours and kind is asyncio.CancelledError:
-                raise self._why from None
+                try:
+                    raise self._why from None
+                finally:
+                    self._why = None  # else a circle: the error refers to this frame
 
     def arm(self) -> None:
         """Let the task that calls this be ended from now on."""

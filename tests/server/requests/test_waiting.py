@@ -1,7 +1,10 @@
 """What must not be left half done is waited for, however often the waiting task is cancelled; threads."""
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -66,3 +69,26 @@ async def test_who_is_cancelled_waits_for_his_work_aside() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     aside.close()
+
+
+class Thing:
+    """Something that a weak reference can be had of."""
+
+
+async def test_what_failed_aside_is_freed_at_once() -> None:
+    """Nothing of it is in a circle: a photograph that is damaged may be large."""
+    aside, thing = Aside(1), Thing()
+    seen = weakref.ref(thing)
+
+    def fails(_: Thing) -> None:
+        raise KeyError("x")
+
+    gc.disable()
+    try:
+        with contextlib.suppress(KeyError):
+            await aside.do(fails, thing)
+        del thing
+        await asyncio.to_thread(aside.close)
+        assert seen() is None
+    finally:
+        gc.enable()
