@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 from server.errors import DisconnectedError
 from server.transport.giving_way import Worth
 from server.transport.http1 import Event, Head, Refusal, Requests, WireAnswer, refused
-from server.transport.intake import Intake, Refused
+from server.transport.intake import Intake, Refused, came_at
 from server.transport.limits import (
     AHEAD_BYTES,
     GRACE_SECONDS,
@@ -33,7 +33,6 @@ from server.transport.limits import (
     READ_BYTES,
 )
 from server.transport.registry import Registry, Visitor, owner
-from server.transport.sockets import came_at
 
 _log = logging.getLogger(__name__)
 

@@ -7,6 +7,8 @@ deadlines are known, and not unseen in sockets.
 Decisions only: a request itself knows how to begin or to be refused, and the clock is an argument.
 """
 
+import socket
+import struct
 import time
 from asyncio import AbstractEventLoop
 from bisect import bisect_right
@@ -16,6 +18,7 @@ from typing import Any, Protocol
 
 from server.errors import BusyError, LateError
 from server.transport.http1 import Head
+from server.transport.listener import TIMESTAMP
 
 # The loop works for so long before it looks at the sockets again: for this part of the time that is left to
 # the first deadline, within bounds. A look costs as much as a few short answers.
@@ -32,6 +35,34 @@ _MEAN_OF = 32
 _MOST_OF_MEAN = 4.0
 
 _LATE = "the server has more requests than it can answer in time"
+
+# When a request came, which the kernel knows also of one that has waited in its socket.
+
+_TIMESPEC = struct.Struct("@ll")
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
+
+
+def came_at(sock: socket.socket | None) -> float | None:
+    """Return when the first byte that waits in ``sock`` came, on time.monotonic's clock.
+
+    None: nothing waits, or the kernel has no time (as of Unix sockets). Bytes that came in parts may have
+    been joined; then it is the time of the last part.
+    """
+    if sock is None:
+        return None
+    try:
+        _, ancillary, _, _ = sock.recvmsg(1, _ANCILLARY_BYTES, socket.MSG_PEEK)
+    except OSError:
+        return None
+    for _, kind, data in ancillary:
+        if kind == TIMESTAMP and len(data) == _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack(data)
+            age = time.time() - float(seconds) - nanoseconds * 1e-9
+            return time.monotonic() - max(float(age), 0.0)
+    return None
+
+
+# Which requests begin.
 
 
 class Refused(Protocol):

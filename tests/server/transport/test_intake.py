@@ -17,8 +17,15 @@ import pytest
 from server.errors import BusyError, LateError
 from server.protocol.answers import Answer
 from server.transport.http1 import Head
-from server.transport.intake import PAUSE_SECONDS, SLICES_SECONDS, Arrived, Intake, Refused
-from server.transport.sockets import _TIMESTAMP, came_at, stamp_arrivals
+from server.transport.intake import (
+    PAUSE_SECONDS,
+    SLICES_SECONDS,
+    Arrived,
+    Intake,
+    Refused,
+    came_at,
+)
+from server.transport.listener import TIMESTAMP, stamp_arrivals
 from tests.server.transport.wire import Wire, answers_at_once
 
 WORK, READ = 0.0002, 0.00003
@@ -308,7 +315,7 @@ async def test_a_client_that_leaves_while_it_waits_begins_nothing() -> None:
 
 def is_stamped(sock: socket.socket) -> bool:
     try:
-        return bool(sock.getsockopt(socket.SOL_SOCKET, _TIMESTAMP))
+        return bool(sock.getsockopt(socket.SOL_SOCKET, TIMESTAMP))
     except OSError:
         return False
 
@@ -342,7 +349,7 @@ def test_the_kernel_says_when_the_first_byte_came() -> None:
 
 def test_where_the_kernel_notes_nothing_it_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Qemu has no such option."""
-    monkeypatch.setattr("server.transport.sockets._TIMESTAMP", 9999)
+    monkeypatch.setattr("server.transport.listener.TIMESTAMP", 9999)
     with socket.socket() as sock:
         stamp_arrivals(sock)
         assert came_at(sock) is None
