@@ -3,7 +3,6 @@
 A server holds what it imported as long as it runs, and a shell that completes a name makes its user wait.
 """
 
-import gc
 import platform
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
@@ -12,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from models.runtime.heap import no_collections
+from models.runtime.heap import kept_imports
 
 
 class _Command(NamedTuple):
@@ -126,9 +125,8 @@ class _Program(TyperGroup):
 def loaded(name: str) -> Any:
     """Import the command or group ``name`` and return it as Typer runs it."""
     _, module, function = COMMANDS[name]
-    with no_collections():
+    with kept_imports():
         imported = import_module(f"cli.{module}")
-        gc.freeze()  # libraries and schemas stay
     if not function:
         return get_command(imported.app)
     app = typer.Typer(add_completion=False)

@@ -21,6 +21,7 @@ from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.spans import Store, loses_bits
 from models.packs.target import CPU, named_target
+from models.runtime.heap import kept_imports
 from models.segmentation import read_segmentation
 from pipeline.checking.checker import checker
 from pipeline.devices.find import device_measure
@@ -119,8 +120,9 @@ def compile_(
     as_json: Json = False,
 ) -> None:
     """Compile an ONNX file to a pack for this machine, or for a GPU."""
-    from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
-    from models.graphs.onnx_reader import source_files
+    with kept_imports():
+        from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
+        from models.graphs.onnx_reader import source_files
 
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")

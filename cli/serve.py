@@ -31,7 +31,7 @@ def serve(config: Path | None, **flags: Any) -> None:
 
 def serving(settings_of: Callable[[], Settings], tell: "Tell | None" = None) -> None:
     """Serve as the settings say, and tell the service manager how a start ends; ``tell``: as of ``run``."""
-    from models.runtime.heap import no_collections
+    from models.runtime.heap import kept_imports
     from server.memory.process_memory import memory_limited
     from server.operation.service_manager import Notifier
 
@@ -40,7 +40,7 @@ def serving(settings_of: Callable[[], Settings], tell: "Tell | None" = None) -> 
         settings = settings_of()
         # Libraries take a while, and memory.
         notifier.status(f"starting{memory_limited()}")
-        with no_collections():
+        with kept_imports():
             from server.context import StartupError
             from server.errors import RefusedError
             from server.operation import logs

@@ -82,6 +82,14 @@ def no_collections() -> Iterator[None]:
             gc.enable()
 
 
+@contextlib.contextmanager
+def kept_imports() -> Iterator[None]:
+    """Import what stays as long as the process lives: no search for garbage looks at it, then or later."""
+    with no_collections():
+        yield
+        gc.freeze()
+
+
 # From malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BYTES = 256 << 10

@@ -139,7 +139,7 @@ async def shared(settings: SettingsFactory) -> AsyncIterator[Service]:
 def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Readers in memory and kernels with hooks, for services started afterwards."""
     found = Faults()
-    monkeypatch.setattr("pipeline.devices.find.CpuDevice", found.device)
+    monkeypatch.setattr("pipeline.devices.cpu.CpuDevice", found.device)
     monkeypatch.setattr("server.repository.opening.open_reader", found.open_reader)
     return found
 
