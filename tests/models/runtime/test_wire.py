@@ -13,7 +13,6 @@ from tests.examples import examples, over
 
 _NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 _BITS = 1 << 64
-_CONTENTS = st.one_of(_NUMBERS, st.text(max_size=40), st.binary(max_size=200))
 
 
 @examples(12, many=500, deadline=None)

@@ -3,7 +3,6 @@
 import io
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import onnx
@@ -22,7 +21,6 @@ from tests.server.support import Service, error, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Filter = Literal["bilinear", "darknet"]
 SIDE = 512
 
 

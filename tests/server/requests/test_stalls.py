@@ -140,10 +140,6 @@ async def stalled(
     assert len(service.context.exchanges) == 0
 
 
-def needs_all_but(service: Service, n_bytes: int) -> int:
-    return service.context.request_memory.capacity_bytes - n_bytes
-
-
 async def test_bodies_that_stall_hold_no_place_in_line(service: Service, packs: Packs) -> None:
     half = BODY[: len(BODY) // 2]
     async with stalled(service, 3 * 17, half):
