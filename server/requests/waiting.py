@@ -95,7 +95,7 @@ async def to_its_end(work: Awaitable[T]) -> T:
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
-        # Another future than that of the work, which would be cancelled with the one who waits for it.
+        # Another future than that of the work, which would be cancelled with the task that waits for it.
         ended = task.get_loop().create_future()
         task.add_done_callback(partial(_note, ended))
         try:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cli import arguments
 from loader.errors import ReadError
 from models.errors import PackError
 from models.packs.pack import open_pack
+from pipeline.devices import find
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.device_memory import Space
@@ -165,7 +165,7 @@ def test_what_is_possible(
 def test_commands_say_what_a_service_will_do(
     cli: Cli, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arguments, "open_device", lambda *_: Apart(1))
+    monkeypatch.setattr(find, "open_device", lambda *_: Apart(1))
     listed = cli("list", packs.repository, "--budget", "64MiB", "--json").document
     assert listed["activations"] == "own"
     both: list[Path] = [packs.repository / name for name in ("tiny", "pair")]
