@@ -81,7 +81,8 @@ async def _run(
 ) -> tuple[MillResult, dict[str, Any], list[Requirement]]:
     mill = Mill(served, errands(folder), sampler)
     start = await mill.warm_up()
-    slack = min(32, (os.cpu_count() or 1) + 4)  # asyncio's threads come as they are needed
+    # Asyncio's threads and those of requests come as they are needed.
+    slack = 2 * min(32, (os.cpu_count() or 1) + 4)
     played = await mill.play(
         *(known(options.attacks), options.seconds, options.phase_seconds),
         *(options.addresses, options.seed, options.beside_calm),
