@@ -27,6 +27,13 @@ def blocked(faults: Faults) -> Gate:
     return gate
 
 
+async def all_gone(service: Service) -> None:
+    """Wait until the server knows of each open request that its client has gone."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not all(each.client.is_gone for each in service.context.exchanges._open):
+            await asyncio.sleep(0)
+
+
 async def nothing_held(service: Service) -> None:
     """Wait until no request holds anything."""
     async with asyncio.timeout(LIMIT_SECONDS):
@@ -45,6 +52,7 @@ async def test_a_client_that_leaves_frees_what_it_held(
         assert service.context.request_memory.used_bytes > 0
         for call in calls:
             call.cancel()
+        await all_gone(service)
         blocked.open()
         await nothing_held(service)
         assert (await client("ModelInfer", TINY)).outputs
