@@ -6,8 +6,9 @@ call ``run``.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from loader.cores import pinned
@@ -30,6 +31,9 @@ from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import Recorder
+
+#: What was taken out for each lane, and the figures of the sweep.
+_Carried = tuple[dict[int, Any], SweepStatistics]
 
 # Requests carried through sweeps: their tensors in, one sweep for all of them, what each takes out.
 #
@@ -70,7 +74,7 @@ class Carrier:
         run: LaneRun,
         record: Recorder | None,
         claim: ComputeClaim = FREE,
-    ) -> tuple[dict[int, Any], SweepStatistics]:
+    ) -> _Carried:
         """Sweep once for all ``lanes`` that run; return what these took, and what the sweep took.
 
         Raises:
@@ -227,12 +231,14 @@ class Engine(Answering):
         if not 0 < len(lanes) <= most:
             raise ValueError(f"{len(lanes)} lanes, planned were 1 to {most}")
         run = LaneRun(lanes)
-        carried: tuple[dict[int, Any], SweepStatistics] | None = None
+        carried: _Carried | None = None
         try:
             run.each(lambda lane: self._expected.check(lanes[lane].inputs))
             if run.running:
                 with self._lock:
-                    carried = self._in_turn(lanes, run, record, claim, keeps_core)
+                    carried = self._in_turn(
+                        run, partial(self._carry, lanes, run, record, claim, keeps_core)
+                    )
         except Exception as exc:  # noqa: BLE001  it is raised in each call that waits for it
             for lane in run.running:
                 run.stop(lane, exc)
@@ -243,19 +249,13 @@ class Engine(Answering):
             for lane in range(len(lanes))
         ]
 
-    def _in_turn(
-        self,
-        lanes: Sequence[Lane],
-        run: LaneRun,
-        record: Recorder | None,
-        claim: ComputeClaim,
-        keeps_core: bool,
-    ) -> tuple[dict[int, Any], SweepStatistics]:
+    def _in_turn(self, run: LaneRun, carry: Callable[[], _Carried]) -> _Carried:
+        """Return what ``carry`` gives, when it is this model's turn with an arena that others use, too."""
         self._check_usable()
         if self._shared is None:
-            return self._carry(lanes, run, record, claim, keeps_core)
+            return carry()
         with self._shared.turn(run.deadline, run.all_stopped) as waited:
-            outputs, statistics = self._carry(lanes, run, record, claim, keeps_core)
+            outputs, statistics = carry()
             turns = waited + statistics.turn_seconds
             return outputs, statistics._replace(turn_seconds=turns)
 
@@ -266,7 +266,7 @@ class Engine(Answering):
         record: Recorder | None,
         claim: ComputeClaim,
         keeps_core: bool,
-    ) -> tuple[dict[int, Any], SweepStatistics]:
+    ) -> _Carried:
         try:
             if not keeps_core:
                 return self._carrier.carry(lanes, run, record, claim)
