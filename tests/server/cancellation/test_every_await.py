@@ -286,7 +286,7 @@ async def test_calls_leave_nothing(service: Service, method: str) -> None:
         await attend(service.context, asked)
         assert len(wire.said) == wire.count
 
-    await at_every_await(service, call, 4)
+    await at_every_await(service, call, 3)
     await still_right(service)
 
 
