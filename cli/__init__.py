@@ -2,7 +2,9 @@
 
 import errno
 import logging
+import os
 import sys
+from pathlib import Path
 
 import typer
 
@@ -23,6 +25,9 @@ _NO_THREAD = "can't start new thread"
 def main() -> None:
     """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure, 130 after Ctrl-C."""
     claim_process()
+    if sys.stderr is None:
+        # What would be said there is lost, and nothing else.
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     logging.lastResort = Warnings(logging.WARNING)  # serve has handlers of its own
     try:
         with standard_output():

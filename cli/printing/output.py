@@ -79,20 +79,27 @@ def standard_output() -> Iterator[None]:
     Raises:
         OutputError: standard output cannot be written.
     """
-    found = sys.__stdout__
-    if found is None or sys.stdout is not found:
+    original = sys.__stdout__
+    if sys.stdout is not original:
         yield
         return
-    found.flush()
-    named = io.BufferedWriter(_Descriptor(found.fileno(), "w", closefd=False))
-    sys.stdout = shown = io.TextIOWrapper(
-        named, found.encoding, found.errors, line_buffering=found.isatty()
-    )
+    descriptor, encoding, errors, to_terminal = _unwritable(), "utf-8", "strict", False
+    if original is not None:
+        original.flush()
+        descriptor, to_terminal = original.fileno(), original.isatty()
+        encoding, errors = original.encoding, original.errors or errors
+    named = io.BufferedWriter(_Descriptor(descriptor, "w", closefd=False))
+    sys.stdout = shown = io.TextIOWrapper(named, encoding, errors, line_buffering=to_terminal)
     try:
         yield
     finally:
-        sys.stdout = found  # it holds nothing that Python, as it ends, would try to write again
+        sys.stdout = original  # it holds nothing that Python, as it ends, would try to write again
         shown.flush()
+
+
+def _unwritable() -> int:
+    """Return a descriptor to which every write fails, for a process that was started without an output."""
+    return os.open(os.devnull, os.O_RDONLY)
 
 
 class Warnings(logging.Handler):

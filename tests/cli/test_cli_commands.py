@@ -142,6 +142,28 @@ def test_output_that_cannot_be_written_is_said_to_be_so(
     refused.refuses(1, "standard output cannot be written: No space left on device")
 
 
+@over("words", [["--version"], ["zoo", "list"], ["zoo", "list", "--json"]])
+def test_output_that_is_closed_is_said_to_be_so(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """As of ``layerstream zoo list >&-``."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        patch.setattr(sys, "__stdout__", None)
+        refused = cli(*words)
+    refused.refuses(1, "standard output cannot be written: Bad file descriptor")
+
+
+def test_a_command_without_an_error_output_ends_as_with_one(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        ended = cli("inspect", "nothing/here")
+        sys.stderr.close()
+    assert ended.code == 2
+
+
 def test_output_that_is_read_no_further_is_no_error(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
