@@ -79,8 +79,7 @@ class Context:
                 )
             )
         )
-        self.metrics = Metrics()
-        self.trimming = Trimming(self.budget, lambda: self.metrics.memory.base.anonymous)
+        self.trimming = Trimming(self.budget, lambda: self.metrics.base.anonymous)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
         #: Decodes photographs, and whatever else of a request takes milliseconds. With three threads on two
@@ -94,8 +93,9 @@ class Context:
         self.repository = Repository(settings, self.budget, device, self.pool)
         limits = Limits(settings.compile_memory, math.ceil(settings.compile_time))
         self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))
-        self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
-        self.metrics.watch_access(self.access)
+        self.metrics = Metrics(
+            *(self.repository, self.budget, self.exchanges, self.pool, device, self.access)
+        )
         #: Whether memory has been set aside for requests: at the start that may take a while.
         self.is_divided = False
         #: Set when no more requests are taken: answers without an end, such as events, end then.

@@ -209,7 +209,7 @@ def _server(
         timeout_graceful_shutdown=max(math.ceil(settings.drain_timeout), 1),
     )
     registry = Registry(_limits(settings))
-    context.metrics.watch_connections(registry)
+    context.metrics.connections = registry
     place = _place(listener, certificate is not None)
     has_failed = False
 
