@@ -19,13 +19,7 @@ from models.packs.folders import is_model_name, versions
 from models.packs.pack import FILES, Pack, read_pack
 from models.packs.records.spans import Span
 from server.errors import NotFoundError, shown
-from server.repository.model_config import (
-    FILE,
-    ModelConfig,
-    Specific,
-    read_model_config,
-    serves_several,
-)
+from server.repository.model_config import FILE, ModelConfig, read_model_config
 from server.requests.waiting import to_its_end
 
 #: A change of one of these files makes it another pack. The file of found plans is not among them, since
@@ -178,7 +172,7 @@ def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slo
     ).exists():  # the folder itself is a pack, without a folder of a version
         return [Slot(model, model, folder, config, beside + look_at_pack(folder))]
     folders = _wanted(folder, there, config)
-    several = serves_several(config.policy)
+    several = config.policy.is_of_several
     return [
         Slot(
             f"{model}/{path.name}" if several else model,
@@ -210,7 +204,7 @@ def missing_versions(present: Sequence[Slot]) -> dict[str, Missing]:
     ``present``: the slots of the model that are there (``slots``).
     """
     model, config = present[0].model, present[0].config
-    if not isinstance(config.policy, Specific) or not serves_several(config.policy):
+    if not config.policy.is_of_several:
         return {}
     there = {slot.folder.name for slot in present}
     where = f"{present[0].folder.parent / FILE}:{config.policy_line}: version_policy"
@@ -218,7 +212,7 @@ def missing_versions(present: Sequence[Slot]) -> dict[str, Missing]:
         f"{model}/{number}": Missing(
             f"{model}/{number}", model, str(number), f"{where}: version {number} is not there"
         )
-        for number in sorted(config.policy.numbers)
+        for number in sorted(config.policy.named)
         if str(number) not in there
     }
 
