@@ -142,16 +142,6 @@ class Slot:
         return set(look_at_pack(self.folder)) <= set(self.seen)
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A version that the configuration of ``model`` names, but that is not there; ``name``: of its slot."""
-
-    name: str
-    model: str
-    version: str
-    why: str
-
-
 def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slot]:
     """Return the slots of ``model`` in the repository ``root``, lowest version first; blocks.
 
@@ -198,8 +188,8 @@ def _wanted(folder: Path, there: Sequence[Path], config: ModelConfig) -> list[Pa
     return wanted
 
 
-def missing_versions(present: Sequence[Slot]) -> dict[str, Missing]:
-    """Return the versions that a model's configuration names and that are not there, by slot.
+def missing_versions(present: Sequence[Slot]) -> dict[str, str]:
+    """Return slots of versions that a model's configuration names and that are not there, and why not.
 
     ``present``: the slots of the model that are there (``slots``).
     """
@@ -209,9 +199,7 @@ def missing_versions(present: Sequence[Slot]) -> dict[str, Missing]:
     there = {slot.folder.name for slot in present}
     where = f"{present[0].folder.parent / FILE}:{config.policy_line}: version_policy"
     return {
-        f"{model}/{number}": Missing(
-            f"{model}/{number}", model, str(number), f"{where}: version {number} is not there"
-        )
+        f"{model}/{number}": f"{where}: version {number} is not there"
         for number in sorted(config.policy.named)
         if str(number) not in there
     }

@@ -30,6 +30,7 @@ from server.errors import (
 )
 from server.failures import FAILURES, reason_of
 from server.repository.compiling import Compiler
+from server.repository.compiling_child import UploadStep
 from server.repository.repository import Repository
 from server.requests.waiting import held, to_its_end
 from server.settings.sizes import format_size
@@ -115,15 +116,7 @@ def _moved(source: Path, destination: Path) -> bool:
 
 _LINE = 16
 #: Compiles a file into a folder, and yields the steps on the way.
-_Compiled = Callable[[Path, Path], AsyncGenerator[dict[str, Any]]]
-
-
-@dataclass(frozen=True)
-class UploadStep:
-    """A step of an upload, and how far it is."""
-
-    step: str
-    detail: str = ""
+_Compiled = Callable[[Path, Path], AsyncGenerator[UploadStep | str]]
 
 
 @dataclass(frozen=True)
@@ -244,14 +237,12 @@ class Upload:
     async def _compiled(self, pack_folder: Path) -> AsyncGenerator[UploadStep]:
         """Compile into ``made``; yield the steps, and keep the warnings."""
         try:
-            async with aclosing(self._compile(self._source, pack_folder)) as lines:
-                async for fields in lines:
-                    if "warning" in fields:
-                        self._warnings.append(self._public(str(fields["warning"])))
-                    elif "step" in fields:
-                        yield self._next(
-                            str(fields["step"]), self._public(str(fields.get("detail", "")))
-                        )
+            async with aclosing(self._compile(self._source, pack_folder)) as told:
+                async for each in told:
+                    if isinstance(each, UploadStep):
+                        yield self._next(each.step, self._public(each.detail))
+                    else:
+                        self._warnings.append(self._public(each))
         except ServiceError as exc:
             raise type(exc)(self._public(str(exc))) from exc
 
