@@ -34,12 +34,30 @@ from server.requests.waiting import Aside
 from server.settings.per_model import has_several
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
+from server.transport.limits import ConnectionLimits
+from server.transport.proxies import TrustedProxies
 
 _log = logging.getLogger(__name__)
 
 # A request may keep an engine busy so much longer than its timeout before the server stops to report to the
 # watchdog: the sweep itself gives up first on reads that do not end.
 _HUNG_SECONDS = DRAIN_SECONDS + 30.0
+
+
+def connection_limits(
+    settings: Settings, total: int, waiting: int, *, announced: bool = False
+) -> ConnectionLimits:
+    """Return the limits of connections, or of calls of gRPC; ``announced``: behind PROXY headers."""
+    return ConnectionLimits(
+        total=total,
+        per_address=settings.max_connections_per_address,
+        header_seconds=settings.header_timeout,
+        idle_seconds=settings.idle_timeout,
+        stall_seconds=settings.stall_timeout,
+        waiting=waiting,
+        proxies=TrustedProxies.named(settings.trusted_proxies),
+        announced=announced,
+    )
 
 
 class StartupError(ServiceError):
