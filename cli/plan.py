@@ -54,7 +54,7 @@ from server.memory.candidates import Candidate, needed_by_all, share_served
 from server.memory.process_memory import budget_within, process_bytes
 from server.memory.sharing import Activations, possible
 from server.plots.plans import arena_picture, frontier_picture
-from server.settings.per_model import has_several, workers_of
+from server.settings.per_model import has_several, of_model
 
 _MIB = 1 << 20
 #: Of /tmp in deploy/kubernetes and deploy/kserve.
@@ -138,7 +138,7 @@ def plan(
         candidates.append(
             Candidate(
                 *(opened, device.adapt(chosen), wanted, profile),
-                workers_of(parted, compiled.name),
+                of_model(parted, compiled.name, 1),
             )
         )
         hints.append(hint)

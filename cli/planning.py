@@ -19,7 +19,7 @@ from pipeline.planning.explain import explain_regions
 from pipeline.planning.plan import PipelinePlan, Plan
 from pipeline.planning.words import milliseconds
 from server.memory.candidates import Candidate
-from server.settings.per_model import ALL, MOST_WORKERS, has_several, parse_workers
+from server.settings.per_model import ALL, MOST_WORKERS, has_several, parse_per_model, whole
 from server.settings.sizes import format_least
 
 # Delays that ``plan`` is asked for: one for all packs, or one a model.
@@ -83,7 +83,7 @@ def workers_by_model(
     if text is None:
         return {}
     try:
-        workers = parse_workers(text)
+        workers = parse_per_model(text, whole)
     except ValueError as exc:
         raise typer.BadParameter(str(exc), param_hint="--workers") from exc
     assert isinstance(workers, dict)

@@ -22,7 +22,8 @@ from server.metrics.metrics import Metrics
 from server.operation import watching
 from server.operation.service_manager import Notifier, beat
 from server.operation.tracing import Tracing
-from server.repository.compiling import Compiler, Limits
+from server.repository.child import Limits
+from server.repository.compiling import Compiler
 from server.repository.entry import Entry
 from server.repository.on_disk import model_names
 from server.repository.polling import Poller
@@ -33,12 +34,30 @@ from server.requests.waiting import Aside
 from server.settings.per_model import has_several
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
+from server.transport.limits import ConnectionLimits
+from server.transport.proxies import TrustedProxies
 
 _log = logging.getLogger(__name__)
 
 # A request may keep an engine busy so much longer than its timeout before the server stops to report to the
 # watchdog: the sweep itself gives up first on reads that do not end.
 _HUNG_SECONDS = DRAIN_SECONDS + 30.0
+
+
+def connection_limits(
+    settings: Settings, total: int, waiting: int, *, announced: bool = False
+) -> ConnectionLimits:
+    """Return the limits of connections, or of calls of gRPC; ``announced``: behind PROXY headers."""
+    return ConnectionLimits(
+        total=total,
+        per_address=settings.max_connections_per_address,
+        header_seconds=settings.header_timeout,
+        idle_seconds=settings.idle_timeout,
+        stall_seconds=settings.stall_timeout,
+        waiting=waiting,
+        proxies=TrustedProxies.named(settings.trusted_proxies),
+        announced=announced,
+    )
 
 
 class StartupError(ServiceError):
@@ -79,8 +98,7 @@ class Context:
                 )
             )
         )
-        self.metrics = Metrics()
-        self.trimming = Trimming(self.budget, lambda: self.metrics.memory.base.anonymous)
+        self.trimming = Trimming(self.budget, lambda: self.metrics.base.anonymous)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
         #: Decodes photographs, and whatever else of a request takes milliseconds. With three threads on two
@@ -94,8 +112,9 @@ class Context:
         self.repository = Repository(settings, self.budget, device, self.pool)
         limits = Limits(settings.compile_memory, math.ceil(settings.compile_time))
         self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))
-        self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
-        self.metrics.watch_access(self.access)
+        self.metrics = Metrics(
+            *(self.repository, self.budget, self.exchanges, self.pool, device, self.access)
+        )
         #: Whether memory has been set aside for requests: at the start that may take a while.
         self.is_divided = False
         #: Set when no more requests are taken: answers without an end, such as events, end then.

@@ -16,7 +16,7 @@ import uvloop
 from fastapi import FastAPI
 
 from loader.cores import wake_soon
-from server.context import Context
+from server.context import Context, connection_limits
 from server.errors import ServiceError
 from server.operation.process import installed_version, pass_over_what_stays, take_short_turns
 from server.operation.service_manager import Reloading, Step
@@ -32,7 +32,6 @@ from server.transport.certificate import Certificate
 from server.transport.connection import Connection
 from server.transport.limits import ConnectionLimits, allowed_files
 from server.transport.listener import UnixListener, inherited, listen
-from server.transport.proxies import TrustedProxies
 from server.transport.registry import Registry
 from server.transport.server import Server
 
@@ -209,7 +208,7 @@ def _server(
         timeout_graceful_shutdown=max(math.ceil(settings.drain_timeout), 1),
     )
     registry = Registry(_limits(settings))
-    context.metrics.watch_connections(registry)
+    context.metrics.connections = registry
     place = _place(listener, certificate is not None)
     has_failed = False
 
@@ -276,16 +275,7 @@ def _limits(settings: Settings) -> ConnectionLimits:
     )
     if total < settings.max_connections:
         _log.warning("the limit on open files allows %d connections", total)
-    return ConnectionLimits(
-        total=total,
-        per_address=settings.max_connections_per_address,
-        header_seconds=settings.header_timeout,
-        idle_seconds=settings.idle_timeout,
-        stall_seconds=settings.stall_timeout,
-        waiting=waiting,
-        proxies=TrustedProxies.named(settings.trusted_proxies),
-        announced=settings.proxy_protocol,
-    )
+    return connection_limits(settings, total, waiting, announced=settings.proxy_protocol)
 
 
 def run(settings: Settings, tell: Tell | None = None) -> None:

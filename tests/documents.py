@@ -7,6 +7,16 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
 
+#: The metrics that docs/reference/metrics.md describes, by the names that queries use.
+METRIC_NAMES = frozenset(
+    re.findall(
+        r"`(layerstream_\w+)", (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
+    )
+)
+#: Of them, those that need a profile of the model, and those of a control group with a memory limit.
+PREDICTIONS = frozenset({"layerstream_predicted_seconds", "layerstream_bound_seconds"})
+LIMITED = frozenset({"layerstream_cgroup_limit_bytes", "layerstream_cgroup_held_bytes"})
+
 _FENCE = re.compile(r"^(?P<fence>```+)(?P<language>[a-z]*)\s*$")
 _HEADING = re.compile(r"^#{1,6} +(?P<text>.+?)\s*$")
 _LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")

@@ -5,14 +5,12 @@ import asyncio
 import grpc
 from grpc import aio
 
-from server.context import Context
+from server.context import Context, connection_limits
 from server.grpc.call import CallPlaces
 from server.grpc.service import handlers
-from server.settings.settings import Settings
 from server.transport.certificate import Certificate
-from server.transport.limits import HEADER_BYTES, ConnectionLimits, allowed_files
+from server.transport.limits import HEADER_BYTES, allowed_files
 from server.transport.listener import PortError
-from server.transport.proxies import TrustedProxies
 
 # No message may be compressed: gRPC has no limit for what one opens to.
 _UNCOMPRESSED = 1
@@ -34,7 +32,9 @@ class GrpcServer:
             options=_options(context),
             maximum_concurrent_rpcs=_CALLS_EACH * settings.max_connections,
         )
-        self._shares = CallPlaces(_limits(settings), asyncio.get_running_loop().time)
+        # As many calls wait for a place as there are places.
+        limits = connection_limits(settings, settings.max_connections, settings.max_connections)
+        self._shares = CallPlaces(limits, asyncio.get_running_loop().time)
         self._server.add_generic_rpc_handlers((handlers(context, self._shares),))
 
     async def start(self, host: str, port: int) -> int:
@@ -92,19 +92,6 @@ def _options(context: Context) -> list[tuple[str, int]]:
         # Else the library lets clients send more and more before the server asks for it.
         ("grpc.http2.bdp_probe", 0),
     ]
-
-
-def _limits(settings: Settings) -> ConnectionLimits:
-    """Return the limits of calls, as those of connections are; as many wait for a place as there are."""
-    return ConnectionLimits(
-        total=settings.max_connections,
-        per_address=settings.max_connections_per_address,
-        header_seconds=settings.header_timeout,
-        idle_seconds=settings.idle_timeout,
-        stall_seconds=settings.stall_timeout,
-        waiting=settings.max_connections,
-        proxies=TrustedProxies.named(settings.trusted_proxies),
-    )
 
 
 def _message_limit(context: Context) -> int:

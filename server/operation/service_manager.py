@@ -17,7 +17,7 @@ from models.errors import printable
 # systemd drops a message of more than 4096 bytes; a character takes four at most.
 _LONGEST = 900
 
-_LOG = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Notifier:
@@ -30,18 +30,14 @@ class Notifier:
 
     def __init__(self, address: str | None, watchdog_interval_seconds: float | None) -> None:
         self._address = address
-        self._watchdog_interval_seconds = watchdog_interval_seconds if address else None
+        #: Half of the manager's watchdog limit; None when this process is not watched.
+        self.watchdog_interval_seconds = watchdog_interval_seconds if address else None
         self._warned = False
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
         """Read NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID; an absent or bad value is off."""
         return cls(environ.get("NOTIFY_SOCKET") or None, _watchdog_interval(environ))
-
-    @property
-    def watchdog_interval_seconds(self) -> float | None:
-        """Half of the manager's watchdog limit; None when this process is not watched."""
-        return self._watchdog_interval_seconds
 
     def ready(self, status: str) -> None:
         """Report that start-up is complete, with a line for ``systemctl status``."""
@@ -81,7 +77,7 @@ class Notifier:
         except OSError as error:
             if not self._warned:
                 self._warned = True
-                _LOG.warning("cannot notify the service manager at %s: %s", self._address, error)
+                _log.warning("cannot notify the service manager at %s: %s", self._address, error)
 
 
 async def beat(notifier: Notifier, fault: Callable[[], str]) -> None:
@@ -100,7 +96,7 @@ async def beat(notifier: Notifier, fault: Callable[[], str]) -> None:
         if not reason:
             notifier.watchdog()
         elif reason != reported:
-            _LOG.error("no heartbeat for the service manager: %s", reason)
+            _log.error("no heartbeat for the service manager: %s", reason)
             notifier.status(f"no heartbeat: {reason}")
         reported = reason
         await asyncio.sleep(interval)
@@ -122,8 +118,6 @@ def _watchdog_interval(environ: Mapping[str, str]) -> float | None:
 
 
 # Reading again what has changed, when told to: keys, certificate, models.
-
-_log = logging.getLogger(__name__)
 
 Step = Callable[[], Awaitable[object]]
 

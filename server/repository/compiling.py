@@ -1,46 +1,36 @@
-"""Compiling in a child process, from the side of the server: the child's lines, its end, its errors."""
+"""Compiling in a child process, from the side of the server: what the child says, its end, its errors."""
 
 import asyncio
 import contextlib
-import json
-import os
+import pickle
 import signal
-import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
-from server.repository.compiling_child import Kind, Task
+from server.errors import ServiceError, TooLargeError
+from server.repository.child import COMMAND, Ended, Limits, Task
+from server.repository.compiling_child import UploadStep, compile_file
 from server.requests.waiting import to_its_end
 from server.settings.sizes import format_size
 
-_COMMAND = (sys.executable, "-m", "server.repository.compiling_child")
-#: The longest line that is read from the child.
-_LONGEST_LINE = 1 << 16
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one compilation may take: bytes of memory, seconds of CPU time."""
-
-    memory_bytes: int
-    cpu_seconds: int
+_SIZE_BYTES = 4
 
 
 class Compiler:
-    """Compiles for ``target`` within ``limits``; ``command``: of the process that does a task."""
+    """Compiles for ``target`` within ``limits``; ``function``: what the process calls for that."""
 
-    def __init__(self, target: str, limits: Limits, command: Sequence[str] = _COMMAND) -> None:
+    def __init__(
+        self, target: str, limits: Limits, function: Callable[..., None] = compile_file
+    ) -> None:
         self._target = target
         self._limits = limits
-        self._command = tuple(command)
+        self._function = function
 
     async def compiled(
         self, source: Path, destination: Path, shapes: Mapping[str, tuple[int, ...]]
-    ) -> AsyncGenerator[dict[str, Any]]:
-        """Compile ``source`` into ``destination``/1; yield the steps and warnings on the way.
+    ) -> AsyncGenerator[UploadStep | str]:
+        """Compile ``source`` into ``destination``/1; yield the steps, and warnings as texts, on the way.
 
         ``shapes``: of inputs, whole, by name.
 
@@ -50,47 +40,34 @@ class Compiler:
             InvalidRequestError: the file cannot be compiled. TooLargeError: not within the limits.
             SpoolError: the disk is full. ServiceError: a fault of the server.
         """
-        task = Task(
-            *(str(source), str(destination), self._target),
-            *(self._limits.memory_bytes, self._limits.cpu_seconds, os.getpid()),
-            shapes=dict(shapes),
-        )
+        arguments = source, destination, self._target, dict(shapes)
         process = await asyncio.create_subprocess_exec(
-            *self._command,
-            task.text(),
-            stdin=asyncio.subprocess.DEVNULL,
+            *COMMAND,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            limit=_LONGEST_LINE,
         )
-        fields: dict[str, Any] = {}
+        message: Any = None
         try:
+            assert process.stdin is not None
             assert process.stdout is not None
-            async for line in process.stdout:
-                fields = _read(line)
-                if not fields.keys() & {"pack", "error"}:
-                    yield fields
+            process.stdin.write(pickle.dumps(Task(self._function, arguments, self._limits)))
+            process.stdin.close()
+            async for message in _messages(process.stdout):
+                if isinstance(message, UploadStep | str):
+                    yield message
             await process.wait()  # its output has ended; now its status is needed
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await to_its_end(process.wait())
-        if "pack" not in fields:
-            raise self._failure(fields, process.returncode or 0)
-
-    def _failure(self, fields: dict[str, Any], status: int) -> ServiceError:
-        """Return the error for a process that ended without a pack, with this last line and status."""
-        if "error" not in fields:
-            return self._killed(-status)
-        message, kind = str(fields["error"]), fields.get("kind")
-        if kind == "memory":
-            return self._over_memory()
-        failures: dict[Kind, type[ServiceError]] = {
-            "model": InvalidRequestError,
-            "disk": SpoolError,
-        }
-        return failures.get(kind, ServiceError)(message)  # type: ignore[arg-type]
+        if isinstance(message, MemoryError):
+            raise self._over_memory()
+        if isinstance(message, Exception):
+            raise message
+        if not isinstance(message, Ended):
+            raise self._killed(-(process.returncode or 0))
 
     def _killed(self, number: int) -> ServiceError:
         if number == signal.SIGXCPU:
@@ -108,10 +85,9 @@ class Compiler:
         )
 
 
-def _read(line: bytes) -> dict[str, Any]:
-    """Return the fields of a line of the child; none where a library has written the line."""
-    try:
-        fields = json.loads(line)
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
+async def _messages(stream: asyncio.StreamReader) -> AsyncGenerator[Any]:
+    """Yield what the process says until it ends, as multiprocessing.connection writes it."""
+    with contextlib.suppress(asyncio.IncompleteReadError):
+        while True:
+            size = int.from_bytes(await stream.readexactly(_SIZE_BYTES), "big")
+            yield pickle.loads(await stream.readexactly(size))  # noqa: S301  our own process

@@ -1,64 +1,55 @@
-"""The process that compiles an uploaded file: ``python -m server.repository.compiling_child TASK``.
-
-TASK is JSON (``Task``). Each line that it writes is JSON: a step and its detail, at the end
-``{"pack": ...}`` or ``{"error": ..., "kind": ...}``. It limits itself before it reads the client's file,
-and ends with the server, since no other process would end it.
-"""
+"""Compiling an uploaded file, as the process does it that the server starts for it (child.py)."""
 
 import contextlib
 import errno
-import json
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-from server.repository.child_limits import limit
-
-#: The cause of a failure: the file, too little memory, the disk, or a fault of the compiler.
-Kind = Literal["model", "memory", "disk", "fault"]
+from server.errors import InvalidRequestError, ServiceError, SpoolError
+from server.repository.child import say
 
 
 @dataclass(frozen=True)
-class Task:
-    """What to compile. ``source``: the file; ``destination``: FOLDER/NAME, which gets version 1.
+class UploadStep:
+    """A step of an upload, and how far it is."""
 
-    ``server``: the number of its process.
+    step: str
+    detail: str = ""
 
-    ``shapes``: of inputs, whole, by name.
+
+def compile_file(
+    source: Path, destination: Path, target: str, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Compile ``source`` for ``target`` into ``destination``, FOLDER/NAME, which gets version 1.
+
+    ``shapes``: of inputs, whole, by name. It says an ``UploadStep`` for each step, and warnings as texts.
+
+    Raises:
+        InvalidRequestError: the file cannot be compiled. MemoryError: not with so much memory. SpoolError:
+        the disk is full. ServiceError: a fault of the compiler.
     """
+    with failures():
+        from models.compiler import CompileOptions, compile_onnx
+        from models.packs.target import named_target
+        from models.runtime.sessions import claim_process
+        from pipeline.checking.checker import checker
+        from pipeline.devices.find import device_measure
 
-    source: str
-    destination: str
-    target: str
-    memory_bytes: int
-    cpu_seconds: int
-    server: int
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-    def text(self) -> str:
-        """Return the task as the argument of the process."""
-        return json.dumps(asdict(self))
-
-
-def main(argument: str) -> int:
-    """Compile as ``argument`` says; return the status of the process."""
-    task = Task(**json.loads(argument))
-    try:
-        with _failures():
-            limit(task.server, task.memory_bytes, task.cpu_seconds)
-            _say(pack=str(_compile(task)))
-    except _FailedError as exc:
-        _say(error=str(exc), kind=exc.kind)
-        return 1
-    return 0
+        claim_process()  # stacks of threads that each session starts would count against the limit
+        named = named_target(target)
+        options = CompileOptions(
+            target=named,
+            shapes=shapes,
+            measure=device_measure(named),
+            warn=say,
+            accept=checker(source, named, say, _step),
+        )
+        compile_onnx(source, destination, options, _step)
 
 
-class _FailedError(Exception):
-    def __init__(self, message: str, kind: Kind) -> None:
-        super().__init__(message)
-        self.kind = kind
+def _step(step: str, detail: str = "") -> None:
+    say(UploadStep(step, detail))
 
 
 # Messages of C++, of threads, and of the loader of libraries, which are loaded within the limit, too.
@@ -72,23 +63,24 @@ _OUT_OF_MEMORY = (
 
 
 @contextlib.contextmanager
-def _failures() -> Iterator[None]:
-    """Turn every error of compiling into one with a message and a kind."""
+def failures() -> Iterator[None]:
+    """Turn every error of compiling into one of those that ``compile_file`` raises."""
     from models.errors import ModelError
 
     try:
         yield
-    except MemoryError as exc:
-        raise _FailedError("compiling it takes more memory than it may", "memory") from exc
-    except ModelError as exc:
-        if _is_short(exc):
-            raise _FailedError("compiling it takes more memory than it may", "memory") from exc
-        raise _FailedError(str(exc), "disk" if _is_full(exc) else "model") from exc
-    except OSError as exc:
-        raise _FailedError(exc.strerror or str(exc), "disk" if _is_full(exc) else "fault") from exc
     except Exception as exc:
-        kind: Kind = "memory" if _is_short(exc) else "fault"
-        raise _FailedError(f"{type(exc).__name__}: {exc}", kind) from exc
+        if isinstance(exc, MemoryError) or _is_short(exc):
+            raise MemoryError("compiling it takes more memory than it may") from exc
+        text = str(exc)
+        if isinstance(exc, OSError):
+            text = exc.strerror or text
+        elif not isinstance(exc, ModelError):
+            text = f"{type(exc).__name__}: {exc}"
+        if _is_full(exc):
+            raise SpoolError(text) from exc
+        kind = InvalidRequestError if isinstance(exc, ModelError) else ServiceError
+        raise kind(text) from exc
 
 
 def _is_short(exc: BaseException) -> bool:
@@ -102,39 +94,3 @@ def _is_full(exc: BaseException | None) -> bool:
             return True
         exc = exc.__cause__
     return False
-
-
-def _compile(task: Task) -> Path:
-    from models.compiler import CompileOptions, compile_onnx
-    from models.packs.target import named_target
-    from models.runtime.sessions import claim_process
-    from pipeline.checking.checker import checker
-    from pipeline.devices.find import device_measure
-
-    claim_process()  # stacks of threads that each session starts would count against the limit
-    source, target = Path(task.source), named_target(task.target)
-    options = CompileOptions(
-        target=target,
-        shapes={name: tuple(shape) for name, shape in task.shapes.items()},
-        measure=device_measure(target),
-        warn=_warn,
-        accept=checker(source, target, _warn, _step),
-    )
-    return compile_onnx(source, Path(task.destination), options, _step)
-
-
-def _step(step: str, detail: str = "") -> None:
-    _say(step=step, detail=detail)
-
-
-def _warn(text: str) -> None:
-    _say(warning=text)
-
-
-def _say(**fields: Any) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

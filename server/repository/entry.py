@@ -1,14 +1,13 @@
-"""One slot as the service knows it: in one of four states, each with the data that belongs to it.
+"""One slot as the service knows it: in one of three states, each with the data that belongs to it.
 
-``_NEXT`` says which state may follow which. A model that serves may meet a fault that lasts (the file was
-changed, the disk is gone), which its worker knows. A worker is not closed before the requests that use it
-end.
+A model that serves may meet a fault that lasts (the file was changed, the disk is gone), which its worker
+knows. A worker is not closed before the requests that use it end.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 from urllib.parse import quote
@@ -89,16 +88,19 @@ _ABSENT: dict[Absence | None, type[ServiceError]] = {
 
 @dataclass(frozen=True)
 class Unloaded:
-    """It holds nothing. ``cause``: refused for want of budget, unloaded by request, evicted, or failed.
+    """It has no engine. ``cause``: refused for want of budget, unloaded by request, evicted, or failed.
 
     An evicted model was closed to make room for another one; the next request loads it again.
 
-    ``may_pass``: the next try may succeed although no file and no setting was changed.
+    ``may_pass``: the next try may succeed although no file and no setting was changed. ``is_lost``: its
+    memory can never be used again, since a disk may still write to it, and only a restart of the process
+    helps; else it holds nothing.
     """
 
     why: str = "not loaded"
     cause: Absence = "failed"
     may_pass: bool = False
+    is_lost: bool = False
 
     @classmethod
     def after(cls, exc: BaseException, *, was_evicted: bool = False) -> Self:
@@ -142,24 +144,7 @@ class Serving:
         return "failed" if self.why else None
 
 
-@dataclass(frozen=True)
-class Lost:
-    """Its memory can never be used again, since a disk may still write to it."""
-
-    why: str
-    cause: Absence = "failed"
-
-
-Condition = Unloaded | Loading | Serving | Lost
-# A model whose next pack is opened beside it, or that is planned again, stays Serving. One that is closed
-# for its next pack becomes Serving again if that cannot be opened. Memory is lost when an engine is closed
-# or opened; after that only a restart of the process helps.
-_NEXT: Mapping[type[Condition], tuple[type[Condition], ...]] = {
-    Unloaded: (Unloaded, Loading, Serving, Lost),
-    Loading: (Unloaded, Serving, Lost),
-    Serving: (Serving, Unloaded),
-    Lost: (),
-}
+Condition = Unloaded | Loading | Serving
 
 
 def how_to_load(model: str) -> str:
@@ -202,13 +187,12 @@ class Entry:
     def become(self, condition: Condition) -> None:
         """Go to another state; a lost one stays lost."""
         if not self.is_lost:
-            assert type(condition) in _NEXT[type(self.condition)], (self.condition, condition)
             self.condition = condition
 
     @property
     def is_lost(self) -> bool:
         """Whether its memory can never be used again."""
-        return isinstance(self.condition, Lost)
+        return isinstance(self.condition, Unloaded) and self.condition.is_lost
 
     def serve(self, worker: Worker, prepared: Prepared, place: Place) -> None:
         """Let ``worker`` answer from now on, also the requests that wait for the model."""

@@ -15,7 +15,7 @@ from functools import partial
 from models.runtime.heap import trim_heap
 from server.errors import FilesChangedError
 from server.memory.budget import Budget
-from server.repository.entry import Absence, Entry, Lost, Unloaded, Uses
+from server.repository.entry import Absence, Entry, Unloaded, Uses
 from server.repository.fleet import Change, Place
 from server.repository.models import Models
 from server.repository.opening import Opener
@@ -174,7 +174,7 @@ class Executor:
             await uses.over(self._patience)
         lost = await self._ended(entry.name, worker)
         if lost:
-            entry.become(Lost(lost))
+            entry.become(Unloaded(lost, is_lost=True))
         else:
             self._budget.release(entry.name)
         trim_heap()

@@ -7,7 +7,7 @@ a model serves at once, is later changed for the one that a search has found. ex
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 from pipeline.fitting.wanted import Fitted
@@ -17,63 +17,6 @@ from server.memory.budget import Budget
 from server.memory.holdings import Holding
 from server.memory.sharing import Activations, Sharer, Shares, admission, share_out
 from server.settings.sizes import format_least
-
-# Which models are evicted when a new one does not fit: the least recently used, and no more than needed.
-#
-# Whether it fits is decided as ``share_out`` does later, so that none is evicted in vain.
-
-
-@dataclass(frozen=True)
-class Resident:
-    """A loaded model. ``used_at``: when a request used it last, in seconds of one clock.
-
-    ``is_used``: requests use it now; it is evicted only where idle ones do not suffice, and after these
-    requests. ``may_go``: it may be evicted.
-    """
-
-    sharer: Sharer
-    used_at: float
-    is_used: bool = False
-    may_go: bool = True
-
-
-def victims(
-    newcomer: Sharer,
-    loaded: Sequence[Resident],
-    absent: Sequence[Sharer],
-    budget: Budget,
-    activations: Activations,
-) -> list[str] | None:
-    """Return the names of the models to evict, in that order, so that ``newcomer`` fits beside the others.
-
-    ``absent``: models that are served and not loaded; ``budget``: with no model loaded. Empty: it fits
-    already. None: it does not fit even without all that may be evicted.
-    """
-
-    def fits(gone: Sequence[Resident]) -> bool:
-        staying = [each.sharer for each in loaded if each not in gone]
-        waiting = [*absent, *(each.sharer for each in gone)]
-        together = [*staying, newcomer, *waiting]
-        _, admitted = admission(together, budget, activations, len(staying))
-        return set(range(len(staying) + 1)).issubset(admitted)
-
-    candidates = [each for each in loaded if each.may_go]
-    candidates.sort(key=lambda each: (each.is_used, each.used_at))
-    gone = next((n for n in range(len(candidates) + 1) if fits(candidates[:n])), None)
-    return None if gone is None else [each.sharer.name for each in _needed(candidates[:gone], fits)]
-
-
-def _needed(gone: Sequence[Resident], fits: Callable[[Sequence[Resident]], bool]) -> list[Resident]:
-    """Return those of ``gone`` that must go for it to fit; the one used last is spared first."""
-    needed = list(gone)
-    for each in reversed(gone):
-        fewer = [other for other in needed if other is not each]
-        if fits(fewer):
-            needed = fewer
-    return needed
-
-
-# The fleet, and the changes that a wish needs.
 
 #: A model is opened again for a larger plan only if that is larger by one part in so many.
 _WORTH = 16
@@ -120,15 +63,21 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Member(Resident):
-    """A loaded model and its ``place``. ``stays``: it cannot be opened again, since its files have changed.
+class Member:
+    """A loaded model and its ``place``. ``used_at``: when a request used it last, in seconds of one clock.
 
-    ``serves``: else it has left service, and only holds its memory; then it stays, too.
+    ``is_used``: requests use it now; it is evicted only where idle ones do not suffice, and after these
+    requests. ``may_go``: it may be evicted. ``stays``: it cannot be opened again, since its files have
+    changed. ``serves``: else it has left service, and only holds its memory; then it stays, too.
     """
 
-    place: Place = field(kw_only=True)
-    stays: bool = field(default=False, kw_only=True)
-    serves: bool = field(default=True, kw_only=True)
+    sharer: Sharer
+    used_at: float
+    place: Place
+    is_used: bool = False
+    may_go: bool = True
+    stays: bool = False
+    serves: bool = True
 
     def rigid(self) -> Self:
         """Return the same model for planning; one that stays needs exactly what it has."""
@@ -143,6 +92,50 @@ class Member(Resident):
             alone=not self.place.in_turns,
         )
         return replace(self, sharer=rigid_sharer)
+
+
+# Which models are evicted when a new one does not fit: the least recently used, and no more than needed.
+#
+# Whether it fits is decided as ``share_out`` does later, so that none is evicted in vain.
+
+
+def victims(
+    newcomer: Sharer,
+    loaded: Sequence[Member],
+    absent: Sequence[Sharer],
+    budget: Budget,
+    activations: Activations,
+) -> list[str] | None:
+    """Return the names of the models to evict, in that order, so that ``newcomer`` fits beside the others.
+
+    ``absent``: models that are served and not loaded; ``budget``: with no model loaded. Empty: it fits
+    already. None: it does not fit even without all that may be evicted.
+    """
+
+    def fits(gone: Sequence[Member]) -> bool:
+        staying = [each.sharer for each in loaded if each not in gone]
+        waiting = [*absent, *(each.sharer for each in gone)]
+        together = [*staying, newcomer, *waiting]
+        _, admitted = admission(together, budget, activations, len(staying))
+        return set(range(len(staying) + 1)).issubset(admitted)
+
+    candidates = [each for each in loaded if each.may_go]
+    candidates.sort(key=lambda each: (each.is_used, each.used_at))
+    gone = next((n for n in range(len(candidates) + 1) if fits(candidates[:n])), None)
+    return None if gone is None else [each.sharer.name for each in _needed(candidates[:gone], fits)]
+
+
+def _needed(gone: Sequence[Member], fits: Callable[[Sequence[Member]], bool]) -> list[Member]:
+    """Return those of ``gone`` that must go for it to fit; the one used last is spared first."""
+    needed = list(gone)
+    for each in reversed(gone):
+        fewer = [other for other in needed if other is not each]
+        if fits(fewer):
+            needed = fewer
+    return needed
+
+
+# The fleet, and the changes that a wish needs.
 
 
 @dataclass(frozen=True)

@@ -13,44 +13,22 @@ from server.repository.text_format import At, Fields, TextFormatError, parse, te
 
 
 @dataclass(frozen=True)
-class Latest:
-    """Serves the ``count`` highest numbers."""
+class Policy:
+    """Which versions are served: those ``named``, or where none are the ``latest`` ones (None: all)."""
 
-    count: int = 1
+    latest: int | None = 1
+    named: frozenset[int] = frozenset()
 
     def wanted(self, there: Sequence[int]) -> list[int]:
         """Return the numbers of those ``there`` that are served, lowest first."""
-        return sorted(there)[-self.count :]
+        if self.named:
+            return sorted(self.named.intersection(there))
+        return sorted(there)[-(self.latest or 0) :]
 
-
-#: The policy where none is configured.
-LATEST = Latest()
-
-
-@dataclass(frozen=True)
-class Specific:
-    """Serves these numbers, as far as they are there."""
-
-    numbers: frozenset[int]
-
-    def wanted(self, there: Sequence[int]) -> list[int]:
-        return sorted(self.numbers.intersection(there))
-
-
-@dataclass(frozen=True)
-class Every:
-    """Serves all versions that are there."""
-
-    def wanted(self, there: Sequence[int]) -> list[int]:
-        return sorted(there)
-
-
-Policy = Latest | Specific | Every
-
-
-def serves_several(policy: Policy) -> bool:
-    """Return whether a model of ``policy`` may ever have more than one version at once."""
-    return policy != LATEST and not (isinstance(policy, Specific) and len(policy.numbers) == 1)
+    @property
+    def is_of_several(self) -> bool:
+        """Whether a model may ever have more than one version at once."""
+        return len(self.named) > 1 if self.named else self.latest != 1
 
 
 FILE = "config.pbtxt"
@@ -83,7 +61,7 @@ class ModelConfig:
     max_batch_size: int | None = None
     batching: ConfiguredBatching | None = None
     label_files: Mapping[str, str] = field(default_factory=dict)
-    policy: Policy = LATEST
+    policy: Policy = Policy()
     ignored: Mapping[str, int] = field(default_factory=dict)
     policy_line: int = 1
 
@@ -132,7 +110,7 @@ def model_config(written: str, name: str) -> ModelConfig:
         max_batch_size=fields.one("max_batch_size", whole(0, _MOST_INT32)),
         batching=fields.one("dynamic_batching", _batching),
         label_files=_label_files(fields),
-        policy=fields.one("version_policy", _policy) or LATEST,
+        policy=fields.one("version_policy", _policy) or Policy(),
         ignored=ignored,
         policy_line=fields.line("version_policy"),
     )
@@ -208,12 +186,12 @@ def _latest(at: At) -> Policy:
     fields = at.fields()
     count = fields.one("num_versions", whole(1, _MOST_INT32))
     fields.ignore_rest()
-    return Latest(count or 1)
+    return Policy(count or 1)
 
 
 def _every(at: At) -> Policy:
     at.fields().ignore_rest()
-    return Every()
+    return Policy(None)
 
 
 def _specific(at: At) -> Policy:
@@ -222,7 +200,7 @@ def _specific(at: At) -> Policy:
     fields.ignore_rest()
     if not numbers:
         raise at.fault("names no versions")
-    return Specific(frozenset(numbers))
+    return Policy(named=frozenset(numbers))
 
 
 def _label_files(fields: Fields) -> dict[str, str]:

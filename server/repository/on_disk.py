@@ -19,13 +19,7 @@ from models.packs.folders import is_model_name, versions
 from models.packs.pack import FILES, Pack, read_pack
 from models.packs.records.spans import Span
 from server.errors import NotFoundError, shown
-from server.repository.model_config import (
-    FILE,
-    ModelConfig,
-    Specific,
-    read_model_config,
-    serves_several,
-)
+from server.repository.model_config import FILE, ModelConfig, read_model_config
 from server.requests.waiting import to_its_end
 
 #: A change of one of these files makes it another pack. The file of found plans is not among them, since
@@ -148,16 +142,6 @@ class Slot:
         return set(look_at_pack(self.folder)) <= set(self.seen)
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A version that the configuration of ``model`` names, but that is not there; ``name``: of its slot."""
-
-    name: str
-    model: str
-    version: str
-    why: str
-
-
 def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slot]:
     """Return the slots of ``model`` in the repository ``root``, lowest version first; blocks.
 
@@ -178,7 +162,7 @@ def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slo
     ).exists():  # the folder itself is a pack, without a folder of a version
         return [Slot(model, model, folder, config, beside + look_at_pack(folder))]
     folders = _wanted(folder, there, config)
-    several = serves_several(config.policy)
+    several = config.policy.is_of_several
     return [
         Slot(
             f"{model}/{path.name}" if several else model,
@@ -204,21 +188,19 @@ def _wanted(folder: Path, there: Sequence[Path], config: ModelConfig) -> list[Pa
     return wanted
 
 
-def missing_versions(present: Sequence[Slot]) -> dict[str, Missing]:
-    """Return the versions that a model's configuration names and that are not there, by slot.
+def missing_versions(present: Sequence[Slot]) -> dict[str, str]:
+    """Return slots of versions that a model's configuration names and that are not there, and why not.
 
     ``present``: the slots of the model that are there (``slots``).
     """
     model, config = present[0].model, present[0].config
-    if not isinstance(config.policy, Specific) or not serves_several(config.policy):
+    if not config.policy.is_of_several:
         return {}
     there = {slot.folder.name for slot in present}
     where = f"{present[0].folder.parent / FILE}:{config.policy_line}: version_policy"
     return {
-        f"{model}/{number}": Missing(
-            f"{model}/{number}", model, str(number), f"{where}: version {number} is not there"
-        )
-        for number in sorted(config.policy.numbers)
+        f"{model}/{number}": f"{where}: version {number} is not there"
+        for number in sorted(config.policy.named)
         if str(number) not in there
     }
 

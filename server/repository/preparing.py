@@ -28,13 +28,13 @@ from server.memory.sharing import Sharer, partitioned_sharer, sharer
 from server.repository.apart import SearchApart
 from server.repository.on_disk import Slot, is_still, labelled
 from server.scheduling.sweeps import ALONE, Batching
-from server.settings.per_model import MOST_LANES, of_model, workers_of
+from server.settings.per_model import MOST_LANES, of_model
 from server.settings.settings import Settings
 
 
 def batching_of(settings: Settings, slot: Slot) -> Batching:
     """Return how requests to the model in ``slot`` share sweeps, as far as its plan has lanes."""
-    own = _configured(slot) if workers_of(settings.workers, slot.model) == 1 else ALONE
+    own = _configured(slot) if of_model(settings.workers, slot.model, 1) == 1 else ALONE
     lanes = of_model(settings.lanes, slot.model, None)
     if lanes is None:
         return own
@@ -203,7 +203,7 @@ class Preparer:
         Raises:
             PlanError: it cannot be cut into as many, or the device cannot run partitions.
         """
-        name, workers = slot.name, workers_of(self._settings.workers, slot.model)
+        name, workers = slot.name, of_model(self._settings.workers, slot.model, 1)
         if workers == 1:
             of = name, program, self._architecture(), profile
             return sharer(*of, lanes=lanes, search=self._search, known=known)

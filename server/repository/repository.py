@@ -37,7 +37,6 @@ from server.repository.executor import Executor
 from server.repository.model_config import ModelConfig, ModelConfigError
 from server.repository.models import Arrivals, Models
 from server.repository.on_disk import (
-    Missing,
     Presence,
     Slot,
     check_whole,
@@ -165,8 +164,11 @@ class Repository:
         self.models.say_ignored(name, slots[0].config)
         missing = missing_versions(slots)
         await self._remove(name, {*missing, *(slot.name for slot in slots)})
-        for each in missing.values():
-            await self._miss(each)
+        for slot_name, why in missing.items():
+            # It is to be served and is not on disk; it is closed if it was loaded.
+            entry = self.models.known(slot_name, name)
+            await self._wishes.let_go(entry, why, patiently=True)
+            entry.version = slot_name.rpartition("/")[2]
         failures = []
         for slot in slots:
             try:
@@ -226,12 +228,6 @@ class Repository:
             await self._wishes.let_go(entry, gone, patiently=True)
             if not entry.is_lost:
                 del self.models[entry.name]
-
-    async def _miss(self, missing: Missing) -> None:
-        """Note a version that shall be served and is not on disk; close it if it was loaded."""
-        entry = self.models.known(missing.name, missing.model)
-        await self._wishes.let_go(entry, missing.why, patiently=True)
-        entry.version = missing.version
 
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return an entry and its pack, as Models.serving; of a model that is away, the pack on disk.

@@ -7,10 +7,9 @@ end, or at the next start. A name has one upload at a time, and one file is comp
 import asyncio
 import contextlib
 import errno
-import functools
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from server.errors import (
 )
 from server.failures import FAILURES, reason_of
 from server.repository.compiling import Compiler
+from server.repository.compiling_child import UploadStep
 from server.repository.repository import Repository
 from server.requests.waiting import held, to_its_end
 from server.settings.sizes import format_size
@@ -114,16 +114,6 @@ def _moved(source: Path, destination: Path) -> bool:
 
 
 _LINE = 16
-#: Compiles a file into a folder, and yields the steps on the way.
-_Compiled = Callable[[Path, Path], AsyncGenerator[dict[str, Any]]]
-
-
-@dataclass(frozen=True)
-class UploadStep:
-    """A step of an upload, and how far it is."""
-
-    step: str
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,7 +169,7 @@ class Uploads:
             with _disk():
                 await asyncio.to_thread(check_takes_versions, self._repository.root, name)
                 folder = await to_its_end(asyncio.to_thread(stack.enter_context, hidden))
-            compiled = functools.partial(self._compiler.compiled, shapes=shapes)
+            compiled = self._compiler.compiled(folder / f"{name}.onnx", folder / name, shapes)
             upload = Upload(name, folder, self._repository, compiled, self._turns)
             self._underway[name] = upload
             yield upload
@@ -189,15 +179,20 @@ class Uploads:
 
 
 class Upload:
-    """One upload, in its hidden ``folder``."""
+    """One upload, in its hidden ``folder``; ``compiled``: compiles the file once it has come."""
 
     def __init__(
-        self, name: str, folder: Path, repository: Repository, compiled: _Compiled, turns: Turns
+        self,
+        name: str,
+        folder: Path,
+        repository: Repository,
+        compiled: AsyncGenerator[UploadStep | str],
+        turns: Turns,
     ) -> None:
         self._name = name
         self._folder = folder
         self._repository = repository
-        self._compile = compiled
+        self._told_of_compiling = compiled
         self._turns = turns
         self._source = folder / f"{name}.onnx"
         self._warnings: list[str] = []
@@ -232,7 +227,7 @@ class Upload:
         """
         yield self._next("wait")
         pack_folder = self._folder / self._name
-        async with self._turns, aclosing(self._compiled(pack_folder)) as steps:
+        async with self._turns, aclosing(self._compiled()) as steps:
             async for step in steps:
                 yield step
         with _disk():
@@ -241,17 +236,15 @@ class Upload:
         yield self._next("load")
         yield await self._loaded(pack.name)
 
-    async def _compiled(self, pack_folder: Path) -> AsyncGenerator[UploadStep]:
-        """Compile into ``made``; yield the steps, and keep the warnings."""
+    async def _compiled(self) -> AsyncGenerator[UploadStep]:
+        """Compile the file; yield the steps, and keep the warnings."""
         try:
-            async with aclosing(self._compile(self._source, pack_folder)) as lines:
-                async for fields in lines:
-                    if "warning" in fields:
-                        self._warnings.append(self._public(str(fields["warning"])))
-                    elif "step" in fields:
-                        yield self._next(
-                            str(fields["step"]), self._public(str(fields.get("detail", "")))
-                        )
+            async with aclosing(self._told_of_compiling) as told:
+                async for each in told:
+                    if isinstance(each, UploadStep):
+                        yield self._next(each.step, self._public(each.detail))
+                    else:
+                        self._warnings.append(self._public(each))
         except ServiceError as exc:
             raise type(exc)(self._public(str(exc))) from exc
 

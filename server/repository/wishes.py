@@ -19,7 +19,7 @@ from server.errors import FilesChangedError, NotServingError, RefusedError
 from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, Sharer
-from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
+from server.repository.entry import Absence, Entry, Loading, Unloaded
 from server.repository.executor import Executor, Undo
 from server.repository.fleet import Change, Fleet, Member, Place
 from server.repository.models import Models
@@ -143,7 +143,7 @@ class Wishes:
         after = Unloaded.after(exc, was_evicted=was_evicted)
         # An engine that could neither be opened nor closed still holds its memory.
         is_lost = entry.name in self._budget.held()
-        entry.become(Lost(after.why) if is_lost else after)
+        entry.become(Unloaded(after.why, is_lost=True) if is_lost else after)
 
     async def _admit(self, entry: Entry, model: Prepared) -> None:
         """Let ``entry`` serve ``model``; raises as ``_come``."""
@@ -291,9 +291,9 @@ class Wishes:
                     model.sharer.limited(entry.most_bytes),
                     # A model that has left service answers no requests, so it goes first.
                     entry.uses.used_at if serves else -math.inf,
+                    place,
                     is_used=serves and len(entry.uses) > 0,
                     may_go=not serves or bool({entry.model, ALL}.intersection(self._evictable)),
-                    place=place,
                     stays=not serves or entry.name in changed,
                     serves=serves,
                 ),

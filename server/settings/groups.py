@@ -25,11 +25,9 @@ from server.settings.per_model import (
     MOST_LANES,
     MOST_THREADS,
     MOST_WORKERS,
-    check_lanes,
-    check_preferred,
     has_several,
+    of_model,
     parse_per_model,
-    parse_workers,
     whole,
 )
 from server.settings.sizes import Size
@@ -125,7 +123,7 @@ class ModelSettings(Group):
     @field_validator("workers", mode="before")
     @classmethod
     def _workers(cls, value: object) -> object:
-        return parse_workers(value)
+        return parse_per_model(value, whole)
 
     @field_validator("workers")
     @classmethod
@@ -229,13 +227,21 @@ class SchedulingSettings(Group):
     @field_validator("lanes")
     @classmethod
     def _one_request_each(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
-        check_lanes(value, info.data.get("workers", {}))
+        workers = info.data.get("workers", {})
+        for model in {**value, **workers}:
+            if of_model(value, model, 1) > 1 and of_model(workers, model, 1) > 1:
+                raise ValueError(f"{shown(model)} has workers, whose sweeps carry one request each")
         return value
 
     @field_validator("preferred_lanes")
     @classmethod
     def _carried(cls, value: dict[str, int], info: ValidationInfo) -> dict[str, int]:
-        check_preferred(value, info.data.get("lanes", {}))
+        lanes = info.data.get("lanes", {})
+        for model in {**value, **lanes}:
+            most = of_model(lanes, model, 1)
+            wanted = of_model(value, model, most)
+            if wanted > most:
+                raise ValueError(f"{wanted} of {shown(model)}, whose sweeps carry {most} (lanes)")
         return value
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from server.errors import shown
-
 #: Stands for all models that are not named; no pack can be called so.
 ALL = "*"
 _LONGEST = 40
@@ -69,16 +67,6 @@ MOST_THREADS = 1024
 MOST_WORKERS = 64
 
 
-def parse_workers(value: object) -> object:
-    """Return the numbers by model that ``value`` is; as ``parse_per_model``, for whole numbers."""
-    return parse_per_model(value, whole)
-
-
-def workers_of(workers: Mapping[str, int], model: str) -> int:
-    """Return how many workers ``model`` has."""
-    return of_model(workers, model, 1)
-
-
 def has_several(workers: Mapping[str, int]) -> bool:
     """Return whether any model has more than one worker."""
     return any(number > 1 for number in workers.values())
@@ -86,27 +74,3 @@ def has_several(workers: Mapping[str, int]) -> bool:
 
 #: The limit for one sweep: each lane takes an arena.
 MOST_LANES = 64
-
-
-def check_lanes(lanes: Mapping[str, int], workers: Mapping[str, int]) -> None:
-    """Check that no model has several lanes and several workers.
-
-    Raises:
-        ValueError: a model has; the message names it.
-    """
-    for model in {**lanes, **workers}:
-        if of_model(lanes, model, 1) > 1 and of_model(workers, model, 1) > 1:
-            raise ValueError(f"{shown(model)} has workers, whose sweeps carry one request each")
-
-
-def check_preferred(preferred: Mapping[str, int], lanes: Mapping[str, int]) -> None:
-    """Check that sweeps can carry as many requests as are preferred.
-
-    Raises:
-        ValueError: those of a model cannot; the message names it.
-    """
-    for model in {**preferred, **lanes}:
-        most = of_model(lanes, model, 1)
-        wanted = of_model(preferred, model, most)
-        if wanted > most:
-            raise ValueError(f"{wanted} of {shown(model)}, whose sweeps carry {most} (lanes)")

@@ -81,9 +81,6 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         self._raw.write_eof()
         self._read_on()
 
-    def can_write_eof(self) -> bool:
-        return True
-
     def close(self) -> None:
         if not self._raw.is_closing():
             self._say_goodbye()

@@ -19,9 +19,9 @@ import pytest
 from benchmarks.servers.served import free_port
 from pipeline.peers.cgroup import memory_group
 from server.memory.process_memory import process_bytes
-from server.metrics.metrics import METRIC_NAMES
 from tests.deploy.test_deploy import DEPLOY, MIB, family, metrics_in, run, tool
 from tests.deploy.watched import PHOTOGRAPH, compile_default, fetch
+from tests.documents import METRIC_NAMES
 from tests.examples import over
 from tests.server.clients.environments import programs
 

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -15,7 +14,8 @@ import pytest
 
 from models.compiler import compile_onnx
 from server.access import add_key
-from server.repository.compiling import Compiler, Limits
+from server.repository.child import Limits
+from server.repository.compiling import Compiler
 from server.repository.uploads import Uploads
 from server.settings.settings import Settings
 from tests.examples import over
@@ -23,7 +23,7 @@ from tests.models.detector import square_finder
 from tests.server.cancellation.held import at_rest, settled, turns
 from tests.server.cancellation.steps import Work, cancelled_at
 from tests.server.conftest import SettingsFactory
-from tests.server.repository import fake_child
+from tests.server.repository.fake_child import fake_compile
 from tests.server.support import (
     Connection,
     Packs,
@@ -38,7 +38,6 @@ from tests.server.support import (
 
 PAIR = inputs_for("pair")
 MOST_STEPS = 2000
-COMMAND = (sys.executable, "-S", "-E", str(fake_child.__file__))
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +137,7 @@ async def service(
         shutil.copytree(packs.repository / name, tmp_path / "packs" / name)
     chosen = settings(models_budget=64 << 20, repository=tmp_path / "packs")
     async with serving(chosen) as started:
-        compiler = Compiler("cpu", Limits(1 << 30, 60), COMMAND)
+        compiler = Compiler("cpu", Limits(1 << 30, 60), fake_compile)
         started.context.uploads = Uploads(started.context.repository, compiler)
         yield started
 

@@ -1,41 +1,44 @@
-"""Stands for the process that compiles: does what the "model" that it gets says.
+"""Stands for what the process that compiles calls: does what the "model" that it gets says.
 
 ``copy PACK`` makes that pack; ``fail KIND`` fails so; ``fail open`` says which shapes it got, or wants one;
 ``die NUMBER`` ends by a signal; ``sleep`` goes on until it is killed.
 """
 
-import json
 import os
 import shutil
 import signal
-import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from server.errors import InvalidRequestError, ServiceError, SpoolError
+from server.repository.child import say
+from server.repository.compiling_child import UploadStep
+
+KINDS = {
+    "model": InvalidRequestError,
+    "memory": MemoryError,
+    "disk": SpoolError,
+    "fault": ServiceError,
+}
 
 
-def main() -> None:
-    task = json.loads(sys.argv[1])
-    with open(task["source"], encoding="utf-8") as file:  # noqa: PTH123
-        word, _, rest = file.read().strip().partition(" ")
-    say(step="read", detail=task["source"])
+def fake_compile(
+    source: Path, destination: Path, target: str, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    word, _, rest = source.read_text("utf-8").strip().partition(" ")
+    say(UploadStep("read", str(source)))
     if word == "copy":
-        shutil.copytree(rest, os.path.join(task["destination"], "1"))  # noqa: PTH118
-        say(warning=f"{task['source']}: a warning")
-        say(pack=task["destination"])
+        shutil.copytree(rest, destination / "1")
+        say(f"{source}: a warning")
     elif rest == "open":
-        shapes = task["shapes"] or "fix it with --shape data=1,N"
-        say(error=f"{task['source']}: {shapes}", kind="model")
+        shown = {name: list(shape) for name, shape in shapes.items()}
+        raise InvalidRequestError(f"{source}: {shown or 'fix it with --shape data=1,N'}")
     elif word == "fail":
-        say(error=f"{task['source']}: why not", kind=rest)
+        raise KINDS[rest](f"{source}: why not")
     elif word == "die":
         os.kill(os.getpid(), int(rest))
     else:
-        os.makedirs(task["destination"])  # noqa: PTH103
-        say(step="sleep", detail=str(os.getpid()))
+        destination.mkdir()
+        (destination / "process").write_text(str(os.getpid()))
+        say(UploadStep("sleep", str(os.getpid())))
         signal.pause()
-
-
-def say(**fields: object) -> None:
-    print(json.dumps(fields), flush=True)
-
-
-if __name__ == "__main__":
-    main()

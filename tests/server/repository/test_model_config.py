@@ -8,15 +8,11 @@ from hypothesis import strategies as st
 
 from server.repository.model_config import (
     ConfiguredBatching,
-    Every,
-    Latest,
     ModelConfig,
     ModelConfigError,
     Policy,
-    Specific,
     model_config,
     read_model_config,
-    serves_several,
 )
 from server.repository.text_format import TextFormatError
 from tests.examples import over
@@ -47,7 +43,7 @@ def test_what_is_read_and_what_is_not() -> None:
         8,
         ConfiguredBatching((4, 8), 100e-6, 0.25),
         {"output0": "labels.txt"},
-        Specific(frozenset({1, 3})),
+        Policy(named=frozenset({1, 3})),
         found.ignored,
         policy_line=15,
     )
@@ -67,9 +63,9 @@ def test_what_is_read_and_what_is_not() -> None:
     [
         ("", ModelConfig()),
         ("max_batch_size: 0 dynamic_batching { }", ModelConfig(0, ConfiguredBatching())),
-        ("version_policy { all { } }", ModelConfig(policy=Every())),
-        ("version_policy { latest { } }", ModelConfig(policy=Latest(1))),
-        ("version_policy { latest { num_versions: 3 } }", ModelConfig(policy=Latest(3))),
+        ("version_policy { all { } }", ModelConfig(policy=Policy(None))),
+        ("version_policy { latest { } }", ModelConfig(policy=Policy(1))),
+        ("version_policy { latest { num_versions: 3 } }", ModelConfig(policy=Policy(3))),
         (
             "dynamic_batching { default_queue_policy { default_timeout_microseconds: 0 } }",
             ModelConfig(batching=ConfiguredBatching()),
@@ -154,23 +150,21 @@ def test_a_file_is_named_with_its_line(tmp_path: Path) -> None:
         read_model_config(folder)
 
 
-POLICIES = st.one_of(
-    st.builds(Latest, st.integers(1, 4)),
-    st.builds(Specific, st.frozensets(st.integers(1, 9), min_size=1)),
-    st.just(Every()),
+@given(
+    latest=st.none() | st.integers(1, 4),
+    named=st.frozensets(st.integers(1, 9)),
+    there=st.sets(st.integers(1, 9)),
 )
-
-
-@given(policy=POLICIES, there=st.sets(st.integers(1, 9)))
-def test_policies(policy: Policy, there: set[int]) -> None:
+def test_policies(latest: int | None, named: frozenset[int], there: set[int]) -> None:
+    policy = Policy(latest, named)
     wanted = policy.wanted(list(there))
     assert wanted == sorted(set(wanted))
     assert there.issuperset(wanted)
-    assert len(wanted) <= 1 or serves_several(policy)
-    if isinstance(policy, Latest):
-        assert len(wanted) == min(policy.count, len(there))
-        assert all(left < min(wanted) for left in there.difference(wanted))
-    if isinstance(policy, Specific):
-        assert set(wanted) == there & policy.numbers
-    if isinstance(policy, Every):
+    assert len(wanted) <= 1 or policy.is_of_several
+    if named:
+        assert set(wanted) == there & named
+    elif latest is None:
         assert set(wanted) == there
+    else:
+        assert len(wanted) == min(latest, len(there))
+        assert all(left < min(wanted) for left in there.difference(wanted))

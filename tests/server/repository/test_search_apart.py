@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 
 import pytest
@@ -11,10 +10,6 @@ from pipeline.planning.plan import PlanError
 from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when, tell, telling
 from server.memory import search
 from server.repository.apart import APART_BYTES, SearchApart
-
-#: As quick to start as Python is, and never says a word.
-SILENT = (sys.executable, "-S", "-E", "-c", "import time; time.sleep(60)")
-KILLED = (sys.executable, "-S", "-E", "-c", f"import os; os.kill(os.getpid(), {signal.SIGKILL})")
 
 
 def where(sizes: list[int]) -> tuple[int, int]:
@@ -30,6 +25,16 @@ def refuse(words: str) -> None:
     raise PlanError(words)
 
 
+def wait() -> None:
+    go_on()
+    signal.pause()
+
+
+def die() -> None:
+    go_on()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def plenty() -> int:
     return APART_BYTES
 
@@ -40,7 +45,7 @@ def nothing_is_brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_brief_stays_here() -> None:
-    assert SearchApart(plenty, KILLED).fully(where, [1, 3]) == (os.getpid(), 3)
+    assert SearchApart(plenty).fully(where, [1, 3]) == (os.getpid(), 3)
 
 
 @pytest.mark.usefixtures("nothing_is_brief")
@@ -63,7 +68,7 @@ def test_its_errors_are_those_of_the_search() -> None:
 @pytest.mark.usefixtures("nothing_is_brief")
 def test_a_process_that_is_killed_is_an_error() -> None:
     with pytest.raises(PlanError, match="without a word"):
-        SearchApart(plenty, KILLED).fully(where, [1])
+        SearchApart(plenty).fully(die)
 
 
 @pytest.mark.usefixtures("nothing_is_brief")
@@ -72,11 +77,11 @@ def test_it_ends_when_it_is_not_wanted_any_more() -> None:
     timer = threading.Timer(0.05, unwanted.set)
     timer.start()
     with stopping_when(unwanted.is_set), pytest.raises(PlanningStoppedError):
-        SearchApart(plenty, SILENT).fully(where, [1])
+        SearchApart(plenty).fully(wait)
     timer.join()
 
 
 @pytest.mark.usefixtures("nothing_is_brief")
 def test_without_room_for_a_process_it_stays_here() -> None:
-    search = SearchApart(lambda: APART_BYTES - 1, KILLED)
+    search = SearchApart(lambda: APART_BYTES - 1)
     assert search.fully(where, [1, 3]) == search.now(where, [1, 3]) == (os.getpid(), 3)

@@ -1,4 +1,4 @@
-"""The reader of protobuf's text format beside protobuf's own, and what both refuse."""
+"""The grammar over protobuf's tokens beside protobuf's own, and what both refuse."""
 
 from functools import cache
 from typing import Any
@@ -8,7 +8,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.repository.text_format import Message, TextFormatError, Word, parse
+from server.repository.text_format import Message, TextFormatError, parse
 from tests.examples import over
 
 FIELDS = descriptor_pb2.FieldDescriptorProto
@@ -62,7 +62,7 @@ def plain(fields: Message) -> dict[str, list[Any]]:
         elif field.name == "real":
             value = float(value)
         elif field.name == "flag":
-            value = value == Word("true")
+            value = value == "true"
         found[field.name].append(value)
     return found
 
@@ -114,32 +114,30 @@ def test_means_what_protobuf_says(text: str) -> None:
     "text, line, words",
     [
         ("a: 1 }", 1, "found '}'"),
-        ("a {\n b: 1", 2, "expected '}', found the end"),
-        ("a <\n b: 1\n}", 3, "expected"),
+        ("a {\n b: 1", 2, "found the end"),
+        ("a <\n b: 1\n}", 3, "found '}'"),
         ("a", 1, "expected ':' or '{', found the end"),
         ("a 1", 1, "expected ':' or '{'"),
-        ("a:", 1, "expected a value"),
-        ("\n\na: : 1", 3, "expected a value"),
+        ("a:", 1, "expected a field or a value"),
+        ("\n\na: : 1", 3, "found ':'"),
         ("a: [1 2]", 1, "expected ','"),
-        ("a: [1,]", 1, "expected a value"),
+        ("a: [1,]", 1, "found ']'"),
         ("a: [1", 1, "expected ','"),
-        ("a [1]", 1, "expected '{'"),
-        ('a: "open\n"', 1, "no token"),
-        (r'a: "\q"', 1, "no escape"),
-        (r'a: "\777"', 1, "no escape"),
-        (r'a: "\U00110000"', 1, "no escape"),
-        (r'a: "\ud800"', 1, "half a character"),
-        ("a: 08", 1, "no number"),
-        ("a: " + "9" * 5000, 1, "no number"),
-        ("a: 5x", 1, "no token"),
-        ("a: -true", 1, "no number"),
-        ("a: 1\n\0", 2, "no token"),
+        ("a [1]", 1, "'{'"),
+        ('a: "open\n"', 1, "found '\"open'"),
+        (r'a: "\U00110000"', 1, "U00110000"),
+        (r'a: "\ud800"', 1, "ud800"),
+        ("a: 08", 1, "found '08'"),
+        ("a: " + "9" * 5000, 1, "found '999"),
+        ("a: 5x", 1, "found '5x'"),
+        ("a: -true", 1, "found '-true'"),
+        ("a: 1\n\0", 2, "found '\\x00'"),
         ("[a.b: 1", 1, "expected ']'"),
         ("a{" * 33 + "}" * 33, 1, "nested"),
         ("a{" * 100_000, 1, "nested"),
         ('"a": 1', 1, "expected a field"),
         ("x" * 5000, 1, "expected ':'"),
-        ("a: " + "\x1b" * 5000, 1, "no token"),
+        ("a: " + "\x1b" * 5000, 1, "found '\\x1b'"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, line: int, words: str) -> None:
@@ -150,11 +148,6 @@ def test_what_is_wrong_is_named_with_its_line(text: str, line: int, words: str) 
     assert words in message
     assert message.isprintable()
     assert len(message) < 200
-
-
-def test_what_the_specification_has_and_protobuf_for_python_not() -> None:
-    assert plain(parse("whole:\n\t- # less\n 5"))["whole"] == [-5]
-    assert plain(parse(r"raw: '\?'"))["raw"] == [b"?"]
 
 
 def test_names_of_extensions_are_names() -> None:

@@ -1,15 +1,19 @@
 """Which models are evicted: enough for the new one, none in vain, and those in use last."""
 
+from typing import cast
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.fitting.wanted import Fitted
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, Sharer, admission, share_out
-from server.repository.fleet import Resident, victims
+from server.repository.fleet import Member, Place, victims
 from tests.server.memory.sets import numbers
 
 LEAST = st.tuples(st.integers(0, 60), st.integers(0, 60))
+#: Which plan a model has does not matter here.
+PLACE = cast(Place, None)
 WAYS = st.sampled_from(["auto", "own", "shared"])
 
 
@@ -18,11 +22,11 @@ def model(name: str, least: tuple[int, int]) -> Sharer:
 
 
 @st.composite
-def residents(draw: st.DrawFn) -> list[Resident]:
+def residents(draw: st.DrawFn) -> list[Member]:
     models = draw(st.lists(st.tuples(LEAST, st.booleans(), st.booleans()), max_size=5))
     times = draw(st.permutations(range(len(models))))
     return [
-        Resident(model(f"m{number}", least), times[number], is_used, may_go)
+        Member(model(f"m{number}", least), times[number], PLACE, is_used, may_go)
         for number, (least, is_used, may_go) in enumerate(models)
     ]
 
@@ -36,7 +40,7 @@ def residents(draw: st.DrawFn) -> list[Resident]:
 )
 def test_room_is_made_and_nobody_goes_for_nothing(
     total: int,
-    loaded: list[Resident],
+    loaded: list[Member],
     newcomer: tuple[int, int],
     absent: list[tuple[int, int]],
     way: Activations,
@@ -89,7 +93,7 @@ def test_models_that_wait_do_not_decide_whether_the_one_that_comes_is_admitted(
 
 def test_the_least_recently_used_goes_first() -> None:
     same = (10, 0)
-    loaded = [Resident(model(name, same), at) for name, at in (("b", 2), ("c", 3), ("a", 1))]
+    loaded = [Member(model(name, same), at, PLACE) for name, at in (("b", 2), ("c", 3), ("a", 1))]
     budget = Budget(30)
     assert victims(model("new", same), loaded, [], budget, "own") == ["a"]
     assert victims(model("new", (20, 0)), loaded, [], budget, "own") == ["a", "b"]
@@ -98,5 +102,5 @@ def test_the_least_recently_used_goes_first() -> None:
 
 def test_who_was_chosen_in_vain_stays() -> None:
     """The oldest is too small to help: with the next one gone it need not go."""
-    loaded = [Resident(model("small", (1, 0)), 1), Resident(model("large", (20, 0)), 2)]
+    loaded = [Member(model("small", (1, 0)), 1, PLACE), Member(model("large", (20, 0)), 2, PLACE)]
     assert victims(model("new", (15, 0)), loaded, [], Budget(21), "own") == ["large"]

@@ -13,7 +13,7 @@ import pytest
 from pipeline.devices.base import DeviceLostError
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, NotServingError
-from server.metrics.requests import RequestCollector
+from server.metrics.requests import RequestMetrics
 from server.repository.worker import Worker
 from server.serve import create_app
 from tests.examples import over
@@ -70,13 +70,13 @@ class Held:
 async def outcomes(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
     """Outcomes of requests in the order in which they end."""
     ended: asyncio.Queue[str] = asyncio.Queue()
-    count = RequestCollector.end
+    count = RequestMetrics.end
 
-    def end(self: RequestCollector, model: str, version: str, outcome: str, *more: Any) -> None:
+    def end(self: RequestMetrics, model: str, version: str, outcome: str, *more: Any) -> None:
         count(self, model, version, outcome, *more)
         ended.put_nowait(outcome)
 
-    monkeypatch.setattr(RequestCollector, "end", end)
+    monkeypatch.setattr(RequestMetrics, "end", end)
     return ended
 
 

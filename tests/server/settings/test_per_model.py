@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL, level
-from server.settings.per_model import of_model, workers_of
+from server.settings.per_model import of_model
 from server.settings.settings import Settings, SettingsError, load_settings
 from tests.examples import over
 
@@ -28,7 +28,7 @@ GIVEN: dict[str, Any] = {"repository": Path("models"), "budget": 64 << 20}
 )
 def test_numbers_are_of_all_models_or_of_one(given: object, a: int, b: int) -> None:
     settings = Settings.model_validate(GIVEN | ({} if given is None else {"workers": given}))
-    assert (workers_of(settings.workers, "a"), workers_of(settings.workers, "b")) == (a, b)
+    assert [of_model(settings.workers, name, 1) for name in "ab"] == [a, b]
 
 
 @over("given", ["", "a=", "=2", "a=x", "a=2,a=3", "a=0", 0, 65, True, ["a"]])
@@ -48,7 +48,7 @@ def test_a_file_has_a_number_or_a_table(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     for text, number in (("workers = 2", 2), ("[workers]\na = 2", 2), ('workers = "b=2"', 1)):
         file.write_text(text)
-        assert workers_of(load_settings(GIVEN, file).workers, "a") == number
+        assert of_model(load_settings(GIVEN, file).workers, "a", 1) == number
 
 
 # Settings of scheduling: times and numbers by model, and what contradicts itself.

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from server.context import Context
-from server.metrics.requests import RequestCollector
+from server.metrics.requests import RequestMetrics
 from server.operation.service_manager import Notifier
 from server.serve import serve
 from server.transport.listener import PortError, listen
@@ -81,13 +81,13 @@ async def real(
 
     monkeypatch.setattr("server.serve.listen", listened)
     ended: asyncio.Queue[str] = asyncio.Queue()
-    count = RequestCollector.end
+    count = RequestMetrics.end
 
-    def end(self: RequestCollector, model: str, version: str, outcome: str, *more: Any) -> None:
+    def end(self: RequestMetrics, model: str, version: str, outcome: str, *more: Any) -> None:
         count(self, model, version, outcome, *more)
         ended.put_nowait(outcome)
 
-    monkeypatch.setattr(RequestCollector, "end", end)
+    monkeypatch.setattr(RequestMetrics, "end", end)
     gate = Gate()
     kernels: list[None] = []
 
