@@ -262,6 +262,13 @@ def test_the_fleet_asks_for_recorded_series() -> None:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
+def test_dashboard_is_what_the_code_says(name: str) -> None:
+    """deploy/grafana/NAME.json: ``python deploy/grafana/dashboards.py NAME`` prints it."""
+    printed = run(sys.executable, str(GRAFANA / "dashboards.py"), name)
+    assert printed == (GRAFANA / f"{name}.json").read_text()
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
 def test_dashboard_is_portable(name: str) -> None:
     dashboard = json.loads((GRAFANA / f"{name}.json").read_text())
     variables = {item["name"]: item for item in dashboard["templating"]["list"]}
