@@ -322,7 +322,7 @@ def answering(
     app: FastAPI, context: Context, table: Table
 ) -> Callable[[HttpClient], Awaitable[None]]:
     """Return the function that answers requests of ``app`` by its ``table``."""
-    return lambda client: attend(context, Asked(app, context, table, client))
+    return lambda client: attend(Asked(app, context, table, client))
 
 
 def read_query(kind: type[BaseModel], text: bytes) -> BaseModel:
