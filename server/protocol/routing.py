@@ -199,7 +199,7 @@ def _found(
 
 def _elsewhere(client: HttpClient, path: str) -> Answer:
     """Return the answer that sends ``client`` to ``path``, of the host that it asked."""
-    host = next(iter(headers_named(b"host", client.headers)), "")
+    host = next(iter(headers_named(b"host", client.head.headers)), "")
     place = f"{client.scheme}://{host}{path}" if host else path
     query = f"?{client.head.query.decode('latin-1')}" if client.head.query else ""
     there = quote(place + query, safe=":/%#?=@[]!$&'()*+,;")

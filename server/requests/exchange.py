@@ -38,10 +38,6 @@ class Client(Protocol):
         """The address as limits count it; empty where it is unknown."""
 
     @property
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """Names in lower case."""
-
-    @property
     def declared_bytes(self) -> int:
         """How long the body is, by its header; 0: it does not say."""
 
@@ -76,15 +72,8 @@ class Client(Protocol):
     async def send(self, data: bytes, more: bool = False) -> None:
         """Send a part of the answer, the last one where there is no ``more``; wait until it can be."""
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has left."""
-
     def on_leave(self, leaves: Callable[[], None] | None) -> None:
         """Have ``leaves`` called when it leaves, or at once where it has; None: nothing any more."""
-
-    def is_closing(self) -> bool:
-        """Return whether it is known to have gone."""
 
     def abort(self) -> None:
         """Cut it off."""
