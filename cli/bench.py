@@ -22,6 +22,8 @@ from cli.arguments import (
     size,
 )
 from cli.benching import built, configurations, peers, profile_for
+from cli.plots.figures import check_plotting
+from cli.plots.measurements import plot_pipeline, plot_resolutions
 from cli.printing.bench_tables import print_pipeline, print_resolutions
 from cli.printing.output import check_text, print_json, warn, write_text
 from cli.printing.steps import bar
@@ -40,8 +42,6 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
-from server.plots.figures import check_plotting
-from server.plots.measurements import plot_pipeline, plot_resolutions
 
 app = typer.Typer(help="Measure on this machine.")
 app.command()(peers)

@@ -36,6 +36,7 @@ from cli.planning import (
     seconds_of,
     workers_by_model,
 )
+from cli.plots.plans import arena_picture, frontier_picture
 from cli.printing.output import print_json, say, warn, write_text
 from cli.printing.sentences import typed
 from cli.printing.steps import planning
@@ -53,7 +54,6 @@ from server.memory.budget import Budget, check_requests
 from server.memory.candidates import Candidate, needed_by_all, share_served
 from server.memory.process_memory import budget_within, process_bytes
 from server.memory.sharing import Activations, possible
-from server.plots.plans import arena_picture, frontier_picture
 from server.settings.per_model import has_several, of_model
 
 _MIB = 1 << 20

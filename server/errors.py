@@ -12,10 +12,6 @@ class ServiceError(Exception):
     retry_seconds: float | None = None
 
 
-class NotFiniteError(ServiceError):
-    """An output that is wanted as JSON has NaN or infinite values; the message names it, and a way out."""
-
-
 class NotFoundError(ServiceError):
     """No such model, version or output."""
 

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from server.codec.messages import InferRequest
 from server.page import routes as page
 from server.protocol import deepstack, infer, metadata, openapi, recognition, repository, schemas
-from server.protocol import schemas as extensions
 from server.protocol.routing import Content, Document, Route, Table
 from server.settings.settings import Settings
 
@@ -99,9 +98,9 @@ def _models() -> list[Route]:
     return [
         Route("GET", path, answer, "models", _gives(schema), errors)
         for path, answer, schema, errors in (
-            ("/v2/models/stats", metadata.all_statistics, extensions.Statistics, ()),
-            (f"{_MODEL}/stats", metadata.model_statistics, extensions.Statistics, _KNOWN),
-            (f"{_MODEL}/config", metadata.model_config, extensions.ModelConfig, _KNOWN),
+            ("/v2/models/stats", metadata.all_statistics, schemas.Statistics, ()),
+            (f"{_MODEL}/stats", metadata.model_statistics, schemas.Statistics, _KNOWN),
+            (f"{_MODEL}/config", metadata.model_config, schemas.ModelConfig, _KNOWN),
             (_MODEL, metadata.model_metadata, schemas.ModelMetadata, _KNOWN),
             (f"{_MODEL}/ready", metadata.model_ready, schemas.ModelReady, _KNOWN),
         )
@@ -116,13 +115,13 @@ def _repository() -> list[Route]:
         Route(
             *("POST", "/v2/repository/index", repository.index),
             **{**group, "gives": _gives(_INDEX), "errors": (*_OBJECT, 404)},
-            takes=_json(extensions.IndexRequest, {"ready": True}),
+            takes=_json(schemas.IndexRequest, {"ready": True}),
             may_be_empty=True,
         ),
         Route(
             *("POST", f"{_REPOSITORY}/load", repository.load),
             **{**admin, "gives": state, "errors": (*_OBJECT, *_LOADING)},
-            takes=_json(extensions.LoadRequest, {"parameters": {}}),
+            takes=_json(schemas.LoadRequest, {"parameters": {}}),
             may_be_empty=True,
         ),
         Route(
@@ -134,7 +133,7 @@ def _repository() -> list[Route]:
         Route(
             *("POST", f"{_REPOSITORY}/unload", repository.unload),
             **{**admin, "gives": state, "errors": (*_OBJECT, 403, 404)},
-            takes=_json(extensions.UnloadRequest, {"parameters": {}}),
+            takes=_json(schemas.UnloadRequest, {"parameters": {}}),
             may_be_empty=True,
         ),
         Route(
@@ -149,14 +148,14 @@ def _repository() -> list[Route]:
 
 
 def _unserved() -> list[Route]:
-    traces, group = _gives(extensions.TraceSettings), "not served"
+    traces, group = _gives(schemas.TraceSettings), "not served"
     routes = [
         Route("GET", "/v2/trace/setting", metadata.trace_settings, group, traces),
         Route(
             *("GET", "/v2/models/{name}/trace/setting", metadata.model_trace_settings),
             *(group, traces, _KNOWN),
         ),
-        Route("GET", "/v2/logging", metadata.log_settings, group, _gives(extensions.LogSettings)),
+        Route("GET", "/v2/logging", metadata.log_settings, group, _gives(schemas.LogSettings)),
     ]
     nothing = _gives({"type": "array", "maxItems": 0}), _gives({"type": "object"})
     for kind in ("system", "cuda"):

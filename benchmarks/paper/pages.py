@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.paper.markdown import insert, summary, table
 from benchmarks.paper.reported import PaperNetwork
-from server.plots.measurements import plot_pipeline
+from cli.plots.measurements import plot_pipeline
 
 # Figures and plots lie beside the page of tables, which links to them.
 FOLDER = "streaming"

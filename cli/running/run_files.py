@@ -118,8 +118,7 @@ def _save_drawing(path: Path, picture: Image.Image, answer: Found) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    from server.requests.drawing import draw_boxes  # fonts take a while to import
-    from server.requests.masks import draw_mask
+    from cli.running.drawing import draw_boxes, draw_mask  # fonts take a while to import
 
     kind = _DRAWINGS[path.suffix.lower()]
     if answer.mask is not None:

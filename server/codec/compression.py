@@ -6,7 +6,6 @@ to has a limit of its own.
 
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 from server.codec.framing import Coding
 from server.errors import InvalidRequestError, TooLargeError
@@ -19,35 +18,28 @@ _GZIP = 16  # added to the window, says zlib
 _LEVEL, _ANSWER_WINDOW, _ANSWER_MEMORY = 1, 12, 5
 
 
-class Decompressor(Protocol):
-    """Makes what was sent of what came."""
+class BodyOpener:
+    """Opens a body of ``coding``, to ``limit_bytes`` at most."""
 
-    def blocks(self, part: bytes) -> Iterator[bytes]:
-        """Yield what ``part``, the next bytes of the body, is."""
-
-    def finish(self) -> None:
-        """Check that the body has come to its end."""
-
-
-class _AsItIs:
-    def blocks(self, part: bytes) -> Iterator[bytes]:
-        yield part
-
-    def finish(self) -> None:
-        pass
-
-
-class _Inflater:
     def __init__(self, coding: Coding, limit_bytes: int) -> None:
         self._coding = coding
         self._limit_bytes = limit_bytes
         self._n_bytes = 0
-        self._begin()
+        if coding != "identity":
+            self._begin()
 
     def _begin(self) -> None:
         self._stream = zlib.decompressobj(_WINDOW + _GZIP * (self._coding == "gzip"))
 
     def blocks(self, part: bytes) -> Iterator[bytes]:
+        """Yield what ``part``, the next bytes of the body, is.
+
+        Raises:
+            InvalidRequestError: it is not of that coding. TooLargeError: over the limit.
+        """
+        if self._coding == "identity":
+            yield part
+            return
         while part:
             if self._stream.eof:
                 if self._coding != "gzip":
@@ -69,17 +61,13 @@ class _Inflater:
                 yield block
 
     def finish(self) -> None:
-        if not self._stream.eof:
+        """Check that the body has come to its end.
+
+        Raises:
+            InvalidRequestError: it has not.
+        """
+        if self._coding != "identity" and not self._stream.eof:
             raise InvalidRequestError(f"the {self._coding} body ends early")
-
-
-def opener(coding: Coding, limit_bytes: int) -> Decompressor:
-    """Return what opens bodies of ``coding``, to ``limit_bytes`` at most.
-
-    Its ``blocks`` raises InvalidRequestError: they are not of that coding; TooLargeError: over the limit.
-    ``finish`` raises InvalidRequestError: the end is missing.
-    """
-    return _AsItIs() if coding == "identity" else _Inflater(coding, limit_bytes)
 
 
 def compressed(pieces: Iterable[bytes], coding: Coding) -> Iterator[bytes]:

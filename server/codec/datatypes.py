@@ -3,6 +3,9 @@
 import math
 from collections.abc import Iterable
 from functools import cache
+from typing import Any
+
+import numpy as np
 
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
@@ -30,11 +33,10 @@ _BYTES_A_STRING = 64 << 10
 
 
 @cache
-def datatype(dtype: str) -> str:
+def datatype(dtype: "str | np.dtype[Any]") -> str:
     """Return the protocol's name of a dtype ("FP32" for "float32"; strings are objects in NumPy)."""
-    if dtype == "object":
-        return "BYTES"
-    return _NAMES.get(dtype, dtype.upper())
+    name = str(dtype)
+    return "BYTES" if name == "object" else _NAMES.get(name, name.upper())
 
 
 def body_limit(ports: Iterable[Port]) -> int:

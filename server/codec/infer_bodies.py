@@ -192,7 +192,7 @@ class Body:
     ``is_mixed``: there are raw tensors, of ``raw_bytes``, so the length of the JSON must be said.
 
     Raises:
-        NotFiniteError: an output that is wanted as JSON has NaN or infinite values.
+        InvalidRequestError: an output that is wanted as JSON has NaN or infinite values.
     """
 
     def __init__(self, answer: ModelAnswer) -> None:

@@ -46,13 +46,14 @@ class Signature:
 
 
 class ModelRequest(NamedTuple):
-    """An infer request: an array a port, with its dtype and shape, contiguous.
+    """What is asked of a model: for each port an array, contiguous, with its dtype and shape, or a picture.
 
-    ``wanted``: outputs, in the order of the answer. ``timeout_seconds``: of the client's own.
-    ``decoding_seconds``: what it took to make the arrays. ``priority``: 1 is the highest, 0 as usual.
+    ``inputs``: cleared when the sweep has ended, since outputs take their place in memory. ``wanted``:
+    outputs, in the order of the answer. ``timeout_seconds``: of the client's own. ``decoding_seconds``:
+    what it took to make the inputs. ``priority``: 1 is the highest, 0 as usual.
     """
 
-    inputs: dict[str, NDArray[Any]]
+    inputs: dict[str, Any]
     wanted: tuple[WantedOutput, ...]
     id: str | None = None
     timeout_seconds: float | None = None

@@ -292,10 +292,9 @@ def _address(wire: ServicerContext) -> str:
 class _Message:
     """The client of one message, which comes when it is asked for; until then its length is unknown."""
 
-    headers: Sequence[tuple[bytes, bytes]] = ()
     at = None
     declared_bytes = 0
-    is_whole = is_gone = False
+    is_whole = False
     wants_body = takes_chunks = True
 
     def __init__(
@@ -326,9 +325,6 @@ class _Message:
 
     def on_leave(self, leaves: Callable[[], None] | None) -> None:
         """Do nothing: gRPC cancels the call of a client that leaves."""
-
-    def is_closing(self) -> bool:
-        return self._wire.done()
 
     def abort(self) -> None:
         """End the call: a client that does not take its answer does not take a status either."""

@@ -55,10 +55,7 @@ def share_budget(
         RefusedError: the smallest plan of a model does not fit. PlanError: there is no plan as wanted, or
             not without a profile. ProfileError: a profile lacks a kernel.
     """
-    sharers = _sharers(candidates)
-    if at_once:
-        sharers = [each.hurried() for each in sharers]
-    return _shared(sharers, budget, activations)
+    return _shared(_sharers(candidates, at_once), budget, activations)
 
 
 def share_served(
@@ -74,9 +71,7 @@ def share_served(
     ``request_bytes``: for requests, even if it is too little for a service; None: as a service chooses.
     ``at_once`` and errors: as of ``share_budget``.
     """
-    sharers = _sharers(candidates)
-    if at_once:
-        sharers = [each.hurried() for each in sharers]
+    sharers = _sharers(candidates, at_once)
     minima = _minima(candidates, sharers)
     needs = [each.need for each in minima]
     budget.set_aside(request_bytes, needs, least_together(minima, activations != "own"))
@@ -99,8 +94,9 @@ def _minima(candidates: Sequence[Candidate], sharers: Sequence[Sharer]) -> list[
     ]
 
 
-def _sharers(candidates: Sequence[Candidate]) -> list[Sharer]:
-    return list(map(_sharer, candidates))
+def _sharers(candidates: Sequence[Candidate], at_once: bool = False) -> list[Sharer]:
+    sharers = map(_sharer, candidates)
+    return [each.hurried() if at_once else each for each in sharers]
 
 
 def _sharer(each: Candidate) -> Sharer:

@@ -51,11 +51,9 @@ def spare_bytes() -> int | None:
     return free + meminfo_bytes("SwapFree") if free else None
 
 
-def machine_bytes(
-    mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Path = _MEMORY
-) -> tuple[int, str]:
+def machine_bytes() -> tuple[int, str]:
     """Return the most bytes that this process may ever hold, and words for what limits it; 0: unknown."""
-    limit, total = memory_limit(mount, membership), meminfo_bytes("MemTotal", memory)
+    limit, total = memory_limit(), meminfo_bytes("MemTotal")
     if limit is not None and (not total or limit.limit_bytes < total):
         return limit.limit_bytes, f"the control group allows ({format_size(limit.limit_bytes)})"
     return total, f"this machine has ({format_size(total)})"

@@ -4,20 +4,20 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from models.packs.pack import Pack
 from server.errors import BusyError
-from server.plots.plans import arena_boxes
+from server.page.memory_boxes import arena_boxes
 from server.repository.repository import Repository
 
 Rows = list[dict[str, Any]]
 
 #: Searches at a time: each takes a process.
 MOST_SEARCHES = 2
-# Events are sent at least so often: only sending shows that a client has left.
-_SAID_SECONDS = 1.0
+# How often clients are told how far it is: only sending shows that one has left.
+_SAID_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,6 @@ class _Search:
     task: "asyncio.Task[Rows]"
     step: LookStep = LookStep("begins", 0, 1)
     waiting: int = 0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def hear(self, *told: Any) -> None:
-        """Note how far it is, and say so."""
-        self.step = LookStep(*told)
-        changed, self.changed = self.changed, asyncio.Event()
-        changed.set()
 
 
 class Looks:
@@ -77,8 +70,9 @@ class Looks:
         of, rows = self._frontiers.get(name, (None, []))
         if of is None or of() is not pack:
             async with self._searching(name, pack) as search:
-                async for step in _steps(search):
-                    yield step
+                while not search.task.done():
+                    yield search.step
+                    await asyncio.wait({search.task}, timeout=_SAID_SECONDS)
                 rows = await asyncio.shield(search.task)
             self._frontiers[name] = weakref.ref(pack), rows
         yield rows
@@ -104,25 +98,9 @@ class Looks:
             raise BusyError(
                 f"the plans of {MOST_SEARCHES} other models are being searched for", 10.0
             )
-        loop = asyncio.get_running_loop()
 
         def heard(*told: Any) -> None:
-            loop.call_soon_threadsafe(search.hear, *told)
+            search.step = LookStep(*told)
 
         search = _Search(asyncio.create_task(self._repository.frontier(name, heard)))
         return search
-
-
-async def _steps(search: _Search) -> AsyncIterator[LookStep]:
-    """Yield each step of ``search``, and the same again where it takes long, until it has ended."""
-    while not search.task.done():
-        yield search.step
-        changed = asyncio.create_task(search.changed.wait())
-        try:
-            await asyncio.wait(
-                {search.task, changed},
-                timeout=_SAID_SECONDS,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        finally:
-            changed.cancel()

@@ -1,7 +1,7 @@
 """GET / and what the page there asks for. The page is files: no build, no other host, no inline code."""
 
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -52,9 +52,7 @@ async def file(asked: Asked, name: str) -> Answer:
 async def events(asked: Asked) -> Answer:
     """The state of the server as server-sent events."""
     watchers: Watchers = asked.app.state.watchers
-    stack = AsyncExitStack()
-    said = await stack.enter_async_context(watchers.watching())
-    return event_stream(said, stack, _HEADERS)
+    return event_stream(watchers.events(), _HEADERS)
 
 
 async def arena(asked: Asked, name: str, query: ArenaQuery) -> dict[str, Any]:
@@ -74,7 +72,7 @@ async def frontier(asked: Asked, name: str) -> Answer:
         name
     )  # an error before the first event is answered with its status
     root = asked.context.settings.repository
-    return event_stream(_events(looks.frontier(name), root), AsyncExitStack(), _HEADERS)
+    return event_stream(_events(looks.frontier(name), root), _HEADERS)
 
 
 async def _events(said: AsyncGenerator[LookStep | Rows], root: Path) -> AsyncGenerator[bytes]:

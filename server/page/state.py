@@ -1,9 +1,8 @@
 """The state of the server for the page: figures that are there already, sent as events."""
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -104,7 +103,7 @@ def _image(manifest: Manifest) -> dict[str, Any]:
     return shown
 
 
-# The state of the server as events: one look a second for all watchers, sent where it has changed.
+# The state of the server as events: a look a second for each watcher, sent where it has changed.
 
 #: Watchers at a time: each keeps a connection.
 MOST_WATCHERS = 16
@@ -121,19 +120,14 @@ class Watchers:
         look: Callable[[], Awaitable[Any]],
         ended: asyncio.Event,
         seconds: float = _SECONDS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._look = look
         self._ended = ended
         self._seconds = seconds
-        self._clock = clock
         self._count = 0
-        self._last: asyncio.Task[bytes] | None = None
-        self._looks_again_at = 0.0
 
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[AsyncGenerator[bytes]]:
-        """Be one more that watches; yield its events: the state as JSON, once a second where it is new.
+    async def events(self) -> AsyncGenerator[bytes]:
+        """Be one more that watches; yield events: the state as JSON, once a second where it is new.
 
         Raises:
             BusyError: too many watch.
@@ -142,38 +136,18 @@ class Watchers:
             raise BusyError(f"{MOST_WATCHERS} pages are open")
         self._count += 1
         try:
-            yield self._events()
+            said, silent = b"", 0
+            while True:
+                now = orjson.dumps(await self._look())
+                silent = 0 if now != said else silent + 1
+                if now != said:
+                    said = now
+                    yield written("state", now)
+                elif silent % _SILENT == 0:
+                    yield STILL_HERE
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._seconds):
+                        await self._ended.wait()
+                        return
         finally:
             self._count -= 1
-
-    async def _events(self) -> AsyncGenerator[bytes]:
-        said, silent = b"", 0
-        while True:
-            now = await self._now()
-            silent = 0 if now != said else silent + 1
-            if now != said:
-                said = now
-                yield written("state", now)
-            elif silent % _SILENT == 0:
-                yield STILL_HERE
-            if await self._over():
-                return
-
-    async def _now(self) -> bytes:
-        """Return the state as it was within the last second; a request that comes meanwhile waits."""
-        last = self._last
-        if last is None or (last.done() and self._clock() >= self._looks_again_at):
-            self._looks_again_at = self._clock() + self._seconds
-            last = self._last = asyncio.create_task(self._looked())
-        return await asyncio.shield(last)  # a client that leaves takes it from no other
-
-    async def _looked(self) -> bytes:
-        return orjson.dumps(await self._look())
-
-    async def _over(self) -> bool:
-        """Wait for the next look; return whether there is none."""
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await self._ended.wait()
-        except TimeoutError:
-            return False

@@ -81,11 +81,6 @@ def refusal(caller: Caller, own_host: str, allow_admin: bool) -> str:
     return ""
 
 
-def refusal_of_key(key: Key) -> str:
-    """Return why a client with ``key`` may not change what is served; empty: it may."""
-    return "" if key.role == "admin" else f"key {key.name!r} has the role {key.role}, not admin"
-
-
 def check_may_change(context: Context, key: Key | None, caller: Caller) -> None:
     """Check that ``caller``, which presented ``key`` if keys are asked for, may change what is served.
 
@@ -94,7 +89,11 @@ def check_may_change(context: Context, key: Key | None, caller: Caller) -> None:
     """
     if context.access.wants_keys:
         # A browser adds no key by itself, so a request with a key is intended wherever it comes from.
-        why = refusal_of_key(key) if key is not None else "a key is wanted"
+        why = ""
+        if key is None or key.role != "admin":
+            why = (
+                f"key {key.name!r} has the role {key.role}, not admin" if key else "a key is wanted"
+            )
     else:
         settings = context.settings
         why = refusal(caller, settings.host, settings.allow_admin)

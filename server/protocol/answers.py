@@ -6,17 +6,17 @@ Long bodies are made part by part, as fast as the client takes them.
 
 import asyncio
 import hashlib
-import os
 import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import aclosing, suppress
 from http import HTTPStatus
 from itertools import chain
 from mimetypes import guess_type
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+import aiofiles
 import orjson
 
 from server.codec.compression import compressed
@@ -33,8 +33,8 @@ JSON = "application/json"
 class Answer:
     """``body``: all of it, or its parts as they come, until the client leaves.
 
-    ``headers``: all of them but those of the connection; how long the body is, where that is known.
-    ``resources``: are closed behind the last part.
+    ``headers``: all of them but those of the connection; how long the body is, where that is known. What
+    fails before the first part is answered as if no answer had been there.
     """
 
     def __init__(
@@ -42,12 +42,10 @@ class Answer:
         body: bytes | Parts,
         headers: Headers | None = None,
         status: int = HTTPStatus.OK,
-        resources: AsyncExitStack | None = None,
     ) -> None:
         self.body: bytes | Parts = body
         self.headers: Headers = headers or []
         self.status: int = status
-        self._resources = resources
 
     async def send(self, exchange: Exchange) -> None:
         """Send it to the client of ``exchange``; no part to one that wants the head alone."""
@@ -56,12 +54,16 @@ class Answer:
             client.start(self.status, self.headers)
             await exchange.send(body)
             return
-        async with self._resources or AsyncExitStack(), aclosing(body):
+        async with aclosing(body):
+            wants_body = client.wants_body  # else an answer without end would never end
+            first = await anext(body, b"") if wants_body else b""
             client.start(self.status, self.headers)
-            if client.wants_body:  # else an answer without end would never end
-                with suppress(DisconnectedError), exchange.until_left():
-                    async for part in body:
-                        await exchange.send(part, more=True)
+            if wants_body:
+                with suppress(DisconnectedError):
+                    async with exchange.until_left():
+                        await exchange.send(first, more=True)
+                        async for part in body:
+                            await exchange.send(part, more=True)
         # A client that sees the end finds nothing left of it.
         await exchange.send(b"")
 
@@ -204,24 +206,20 @@ def _source(script: str) -> str:
 
 def file_answer(path: Path, headers: Mapping[str, str]) -> Answer:
     """Return the file at ``path`` as an answer."""
-    stack = AsyncExitStack()
-    file = stack.enter_context(path.open("rb"))
-    size = os.fstat(file.fileno()).st_size
     media = guess_type(path.name)[0] or "application/octet-stream"
     is_text = media.startswith("text/")
     named = {
         **headers,
         "Content-Type": f"{media}; charset=utf-8" if is_text else media,
-        "Content-Length": str(size),
+        "Content-Length": str(path.stat().st_size),
     }
-    return Answer(_parts_of(file, size), listed(named), resources=stack)
+    return Answer(_parts_of(path), listed(named))
 
 
-async def _parts_of(file: BinaryIO, size: int) -> Parts:
-    left = size
-    while left and (part := await asyncio.to_thread(file.read, min(_PART_BYTES, left))):
-        left -= len(part)
-        yield part
+async def _parts_of(path: Path) -> Parts:
+    async with aiofiles.open(path, "rb") as file:
+        while part := await file.read(_PART_BYTES):
+            yield part
 
 
 # Server-sent events: how one is written, and the answer that sends them until they end.
@@ -241,17 +239,12 @@ def written(kind: str, document: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), document)
 
 
-def event_stream(
-    events: Parts, resources: AsyncExitStack, headers: Mapping[str, str] | None = None
-) -> Answer:
-    """Return ``events`` as they come, as an answer.
-
-    ``resources``: closed when they have ended, before the client sees the end.
-    """
+def event_stream(events: Parts, headers: Mapping[str, str] | None = None) -> Answer:
+    """Return ``events`` as they come, as an answer."""
     named = {
         "Cache-Control": "no-store",
         **(headers or {}),
         "Content-Type": f"{MEDIA_TYPE}; charset=utf-8",
         "X-Accel-Buffering": "no",  # nginx would keep events until it has a page of them
     }
-    return Answer(events, listed(named), resources=resources)
+    return Answer(events, listed(named))

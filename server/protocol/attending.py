@@ -19,17 +19,11 @@ _log = logging.getLogger("server.access")
 _INTERNAL = "internal error; the log has the details"
 
 
-class Asking(Protocol):
-    """A request over HTTP or a call over gRPC, with as much of it as most handlers need."""
-
-    @property
-    def context(self) -> Context:
-        """The server that is asked."""
-
-
 class Attended(Protocol):
-    """A request over HTTP or gRPC as ``attend`` needs it."""
+    """A request over HTTP or a call over gRPC, as ``attend`` and most handlers need it."""
 
+    #: The server that is asked.
+    context: Context
     #: The word for it in the log.
     kind: str
     #: The key that was presented, where keys are asked for.
@@ -85,8 +79,9 @@ def identity(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return f"{getrandbits(128):032x}"
 
 
-async def attend(context: Context, asked: Attended) -> None:
+async def attend(asked: Attended) -> None:
     """Answer ``asked``, with an error where that fails, and log it."""
+    context = asked.context
     began, trace, said = time.perf_counter(), None, ""
     asked.identity = identity(asked.headers)
     token = request_id.set(asked.identity)

@@ -18,7 +18,6 @@ from server.errors import (
     ForbiddenError,
     InvalidRequestError,
     LateError,
-    NotFiniteError,
     NotFoundError,
     NotServingError,
     RefusedError,
@@ -43,7 +42,6 @@ _LONGEST_WAIT_SECONDS = 3600
 STATUSES: dict[type[Exception], int] = {
     InvalidRequestError: 400,
     InputError: 400,
-    NotFiniteError: 400,
     UnknownKeyError: 401,
     ForbiddenError: 403,
     NotFoundError: 404,
@@ -104,17 +102,13 @@ def told(exc: Exception, root: Path) -> str:
     return reason_of(exc, root)[:LONGEST_MESSAGE]
 
 
-def retry_after(seconds: float) -> int:
-    """Return ``seconds`` as the header Retry-After has them: whole, from 1 to an hour."""
-    return min(max(math.ceil(seconds), 1), _LONGEST_WAIT_SECONDS)
-
-
 def hints_of(exc: Exception) -> dict[str, str]:
     """Return the headers of the answer to a request that ended with ``exc``."""
     if isinstance(exc, UnknownKeyError):
         return {"WWW-Authenticate": exc.challenge}
     if isinstance(exc, ServiceError) and exc.retry_seconds is not None:
-        return {"Retry-After": str(retry_after(exc.retry_seconds))}
+        seconds = min(max(math.ceil(exc.retry_seconds), 1), _LONGEST_WAIT_SECONDS)
+        return {"Retry-After": str(seconds)}
     # The rest of the body is not read, so the connection cannot be used again.
     close = {"Connection": "close"}
     if isinstance(exc, EncodedError):

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
-from server.codec.compression import opener
+from server.codec.compression import BodyOpener
 from server.codec.framing import Coding, Framing, answer_coding
 from server.codec.infer_bodies import Body, BodyDecoder, best_classes, decode_at_once
 from server.codec.messages import ModelAnswer, ModelRequest, Output, Signature, WantedOutput
@@ -38,7 +38,7 @@ async def infer(asked: Asked, name: str, version: str | None = None) -> Answer:
     exchange, headers = asked.exchange, asked.headers
     coding = answer_coding(headers)
     async with Inference(asked.context, exchange, name, version) as model:
-        with model.reading(names_timeout=True):
+        async with model.reading(names_timeout=True):
             request = await read_tensors(
                 *(
                     exchange,
@@ -75,7 +75,7 @@ async def read_tensors(
         if request is not None:
             return request
     decoder = BodyDecoder(framing, model)
-    opened = opener(framing.coding, exchange.body_limit.n_bytes)
+    opened = BodyOpener(framing.coding, exchange.body_limit.n_bytes)
     is_checked = False
     while True:
         for number, block in enumerate(opened.blocks(part)):
@@ -121,8 +121,8 @@ async def infer_picture(
     """Run the model on the image (raw body, or the file of a multipart form): all outputs, as `/infer`."""
     coding = answer_coding(asked.headers)
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        with model.reading():
-            picture = await read_picture(asked, model, "infer")
+        async with model.reading():
+            picture, _ = await read_picture(asked, model, "infer")
         wanted = model.use.signature.all_outputs[query.binary_data_output]
         keep = partial(kept_outputs, wanted, model.manifest, coding)
         outputs = await model.compute(picture, keep)

@@ -14,7 +14,7 @@ from server.errors import InvalidRequestError, NotServingError, UnsupportedError
 from server.failures import reason_of
 from server.operation.process import installed_version
 from server.protocol.answers import Answer, answered, as_json
-from server.protocol.attending import Asking
+from server.protocol.attending import Attended
 from server.repository.entry import Entry
 
 # Server metadata, health and metrics.
@@ -34,17 +34,17 @@ EXTENSIONS = (
 )
 
 
-async def server_metadata(asked: Asking) -> dict[str, object]:
+async def server_metadata(asked: Attended) -> dict[str, object]:
     """Name, version, and the extensions of the protocol that are served."""
     return {"name": "layerstream", "version": installed_version(), "extensions": list(EXTENSIONS)}
 
 
-async def live(asked: Asking) -> dict[str, bool]:
+async def live(asked: Attended) -> dict[str, bool]:
     """The process answers."""
     return {"live": True}
 
 
-async def ready(asked: Asking) -> Answer:
+async def ready(asked: Attended) -> Answer:
     """200 when models have been loaded and serve, and the repository is there; else 503 with the reason."""
     reason = await absence(asked.context)
     if not reason:
@@ -61,7 +61,7 @@ async def absence(context: Context) -> str:
     return "" if await context.repository.presence.is_there() else "the repository is not there"
 
 
-async def metrics(asked: Asking) -> Answer:
+async def metrics(asked: Attended) -> Answer:
     """Prometheus' text format."""
     return answered(await asked.context.metrics.render(), CONTENT_TYPE_LATEST)
 
@@ -74,7 +74,7 @@ _FILE = "model.onnx"
 _LATEST = {"latest": {"num_versions": 1}}
 
 
-async def model_config(asked: Asking, name: str, version: str | None = None) -> dict[str, Any]:
+async def model_config(asked: Attended, name: str, version: str | None = None) -> dict[str, Any]:
     """The configuration of a model; dims are without the batch, where ``max_batch_size`` is one."""
     entry, pack = await asked.context.repository.described(name, version)
     # An evicted model is away for a moment; how many workers it will have is not known before it is back.
@@ -178,7 +178,7 @@ def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
 
 
-async def model_metadata(asked: Asking, name: str, version: str | None = None) -> dict[str, Any]:
+async def model_metadata(asked: Attended, name: str, version: str | None = None) -> dict[str, Any]:
     """Inputs and outputs, and how the model is held in memory."""
     entry, pack = await asked.context.repository.described(name, version)
     fitted = entry.fitted
@@ -199,7 +199,7 @@ async def model_metadata(asked: Asking, name: str, version: str | None = None) -
     }
 
 
-async def model_ready(asked: Asking, name: str, version: str | None = None) -> dict[str, Any]:
+async def model_ready(asked: Attended, name: str, version: str | None = None) -> dict[str, Any]:
     """200 when requests are answered; 409 when it was refused for want of memory, 503 otherwise."""
     await asked.context.repository.check_answers(name, version)
     return {"name": name, "ready": True}
@@ -208,7 +208,7 @@ async def model_ready(asked: Asking, name: str, version: str | None = None) -> d
 # The statistics extension: how many requests each model answered, and where their time went.
 
 
-async def all_statistics(asked: Asking) -> dict[str, Any]:
+async def all_statistics(asked: Attended) -> dict[str, Any]:
     """Statistics of all models that serve."""
     serving = [entry for entry in asked.context.repository.entries() if entry.serves]
     named = sorted(serving, key=lambda entry: entry.name)
@@ -220,7 +220,9 @@ async def all_statistics(asked: Asking) -> dict[str, Any]:
     }
 
 
-async def model_statistics(asked: Asking, name: str, version: str | None = None) -> dict[str, Any]:
+async def model_statistics(
+    asked: Attended, name: str, version: str | None = None
+) -> dict[str, Any]:
     """Statistics of one model, since the server started, also while it was unloaded."""
     entry, pack = await asked.context.repository.described(name, version)
     return {"model_stats": [_statistics_of(asked.context, entry, pack)]}
@@ -242,18 +244,18 @@ def _statistics_of(context: Context, entry: Entry, pack: Pack) -> dict[str, Any]
 # no POST. Registering a region is always refused, and is in no documentation.
 
 
-async def trace_settings(asked: Asking) -> dict[str, list[str]]:
+async def trace_settings(asked: Attended) -> dict[str, list[str]]:
     """Nothing is traced."""
     return {"trace_level": ["OFF"]}
 
 
-async def model_trace_settings(asked: Asking, name: str) -> dict[str, list[str]]:
+async def model_trace_settings(asked: Attended, name: str) -> dict[str, list[str]]:
     """Nothing is traced of this model either."""
     await asked.context.repository.described(name)
     return await trace_settings(asked)
 
 
-async def log_settings(asked: Asking) -> dict[str, bool | int | str]:
+async def log_settings(asked: Attended) -> dict[str, bool | int | str]:
     """What is logged: everything but details of requests."""
     return {
         "log_file": "",
@@ -265,16 +267,16 @@ async def log_settings(asked: Asking) -> dict[str, bool | int | str]:
     }
 
 
-async def regions(asked: Asking, region: str = "") -> list[Any]:
+async def regions(asked: Attended, region: str = "") -> list[Any]:
     """None: no shared memory is registered."""
     return []
 
 
-async def register(asked: Asking, region: str) -> None:
+async def register(asked: Attended, region: str) -> None:
     """501: shared memory is not served."""
     raise UnsupportedError("shared memory is not served; send tensors as binary data")
 
 
-async def unregister(asked: Asking, region: str = "") -> dict[str, Any]:
+async def unregister(asked: Attended, region: str = "") -> dict[str, Any]:
     """Nothing happens: no shared memory is registered."""
     return {}

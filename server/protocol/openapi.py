@@ -1,4 +1,4 @@
-"""What is made of the table of routes: /openapi.json, /docs, and the table in docs/reference/http.md."""
+"""What is made of the table of routes: /openapi.json, and /docs."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -35,14 +35,6 @@ _ERRORS = {
     504: "no answer in time",
 }
 _PART = re.compile(r"\{(\w+)\}")
-_PLACES = {"{name}": "NAME", "{version}": "V", "{region}": "REGION"}
-_ADMITTED = {
-    "open": "everybody",
-    "metrics": "key, or everybody",
-    "form": "key, also in the form",
-    "infer": "key",
-    "admin": "admin",
-}
 
 
 def document(app: FastAPI, table: Table) -> Document:
@@ -57,19 +49,6 @@ def document(app: FastAPI, table: Table) -> Document:
     described["components"] = {"schemas": _components(table), "securitySchemes": _KEYS}
     described["security"] = [{}, {"key": []}]
     return described
-
-
-def requests_table(table: Table) -> str:
-    """Return the table of requests of docs/reference/http.md."""
-    lines = ["| request | who | |", "|---|---|---|"]
-    for route in table.routes:
-        if route.group:
-            path = _PART.sub(lambda part: _PLACES[part[0]], route.path)
-            query = "&".join(route.query.model_fields) if route.query else ""
-            asked = f"{route.method} {path}{'?' if query else ''}{query}"
-            said = cleandoc(route.answer.__doc__ or "").partition("\n")[0].replace("``", "`")
-            lines.append(f"| `{asked}` | {_ADMITTED[route.admitted]} | {said} |")
-    return "\n".join(lines) + "\n"
 
 
 def _operation(route: Route, path: str) -> Document:

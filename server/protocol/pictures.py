@@ -5,7 +5,6 @@ The photograph is all of a body, or the one file of a form, and lies in memory.
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 from io import SEEK_END, BytesIO
 
@@ -16,8 +15,8 @@ from models.images.picture_rows import PictureTensor
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.packs.manifest import Verb
-from pipeline.execution.given import Tensor
 from server.codec.framing import check_not_encoded
+from server.codec.messages import ModelRequest
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
@@ -29,17 +28,14 @@ from server.requests.pictures import OpenedPicture, PictureLimits
 DECODED = b"x-image-decoded"
 # Fields of a form are limited to so much, since no reservation counts them.
 _FIELD_BYTES = 256
-
-
-@dataclass(frozen=True)
-class Picture:
-    """The inputs of the model, and (width, height) of the upright photograph that they show."""
-
-    inputs: dict[str, Tensor]
-    size: Size
-    timeout_seconds: float | None = None
-    decoding_seconds: float = 0.0
-    priority: int = 0
+# What a verb is in words, and what a model lacks that cannot do it.
+_DOES: dict[Verb, tuple[str, str]] = {
+    "classify": ("classify images", "--preprocess, or its output is not a vector of scores"),
+    "detect": ("detect objects", "--detection"),
+    "segment": ("segment images", "--segmentation"),
+    "infer": ("take images", "--preprocess"),
+}
+_INSTEAD = {"classify": "classifies them", "detect": "detects objects", "segment": "segments them"}
 
 
 async def begin_picture(asked: Asked, wanted: Collection[str] = ()) -> "SentPicture":
@@ -57,19 +53,17 @@ async def read_picture(
     asked: Asked,
     model: Inference,
     verb: Verb,
-    fault: str | None = None,
     begun: "SentPicture | None" = None,
-) -> Picture:
-    """Return the image of the request as input of ``model``.
+) -> tuple[ModelRequest, Size]:
+    """Return the image of the request as input of ``model``, and the size of the upright photograph.
 
     Only the first few bytes are read freely; before more is read, the request holds the memory for body,
     pixels and tensor.
 
-    ``verb``: the kind of answer. ``fault``: why the model cannot give that answer; None: it can. ``begun``:
-    what has come of the image already.
+    ``verb``: the kind of answer. ``begun``: what has come of the image already.
 
     Raises:
-        InvalidRequestError: there is a ``fault``, or the body is not a picture.
+        InvalidRequestError: the model cannot give that answer, or the body is not a picture.
         TooLargeError: there is less memory for requests than it takes to decode.
         EncodedError: the body is compressed; pictures are by themselves.
         DisconnectedError: the client went away while sending.
@@ -77,11 +71,8 @@ async def read_picture(
     context, exchange, manifest = asked.context, asked.exchange, model.manifest
     check_not_encoded(asked.headers)
     recipe = manifest.preprocess
-    if fault is not None or recipe is None:
-        raise InvalidRequestError(
-            fault
-            or f"model {model.name!r} does not take images: it was compiled without --preprocess"
-        )
+    if recipe is None or verb not in ("infer", manifest.verb):
+        raise _unable(model.name, verb, manifest.verb)
     exchange.may_be_hastened = True
     exchange.arm()  # decoding waits for threads
     sent = begun or await begin_picture(asked)
@@ -95,7 +86,16 @@ async def read_picture(
     seconds = time.perf_counter() - started
     context.metrics.requests.preprocess(model.name, seconds)
     await exchange.hold(picture_sweep_bytes(manifest, verb, tensor.n_bytes))
-    return Picture({manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
+    inputs = {manifest.inputs[0].name: tensor}
+    return ModelRequest(inputs, (), decoding_seconds=seconds), size
+
+
+def _unable(name: str, verb: Verb, own: Verb | None) -> InvalidRequestError:
+    """Return the error that model ``name``, whose ``own`` verb is another, cannot do what ``verb`` says."""
+    does, missing = _DOES[verb]
+    instead = None if verb == "detect" else _INSTEAD.get(own or "")
+    why = f"it {instead}, use :{own}" if instead else f"it was compiled without {missing}"
+    return InvalidRequestError(f"model {name!r} does not {does}: {why}")
 
 
 async def _received(

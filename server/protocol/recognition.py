@@ -18,10 +18,10 @@ from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from models.segmentation import Bytes, Counted, Mask, classes_of
 from pipeline.execution.given import Arrays
-from server.errors import NotFiniteError
+from server.errors import InvalidRequestError
 from server.memory.request_needs import boxes_room
 from server.protocol.answers import Answer, in_pieces
-from server.protocol.pictures import Picture, SentPicture, read_picture
+from server.protocol.pictures import SentPicture, read_picture
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference, Kept
 from server.requests.masks import PACKER_BYTES, png, runs
@@ -40,16 +40,14 @@ async def classify(
 ) -> dict[str, Any]:
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        with model.reading():
-            picture = await read_picture(
-                asked, model, "classify", _classify_fault(name, model.manifest)
-            )
+        async with model.reading():
+            picture, _ = await read_picture(asked, model, "classify")
         classification = model.manifest.classification
         assert classification is not None
         output = classification.output
         scores = await model.compute(picture, lambda found: _kept_best(found[output]))
         if not np.isfinite(scores).all():
-            raise NotFiniteError(
+            raise InvalidRequestError(
                 f"output {output!r} has NaN or infinite scores; infer gives them as binary data"
             )
         best = top_classes(classification, scores, query.top_k)
@@ -63,19 +61,6 @@ async def classify(
 
 def _kept_best(scores: NDArray[Any]) -> Kept[NDArray[Any]]:
     return Kept(scores.copy(), scores.nbytes)
-
-
-def _classify_fault(name: str, manifest: Manifest) -> str | None:
-    if manifest.detection is not None:
-        return f"model {name!r} does not classify images: it detects objects, use :detect"
-    if manifest.segmentation is not None:
-        return f"model {name!r} does not classify images: it segments them, use :segment"
-    if manifest.preprocess is None or manifest.classification is None:
-        return (
-            f"model {name!r} does not classify images: it was compiled without "
-            "--preprocess, or its output is not a vector of scores"
-        )
-    return None
 
 
 # Detection of objects: photograph in, labelled boxes out.
@@ -142,9 +127,8 @@ async def find_objects(
     """
     exchange = asked.exchange
     async with Inference(asked.context, exchange, name, version) as model:
-        with model.reading():
-            fault = _detect_fault(name, model.manifest)
-            picture = await read_picture(asked, model, "detect", fault, begun)
+        async with model.reading():
+            picture, size = await read_picture(asked, model, "detect", begun)
         limits, recipes = wanted(), _recipes(model.manifest)
 
         def keep(outputs: Arrays) -> Kept[Candidates]:
@@ -155,17 +139,9 @@ async def find_objects(
 
         candidates = await model.compute(picture, keep)
         # On a thread: comparing thousands of boxes with each other would hold up the event loop.
-        boxes = await asked.context.aside.do(
-            boxes_among, candidates, *recipes, picture.size, limits
-        )
-        found = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
+        boxes = await asked.context.aside.do(boxes_among, candidates, *recipes, size, limits)
+        found = FoundObjects(boxes, size, model.pack.version, model.delay_ms)
         return await in_pieces(exchange.client, lambda: written(found))
-
-
-def _detect_fault(name: str, manifest: Manifest) -> str | None:
-    if manifest.detection is None:
-        return f"model {name!r} does not detect objects: it was compiled without --detection"
-    return None
 
 
 def _recipes(manifest: Manifest) -> tuple[Detection, Preprocess]:
@@ -183,17 +159,17 @@ def box_pieces(
     tail: dict[str, Any],
 ) -> Iterator[bytes]:
     """Yield one JSON object: the fields of ``head``, boxes as they are ``written``, those of ``tail``."""
-    text = _box_json(head)[:-1] + f',"{field}":['
+    text = _json(head)[:-1] + f',"{field}":['
     for first in range(0, len(boxes), _BOXES_A_PIECE):
         if first:
             yield text.encode()
             text = ","
         some = boxes.part(first, first + _BOXES_A_PIECE)
-        text += ",".join(_box_json(written(box)) for box in some)
-    yield (text + "]," + _box_json(tail)[1:]).encode()
+        text += ",".join(_json(written(box)) for box in some)
+    yield (text + "]," + _json(tail)[1:]).encode()
 
 
-def _box_json(fields: dict[str, Any]) -> str:
+def _json(fields: Any) -> str:
     return json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -220,22 +196,20 @@ async def segment(
     """
     client = asked.client
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        with model.reading():
-            picture = await read_picture(
-                asked, model, "segment", _segment_fault(name, model.manifest)
-            )
+        async with model.reading():
+            picture, size = await read_picture(asked, model, "segment")
         recipe = model.manifest.segmentation
         assert recipe is not None
 
         def keep(outputs: Arrays) -> Kept[Bytes]:
             classes = classes_of(recipe, outputs[recipe.output])
             if classes is None:
-                raise NotFiniteError(
+                raise InvalidRequestError(
                     f"output {recipe.output!r} has NaN; infer gives it as binary data"
                 )
             return Kept(classes, classes.nbytes + PACKER_BYTES)
 
-        mask = _mask(model.manifest, await model.compute(picture, keep), picture, query)
+        mask = _mask(model.manifest, await model.compute(picture, keep), size, query)
         as_png = query.format == "png" or (
             query.format is None and PNG in (asked.header("accept") or "")
         )
@@ -244,29 +218,20 @@ async def segment(
         head = {
             "model_name": name,
             "model_version": model.pack.version,
-            "image": {"width": picture.size[0], "height": picture.size[1]},
+            "image": {"width": size[0], "height": size[1]},
         }
         tail = {"delay_ms": model.delay_ms}
         return await in_pieces(client, lambda: _few(mask, _mask_pieces(head, mask, tail)))
 
 
-def _segment_fault(name: str, manifest: Manifest) -> str | None:
-    if manifest.segmentation is not None:
-        return None
-    uses = {"classify": "it classifies them", "detect": "it detects objects"}
-    verb = manifest.verb or ""
-    why = f"{uses[verb]}, use :{verb}" if verb in uses else "it was compiled without --segmentation"
-    return f"model {name!r} does not segment images: {why}"
-
-
-def _mask(manifest: Manifest, classes: Bytes, picture: Picture, query: SegmentQuery) -> Mask:
+def _mask(manifest: Manifest, classes: Bytes, size: Size, query: SegmentQuery) -> Mask:
     recipe, preprocess = manifest.segmentation, manifest.preprocess
     assert recipe is not None
     assert preprocess is not None
     if query.size == "network":
         return Mask.of_network(recipe, classes)
-    placement = preprocess.placement(picture.size, whole=True)
-    return Mask.of_photograph(recipe, classes, placement, picture.size)
+    placement = preprocess.placement(size, whole=True)
+    return Mask.of_photograph(recipe, classes, placement, size)
 
 
 def _few(mask: Mask, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -281,7 +246,7 @@ def _mask_pieces(head: dict[str, Any], mask: Mask, tail: dict[str, Any]) -> Iter
     """Yield one JSON object: the fields of ``head``, the mask, its classes, the fields of ``tail``."""
     width, height = mask.size
     counted = Counted(mask)
-    text = f'{_mask_json(head)[:-1]},"mask":{{"width":{width},"height":{height},"runs":['
+    text = f'{_json(head)[:-1]},"mask":{{"width":{width},"height":{height},"runs":['
     comma = ""
     for some in runs(mask, counted):
         if not some:  # an empty piece lets other tasks run
@@ -289,9 +254,5 @@ def _mask_pieces(head: dict[str, Any], mask: Mask, tail: dict[str, Any]) -> Iter
             continue
         yield (text + comma + ",".join(map(str, some))).encode()
         text, comma = "", ","
-    areas = _mask_json([area.as_dict() for area in counted.areas()])
-    yield f'{text}]}},"classes":{areas},{_mask_json(tail)[1:]}'.encode()
-
-
-def _mask_json(fields: Any) -> str:
-    return json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    areas = _json([area.as_dict() for area in counted.areas()])
+    yield f'{text}]}},"classes":{areas},{_json(tail)[1:]}'.encode()

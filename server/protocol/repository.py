@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -37,7 +37,7 @@ async def _read_object(asked: Asked) -> dict[str, Any]:
             went away. DeadlineError: it took too long.
     """
     exchange = asked.exchange
-    with exchange.within(asked.context.settings.request_timeout):
+    async with exchange.within(asked.context.settings.request_timeout):
         body = await exchange.beginning()
         while not exchange.is_read and len(body) <= _MOST_BYTES:
             await exchange.hold(_MOST_BYTES)
@@ -203,20 +203,27 @@ async def upload(asked: Asked, name: str, query: UploadQuery) -> Answer | dict[s
     ``shape``: NAME=1,3,224,224, of an input whose file leaves it open; for several inputs repeated.
     A client that accepts ``text/event-stream`` is told of each step; others are answered at the end.
     """
-    context, exchange = asked.context, asked.exchange
     if (asked.header("content-type") or "").startswith("multipart/"):
         raise InvalidRequestError("upload: the body is the ONNX file itself, not a form")
     check_not_encoded(asked.headers)
     shapes = _shapes(query.shape)
-    async with AsyncExitStack() as stack:
-        taken = await stack.enter_async_context(context.uploads.upload(name, shapes))
-        with exchange.within(context.settings.upload_timeout, "the file was not read"):
+    received = _received(asked, name, shapes)
+    if MEDIA_TYPE in (asked.header("accept") or ""):
+        return event_stream(_events(received, asked.context.settings.repository))
+    async with received as taken, asked.exchange.until_left():
+        return _public(await _placed(taken), asked.context.settings.repository)
+
+
+@asynccontextmanager
+async def _received(
+    asked: Asked, name: str, shapes: Mapping[str, tuple[int, ...]]
+) -> AsyncIterator[Upload]:
+    """Yield the upload of the file that the body is, when all of it has come."""
+    context, exchange = asked.context, asked.exchange
+    async with context.uploads.upload(name, shapes) as taken:
+        async with exchange.within(context.settings.upload_timeout, "the file was not read"):
             await taken.receive(_parts(exchange))
-        if MEDIA_TYPE in (asked.header("accept") or ""):
-            return event_stream(_events(taken, context.settings.repository), stack.pop_all())
-        with exchange.until_left():
-            placed = await _placed(taken)
-        return _public(placed, context.settings.repository)
+        yield taken
 
 
 def _shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -252,14 +259,17 @@ def _public(placed: PlacedVersion, root: Path) -> dict[str, Any]:
     return {**placed.as_dict(), "reason": reason_of(placed.reason, root)}
 
 
-async def _events(taken: Upload, root: Path) -> AsyncGenerator[bytes]:
-    """Yield the events of ``taken``: each ``step``, then ``placed``, or ``error`` with its status."""
-    try:
-        async with aclosing(taken.make()) as steps:
-            async for said in steps:
-                if isinstance(said, PlacedVersion):
-                    yield event("placed", _public(said, root))
-                else:
-                    yield event("step", {"step": said.step, "detail": said.detail})
-    except FAILURES as exc:
-        yield event("error", {"error": told(exc, root), "status": status_of(exc)})
+async def _events(
+    received: AbstractAsyncContextManager[Upload], root: Path
+) -> AsyncGenerator[bytes]:
+    """Yield the events of an upload: each ``step``, then ``placed``, or ``error`` with its status."""
+    async with received as taken:
+        try:
+            async with aclosing(taken.make()) as steps:
+                async for said in steps:
+                    if isinstance(said, PlacedVersion):
+                        yield event("placed", _public(said, root))
+                    else:
+                        yield event("step", {"step": said.step, "detail": said.detail})
+        except FAILURES as exc:
+            yield event("error", {"error": told(exc, root), "status": status_of(exc)})

@@ -199,7 +199,7 @@ def _found(
 
 def _elsewhere(client: HttpClient, path: str) -> Answer:
     """Return the answer that sends ``client`` to ``path``, of the host that it asked."""
-    host = next(iter(headers_named(b"host", client.headers)), "")
+    host = next(iter(headers_named(b"host", client.head.headers)), "")
     place = f"{client.scheme}://{host}{path}" if host else path
     query = f"?{client.head.query.decode('latin-1')}" if client.head.query else ""
     there = quote(place + query, safe=":/%#?=@[]!$&'()*+,;")
@@ -322,7 +322,7 @@ def answering(
     app: FastAPI, context: Context, table: Table
 ) -> Callable[[HttpClient], Awaitable[None]]:
     """Return the function that answers requests of ``app`` by its ``table``."""
-    return lambda client: attend(context, Asked(app, context, table, client))
+    return lambda client: attend(Asked(app, context, table, client))
 
 
 def read_query(kind: type[BaseModel], text: bytes) -> BaseModel:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from numpy.typing import NDArray
 
@@ -11,6 +11,7 @@ from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Arrays
+from server.codec.messages import ModelRequest
 from server.context import Context
 from server.errors import LateError, NotServingError
 from server.memory.request_needs import (
@@ -26,26 +27,6 @@ from server.repository.served_engine import ComputedAnswer
 from server.requests.exchange import Exchange, TimeLimit
 
 A = TypeVar("A")
-
-
-class Question(Protocol):
-    """What a request asks of the model."""
-
-    @property
-    def inputs(self) -> dict[str, Any]:
-        """Cleared when the sweep has ended: outputs take their place in memory."""
-
-    @property
-    def timeout_seconds(self) -> float | None:
-        """Within so many seconds the client wants the answer; None: the server's own limit holds."""
-
-    @property
-    def decoding_seconds(self) -> float:
-        """How long making the inputs of the body took."""
-
-    @property
-    def priority(self) -> int:
-        """1: before all others; 0: as usual."""
 
 
 class Kept(NamedTuple, Generic[A]):
@@ -150,7 +131,7 @@ class Inference:
         if self.use.worker is not None:
             self.use.worker.check_room(seconds_left)
 
-    async def compute(self, question: Question, keep: Callable[[Arrays], Kept[A]]) -> A:
+    async def compute(self, question: ModelRequest, keep: Callable[[Arrays], Kept[A]]) -> A:
         """Return what ``keep`` takes of the outputs, before the next sweep overwrites them.
 
         Raises:
@@ -181,7 +162,7 @@ class Inference:
         self._encodes_since = time.perf_counter()
         return answer.outputs.what
 
-    async def _bring_back(self, question: Question) -> None:
+    async def _bring_back(self, question: ModelRequest) -> None:
         """Load an evicted model again for ``question``, which was read without it."""
         before, seconds_left = self.pack, self._left(question.timeout_seconds)
         self.use = await self.context.repository.use(self.name, self._version, seconds_left)
@@ -199,7 +180,7 @@ class Inference:
         n_bytes = kept.n_bytes + pieces_bytes
         # A small amount that is held and enough is not worth changing.
         if not n_bytes <= self.exchange.lease.held_bytes <= SMALL_BYTES:
-            with self.exchange.within(self._limit, "there was no memory for the answer"):
+            async with self.exchange.within(self._limit, "there was no memory for the answer"):
                 await self.exchange.hold(n_bytes)
 
     def _given(self, wanted: float | None = None) -> float:

@@ -1,20 +1,17 @@
-"""Masks on their way to a client or a file: PNG with a palette, runs, and colours over a photograph."""
+"""Masks on their way to a client or a file: PNG with a palette, and runs."""
 
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from PIL import Image
 
-from models.segmentation import NONE, Bytes, Counted, Mask
+from models.segmentation import NONE, Counted, Mask
 
 #: What zlib needs for a window of 2**13 bytes and tables for 2**6 hashes, as a mask is packed, and a piece.
 PACKER_BYTES = 128 << 10
 _WINDOW, _TABLES = 13, 6
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# Half of a mask's colours, half of the photograph's.
-_SHARE = 0.5
 
 
 def png(mask: Mask) -> Iterator[bytes]:
@@ -71,23 +68,3 @@ def runs(mask: Mask, counted: Counted) -> Iterator[Sequence[int]]:
         closed = np.stack([classes[:-1], lengths[:-1]], axis=1).ravel()
         yield closed.tolist()
     yield (open_class, open_length)
-
-
-def draw_mask(image: Image.Image, mask: Mask) -> Image.Image:
-    """Return a copy of ``image`` (RGB), of the size of ``mask``, with the colours of classes over it."""
-    colors = np.array([mask.color(index) for index in range(NONE + 1)], np.float32)
-    nothing = np.array([mask.segmentation.is_nothing(index) for index in range(NONE + 1)])
-    drawn = image.copy()
-    top = 0
-    for band in mask.bands():
-        place = 0, top, image.width, top + len(band)
-        drawn.paste(
-            Image.fromarray(_blended(np.asarray(image.crop(place)), band, colors, nothing)), place
-        )
-        top += len(band)
-    return drawn
-
-
-def _blended(pixels: Bytes, band: Bytes, colors: np.ndarray, nothing: np.ndarray) -> Bytes:
-    mixed = pixels * np.float32(1 - _SHARE) + colors[band] * np.float32(_SHARE)
-    return np.where(nothing[band][:, :, None], pixels, mixed.round().astype(np.uint8))

@@ -216,10 +216,6 @@ class Request:
         if not more:
             connection.answered(self)
 
-    def is_closing(self) -> bool:
-        """Return whether nothing more can be sent."""
-        return self._connection.is_closing()
-
     def abort(self) -> None:
         """Cut the connection off."""
         self._connection.abort()

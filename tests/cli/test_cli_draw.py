@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from cli.running.drawing import draw_boxes, line_width, text_color
 from models.compiler import compile_onnx
 from models.detection.boxes import Box
 from models.images.preprocess import Preprocess
 from models.segmentation import color_of
-from server.requests.drawing import draw_boxes, line_width, text_color
 from tests.examples import examples
 from tests.models.detector import NAMES, SCENES, SIZES_RECORD, Scene, square_finder
 from tests.server.support import BAD, Cli, Packs

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 
 from models.packs.records.ports import Port
-from server.codec.compression import opener
+from server.codec.compression import BodyOpener
 from server.codec.framing import Coding, Framing
 from server.codec.infer_bodies import BodyDecoder, decode_at_once
 from server.codec.messages import ModelRequest, Signature
@@ -71,7 +71,7 @@ def decoded(
 ) -> ModelRequest:
     """Send ``body`` as ``framing`` says, in chunks; return what it is on the other side."""
     decoder = BodyDecoder(framing, Signature(ports, OUTPUTS))
-    opened = opener(framing.coding, _MOST_BYTES)
+    opened = BodyOpener(framing.coding, _MOST_BYTES)
     for chunk in chunks(rng, encoded(body, framing.coding)):
         for block in opened.blocks(chunk):
             decoder.feed(block)

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from cli.running.drawing import draw_mask
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError, ModelError
 from models.images.placement import ImagePlacement, Size
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from models.segmentation import NONE, Counted, Mask, Segmentation, classes_of, read_segmentation
-from server.requests.masks import draw_mask, png, runs
+from server.requests.masks import png, runs
 from tests.examples import over
 from tests.models.painter import COLORS, LETTERBOX, STRETCH, painter
 from tests.models.refusal import refuses

@@ -66,9 +66,6 @@ class _Client:
             await self._send(start)
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    def is_closing(self) -> bool:
-        return self._connection is not None and self._connection.is_closing()
-
     def abort(self) -> None:
         if self._connection is not None:
             self._connection.abort()

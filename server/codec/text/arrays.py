@@ -6,7 +6,6 @@ no integer, not even 3.0. Booleans are no numbers.
 
 import math
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ _NAMES = {
     list: "lists",
     type(None): "null",
 }
-_WORD_BYTES = 8
 _LARGEST = {name: float(np.finfo(name).max) for name in ("float16", "float32", "float64")}
 
 
@@ -113,60 +111,3 @@ class PortArray:
         """Return the error that the data are ``what``."""
         wanted = "strings" if self._kind == "O" else self._port.dtype
         return InvalidRequestError(f"{self._where}: data holds {what}, not {wanted}")
-
-
-class HeldValues:
-    """Values of an input whose name has not come yet: eight bytes each, strings as they are."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._pieces: list[NDArray[Any] | list[str]] = []
-        self.held_bytes = 0
-
-    def add(self, values: list[Any]) -> None:
-        """Keep ``values``, as orjson made them.
-
-        Raises:
-            InvalidRequestError: no input can hold them.
-        """
-        piece = _packed(values)
-        if piece is None:
-            raise self.holds("values that are neither numbers, booleans nor strings alone")
-        self._pieces.append(piece)
-        if isinstance(piece, list):
-            self.held_bytes += sum(map(sys.getsizeof, piece)) + _WORD_BYTES * len(piece)
-        else:
-            self.held_bytes += sys.getsizeof(piece)
-
-    def holds(self, what: str) -> InvalidRequestError:
-        """Return the error that the data are ``what``."""
-        return InvalidRequestError(f"{self._where}: data holds {what}")
-
-    def pour(self, target: PortArray) -> None:
-        """Move the values to ``target``; raises as its ``add``."""
-        self._pieces.reverse()
-        while self._pieces:
-            piece = self._pieces.pop()
-            target.add(piece if isinstance(piece, list) else piece.tolist())
-        self.held_bytes = 0
-
-
-def _packed(values: list[Any]) -> NDArray[Any] | list[str] | None:
-    """Return ``values`` in an array that gives the same values back to any port that takes them."""
-    kinds = set(map(type, values))
-    if kinds <= {str}:
-        return values
-    if kinds == {bool}:
-        return np.array(values, np.bool_)
-    if kinds == {int}:
-        return _integers(values)
-    return np.array(values, np.float64) if kinds <= {int, float} else None
-
-
-def _integers(values: Sequence[int]) -> NDArray[Any]:
-    for dtype in (np.int64, np.uint64):
-        try:
-            return np.array(values, dtype)
-        except OverflowError:
-            continue
-    return np.array(values, np.float64)  # of both signs and 64 bits: only floats hold them

@@ -4,7 +4,6 @@ Like a protocol state machine it knows nothing of sockets: bytes are given to it
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -23,8 +22,7 @@ from server.codec.messages import (
     port_of,
 )
 from server.codec.raw import RawTensor, raw_tensor
-from server.codec.text.arrays import HeldValues, PortArray
-from server.codec.text.values import SPACE, STRING, DataText, OpenString, parse
+from server.codec.text.values import SPACE, STRING, DataText, HeldText, OpenString, parse
 from server.errors import InvalidRequestError, TooLargeError, shown
 
 # The text of a request without the values of its inputs: found as it comes, small, parsed at the end.
@@ -224,15 +222,6 @@ _ENCODINGS = {
 }
 
 
-@dataclass
-class _Data:
-    """The data of one entry of "inputs"; ``port`` is None until it is known which input it is."""
-
-    text: DataText
-    port: Port | None
-    values: PortArray | HeldValues
-
-
 class RequestReader:
     """Reads one request to ``model``; after an error it is of no more use."""
 
@@ -242,8 +231,8 @@ class RequestReader:
         self._n_bytes = 0
         self._head = b""  # before the encoding is known
         self._skeleton = Skeleton(len(self._ports))
-        self._data: dict[int, _Data] = {}  # by index in "inputs"
-        self._reading: DataText | None = None
+        self._data: dict[int, DataText | HeldText] = {}  # by index in "inputs"
+        self._reading: DataText | HeldText | None = None
         #: Once it has finished: arrays of the request that what follows the JSON fills, in this order.
         self.raw: list[RawTensor] = []
 
@@ -251,17 +240,13 @@ class RequestReader:
     def held_bytes(self) -> int:
         """Memory that is held, from above; while ``feed`` runs it is a MiB more at most."""
         held = len(self._head) + len(self._skeleton.text)
-        return held + sum(
-            data.values.held_bytes + data.text.held_bytes for data in self._data.values()
-        )
+        return held + sum(data.held_bytes for data in self._data.values())
 
     @property
     def loose_bytes(self) -> int:
-        """Of what is held, what no array of a port is: text, strings, values of a port not named yet."""
+        """Of what is held, what no array of a port is: text, strings."""
         return self.held_bytes - sum(
-            data.values.array_bytes
-            for data in self._data.values()
-            if isinstance(data.values, PortArray)
+            data.values.array_bytes for data in self._data.values() if isinstance(data, DataText)
         )
 
     def feed(self, chunk: bytes | memoryview) -> None:
@@ -318,7 +303,7 @@ class RequestReader:
                 self._reading = None
                 self._skeleton.end_data()
 
-    def _begin_data(self) -> DataText:
+    def _begin_data(self) -> DataText | HeldText:
         """Find out, as far as possible, to which input the next data belong."""
         fields = self._skeleton.tensor_fields()
         index = self._skeleton.tensor
@@ -327,42 +312,30 @@ class RequestReader:
         if isinstance(name, str):
             port = port_of(name, self._ports)
             where = self._model.named[name]
-            if any(data.port is port for data in self._data.values()):
+            if any(
+                isinstance(data, DataText) and data.port is port for data in self._data.values()
+            ):
                 raise InvalidRequestError(f"{where} is given twice")
             check_tensor(where, fields.get("datatype"), fields.get("shape"), port)
         elif len(self._ports) == 1:
             port = next(iter(self._ports.values()))
         if index >= len(self._ports):
             raise InvalidRequestError(f"more inputs than the model's {len(self._ports)}")
-        where = f"inputs.{index}" if port is None else self._model.named[port.name]
-        values = HeldValues(where) if port is None else PortArray(where, port)
-        ports = list(self._ports.values()) if port is None else [port]
-        data = self._data[index] = _Data(DataText(where, ports, values), port, values)
-        return data.text
+        data = HeldText() if port is None else DataText(self._model.named[port.name], port)
+        self._data[index] = data
+        return data
 
     def _arrays(self, fields: InferRequest) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {}
         for index, (where, tensor, port) in enumerate(matched_inputs(fields, self._model)):
             if tensor.data is not None:
-                arrays[port.name] = _filled(where, self._data[index], port)
+                data = self._data[index]
+                text = data if isinstance(data, DataText) else data.read(where, port)
+                arrays[port.name] = text.values.array
             else:
                 self.raw.append(raw_tensor(where, port, tensor.parameters["binary_data_size"]))
                 arrays[port.name] = self.raw[-1].array
         return arrays
-
-
-def _filled(where: str, data: _Data, port: Port) -> NDArray[Any]:
-    """Return the array of ``port``, also where its data came before its name."""
-    values = data.values
-    if isinstance(values, PortArray):
-        return values.array
-    if not data.text.layouts.fits(port):
-        raise InvalidRequestError(
-            f"{where}: data is neither flat nor in rows of shape {list(port.shape)}"
-        )
-    array = PortArray(where, port)
-    values.pour(array)
-    return array.array
 
 
 def _check_encoding(head: bytes) -> None:

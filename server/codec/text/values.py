@@ -6,13 +6,15 @@ exactly those of JSON; its brackets and commas are compared with those of the po
 
 import math
 import re
-from collections.abc import Sequence
-from functools import cache, lru_cache
-from typing import Any, Protocol
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import orjson
 
 from models.packs.records.ports import Port
+from server.codec.text.arrays import PortArray
 from server.errors import InvalidRequestError
 
 # JSON as bytes: where a string ends, also when it comes in several chunks; parsing.
@@ -62,126 +64,88 @@ def parse(text: bytes) -> Any:
 
 # The brackets and commas of an array as JSON, which say whether rows have the right lengths.
 
-# Rows up to this length are repeated as a whole; longer ones are put together of theirs.
-_ROW_BYTES = 1 << 12
+# Rows of so many values are repeated as a whole; longer ones are put together of theirs.
+_ROW_VALUES = 1 << 10
+# About so much of a layout is made at a time.
+_LAYOUT_BYTES = 1 << 12
 
 
-class Layout:
-    """What is left of an array of ``shape``, of at least one axis, without its values: ``[[,,],[,,]]``."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-        self.n_elements = math.prod(shape)
-        self._lengths = [0]  # of what lies below each axis; a value has no brackets
-        for size in reversed(shape):
-            self._lengths.insert(0, 2 + max(size - 1, 0) + size * self._lengths[0])
-
-    def part(self, start: int, stop: int) -> bytes:
-        """Return the characters [start, stop), as far as there are so many."""
-        return self._part(0, start, min(stop, self._lengths[0]))
-
-    def _part(self, axis: int, start: int, stop: int) -> bytes:
-        if start >= stop:
-            return b""
-        if self.shape[axis] == 0:
-            return b"[]"[start:stop]
-        opened = b"[" if start == 0 else b""
-        rows = self._rows(axis, max(start - 1, 0), stop - 1)
-        closed = stop == self._lengths[axis]
-        return opened + (rows[:-1] + b"]" if closed else rows)
-
-    def _rows(self, axis: int, start: int, stop: int) -> bytes:
-        """Return [start, stop) of the rows of ``axis``, each with a comma behind it."""
-        length = self._lengths[axis + 1]
-        period = length + 1
-        first, end = start // period, -(-stop // period)
-        if period <= _ROW_BYTES:
-            row = (self._part(axis + 1, 0, length) if length else b"") + b","
-            return (row * (end - first))[start - first * period : stop - first * period]
-        parts = []
-        for offset in range(first * period, stop, period):
-            parts.append(self._part(axis + 1, max(start - offset, 0), min(stop - offset, length)))
-            if stop - offset >= period:
-                parts.append(b",")
-        return b"".join(parts)
+def layout(shape: tuple[int, ...]) -> Iterator[bytes]:
+    """Yield the pieces of an array of ``shape`` without its values: ``[[,,],[,,]]``."""
+    if not shape:
+        return
+    size, inner = shape[0], shape[1:]
+    yield b"["
+    if math.prod(inner) <= _ROW_VALUES:
+        row = b"".join(layout(inner)) + b","
+        step = max(_LAYOUT_BYTES // len(row), 1)
+        for first in range(0, size, step):
+            rows = row * min(step, size - first)
+            yield rows if first + step < size else rows[:-1]
+    else:
+        for index in range(size):
+            if index:
+                yield b","
+            yield from layout(inner)
+    yield b"]"
 
 
-@lru_cache(maxsize=256)
-def _layouts(shape: tuple[int, ...], depth: int) -> tuple[Layout, ...]:
-    """Return how an array of ``shape`` may be written in ``depth`` brackets: in one way or none."""
-    if depth == 1:
-        return (Layout((math.prod(shape),)),)
-    return (Layout(shape),) if len(shape) == depth and 0 not in shape else ()
+class _Nesting:
+    """Whether data are flat, or in rows of the shape of ``port``; ``where`` names it in errors."""
 
-
-class _Layouts:
-    """Which layouts data may still have that belong to one of ``ports``: flat, or in rows of its shape.
-
-    ``where`` names the input in errors.
-    """
-
-    def __init__(self, where: str, ports: Sequence[Port]) -> None:
+    def __init__(self, where: str, port: Port) -> None:
         #: How many brackets the values are in; 0 before the first value.
         self.depth = 0
         self.n_values = 0
-        self.deepest = max(1, *(len(port.shape) for port in ports))
+        self.deepest = max(1, len(port.shape))
+        #: Whether brackets or commas have been seen.
+        self.begun = False
         self._where = where
-        self._ports = ports
-        self._left: list[Layout] = []
-        self._position = 0  # in all that are left
-
-    @property
-    def begun(self) -> bool:
-        """Whether brackets or commas have been seen."""
-        return self._position > 0
+        self._shape = port.shape
+        self._layout: Iterator[bytes] = iter(())
+        self._ahead = b""
 
     def begin(self, depth: int) -> None:
         """Learn that the values are in ``depth`` brackets.
 
         Raises:
-            InvalidRequestError: those of no port are.
+            InvalidRequestError: those of the port are not.
         """
         self.depth = depth
-        for port in self._ports:
-            self._left += _layouts(port.shape, depth)
-        if not self._left:
+        if depth == 1:
+            self._layout = layout((math.prod(self._shape),))
+        elif depth == len(self._shape) and 0 not in self._shape:
+            self._layout = layout(self._shape)
+        else:
             raise self.not_nested_so()
 
-    def advance(self, layout: bytes, n_values: int, done: bool) -> None:
-        """Go on by brackets and commas with ``n_values`` values between them; ``done``: to the end.
+    def advance(self, found: bytes, n_values: int, done: bool) -> None:
+        """Go on by the brackets and commas that were ``found``, with ``n_values`` values between them.
+
+        ``done``: to the end.
 
         Raises:
-            InvalidRequestError: those of no port go on like this.
+            InvalidRequestError: those of the port do not go on like this.
         """
-        start, stop = self._position, self._position + len(layout)
-        self._position = stop
+        self.begun = self.begun or bool(found)
         self.n_values += n_values
-        self._left = [
-            item
-            for item in self._left
-            if item.part(start, stop) == layout
-            # No value and one value have the same brackets and commas.
-            and not (done and item.n_elements != self.n_values)
-        ]
-        if not self._left:
+        while len(self._ahead) < len(found) and (piece := next(self._layout, None)) is not None:
+            self._ahead += piece
+        is_right = self._ahead.startswith(found)
+        self._ahead = self._ahead[len(found) :]
+        # No value and one value have the same brackets and commas.
+        if not is_right or (done and self.n_values != math.prod(self._shape)):
             raise self.not_nested_so() if self.depth > 1 else self._of_another_length(done)
-
-    def fits(self, port: Port) -> bool:
-        """Return whether the data, read to the end, are those of ``port``."""
-        return any(layout in _layouts(port.shape, self.depth) for layout in self._left)
 
     def not_nested_so(self) -> InvalidRequestError:
         """Return the error of data in other rows."""
-        shapes = " or ".join(str(list(port.shape)) for port in self._ports[:4])
         return InvalidRequestError(
-            f"{self._where}: data is neither flat nor in rows of shape {shapes}"
+            f"{self._where}: data is neither flat nor in rows of shape {list(self._shape)}"
         )
 
     def _of_another_length(self, done: bool) -> InvalidRequestError:
         count = f"{self.n_values}" if done else f"{self.n_values} or more"
-        if len(self._ports) > 1:
-            return InvalidRequestError(f"{self._where}: {count} elements, as no input has")
-        shape = self._ports[0].shape
+        shape = self._shape
         return InvalidRequestError(
             f"{self._where}: {count} elements, shape {list(shape)} has {math.prod(shape)}"
         )
@@ -208,16 +172,6 @@ _BRACKETS_TO_SPACES = bytes.maketrans(b"[]", b"  ")
 _VALUES_TO_ZEROS = bytes(byte if byte in b"[]," else ord("0") for byte in range(256))
 
 
-class Sink(Protocol):
-    """Where values go: an array, or what holds them until it is known which."""
-
-    def add(self, values: list[object]) -> None:
-        """Take the next values."""
-
-    def holds(self, what: str) -> InvalidRequestError:
-        """Return the error that the data are ``what``."""
-
-
 @cache
 def _closed(depth: int) -> re.Pattern[bytes]:
     """Return what ends data of ``depth``: nowhere else do so many brackets close."""
@@ -225,12 +179,13 @@ def _closed(depth: int) -> re.Pattern[bytes]:
 
 
 class DataText:
-    """Reads the data of one of ``ports``; ``where`` names the input in errors."""
+    """Reads the data of ``port``; ``where`` names it in errors."""
 
-    def __init__(self, where: str, ports: Sequence[Port], sink: Sink) -> None:
-        self.layouts = _Layouts(where, ports)
+    def __init__(self, where: str, port: Port) -> None:
+        self.port = port
+        self.values = PortArray(where, port)
+        self.nesting = _Nesting(where, port)
         self._where = where
-        self._sink = sink
         self._carry = b"["
         self._string: OpenString | None = None  # behind what is carried
         self._string_text = bytearray()
@@ -239,13 +194,13 @@ class DataText:
 
     @property
     def held_bytes(self) -> int:
-        return len(self._carry) + len(self._string_text)
+        return self.values.held_bytes + len(self._carry) + len(self._string_text)
 
     def feed(self, block: bytes, start: int) -> int:
         """Take ``block`` from ``start``; return where the data end in it, -1: they go on.
 
         Raises:
-            InvalidRequestError: they are not JSON, or not what any of the ports takes.
+            InvalidRequestError: they are not JSON, or not what the port takes.
         """
         if self._string is not None:
             end = self._string.find_end(block, start)
@@ -256,7 +211,7 @@ class DataText:
             self._carry += _PLACEHOLDER
             start = end
         buffer = self._carry + block[start:]
-        if not self.layouts.depth and not self._begin(buffer):
+        if not self.nesting.depth and not self._begin(buffer):
             self._keep(buffer)
             return -1
         stop, done = self._strings(buffer) if self._has_strings else self._numbers(buffer)
@@ -281,19 +236,19 @@ class DataText:
         head = _HEAD.match(buffer)
         assert head is not None
         depth = head[0].count(b"[")
-        if len(buffer) == head.end() and depth <= self.layouts.deepest:
+        if len(buffer) == head.end() and depth <= self.nesting.deepest:
             return False
-        self.layouts.begin(depth)
+        self.nesting.begin(depth)
         self._has_strings = buffer[head.end() : head.end() + 1] == b'"'
         return True
 
     def _numbers(self, buffer: bytes) -> tuple[int, bool]:
         """Take values up to the last comma or the end; return where it is, and whether it is the end."""
-        is_flat = self.layouts.depth == 1
+        is_flat = self.nesting.depth == 1
         if is_flat:
             end = buffer.find(b"]") + 1
         else:
-            match = _closed(self.layouts.depth).search(buffer)
+            match = _closed(self.nesting.depth).search(buffer)
             end = match.end() if match else 0
         stop, done = end or buffer.rfind(b",") + 1, end > 0
         if not stop:
@@ -301,20 +256,20 @@ class DataText:
         piece = buffer[:stop]
         if stop > _MAX_NUMBER and _has_long_number(piece):
             raise self._too_long(piece)
-        first = not self.layouts.begun
+        first = not self.nesting.begun
         if is_flat:
             text = piece[1:-1] if first else piece[:-1]
         else:
             text = (piece if done else piece[:-1]).translate(_BRACKETS_TO_SPACES)
         values = self._parse(text)
-        if not values and (self.layouts.n_values or not done):
+        if not values and (self.nesting.n_values or not done):
             raise self._not_json("a value is missing")
         if is_flat:
             layout = b"[" * first + b"," * (len(values) - done) + b"]" * done
         else:
             layout = self._layout_of(piece)
-        self.layouts.advance(layout, len(values), done)
-        self._sink.add(values)
+        self.nesting.advance(layout, len(values), done)
+        self.values.add(values)
         return stop, done
 
     def _layout_of(self, piece: bytes) -> bytes:
@@ -334,15 +289,15 @@ class DataText:
         if opened >= 0:
             between[-1] = tail[:opened]
         bare = b'"'.join(between)
-        end = _closed(self.layouts.depth).search(bare)
+        end = _closed(self.nesting.depth).search(bare)
         stop = end.end() if end else len(bare.rstrip(b"[] \t\r\n"))
         marks = bare[:stop].translate(None, SPACE)
         others = marks.translate(None, b'[],"')
         if others:
             # With a brace the data were over before as many brackets closed as had opened.
             if b"}" in others:
-                raise self.layouts.not_nested_so()
-            raise self._sink.holds("other values than strings")
+                raise self.nesting.not_nested_so()
+            raise self.values.holds("other values than strings")
         if _MISPLACED_STRING.search(self._last_mark + marks):
             raise self._not_json("a value or a comma is missing")
         self._last_mark = marks[-1:] or self._last_mark
@@ -351,8 +306,8 @@ class DataText:
         if self._string_text:
             taken[0], self._string_text = bytes(self._string_text), bytearray()
         values = self._parse(b",".join(taken))
-        self.layouts.advance(marks.translate(None, b'"'), len(values), end is not None)
-        self._sink.add(values)
+        self.nesting.advance(marks.translate(None, b'"'), len(values), end is not None)
+        self.values.add(values)
         if opened >= 0 and end is None:
             self._string, self._string_text = OpenString(tail[opened:]), bytearray(tail[opened:])
         return stop, end is not None
@@ -371,11 +326,11 @@ class DataText:
             case None:
                 return self._not_json(why)
             case b'"':
-                return self._sink.holds("strings")
+                return self.values.holds("strings")
             case b"{":
-                return self._sink.holds("objects")
+                return self.values.holds("objects")
             case b"[":
-                return self.layouts.not_nested_so()
+                return self.nesting.not_nested_so()
             case word:
                 return InvalidRequestError(
                     f"{self._where}: data has {word.decode()}, which is not JSON"
@@ -398,3 +353,57 @@ def _has_long_number(text: bytes) -> bool:
     ):
         return False
     return _LONG_NUMBER.search(text) is not None
+
+
+# Data of an input whose name has not come yet.
+
+_MARK = re.compile(STRING.pattern + rb'|["\[\]]', re.DOTALL)
+# So much of the text becomes values at a time.
+_BLOCK_BYTES = 16 << 10
+
+
+class HeldText:
+    """The text of data, kept until it is known of which port they are."""
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self._depth = 1
+        self._string: OpenString | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        return sys.getsizeof(self._text)
+
+    def feed(self, block: bytes, start: int) -> int:
+        """Take ``block`` from ``start``; return where the data end in it, -1: they go on."""
+        position = start
+        if self._string is not None:
+            position = self._string.find_end(block, start)
+            if position >= 0:
+                self._string = None
+        end = -1 if self._string is not None else self._find_end(block, position)
+        self._text += block[start : end if end >= 0 else len(block)]
+        return end
+
+    def _find_end(self, block: bytes, position: int) -> int:
+        for match in _MARK.finditer(block, position):
+            match match[0]:
+                case b"[":
+                    self._depth += 1
+                case b"]":
+                    self._depth -= 1
+                    if not self._depth:
+                        return match.end()
+                case b'"':
+                    self._string = OpenString(block[match.start() :])
+                    break
+        return -1
+
+    def read(self, where: str, port: Port) -> DataText:
+        """Return the data of ``port`` that the text is, whole; raises as DataText.feed."""
+        data, end = DataText(where, port), -1
+        for start in range(0, len(self._text), _BLOCK_BYTES):
+            end = data.feed(bytes(self._text[start : start + _BLOCK_BYTES]), 0)
+        if end < 0:
+            raise data.nesting.not_nested_so()
+        return data

@@ -7,20 +7,15 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.network.fields import STRINGS
-from server.codec.datatypes import DATATYPES
+from server.codec.datatypes import datatype
 from server.codec.messages import ModelAnswer, Output
-from server.errors import NotFiniteError
+from server.errors import InvalidRequestError
 
 #: The longest piece of text.
 PIECE_BYTES = 128 << 10
 # Whatever the dtype, so many numbers stay below that: none takes more than 25 bytes and a comma.
 _NUMBERS = 4096
 _CHARACTERS = 16 << 10
-# By dtype: its name takes NumPy as long as writing a small array.
-_DATATYPES = {
-    np.dtype(object if name == STRINGS else name): kind for kind, name in DATATYPES.items()
-}
 
 
 def write_text(answer: ModelAnswer, raw_sizes: Mapping[str, int]) -> Iterator[bytes]:
@@ -38,14 +33,14 @@ def check_finite(output: Output) -> None:
     """Check that JSON can carry ``output``.
 
     Raises:
-        NotFiniteError: it has NaN or infinite values.
+        InvalidRequestError: it has NaN or infinite values.
     """
     if output.array.dtype.kind != "f":
         return
     flat = output.array.ravel()
     for start in range(0, flat.size, PIECE_BYTES):  # no mask as large as the array
         if not np.logical_and.reduce(np.isfinite(flat[start : start + PIECE_BYTES])):
-            raise NotFiniteError(
+            raise InvalidRequestError(
                 f"output {output.name!r} has NaN or infinite values, which JSON cannot carry: "
                 "ask for it as binary data (parameters.binary_data of the output)"
             )
@@ -84,7 +79,7 @@ def _fields(output: Output, raw_sizes: Mapping[str, int]) -> dict[str, Any]:
     array = output.array
     fields: dict[str, Any] = {
         "name": output.name,
-        "datatype": _DATATYPES[array.dtype],
+        "datatype": datatype(array.dtype),
         "shape": array.shape,
     }
     if output.name in raw_sizes:

@@ -282,7 +282,7 @@ async def test_calls_leave_nothing(service: Service, method: str) -> None:
     async def call() -> None:
         wire = FakeCall([message, message] if method == "ModelStreamInfer" else [message])
         asked = Call(service.context, shares, method, wire, METHODS[method])  # type: ignore[arg-type]
-        await attend(service.context, asked)
+        await attend(asked)
         assert len(wire.said) == wire.count
 
     await at_every_await(service, call, 3)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.codec.compression import compressed, opener
+from server.codec.compression import BodyOpener, compressed
 from server.codec.framing import CODINGS, Coding
 from server.errors import InvalidRequestError, TooLargeError
 from tests.examples import over
@@ -29,7 +29,7 @@ BODIES = [b"", b"a", bytes(300_000), random.Random(0).randbytes(100_000), b"ab" 
 
 
 def opened(coding: Coding, body: bytes, step: int) -> bytes:
-    found = opener(coding, _MOST_BYTES)
+    found = BodyOpener(coding, _MOST_BYTES)
     blocks: list[bytes] = []
     for start in range(0, len(body), step):
         blocks += found.blocks(body[start : start + step])
@@ -80,5 +80,5 @@ def test_a_bomb_is_refused_at_the_limit(coding: Coding) -> None:
     assert len(bomb) < 20_000
     blocks: list[int] = []
     with pytest.raises(TooLargeError, match=str(_MOST_BYTES)):
-        blocks.extend(map(len, opener(coding, _MOST_BYTES).blocks(bomb)))
+        blocks.extend(map(len, BodyOpener(coding, _MOST_BYTES).blocks(bomb)))
     assert sum(blocks) <= _MOST_BYTES

@@ -13,7 +13,7 @@ from server.codec.datatypes import DATATYPES, datatype
 from server.codec.infer_bodies import Body
 from server.codec.messages import ModelAnswer, Output
 from server.codec.text.writer import PIECE_BYTES
-from server.errors import NotFiniteError
+from server.errors import InvalidRequestError
 from tests.examples import examples, over
 
 
@@ -122,5 +122,7 @@ def test_an_array_that_is_not_contiguous() -> None:
 def test_what_is_not_finite_is_refused_before_the_first_piece(dtype: str, value: float) -> None:
     array = np.zeros(300_000, dtype)
     array[-1] = value
-    with pytest.raises(NotFiniteError, match="output 'bad' has NaN or infinite values, which JSON"):
+    with pytest.raises(
+        InvalidRequestError, match="output 'bad' has NaN or infinite values, which JSON"
+    ):
         body({"good": np.zeros(1), "bad": array})

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.program.stopping import Tell
 from server.errors import BusyError
+from server.page import looks as looks_module
 from server.page.looks import MOST_SEARCHES, Looks, LookStep, Rows
 from server.page.routes import STATIC
 from server.repository.repository import Repository
@@ -51,7 +52,8 @@ async def searches() -> _Searches:
 
 
 @pytest.fixture
-def looks(searches: _Searches) -> Looks:
+def looks(searches: _Searches, monkeypatch: pytest.MonkeyPatch) -> Looks:
+    monkeypatch.setattr(looks_module, "_SAID_SECONDS", 0.0)
     return Looks(cast(Repository, searches))
 
 

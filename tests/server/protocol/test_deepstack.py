@@ -12,11 +12,11 @@ import pytest_asyncio
 
 from models.compiler import compile_onnx
 from server.access import add_key
-from server.protocol.openapi import requests_table
 from server.routes import TABLE, TABLE_WITH_CAMERAS, table_of
 from server.settings.settings import Settings
 from tests.examples import over
 from tests.models.detector import NAMES, SCENES, square_finder
+from tests.server.protocol.requests_table import requests_table
 from tests.server.protocol.test_detect import file_of
 from tests.server.protocol.test_openapi import check
 from tests.server.support import Packs, Service, picture, serving

@@ -46,8 +46,7 @@ class Sender:
 
     # What an exchange asks
 
-    owner, headers, at, declared_bytes = "", (), None, 0
-    is_gone = False
+    owner, at, declared_bytes = "", None, 0
     wants_body = takes_chunks = True
 
     @property
@@ -69,9 +68,6 @@ class Sender:
 
     def on_leave(self, leaves: Callable[[], None] | None) -> None:
         raise AssertionError
-
-    def is_closing(self) -> bool:
-        return False
 
     def abort(self) -> None:
         raise AssertionError

@@ -94,9 +94,6 @@ class Client:
         self.takes.set()
         self.leave()
 
-    def is_closing(self) -> bool:
-        return self.closing
-
     async def ends(self, status: int, *words: str) -> None:
         """Check the answer."""
         await asyncio.wait_for(self.task, LIMIT_SECONDS)

@@ -1,17 +1,20 @@
-"""Boxes drawn on a photograph, for people to look at."""
+"""Boxes and masks drawn on a photograph, for people to look at."""
 
 from collections.abc import Sequence
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from models.detection.boxes import Box
-from models.segmentation import Color, color_of
+from models.segmentation import NONE, Bytes, Color, Mask, color_of
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 _BRIGHT = 140  # of 255: text on colours above it is black
 _MIN_FONT = 10
 _MAX_LETTERS = 80
+# Half of a mask's colours, half of the photograph's.
+_SHARE = 0.5
 
 
 def text_color(background: Color) -> Color:
@@ -89,3 +92,23 @@ def _fitting(canvas: ImageDraw.ImageDraw, text: str, font: Font, width: int) -> 
         left, _, right, _ = canvas.textbbox((0, 0), text[:middle], font=font)
         low, high = (middle, high) if right - left <= width else (low, middle - 1)
     return text[:low]
+
+
+def draw_mask(image: Image.Image, mask: Mask) -> Image.Image:
+    """Return a copy of ``image`` (RGB), of the size of ``mask``, with the colours of classes over it."""
+    colors = np.array([mask.color(index) for index in range(NONE + 1)], np.float32)
+    nothing = np.array([mask.segmentation.is_nothing(index) for index in range(NONE + 1)])
+    drawn = image.copy()
+    top = 0
+    for band in mask.bands():
+        place = 0, top, image.width, top + len(band)
+        drawn.paste(
+            Image.fromarray(_blended(np.asarray(image.crop(place)), band, colors, nothing)), place
+        )
+        top += len(band)
+    return drawn
+
+
+def _blended(pixels: Bytes, band: Bytes, colors: np.ndarray, nothing: np.ndarray) -> Bytes:
+    mixed = pixels * np.float32(1 - _SHARE) + colors[band] * np.float32(_SHARE)
+    return np.where(nothing[band][:, :, None], pixels, mixed.round().astype(np.uint8))

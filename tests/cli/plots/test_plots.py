@@ -1,7 +1,5 @@
-"""Plots: names lie apart, ticks are round, and every row of a document is named in its figure."""
+"""Plots: ticks are round, and every row of a document is named in its figure."""
 
-import math
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,44 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.plots.figures import STRONG, log_ticks, style
-from server.plots.labels import LabelBox, place, spread
-from server.plots.measurements import plot_memory_delay, plot_resolutions, plot_search
-
-CANVAS = LabelBox(0, 0, 600, 300)
-POINTS = st.tuples(st.floats(60, 540), st.floats(30, 270))
-
-
-@given(st.lists(POINTS, max_size=9))
-def test_names_lie_apart_and_inside(points: list[tuple[float, float]]) -> None:
-    """Nine names take a tenth of the canvas, so there is room for them wherever their points lie."""
-    boxes = place(points, [(70, 12)] * len(points), [], CANVAS)
-    assert len(boxes) == len(points)
-    for at, box in enumerate(boxes):
-        assert CANVAS.holds(box)
-        assert not any(box.overlaps(other) for other in boxes[:at])
-
-
-@given(POINTS)
-def test_a_name_keeps_off_what_is_drawn(point: tuple[float, float]) -> None:
-    drawn = [LabelBox(*point, *point).grown(6)]
-    ((box,), alone) = (
-        place([point], [(70, 12)], drawn, CANVAS),
-        place([point], [(70, 12)], [], CANVAS),
-    )
-    assert not box.overlaps(drawn[0])
-    assert math.dist(box.nearest(point), point) >= math.dist(alone[0].nearest(point), point)
-
-
-@given(st.lists(st.floats(-1e3, 1e3), max_size=12), st.floats(0.1, 50))
-def test_spread_heights_keep_order_and_gap(wanted: list[float], gap: float) -> None:
-    heights = spread(wanted, gap)
-    ranks = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    ordered = [heights[index] for index in ranks]
-    assert all(high - low >= gap * (1 - 1e-6) - 1e-6 for low, high in pairwise(ordered))
-    apart = all(b - a >= gap for a, b in pairwise(sorted(wanted)))
-    if apart:
-        assert heights == pytest.approx(wanted)
+from cli.plots.figures import STRONG, log_ticks, style
+from cli.plots.measurements import plot_memory_delay, plot_resolutions, plot_search
 
 
 @given(st.floats(1e-3, 1e4), st.floats(1.1, 1e5))

@@ -3,6 +3,7 @@
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from cli.plots.plans import arena_picture, frontier_picture
 from models.packs.pack import Pack, open_pack
 from pipeline.fitting.trade_off import POINTS, frontier
 from pipeline.planning.make import make_plan
@@ -11,7 +12,6 @@ from pipeline.program.lives import lifetimes
 from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.plots.plans import arena_picture, frontier_picture
 from tests.pipeline.small import small_pack
 
 _SVG = "{http://www.w3.org/2000/svg}"

@@ -101,6 +101,11 @@ def style(label: str) -> dict[str, Any]:
     }
 
 
+def name(axes: Any) -> None:
+    """Name what ``axes`` show, beside them."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+
+
 def log_ticks(low: float, high: float) -> list[float]:
     """Return round numbers from ``low`` to ``high`` (above 0): 1, 2, 5, 10, ..., or finer where few fit."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -113,15 +118,12 @@ def log_ticks(low: float, high: float) -> list[float]:
     return within
 
 
-def log_scale(axis: Any, values: Sequence[float], room: float = 0.05) -> None:
-    """Make an axis logarithmic around ``values``, with round numbers written out.
-
-    ``room``: how much is left free at its end, as a part of the way between the values.
-    """
+def log_scale(axis: Any, values: Sequence[float]) -> None:
+    """Make an axis logarithmic around ``values``, with round numbers written out."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
-    way = max(values) / min(values)
-    low, high = min(values) / (1.2 * way**0.05), max(values) * 1.2 * way**room
+    room = 1.2 * (max(values) / min(values)) ** 0.05
+    low, high = min(values) / room, max(values) * room
     axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
     axis.set_major_locator(FixedLocator(log_ticks(low, high)))
     axis.set_major_formatter(lambda value, _position: f"{value:g}")

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from server.plots.figures import MIB, STRONG, figure, log_scale, style
-from server.plots.labels import name_ends, name_points
+from cli.plots.figures import MIB, STRONG, figure, log_scale, name, style
 
-# Whose name is placed first, and so best.
+# Named first.
 _FIRST = ("auto", "pre", "onnxruntime-resident", "openvino-resident")
 
 
@@ -17,11 +16,11 @@ def plot_pipeline(result: Mapping[str, Any], folder: Path) -> list[Path]:
     Raises:
         PlotError: one cannot be written.
     """
-    name = f"{result['model']}-{result['resolution'] or 0}"
-    files = [folder / f"{name}-memory-delay.svg"]
+    stem = f"{result['model']}-{result['resolution'] or 0}"
+    files = [folder / f"{stem}-memory-delay.svg"]
     plot_memory_delay(result, files[0])
     if result["searches"]:
-        files.append(folder / f"{name}-search.svg")
+        files.append(folder / f"{stem}-search.svg")
         plot_search(result, files[1])
     return files
 
@@ -35,55 +34,48 @@ def plot_memory_delay(result: Mapping[str, Any], path: Path) -> None:
         for label, (memory, delay) in points.items():
             look = style(label)
             axes.vlines(memory, delay, slow[label], color=look["color"], alpha=0.45, zorder=2)
-            axes.plot(memory, delay, linestyle="", **look)
+            axes.plot(memory, delay, linestyle="", label=label, **look)
         limited = sorted(at for label, at in points.items() if label.startswith("auto"))
         axes.plot(*zip(*limited, strict=True), color=STRONG, zorder=4) if limited else None
-        # What holds all weights stands at the end, and its names beside it.
-        log_scale(axes.xaxis, [memory for memory, _ in points.values()], room=0.32)
+        log_scale(axes.xaxis, [memory for memory, _ in points.values()])
         axes.set(
             xlabel="memory for weights (MiB)",
             ylabel="delay (ms), median to 95th percentile",
             title=_title(result),
         )
         axes.grid()
-        bars = [(at, (at[0], slow[label])) for label, at in points.items()]
-        names = [(label, at, style(label)["color"]) for label, at in points.items()]
-        name_points(axes, names, [*bars, limited])
+        name(axes)
 
 
 def plot_search(result: Mapping[str, Any], path: Path) -> None:
     """Plot delay by weight memory for growing rings, the chosen one, and what was measured (Fig. 13)."""
     rows = {row["architecture"]: row for row in result["rows"]}
     pre = rows["pre"]["delay_ms"]["median"]
-    names, lines, widths = [], [], []
+    widths = []
     with figure(path) as axes:
         for label, search in result["searches"].items():
             look = style(label)
             curve = [_simulated(point) for point in search["curve"]]
             chosen, measured = _simulated(search["chosen"]), _measured(rows[label])
-            axes.plot(*zip(*curve, strict=True), color=look["color"], linewidth=1.8)
-            axes.plot(*chosen, linestyle="", **{**look, "zorder": 4})
+            line = {"color": look["color"], "linewidth": 1.8, "label": f"{label}, simulated"}
+            axes.plot(*zip(*curve, strict=True), **line)
+            said = f"chosen: {chosen[0]:.3g} MiB"
+            axes.plot(*chosen, linestyle="", label=said, **{**look, "zorder": 4})
             hollow = {"markerfacecolor": "white", "markeredgecolor": look["color"]}
-            axes.plot(*measured, linestyle="", **{**look, **hollow, "markeredgewidth": 1.6})
-            names += [
-                (f"{label}, simulated", curve[len(curve) // 8], look["color"]),
-                (f"chosen: {chosen[0]:.3g} MiB", chosen, look["color"]),
-                ("measured", measured, look["color"]),
-            ]
-            lines.append(curve)
+            hollow |= {"markeredgewidth": 1.6, "label": "measured"}
+            axes.plot(*measured, linestyle="", **{**look, **hollow})
             widths += [memory for memory, _ in (*curve, measured)]
         log_scale(axes.xaxis, widths)
-        axes.axhline(pre, color=style("pre")["color"], linestyle="--", linewidth=1)
-        names.append(("pre, measured", (min(widths), pre), style("pre")["color"]))
-        lines.append([(min(widths), pre), (max(widths), pre)])
+        dashed = {"color": style("pre")["color"], "linestyle": "--", "linewidth": 1}
+        axes.axhline(pre, label="pre, measured", **dashed)
         axes.set(xlabel="memory for weights (MiB)", ylabel="delay (ms)", title=_title(result))
         axes.grid()
-        name_points(axes, names, lines)
+        name(axes)
 
 
 def _importance(row: Mapping[str, Any]) -> int:
-    name = row["architecture"].partition("@")[0]
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+    label = row["architecture"].partition("@")[0]
+    return _FIRST.index(label) if label in _FIRST else len(_FIRST)
 
 
 def _measured(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -112,21 +104,21 @@ def plot_resolutions(result: Mapping[str, Any], folder: Path) -> Path:
     runs = sorted(result["runs"], key=lambda run: run["resolution"])
     sides = [run["resolution"] for run in runs]
     rows = [{row["architecture"]: row for row in run["rows"]} for run in runs]
-    delay = {name: [each[name]["delay_ms"]["median"] for each in rows] for name in rows[0]}
-    memory = {name: [each[name]["weight_bytes"] / MIB for each in rows] for name in rows[0]}
+    delay = {label: [each[label]["delay_ms"]["median"] for each in rows] for label in rows[0]}
+    memory = {label: [each[label]["weight_bytes"] / MIB for each in rows] for label in rows[0]}
     with figure(path, rows=2) as (upper, lower):
         _lines(upper, sides, delay)
         _lines(lower, sides, memory)
         log_scale(lower.yaxis, [value for values in memory.values() for value in values])
         upper.set(ylabel="delay (ms), median", title=f"{result['model']} by resolution")
         lower.set(ylabel="memory for weights (MiB)", xlabel="side of the input (pixels)")
-        for axes, lines in ((upper, delay), (lower, memory)):
+        for axes in (upper, lower):
             axes.set_xticks(sides)
             axes.grid()
-            name_ends(axes, [(name, (sides[-1], line[-1])) for name, line in lines.items()])
+            name(axes)
     return path
 
 
 def _lines(axes: Any, sides: Sequence[int], lines: Mapping[str, Sequence[float]]) -> None:
-    for name, line in lines.items():
-        axes.plot(sides, line, **style(name))
+    for label, line in lines.items():
+        axes.plot(sides, line, label=label, **style(label))
