@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.children.application import opened, streamed
-from benchmarks.children.planned import anonymous_bytes
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
@@ -29,6 +28,7 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import Wanted
 from pipeline.measuring.sweeps import random_inputs
+from pipeline.peers.child import anonymous_bytes
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PipelinePlan, Plan
 from pipeline.profiles.machine import this_machine
