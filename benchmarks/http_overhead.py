@@ -13,10 +13,8 @@ Run as ``python -m benchmarks.http_overhead [--runs 2000] [--rounds 5] [--second
 
 import argparse
 import contextlib
-import json
 import socket
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +32,7 @@ from benchmarks.load.wrk import has_wrk, post_script, wrk_loop
 from benchmarks.machine.processes import cpu_seconds, event_loop
 from benchmarks.servers.served import Served, ours, peer, running
 from benchmarks.servers.small_models import TINY_SHAPE, pooled, tiny, wide
+from benchmarks.turns import end
 from models.compiler import compile_onnx
 
 _NAMES = ("layerstream", "fastapi_onnxruntime")
@@ -189,8 +188,7 @@ def main() -> None:
         and (result["rate_ratio"] or 0) >= _LEAST_RATE
         and result["tensors"]["raw in"]["overhead_ms"] <= _MOST_OVERHEAD_MS
     )
-    print(json.dumps(result, indent=2))
-    sys.exit(0 if result["ok"] else 1)
+    end(result, result["ok"])
 
 
 if __name__ == "__main__":

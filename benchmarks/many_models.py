@@ -13,7 +13,6 @@ Run as ``python -m benchmarks.many_models [--repository FOLDER --sources FOLDER]
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import Sampler, figures, growth
 from benchmarks.servers.client import fetch
 from benchmarks.servers.served import Served, ours, running
+from benchmarks.turns import end
 from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import Pack, open_pack
@@ -231,11 +231,8 @@ def main() -> None:
     names = [pack.name for pack in packs]
     result |= {"models": names, "weight_bytes": weights}
     holds = verdict(result, names)
-    if options.json:
-        print(json.dumps({**result, "holds": holds}, indent=2))
-    else:
-        print(*_lines(result, holds), sep="\n")
-    sys.exit(0 if all(holds.values()) else 1)
+    lines = None if options.json else _lines(result, holds)
+    end({**result, "holds": holds}, all(holds.values()), lines)
 
 
 if __name__ == "__main__":

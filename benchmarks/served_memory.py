@@ -9,11 +9,10 @@ nothing else of ours. Cases, each in a fresh process, on six small networks:
 - evict: all in turn in 10 MiB (``--budget-policy evict-lru``), several times
 - changes: these, and load, unload, replan and upload in any order; after each 25 changes all are unloaded,
   and what is left then is compared
-- peers: one network beside the obvious servers, each in a memory cgroup of its own, files included (root)
 
-Run as ``python -m benchmarks.served_memory [CASE...] [--changes 1000]`` (without a CASE: all but peers);
-exit 1 where a case takes over 1 MiB above base and budget, grows by more than 0.25 MiB in 1,000 changes, or
-fails.
+Run as ``python -m benchmarks.served_memory [CASE...] [--changes 1000]``; exit 1 where a case takes over
+1 MiB above base and budget, grows by more than 0.25 MiB in 1,000 changes, or fails. Beside other servers:
+``benchmarks.tight_memory``.
 """
 
 import argparse
@@ -28,20 +27,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks.machine.environment import copy_environment, shared_files
 from benchmarks.machine.sampling import Sampler
-from benchmarks.servers.attempt import Attempt, ContenderTask, attempt
-from benchmarks.servers.client import process_memory
-from benchmarks.servers.contenders import contenders
 from benchmarks.servers.served import Served, ours, running
-from benchmarks.tight_memory import largest_difference
 from models import zoo
 from models.compiler import compile_onnx
-from pipeline.peers.cgroup import Usage, memory_group
+from pipeline.peers.cgroup import Usage
 
 _MIB = 1 << 20
 _ABOVE_BYTES = _MIB
@@ -288,62 +281,22 @@ _CASES: Mapping[str, Callable[[Path, argparse.Namespace], Iterator[CaseResult]]]
 }
 
 
-def _look(served: Served) -> dict[str, Any]:
-    """Return the resident set, and what of it may be charged to others."""
-    shared = shared_files(served.pid, Path.cwd())
-    names = sorted(Path(path).name for path in shared)
-    return {
-        **process_memory(served.pid),
-        "shared_bytes": sum(shared.values()),
-        "shared_files": names,
-    }
-
-
-def _peers(folder: Path, options: argparse.Namespace) -> bool:
-    """Print what each server of one network takes; return whether all answer alike."""
-    source = folder / f"{options.network}.onnx"
-    zoo.build(options.network, source)
-    compile_onnx(source, folder / "peers" / options.network)
-    environment = copy_environment(folder / "environment", "openvino")
-    generator = np.random.default_rng(0)
-    drawn = [
-        generator.standard_normal((1, 3, 224, 224), np.float32) for _ in range(options.requests)
-    ]
-    task = ContenderTask(options.network, "image", drawn)
-    found: dict[str, Attempt] = {
-        name: attempt(contender, environment, task, memory_group, look=_look)
-        for name, contender in contenders(source, folder / "peers", options.budget).items()
-    }
-    difference = largest_difference({(name, None): [each] for name, each in found.items()})
-    rows = {name: each.as_dict() | (each.details or {}) for name, each in found.items()}
-    print(
-        json.dumps({"budget": options.budget, **rows, "largest_difference": difference}, indent=2)
-    )
-    return difference <= 1e-5 and not any(each.failure for each in found.values())
-
-
 def main() -> None:
     """Measure the cases and print a line of each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", choices=[*_CASES, "peers"], default=[*_CASES])
+    parser.add_argument("cases", nargs="*", choices=[*_CASES], default=[*_CASES])
     parser.add_argument("--changes", type=int, default=1000)
     parser.add_argument("--requests", type=int, default=50, help="of each connection")
-    parser.add_argument("--network", default="resnet50", help="of peers")
-    parser.add_argument("--budget", default="24MiB", help="of peers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as text:
         folder = Path(text).resolve()
-        held = True
-        if {*options.cases} & {*_CASES}:
-            repository = _repository(folder)
-            for name, case in _CASES.items():
-                for result in case(repository, options) if name in options.cases else ():
-                    print(result.line(), flush=True)
-                    held &= result.holds
-        if "peers" in options.cases:
-            held &= _peers(folder, options)
+        held, repository = True, _repository(folder)
+        for name in options.cases:
+            for result in _CASES[name](repository, options):
+                print(result.line(), flush=True)
+                held &= result.holds
     sys.exit(0 if held else 1)
 
 

@@ -16,7 +16,6 @@ Exit 1 where outputs differ, an arena is larger than planned, or a peak exceeds 
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,7 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.children.application import CHOICES, partitions
-from benchmarks.machine.sampling import sampled_group
+from benchmarks.machine.sampling import run_sampled
 from benchmarks.planning.rivals import (
     by_one_row,
     of_chromosome,
@@ -38,6 +37,7 @@ from benchmarks.planning.rivals import (
     placed_plan,
     whole,
 )
+from benchmarks.turns import end
 from cli.applications import OpenedApplication, OpenedPack, open_application
 from models.runtime.sessions import claim_process
 from papers.applications.application import Application
@@ -164,13 +164,11 @@ def run(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run one plan in a group of its own; return its figures, and the most that it held."""
     (folder / "job.json").write_text(json.dumps(task), "utf-8")
     paths = [str(folder / "job.json"), str(folder / "result.json")]
-    with sampled_group("applications") as group:
-        command = [sys.executable, "-m", "benchmarks.children.application", *paths]
-        process = group.group.start(command, subprocess.PIPE)
-        _, errors = process.communicate()
-        if process.returncode:
-            raise SystemExit(errors)
-        return {**json.loads(Path(paths[1]).read_text("utf-8")), **group.figures()}
+    command = [sys.executable, "-m", "benchmarks.children.application", *paths]
+    done = run_sampled("applications", command)
+    if done.status:
+        raise SystemExit(done.message)
+    return {**json.loads(Path(paths[1]).read_text("utf-8")), **done.figures}
 
 
 def summary(way: PlannedWay, runs: Sequence[dict[str, Any]], expected: list[str]) -> dict[str, Any]:
@@ -256,11 +254,8 @@ def main() -> None:
                 own.append(run(job(opened, way, inputs, options.sweeps), folder))
     expected = runs[0][0]["outputs"]
     rows = [summary(way, own, expected) for way, own in zip(tried_ways, runs, strict=True)]
-    if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        print(_HEAD, *map(row, rows), sep="\n")
-    sys.exit(0 if all(item["equal"] and item["within"] for item in rows) else 1)
+    held = all(item["equal"] and item["within"] for item in rows)
+    end(rows, held, None if options.json else [_HEAD, *map(row, rows)])
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ where one was not.
 
 import argparse
 import http.client
-import json
-import sys
 import tempfile
 import threading
 import time
@@ -21,6 +19,7 @@ from benchmarks.load.percentiles import summary_ms
 from benchmarks.servers.client import process_memory
 from benchmarks.servers.served import Served, ours, running
 from benchmarks.servers.small_models import tiny
+from benchmarks.turns import end
 from models.compiler import compile_onnx
 
 _STAYS = "stays"
@@ -118,8 +117,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as text:
         found = measure(Path(text).resolve(), options.changes, options.every)
-    print(json.dumps(found, indent=2))
-    sys.exit(0 if found["holds"] else 1)
+    end(found, bool(found["holds"]))
 
 
 if __name__ == "__main__":
