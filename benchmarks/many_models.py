@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from benchmarks.load.mixed import AskedModel, LoadResult, MixedLoad
 from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import Sampler, figures, growth
-from benchmarks.servers.client import fetch
-from benchmarks.servers.served import Served, ours, running
+from benchmarks.servers.client import metrics
+from benchmarks.servers.served import ours, running
 from benchmarks.turns import end
 from models import zoo
 from models.compiler import compile_onnx
@@ -42,7 +42,6 @@ _ALLOWED = 1.05
 _ALLOWED_GROWTH = 0.01
 # As compile compares a pack with its source: of an output's largest value.
 _TOLERANCE = 1e-4
-_ACCOUNTS = "layerstream_"
 
 
 def questions(pack: Pack, source: Path, count: int) -> list[AskedModel]:
@@ -83,7 +82,7 @@ def measure(
     models = ",".join(dict.fromkeys(question.model for question in asked))
     command = environment.private([*ours(repository, str(budget)), "--models", models])
     with running(command, "--port", ready_seconds=_READY_SECONDS) as served:
-        base = _told(_accounts(served))
+        base = _told(metrics(served.base))
     limit = int(_ALLOWED * (budget + base["base_bytes"]))
     left = environment.drop(repository)
     with (
@@ -96,7 +95,7 @@ def measure(
         load = MixedLoad(served.port, asked, options.connections).run(options.seconds)
         ended = sampler.now()
         try:
-            told = _told(_accounts(served))
+            told = _told(metrics(served.base))
         except OSError:  # killed: no answer can come
             told = base
         peaks = figures(group.peak_bytes, sampler.samples)
@@ -112,13 +111,6 @@ def measure(
         **told,
         **_answers(load),
     }
-
-
-def _accounts(served: Served) -> dict[str, float]:
-    """Return the service's own figures, by name and labels."""
-    lines = fetch(f"{served.base}/metrics").decode().splitlines()
-    pairs = (line.rpartition(" ") for line in lines if line.startswith(_ACCOUNTS))
-    return {name: float(value) for name, _, value in pairs}
 
 
 def _told(accounts: Mapping[str, float]) -> dict[str, int]:

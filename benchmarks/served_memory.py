@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine.sampling import Sampler
+from benchmarks.servers.client import metrics
 from benchmarks.servers.served import Served, ours, running
 from models import zoo
 from models.compiler import compile_onnx
@@ -64,7 +65,7 @@ WHILE_CHANGING: Mapping[str, Collection[str]] = {
     "replan": ("404", "409"),
 }
 _SECONDS = 120.0
-_METRIC = b"layerstream_process_base_anonymous_bytes "
+_METRIC = "layerstream_process_base_anonymous_bytes"
 
 
 @dataclass
@@ -187,9 +188,7 @@ def _served(
         return Usage(0, anonymous_bytes(served.pid), 0)
 
     with running(command, "--port") as served, Sampler(look) as sampler:
-        told = MemoryClient(served.port, Counter()).call("metrics", "/metrics", None).splitlines()
-        line = next(line for line in told if line.startswith(_METRIC))
-        result.base_bytes = int(float(line.removeprefix(_METRIC)))
+        result.base_bytes = int(metrics(served.base)[_METRIC])
         yield served
         result.end_bytes = anonymous_bytes(served.pid)
         result.peak_bytes = max(sample.usage.anonymous for sample in sampler.samples)

@@ -20,11 +20,11 @@ from benchmarks.mill import beside_calm
 from benchmarks.mill.attacks.requests import head
 from benchmarks.mill.deployed import CONFIGURATION, memory_max
 from benchmarks.mill.errands import build_repository, errands
-from benchmarks.mill.measuring import Counts, LogReader, PeakSampler, metrics, pool_bytes
+from benchmarks.mill.measuring import Counts, LogReader, PeakSampler, pool_bytes
 from benchmarks.mill.play import Mill, MillResult, known
 from benchmarks.mill.verdict import Requirement, at_most, equal, memory_bound
 from benchmarks.mill.wire import Wire
-from benchmarks.servers.client import wait_ready
+from benchmarks.servers.client import metrics, wait_ready
 from benchmarks.servers.served import Served, free_port, ours
 from benchmarks.turns import end
 from pipeline.peers.cgroup import MemoryGroup, memory_group

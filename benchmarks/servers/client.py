@@ -49,6 +49,13 @@ def fetch(url: str, seconds: float = 30) -> bytes:
         return body
 
 
+def metrics(base: str) -> dict[str, float]:
+    """Return what a server of ours says of itself, by name with labels."""
+    lines = fetch(f"{base}/metrics").decode().splitlines()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
 def wait_ready(base: str, process: subprocess.Popen[str], seconds: float = 120) -> bool:
     """Wait until the server answers that it is ready; False when its process ended before."""
     deadline = time.monotonic() + seconds
