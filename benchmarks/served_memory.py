@@ -17,21 +17,20 @@ Run as ``python -m benchmarks.served_memory [CASE...] [--changes 1000]``; exit 1
 
 import argparse
 import contextlib
-import http.client
 import json
 import random
 import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.machine.sampling import Sampler
-from benchmarks.servers.client import metrics
+from benchmarks.servers.client import KeptClient, metrics
 from benchmarks.servers.served import Served, ours, running
 from models import zoo
 from models.compiler import compile_onnx
@@ -64,7 +63,6 @@ WHILE_CHANGING: Mapping[str, Collection[str]] = {
     "load": ("409",),
     "replan": ("404", "409"),
 }
-_SECONDS = 120.0
 _METRIC = "layerstream_process_base_anonymous_bytes"
 
 
@@ -134,17 +132,15 @@ class MemoryClient:
     """Asks over one connection; ``statuses`` of what it asked."""
 
     def __init__(self, port: int, statuses: Counter[str]) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_SECONDS)
+        self._client = KeptClient(port)
         self._statuses = statuses
         self._bodies: dict[str, bytes] = {}
 
     def call(self, kind: str, path: str, body: bytes | None = b"") -> bytes:
         """Post ``body``, or get where it is None; count the status as of ``kind``; return the answer."""
-        self._connection.request("GET" if body is None else "POST", path, body)
-        with self._connection.getresponse() as response:
-            answer = response.read()
-            self._statuses[f"{kind} {response.status}"] += 1
-            return answer
+        status, answer = self._client.ask("GET" if body is None else "POST", path, body)
+        self._statuses[f"{kind} {status}"] += 1
+        return answer
 
     def infer(self, model: str) -> None:
         """Ask ``model`` with drawn numbers, as JSON; one that is not there has no inputs to ask with."""
@@ -202,11 +198,8 @@ def _ask_all(served: Served, result: CaseResult, models: Sequence[str], requests
         for _ in range(requests):
             client.infer(draw.choice(models))
 
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(_CONNECTIONS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(_CONNECTIONS) as threads:
+        list(threads.map(ask, range(_CONNECTIONS)))
 
 
 def _one(repository: Path, options: argparse.Namespace) -> Iterator[CaseResult]:

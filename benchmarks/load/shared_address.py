@@ -14,7 +14,7 @@ Run as ``python -m benchmarks.load.shared_address [--ways direct,nginx,hostile] 
 import argparse
 import resource
 import tempfile
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from benchmarks.load.child import LoadProcess
 from benchmarks.load.messages import request_bytes
 from benchmarks.machine.processes import cpu_seconds
 from benchmarks.mill.crowd import Crowd, Siege
+from benchmarks.servers.client import beside
 from benchmarks.servers.nginx import NoNginxError, before, check_nginx
 from benchmarks.servers.served import Served, ours, running
 from benchmarks.servers.small_models import TINY_SHAPE, drawn_request, tiny
@@ -101,19 +102,9 @@ class _Bench:
     ) -> dict[str, Any]:
         """Return what ``clients`` got beside ``crowds`` of one ``address``, and these."""
         sieges = {name: Siege(crowd, port, [address]) for name, crowd in crowds.items()}
-        playing = [
-            threading.Thread(target=siege.play, args=(self._given.seconds + 15,))
-            for siege in sieges.values()
-        ]
-        for each in playing:
-            each.start()
-        try:
+        longest = self._given.seconds + 15
+        with beside(*(partial(siege.play, longest) for siege in sieges.values())):
             result = self._paced(port, clients)
-        finally:
-            for siege in sieges.values():
-                siege.end()
-            for each in playing:
-                each.join()
         return {**result, "beside": {name: dict(siege.seen) for name, siege in sieges.items()}}
 
 

@@ -11,7 +11,6 @@ was ready.
 
 import argparse
 import contextlib
-import http.client
 import json
 import socket
 import subprocess
@@ -19,12 +18,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine.processes import children, cpu_seconds_of_all
-from benchmarks.servers.client import process_memory
+from benchmarks.servers.client import KeptClient, beside, process_memory
 from benchmarks.servers.served import free_port, ours
 from benchmarks.turns import end
 
@@ -41,12 +41,11 @@ class Probes:
     port: int
     lags: list[float] = field(default_factory=list)
     failures: int = 0
-    stop: threading.Event = field(default_factory=threading.Event)
 
-    def run(self) -> None:
-        """Probe; a late probe does not delay the next."""
+    def run(self, over: threading.Event) -> None:
+        """Probe until it is ``over``; a late probe does not delay the next."""
         due = time.monotonic()
-        while not self.stop.is_set():
+        while not over.is_set():
             due += _EVERY_SECONDS
             time.sleep(max(due - time.monotonic(), 0.0))
             try:
@@ -78,27 +77,17 @@ def ask(
     port: int, method: str, path: str, body: bytes = b"", timeout: float = _PATIENCE_SECONDS
 ) -> tuple[int, bytes]:
     """Return status and body of one request on a connection of its own."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
-    try:
-        connection.request(method, path, body or None)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
+    with closing(KeptClient(port, timeout)) as client:
+        return client.ask(method, path, body or None)
 
 
 def during(port: int, process: int, work: Callable[[], Any]) -> dict[str, Any]:
     """Return how probes were answered while ``work`` went on, and what that took."""
     probes = Probes(port)
-    thread = threading.Thread(target=probes.run)
     began, computed = time.monotonic(), cpu_seconds_of_all(process)
-    thread.start()
-    try:
+    with beside(probes.run):
         said = work()
-    finally:
         took = time.monotonic() - began
-        probes.stop.set()
-        thread.join()
     cpu = cpu_seconds_of_all(process) - computed
     found = {
         "seconds": round(took, 2),

@@ -1,16 +1,59 @@
-"""A client of the Open Inference Protocol with the standard library alone, for benchmarks."""
+"""Clients with the standard library alone, for benchmarks."""
 
+import contextlib
+import http.client
 import json
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class KeptClient:
+    """One kept connection that waits for its answers; it opens again where it was closed."""
+
+    def __init__(self, port: int, seconds: float = 120) -> None:
+        """``seconds``: as long as an answer is waited for."""
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Return status and body of an answer.
+
+        Raises:
+            OSError, HTTPException: none came.
+        """
+        self.connection.request(method, path, body)
+        with self.connection.getresponse() as response:
+            return response.status, response.read()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+
+@contextlib.contextmanager
+def beside(*works: Callable[[threading.Event], None], seconds: float = 600) -> Iterator[None]:
+    """Do ``works``, each in a thread, while the block runs; the event says each when that is over.
+
+    They have so many ``seconds`` to end then.
+    """
+    over = threading.Event()
+    threads = [threading.Thread(target=work, args=(over,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(seconds)
 
 
 def tensor_body(name: str, array: NDArray[np.float32]) -> bytes:
