@@ -26,7 +26,7 @@ import numpy as np
 import onnxruntime as ort
 
 from benchmarks.load.child import LoadProcess
-from benchmarks.load.messages import Response, ResponseReader, infer_request
+from benchmarks.load.messages import Response, ResponseReader, infer_request, tensors_document
 from benchmarks.load.percentiles import ratio, summary_ms
 from benchmarks.load.tensors import overheads
 from benchmarks.load.wrk import has_wrk, post_script, wrk_loop
@@ -151,8 +151,7 @@ def _measure(folder: Path, runs: int, rounds: int, seconds: float) -> dict[str, 
     source = tiny(folder)
     compile_onnx(source, folder / "repository" / "tiny")
     values = np.random.default_rng(0).standard_normal(TINY_SHAPE).astype(np.float32)
-    tensor = {"name": "x", "shape": TINY_SHAPE, "datatype": "FP32", "data": values.ravel().tolist()}
-    request = infer_request("tiny", {"inputs": [tensor]})
+    request = infer_request("tiny", tensors_document({"x": values}))
     file = folder / "request"
     file.write_bytes(request)
     session = ort.InferenceSession(str(source), providers=["CPUExecutionProvider"])

@@ -20,8 +20,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.load.messages import tensors_document
 from benchmarks.load.mixed import AskedModel, LoadResult, MixedLoad
 from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import Sampler, figures, growth
@@ -59,16 +59,9 @@ def questions(pack: Pack, source: Path, count: int) -> list[AskedModel]:
         tolerances = {
             name: _TOLERANCE * float(np.abs(array).max()) for name, array in right.items()
         }
-        asked.append(AskedModel(pack.name, _body(drawn), right, tolerances))
+        body = json.dumps(tensors_document(drawn)).encode()
+        asked.append(AskedModel(pack.name, body, right, tolerances))
     return asked
-
-
-def _body(inputs: Mapping[str, NDArray[np.float64]]) -> bytes:
-    tensors = [
-        {"name": name, "shape": array.shape, "datatype": "FP32", "data": array.ravel().tolist()}
-        for name, array in inputs.items()
-    ]
-    return json.dumps({"inputs": tensors}).encode()
 
 
 def measure(

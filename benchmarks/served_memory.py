@@ -29,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.load.messages import tensors_document
 from benchmarks.machine.sampling import Sampler
 from benchmarks.servers.client import KeptClient, metrics
 from benchmarks.servers.served import Served, ours, running
@@ -156,9 +157,8 @@ class MemoryClient:
             return b""
         (port,) = told["inputs"]
         shape = [int(size) for size in port["shape"]]
-        drawn = np.random.default_rng(0).random(shape).round(3).ravel().tolist()
-        tensor = {"name": port["name"], "shape": shape, "datatype": "FP32", "data": drawn}
-        return json.dumps({"inputs": [tensor]}).encode()
+        drawn = np.random.default_rng(0).random(shape).round(3)
+        return json.dumps(tensors_document({port["name"]: drawn})).encode()
 
     def change(self, kind: str, model: str, body: bytes = b"") -> None:
         """Load, unload, replan or upload ``model``."""

@@ -10,6 +10,7 @@ In 4MiB there is room for one pack at a time: requests wait while they change pl
 
 import argparse
 import http.client
+import json
 import shutil
 import sys
 import tempfile
@@ -26,7 +27,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from benchmarks.servers.client import KeptClient, beside, first_output, tensor_body
+from benchmarks.load.messages import tensors_document
+from benchmarks.servers.client import KeptClient, beside, first_output
 from benchmarks.servers.served import ours, running
 from models.compiler import compile_onnx
 from models.compiler.writing.write import put_in_place
@@ -84,7 +86,7 @@ class ReplacementClient:
         self._client.connection.connect()
         self._socket = self._client.connection.sock
         self._answers = answers
-        self._body = tensor_body("image", _INPUT)
+        self._body = json.dumps(tensors_document({"image": _INPUT})).encode()
         self.count = 0
         self.longest_seconds = 0.0
         self.fault = ""

@@ -5,16 +5,18 @@ the limit (or none), memory sampled from the start of the process to the last an
 """
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.load.messages import tensors_document
 from benchmarks.machine.environment import Environment
 from benchmarks.machine.room import Room, Rooms
 from benchmarks.machine.sampling import MemorySample, Sampler, figures
-from benchmarks.servers.client import first_output, post_json, tensor_body
+from benchmarks.servers.client import first_output, post_json
 from benchmarks.servers.contenders import ServerContender
 from benchmarks.servers.served import NotReadyError, Served, running
 
@@ -93,7 +95,7 @@ def attempt(
 
 def _ask_all(result: Attempt, served: Served, task: ContenderTask, sampler: Sampler) -> None:
     url = f"{served.base}/v2/models/{task.model}/infer"
-    bodies = [tensor_body(task.input, array) for array in task.requests]
+    bodies = [json.dumps(tensors_document({task.input: array})).encode() for array in task.requests]
     ends = sampler.now() + task.all_seconds
     for body in bodies:
         began = sampler.now()

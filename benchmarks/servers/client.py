@@ -56,17 +56,6 @@ def beside(*works: Callable[[threading.Event], None], seconds: float = 600) -> I
             thread.join(seconds)
 
 
-def tensor_body(name: str, array: NDArray[np.float32]) -> bytes:
-    """Return an infer request of one FP32 tensor, as JSON."""
-    tensor = {
-        "name": name,
-        "shape": array.shape,
-        "datatype": "FP32",
-        "data": array.ravel().tolist(),
-    }
-    return json.dumps({"inputs": [tensor]}).encode()
-
-
 def post_json(url: str, body: bytes, seconds: float = 120) -> bytes:
     """Post ``body`` to an infer endpoint; return what it answers.
 

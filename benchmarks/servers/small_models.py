@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.load.messages import infer_request
+from benchmarks.load.messages import infer_request, tensors_document
 
 #: Input "x" and output "y" of ``tiny``, both float32.
 TINY_SHAPE = (1, 16)
@@ -100,7 +100,5 @@ def drawn_request(
 ) -> bytes:
     """Return an infer request to ``model`` of one drawn float32 tensor, as JSON."""
     values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    tensor = {"name": name, "shape": shape, "datatype": "FP32", "data": values.ravel().tolist()}
-    return infer_request(
-        model, {"inputs": [tensor], **({"parameters": parameters} if parameters else {})}
-    )
+    document = tensors_document({name: values})
+    return infer_request(model, document | ({"parameters": parameters} if parameters else {}))
