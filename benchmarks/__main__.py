@@ -12,7 +12,6 @@ _OTHERS = (
     "benchmarks.served_memory",
     "benchmarks.tight_memory",
     "benchmarks.compile_memory",
-    "benchmarks.detection",
     "benchmarks.reads",
     "benchmarks.http_overhead",
     "benchmarks.overload",

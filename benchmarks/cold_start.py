@@ -10,17 +10,16 @@ best peer's time or 0.4 of its anonymous memory.
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from benchmarks.machine.environment import Environment, copy_environment
-from benchmarks.machine.sampling import sampled_group
+from benchmarks.machine.sampling import run_sampled
+from benchmarks.turns import end, in_turns
 from models.packs.pack import open_pack
 from pipeline.benchmark.ours import StreamedArchitecture, plan_way
 from pipeline.devices.cpu import CpuDevice
@@ -38,27 +37,15 @@ def measure(
 ) -> dict[str, float]:
     """Run ``command`` in a fresh process; return its figures."""
     left = 0 if warm else environment.drop(model)
-    with sampled_group("layerstream-cold") as memory, tempfile.TemporaryFile("w+") as errors:
-        started = time.perf_counter()
-        process = subprocess.Popen(
-            memory.group.inside(environment.private(command)),
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        assert process.stdout is not None
-        answer = process.stdout.readline()
-        seconds = time.perf_counter() - started
-        process.stdout.read()
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        process.stdout.close()
-        if process.returncode or not answer:
-            errors.seek(0)
-            raise SystemExit(f"{command}: {errors.read()[-500:]}")
-        cpu_seconds = used.ru_utime + used.ru_stime
-        figures = {"seconds": seconds, "cpu_seconds": cpu_seconds, **memory.figures()}
-    return {**figures, "left_in_page_cache_bytes": left}
+    run = run_sampled("layerstream-cold", environment.private(command))
+    if run.status:
+        raise SystemExit(f"{command}: {run.message}")
+    return {
+        "seconds": run.answered_seconds,
+        "cpu_seconds": run.cpu_seconds,
+        **run.figures,
+        "left_in_page_cache_bytes": left,
+    }
 
 
 def summary(runs: list[dict[str, float]]) -> dict[str, float]:
@@ -91,26 +78,26 @@ def main() -> None:
     device = CpuDevice(options.threads)
     plan_way(prepare(pack, device), StreamedArchitecture("auto", options.weights), device)
     models = {OURS: pack.folder, **dict.fromkeys(PEERS, options.onnx)}
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in models}
     with tempfile.TemporaryDirectory(dir=".") as temporary:
         folder = Path(temporary).resolve()
         environment = copy_environment(folder / "environment", "openvino")
         inputs = save_inputs(random_inputs(pack.manifest), folder)
         answering = commands(options, pack.folder, inputs)
-        for turn in range(options.runs):
-            first = turn % len(models)
-            order = [*models][first:] + [*models][:first]
-            for name in order:
-                figures = measure(answering[name], environment, models[name], options.warm)
-                runs[name].append(figures)
+        players = {
+            name: partial(measure, answering[name], environment, models[name], options.warm)
+            for name in models
+        }
+        runs = in_turns(players, options.runs)
     rows = {name: summary(starts) for name, starts in runs.items()}
     seconds = rows[OURS]["seconds"] / min(rows[name]["seconds"] for name in PEERS)
     memory = rows[OURS]["anonymous_peak_bytes"] / min(
         rows[name]["anonymous_peak_bytes"] for name in PEERS
     )
     result = {"model": pack.name, "runs": options.runs, "warm": options.warm, "rows": rows}
-    print(json.dumps({**result, "seconds_ratio": seconds, "memory_ratio": memory}, indent=2))
-    sys.exit(0 if seconds <= _WANTED_SECONDS and memory <= _WANTED_BYTES else 1)
+    end(
+        {**result, "seconds_ratio": seconds, "memory_ratio": memory},
+        seconds <= _WANTED_SECONDS and memory <= _WANTED_BYTES,
+    )
 
 
 if __name__ == "__main__":

@@ -7,15 +7,14 @@ Run as ``python -m benchmarks.compile_memory [--network yolov4-p6] [--resolution
 """
 
 import argparse
-import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine.environment import Environment, copy_environment
-from benchmarks.machine.sampling import sampled_group
+from benchmarks.machine.sampling import run_sampled
+from benchmarks.turns import end
 from server.settings.sizes import parse_size
 
 
@@ -23,17 +22,14 @@ def attempt(environment: Environment, arguments: list[str], limit: int) -> dict[
     """Run one command of ours inside ``limit`` bytes; return what happened."""
     environment.drop()
     command = environment.private([sys.executable, "-m", "cli", *arguments])
-    with sampled_group("layerstream-compile", limit) as memory:
-        started = time.monotonic()
-        process = memory.group.start(command)
-        _, message = process.communicate()
-        return {
-            "seconds": round(time.monotonic() - started, 2),
-            "exit_code": process.returncode,
-            "failure": message[-500:] if process.returncode else "",
-            "oom_kills": memory.group.oom_kills,
-            **memory.figures(),
-        }
+    run = run_sampled("layerstream-compile", command, limit)
+    return {
+        "seconds": round(run.seconds, 2),
+        "exit_code": run.status,
+        "failure": run.message if run.status else "",
+        "oom_kills": run.oom_kills,
+        **run.figures,
+    }
 
 
 def main() -> None:
@@ -58,9 +54,8 @@ def main() -> None:
         "build": built,
         "compile": compiled,
     }
-    print(json.dumps(result, indent=2))
     failed = built["exit_code"] or compiled["exit_code"] or compiled["seconds"] >= 90
-    sys.exit(1 if failed else 0)
+    end(result, not failed)
 
 
 if __name__ == "__main__":

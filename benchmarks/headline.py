@@ -11,20 +11,20 @@ delay, 1.5 of the fastest peer's, or 0.3 of the anonymous memory of the peer tha
 
 import argparse
 import importlib.util
-import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.machine.environment import copy_environment
 from benchmarks.machine.sampling import SampledGroup, sampled_group
+from benchmarks.turns import end, in_turns
 from models.packs.pack import open_pack
 from pipeline.benchmark.ours import StreamedArchitecture, ours_command
 from pipeline.benchmark.run import relative_error
@@ -53,16 +53,11 @@ class Player:
     memory: SampledGroup
 
 
-def take_turns(peers: list[PeerProcess], runs: int) -> dict[str, list[float]]:
-    """Return the delays of each in seconds; in its turn no threads of the others run."""
-    delays: dict[str, list[float]] = {peer.name: [] for peer in peers}
-    for turn in range(-_WARM_UP, runs):
-        for peer in peers if turn % 2 else reversed(peers):
-            seconds = peer.run()
-            peer.settle()
-            if turn >= 0:
-                delays[peer.name].append(seconds)
-    return delays
+def _request_seconds(peer: PeerProcess) -> float:
+    """Return the seconds of a request; none of its threads runs afterwards."""
+    seconds = peer.run()
+    peer.settle()
+    return seconds
 
 
 def _start(
@@ -106,7 +101,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     names = [OURS, *PEERS] if importlib.util.find_spec("openvino") else [OURS, ONNXRUNTIME]
     with ExitStack() as stack:
         players = [_start(stack, name, options, inputs, folder) for name in names]
-        delays = take_turns([player.peer for player in players], options.runs)
+        requests = {each.peer.name: partial(_request_seconds, each.peer) for each in players}
+        delays = in_turns(requests, options.runs, _WARM_UP)
         outputs = {player.peer.name: player.peer.outputs(ports) for player in players}
         rows = {
             player.peer.name: {
@@ -132,10 +128,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
         result = _measure(options, Path(folder).resolve())
-    print(json.dumps(result, indent=2))
     # The pack was compiled from what ONNX Runtime has; OpenVINO computes some sums in another order.
     error = result["max_relative_error"][ONNXRUNTIME]
-    sys.exit(0 if result["met"] and error is not None and error <= _MOST_ERROR else 1)
+    end(result, result["met"] and error is not None and error <= _MOST_ERROR)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,12 @@ Run as ``python -m benchmarks.http_overhead [--runs 2000] [--rounds 5] [--second
 
 import argparse
 import contextlib
-import json
 import socket
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,14 @@ import numpy as np
 import onnxruntime as ort
 
 from benchmarks.load.child import LoadProcess
-from benchmarks.load.messages import Response, ResponseReader, infer_request
+from benchmarks.load.messages import Response, ResponseReader, infer_request, tensors_document
 from benchmarks.load.percentiles import ratio, summary_ms
 from benchmarks.load.tensors import overheads
 from benchmarks.load.wrk import has_wrk, post_script, wrk_loop
 from benchmarks.machine.processes import cpu_seconds, event_loop
 from benchmarks.servers.served import Served, ours, peer, running
 from benchmarks.servers.small_models import TINY_SHAPE, pooled, tiny, wide
+from benchmarks.turns import end, in_turns
 from models.compiler import compile_onnx
 
 _NAMES = ("layerstream", "fastapi_onnxruntime")
@@ -79,30 +79,28 @@ def _check(served: Served, request: bytes, expected: np.ndarray[Any, Any]) -> No
 def delays(servers: dict[str, Served], request: bytes, runs: int) -> dict[str, Any]:
     """Return the delays of ``runs`` requests to each server, in turns after a tenth to get warm."""
     clients = {name: _Client(served.port) for name, served in servers.items()}
-    found: dict[str, list[float]] = {name: [] for name in servers}
-    for run in range(runs + runs // 10):
-        for name, client in clients.items():
-            started = time.perf_counter()
-            client.ask(request)
-            if run >= runs // 10:
-                found[name].append(time.perf_counter() - started)
+    players = {name: partial(_timed, client, request) for name, client in clients.items()}
+    found = in_turns(players, runs, runs // 10)
     for client in clients.values():
         client.close()
     return {name: summary_ms(values) for name, values in found.items()}
+
+
+def _timed(client: _Client, request: bytes) -> float:
+    started = time.perf_counter()
+    client.ask(request)
+    return time.perf_counter() - started
 
 
 def rates(
     servers: dict[str, Served], request: Path, rounds: int, seconds: float
 ) -> dict[str, dict[str, Any]]:
     """Return requests a second (median of the rounds) and CPU seconds a request of each server."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in servers}
     with _load(request) as load:
-        for _ in range(rounds):
-            for name, served in servers.items():
-                before = cpu_seconds(served.pid)
-                done = load(served.port, seconds)
-                done["cpu"] = (cpu_seconds(served.pid) - before) / max(1, done["answers"])
-                found[name].append(done)
+        players = {
+            name: partial(_loaded, served, load, seconds) for name, served in servers.items()
+        }
+        found = in_turns(players, rounds)
     return {
         name: {
             "per_second": statistics.median(each["per_second"] for each in done),
@@ -112,6 +110,15 @@ def rates(
         }
         for name, done in found.items()
     }
+
+
+def _loaded(
+    served: Served, load: Callable[[int, float], dict[str, Any]], seconds: float
+) -> dict[str, Any]:
+    """Return what came of the load, and the CPU seconds of an answer."""
+    before = cpu_seconds(served.pid)
+    done = load(served.port, seconds)
+    return {**done, "cpu": (cpu_seconds(served.pid) - before) / max(1, done["answers"])}
 
 
 @contextlib.contextmanager
@@ -144,8 +151,7 @@ def _measure(folder: Path, runs: int, rounds: int, seconds: float) -> dict[str, 
     source = tiny(folder)
     compile_onnx(source, folder / "repository" / "tiny")
     values = np.random.default_rng(0).standard_normal(TINY_SHAPE).astype(np.float32)
-    tensor = {"name": "x", "shape": TINY_SHAPE, "datatype": "FP32", "data": values.ravel().tolist()}
-    request = infer_request("tiny", {"inputs": [tensor]})
+    request = infer_request("tiny", tensors_document({"x": values}))
     file = folder / "request"
     file.write_bytes(request)
     session = ort.InferenceSession(str(source), providers=["CPUExecutionProvider"])
@@ -189,8 +195,7 @@ def main() -> None:
         and (result["rate_ratio"] or 0) >= _LEAST_RATE
         and result["tensors"]["raw in"]["overhead_ms"] <= _MOST_OVERHEAD_MS
     )
-    print(json.dumps(result, indent=2))
-    sys.exit(0 if result["ok"] else 1)
+    end(result, result["ok"])
 
 
 if __name__ == "__main__":

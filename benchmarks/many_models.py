@@ -13,7 +13,6 @@ Run as ``python -m benchmarks.many_models [--repository FOLDER --sources FOLDER]
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,13 +20,14 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.load.messages import tensors_document
 from benchmarks.load.mixed import AskedModel, LoadResult, MixedLoad
 from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import Sampler, figures, growth
-from benchmarks.servers.client import fetch
-from benchmarks.servers.served import Served, ours, running
+from benchmarks.servers.client import metrics
+from benchmarks.servers.served import ours, running
+from benchmarks.turns import end
 from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import Pack, open_pack
@@ -42,7 +42,6 @@ _ALLOWED = 1.05
 _ALLOWED_GROWTH = 0.01
 # As compile compares a pack with its source: of an output's largest value.
 _TOLERANCE = 1e-4
-_ACCOUNTS = "layerstream_"
 
 
 def questions(pack: Pack, source: Path, count: int) -> list[AskedModel]:
@@ -60,16 +59,9 @@ def questions(pack: Pack, source: Path, count: int) -> list[AskedModel]:
         tolerances = {
             name: _TOLERANCE * float(np.abs(array).max()) for name, array in right.items()
         }
-        asked.append(AskedModel(pack.name, _body(drawn), right, tolerances))
+        body = json.dumps(tensors_document(drawn)).encode()
+        asked.append(AskedModel(pack.name, body, right, tolerances))
     return asked
-
-
-def _body(inputs: Mapping[str, NDArray[np.float64]]) -> bytes:
-    tensors = [
-        {"name": name, "shape": array.shape, "datatype": "FP32", "data": array.ravel().tolist()}
-        for name, array in inputs.items()
-    ]
-    return json.dumps({"inputs": tensors}).encode()
 
 
 def measure(
@@ -83,7 +75,7 @@ def measure(
     models = ",".join(dict.fromkeys(question.model for question in asked))
     command = environment.private([*ours(repository, str(budget)), "--models", models])
     with running(command, "--port", ready_seconds=_READY_SECONDS) as served:
-        base = _told(_accounts(served))
+        base = _told(metrics(served.base))
     limit = int(_ALLOWED * (budget + base["base_bytes"]))
     left = environment.drop(repository)
     with (
@@ -96,7 +88,7 @@ def measure(
         load = MixedLoad(served.port, asked, options.connections).run(options.seconds)
         ended = sampler.now()
         try:
-            told = _told(_accounts(served))
+            told = _told(metrics(served.base))
         except OSError:  # killed: no answer can come
             told = base
         peaks = figures(group.peak_bytes, sampler.samples)
@@ -112,13 +104,6 @@ def measure(
         **told,
         **_answers(load),
     }
-
-
-def _accounts(served: Served) -> dict[str, float]:
-    """Return the service's own figures, by name and labels."""
-    lines = fetch(f"{served.base}/metrics").decode().splitlines()
-    pairs = (line.rpartition(" ") for line in lines if line.startswith(_ACCOUNTS))
-    return {name: float(value) for name, _, value in pairs}
 
 
 def _told(accounts: Mapping[str, float]) -> dict[str, int]:
@@ -231,11 +216,8 @@ def main() -> None:
     names = [pack.name for pack in packs]
     result |= {"models": names, "weight_bytes": weights}
     holds = verdict(result, names)
-    if options.json:
-        print(json.dumps({**result, "holds": holds}, indent=2))
-    else:
-        print(*_lines(result, holds), sep="\n")
-    sys.exit(0 if all(holds.values()) else 1)
+    lines = None if options.json else _lines(result, holds)
+    end({**result, "holds": holds}, all(holds.values()), lines)
 
 
 if __name__ == "__main__":

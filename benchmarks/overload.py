@@ -9,21 +9,19 @@ Run as ``python -m benchmarks.overload [--cases tiny,photograph,tensor] [--secon
 
 import argparse
 import io
-import json
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from benchmarks.load.child import LoadProcess
-from benchmarks.load.messages import infer_request, request_bytes
+from benchmarks.load.messages import request_bytes
 from benchmarks.load.percentiles import ratio
 from benchmarks.servers.served import Served, ours, running
-from benchmarks.servers.small_models import TINY_SHAPE, tiny
+from benchmarks.servers.small_models import TINY_SHAPE, drawn_request, tiny
+from benchmarks.turns import end
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER as DEFAULT
@@ -38,19 +36,12 @@ _SIDE = 224
 Request = Callable[[dict[str, Any]], bytes]
 
 
-def _tensor(model: str, name: str, shape: tuple[int, ...], parameters: dict[str, Any]) -> bytes:
-    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    tensor = {"name": name, "shape": shape, "datatype": "FP32", "data": values.ravel().tolist()}
-    document = {"inputs": [tensor]} | ({"parameters": parameters} if parameters else {})
-    return infer_request(model, document)
-
-
 def _tiny(parameters: dict[str, Any]) -> bytes:
-    return _tensor("tiny", "x", TINY_SHAPE, parameters)
+    return drawn_request("tiny", "x", TINY_SHAPE, parameters)
 
 
 def _large(parameters: dict[str, Any]) -> bytes:
-    return _tensor("resnet18", "image", (1, 3, _SIDE, _SIDE), parameters)
+    return drawn_request("resnet18", "image", (1, 3, _SIDE, _SIDE), parameters)
 
 
 def _photograph(parameters: dict[str, Any]) -> bytes:
@@ -154,8 +145,7 @@ def main() -> None:
             bench = _Bench(served, load, folder, options)
             cases = {case: bench.case(case) for case in options.cases}
     faults = [fault for name, case in cases.items() for fault in _faults(name, case)]
-    print(json.dumps({"cases": cases, "faults": faults}, indent=2))
-    sys.exit(1 if faults else 0)
+    end({"cases": cases, "faults": faults}, not faults)
 
 
 if __name__ == "__main__":

@@ -9,31 +9,15 @@ Run as ``python -m benchmarks.paper_table DIR [--networks yolov4,...] [--iterati
 """
 
 import argparse
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import layerstream
 from benchmarks.paper.pages import Pages
 from benchmarks.paper.reported import NETWORKS, PaperNetwork
 
 ARCHITECTURES = "pre,seq,sync,async,async-md,2s,2s-md,auto@2%,auto@5%"
 ARCHITECTURES_SMALL = "pre,2s,2s-md,auto@5%,auto@10%,auto@25%,auto@50%"
-
-
-def layerstream(*arguments: str) -> str:
-    """Run a command of ours; return what it prints.
-
-    Raises:
-        SystemExit: it fails.
-    """
-    print(f"== layerstream {' '.join(arguments)}", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "cli", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"layerstream {' '.join(arguments)}: exit {done.returncode}")
-    return done.stdout
 
 
 def measure(network: PaperNetwork, options: argparse.Namespace) -> dict[str, Any]:
@@ -45,13 +29,12 @@ def measure(network: PaperNetwork, options: argparse.Namespace) -> dict[str, Any
     if options.compile or not pack.exists():
         layerstream("compile", str(source), "-o", str(pack), "--force")
     if options.profile or not list(pack.glob("*/profile.json")):
-        layerstream("profile", str(pack), "--json")
-    text = layerstream(
-        *("bench", "pipeline", str(pack), "--source", str(source), "--json"),
+        layerstream("profile", str(pack))
+    document: dict[str, Any] = layerstream(
+        *("bench", "pipeline", str(pack), "--source", str(source)),
         *("--architectures", options.architectures, "--resolution", str(network.resolution)),
         *("--iterations", str(options.iterations)),
     )
-    document: dict[str, Any] = json.loads(text)
     return document
 
 

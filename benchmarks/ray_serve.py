@@ -8,7 +8,6 @@ environment with ray[serve]; exit 1 unless no answer was wrong and the replica c
 """
 
 import argparse
-import json
 import os
 import re
 import signal
@@ -24,6 +23,7 @@ from benchmarks.load.mixed import AskedModel, LoadResult, MixedLoad
 from benchmarks.many_models import asked_models, parsed
 from benchmarks.servers.client import fetch, process_memory
 from benchmarks.servers.served import free_port, ours, running
+from benchmarks.turns import end
 
 _NETWORKS = "squeezenet1.1,squeezenet1.0,mobilenetv1,mobilenetv2,darknet-tiny,resnet18"
 _RESOLUTION = 64
@@ -174,11 +174,10 @@ def main() -> None:
             "plain": _plain(repository, asked, options),
             "ray": _ray(repository, asked, options),
         }
-    print(json.dumps(found, indent=2))
     ray = found["ray"]
     loads = (found["plain"], ray["quiet"], ray["killed"])
     wrong = any(load["wrong"] for load in loads) or ray["recovered_seconds"] is None
-    sys.exit(1 if wrong else 0)
+    end(found, not wrong)
 
 
 if __name__ == "__main__":

@@ -9,39 +9,33 @@ nothing else of ours. Cases, each in a fresh process, on six small networks:
 - evict: all in turn in 10 MiB (``--budget-policy evict-lru``), several times
 - changes: these, and load, unload, replan and upload in any order; after each 25 changes all are unloaded,
   and what is left then is compared
-- peers: one network beside the obvious servers, each in a memory cgroup of its own, files included (root)
 
-Run as ``python -m benchmarks.served_memory [CASE...] [--changes 1000]`` (without a CASE: all but peers);
-exit 1 where a case takes over 1 MiB above base and budget, grows by more than 0.25 MiB in 1,000 changes, or
-fails.
+Run as ``python -m benchmarks.served_memory [CASE...] [--changes 1000]``; exit 1 where a case takes over
+1 MiB above base and budget, grows by more than 0.25 MiB in 1,000 changes, or fails. Beside other servers:
+``benchmarks.tight_memory``.
 """
 
 import argparse
 import contextlib
-import http.client
 import json
 import random
 import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks.machine.environment import copy_environment, shared_files
+from benchmarks.load.messages import tensors_document
 from benchmarks.machine.sampling import Sampler
-from benchmarks.servers.attempt import Attempt, ContenderTask, attempt
-from benchmarks.servers.client import process_memory
-from benchmarks.servers.contenders import contenders
+from benchmarks.servers.client import KeptClient, metrics
 from benchmarks.servers.served import Served, ours, running
-from benchmarks.tight_memory import largest_difference
 from models import zoo
 from models.compiler import compile_onnx
-from pipeline.peers.cgroup import Usage, memory_group
+from pipeline.peers.cgroup import Usage
 
 _MIB = 1 << 20
 _ABOVE_BYTES = _MIB
@@ -70,8 +64,7 @@ WHILE_CHANGING: Mapping[str, Collection[str]] = {
     "load": ("409",),
     "replan": ("404", "409"),
 }
-_SECONDS = 120.0
-_METRIC = b"layerstream_process_base_anonymous_bytes "
+_METRIC = "layerstream_process_base_anonymous_bytes"
 
 
 @dataclass
@@ -140,17 +133,15 @@ class MemoryClient:
     """Asks over one connection; ``statuses`` of what it asked."""
 
     def __init__(self, port: int, statuses: Counter[str]) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_SECONDS)
+        self._client = KeptClient(port)
         self._statuses = statuses
         self._bodies: dict[str, bytes] = {}
 
     def call(self, kind: str, path: str, body: bytes | None = b"") -> bytes:
         """Post ``body``, or get where it is None; count the status as of ``kind``; return the answer."""
-        self._connection.request("GET" if body is None else "POST", path, body)
-        with self._connection.getresponse() as response:
-            answer = response.read()
-            self._statuses[f"{kind} {response.status}"] += 1
-            return answer
+        status, answer = self._client.ask("GET" if body is None else "POST", path, body)
+        self._statuses[f"{kind} {status}"] += 1
+        return answer
 
     def infer(self, model: str) -> None:
         """Ask ``model`` with drawn numbers, as JSON; one that is not there has no inputs to ask with."""
@@ -166,9 +157,8 @@ class MemoryClient:
             return b""
         (port,) = told["inputs"]
         shape = [int(size) for size in port["shape"]]
-        drawn = np.random.default_rng(0).random(shape).round(3).ravel().tolist()
-        tensor = {"name": port["name"], "shape": shape, "datatype": "FP32", "data": drawn}
-        return json.dumps({"inputs": [tensor]}).encode()
+        drawn = np.random.default_rng(0).random(shape).round(3)
+        return json.dumps(tensors_document({port["name"]: drawn})).encode()
 
     def change(self, kind: str, model: str, body: bytes = b"") -> None:
         """Load, unload, replan or upload ``model``."""
@@ -194,9 +184,7 @@ def _served(
         return Usage(0, anonymous_bytes(served.pid), 0)
 
     with running(command, "--port") as served, Sampler(look) as sampler:
-        told = MemoryClient(served.port, Counter()).call("metrics", "/metrics", None).splitlines()
-        line = next(line for line in told if line.startswith(_METRIC))
-        result.base_bytes = int(float(line.removeprefix(_METRIC)))
+        result.base_bytes = int(metrics(served.base)[_METRIC])
         yield served
         result.end_bytes = anonymous_bytes(served.pid)
         result.peak_bytes = max(sample.usage.anonymous for sample in sampler.samples)
@@ -210,11 +198,8 @@ def _ask_all(served: Served, result: CaseResult, models: Sequence[str], requests
         for _ in range(requests):
             client.infer(draw.choice(models))
 
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(_CONNECTIONS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(_CONNECTIONS) as threads:
+        list(threads.map(ask, range(_CONNECTIONS)))
 
 
 def _one(repository: Path, options: argparse.Namespace) -> Iterator[CaseResult]:
@@ -288,62 +273,22 @@ _CASES: Mapping[str, Callable[[Path, argparse.Namespace], Iterator[CaseResult]]]
 }
 
 
-def _look(served: Served) -> dict[str, Any]:
-    """Return the resident set, and what of it may be charged to others."""
-    shared = shared_files(served.pid, Path.cwd())
-    names = sorted(Path(path).name for path in shared)
-    return {
-        **process_memory(served.pid),
-        "shared_bytes": sum(shared.values()),
-        "shared_files": names,
-    }
-
-
-def _peers(folder: Path, options: argparse.Namespace) -> bool:
-    """Print what each server of one network takes; return whether all answer alike."""
-    source = folder / f"{options.network}.onnx"
-    zoo.build(options.network, source)
-    compile_onnx(source, folder / "peers" / options.network)
-    environment = copy_environment(folder / "environment", "openvino")
-    generator = np.random.default_rng(0)
-    drawn = [
-        generator.standard_normal((1, 3, 224, 224), np.float32) for _ in range(options.requests)
-    ]
-    task = ContenderTask(options.network, "image", drawn)
-    found: dict[str, Attempt] = {
-        name: attempt(contender, environment, task, memory_group, look=_look)
-        for name, contender in contenders(source, folder / "peers", options.budget).items()
-    }
-    difference = largest_difference({(name, None): [each] for name, each in found.items()})
-    rows = {name: each.as_dict() | (each.details or {}) for name, each in found.items()}
-    print(
-        json.dumps({"budget": options.budget, **rows, "largest_difference": difference}, indent=2)
-    )
-    return difference <= 1e-5 and not any(each.failure for each in found.values())
-
-
 def main() -> None:
     """Measure the cases and print a line of each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", choices=[*_CASES, "peers"], default=[*_CASES])
+    parser.add_argument("cases", nargs="*", choices=[*_CASES], default=[*_CASES])
     parser.add_argument("--changes", type=int, default=1000)
     parser.add_argument("--requests", type=int, default=50, help="of each connection")
-    parser.add_argument("--network", default="resnet50", help="of peers")
-    parser.add_argument("--budget", default="24MiB", help="of peers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as text:
         folder = Path(text).resolve()
-        held = True
-        if {*options.cases} & {*_CASES}:
-            repository = _repository(folder)
-            for name, case in _CASES.items():
-                for result in case(repository, options) if name in options.cases else ():
-                    print(result.line(), flush=True)
-                    held &= result.holds
-        if "peers" in options.cases:
-            held &= _peers(folder, options)
+        held, repository = True, _repository(folder)
+        for name in options.cases:
+            for result in _CASES[name](repository, options):
+                print(result.line(), flush=True)
+                held &= result.holds
     sys.exit(0 if held else 1)
 
 

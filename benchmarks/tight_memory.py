@@ -9,8 +9,6 @@ exit 1 unless Layerstream answered everything, and the first peer nowhere, where
 """
 
 import argparse
-import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ import numpy as np
 from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.servers.attempt import Attempt, ContenderTask, attempt
 from benchmarks.servers.contenders import OURS, RESIDENT, TITLES, ServerContender, contenders
+from benchmarks.turns import end, rotated
 from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack
@@ -52,10 +51,8 @@ def take_turns(
     """Let each try each limit ``repeats`` times, in turns; the first changes from turn to turn."""
     done: dict[tuple[str, int | None], list[Attempt]] = {}
     for turn in range(repeats):
-        first = turn % len(found)
-        order = [*found.values()][first:] + [*found.values()][:first]
         for limit in limits:
-            for contender in order:
+            for contender in rotated([*found.values()], turn):
                 tried = attempt(contender, environment, task, memory_group, limit)
                 done.setdefault((contender.name, limit), []).append(tried)
     return done
@@ -160,15 +157,15 @@ def main() -> None:
         "largest_difference": difference,
         "rows": [{"name": name, "limit_bytes": limit, **rows[name, limit]} for name, limit in rows],
     }
-    if options.json:
-        print(json.dumps(result, indent=2))
-    else:
-        print(f"{options.network}: {weights / 1e6:.0f} MB of weights; {options.requests} requests, "
-              f"{options.repeats} times; largest difference of answers {difference:.1e}")  # fmt: skip
-        print(_HEAD, *(row(*key, figures) for key, figures in rows.items()), sep="\n")
-        for caveat in sorted({each.caveat for tried in attempts.values() for each in tried} - {""}):
-            print(caveat)
-    sys.exit(0 if holds(attempts, weights, options.requests) else 1)
+    lines = [
+        f"{options.network}: {weights / 1e6:.0f} MB of weights; {options.requests} requests, "
+        f"{options.repeats} times; largest difference of answers {difference:.1e}",
+        _HEAD,
+        *(row(*key, figures) for key, figures in rows.items()),
+        *sorted({each.caveat for tried in attempts.values() for each in tried} - {""}),
+    ]
+    held = holds(attempts, weights, options.requests)
+    end(result, held, None if options.json else lines)
 
 
 if __name__ == "__main__":

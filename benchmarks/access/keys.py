@@ -7,11 +7,8 @@ status 1 where medians of wrong keys are further apart than ``--noise`` of the d
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,8 +16,8 @@ from pathlib import Path
 from benchmarks.load.messages import request_bytes
 from benchmarks.mill.errands import build_repository
 from benchmarks.mill.wire import Wire
-from benchmarks.servers.client import wait_ready
-from benchmarks.servers.served import free_port, ours
+from benchmarks.servers.served import ours, running
+from benchmarks.turns import end
 from server.access import add_key, new_key
 
 _PATH = "/v2"
@@ -76,33 +73,20 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=0.5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as name:
-        folder, port = Path(name), free_port()
+        folder = Path(name)
         for index in range(_OTHERS):
             add_key(folder / "keys", f"other-{index}", "infer")
         key = add_key(folder / "keys", "one", "infer")
-        flags = ["--keys", str(folder / "keys"), "--port", str(port)]
-        repository = build_repository(folder)
-        command = ours(repository, "64MiB", *flags)
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True) as server:
-            try:
-                if not wait_ready(f"http://127.0.0.1:{port}", server):
-                    raise RuntimeError("the server did not start")
-                seconds = asyncio.run(_measure(port, _kinds(key), options.rounds))
-            finally:
-                server.terminate()
+        command = ours(build_repository(folder), "64MiB", "--keys", str(folder / "keys"))
+        with running(command, "--port") as served:
+            seconds = asyncio.run(_measure(served.port, _kinds(key), options.rounds))
     by_kind = {kind: _figures(each) for kind, each in seconds.items()}
     wrong = [figures for kind, figures in by_kind.items() if kind not in {"right", "none"}]
     medians = [each["median_us"] for each in wrong]
     apart = max(medians) - min(medians)
     noise = options.noise * max(each["quartiles_us"] for each in wrong)
     equal = apart <= noise
-    print(
-        json.dumps(
-            {"kinds": by_kind, "apart_us": round(apart, 1), "noise_us": noise, "equal": equal},
-            indent=2,
-        )
-    )
-    sys.exit(0 if equal else 1)
+    end({"kinds": by_kind, "apart_us": round(apart, 1), "noise_us": noise, "equal": equal}, equal)
 
 
 if __name__ == "__main__":

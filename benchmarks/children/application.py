@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from benchmarks.children.planned import anonymous_bytes, checksums
 from benchmarks.planning.rivals import placed_plan
 from loader.cores import cores_for, pinned
 from loader.pool.pool import ReadPool
+from models.packs.manifest import checksum
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from papers.applications.ours.members import joined
@@ -31,6 +31,7 @@ from pipeline.execution.answering import Answering
 from pipeline.execution.given import Arrays
 from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
+from pipeline.peers.child import anonymous_bytes, load_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, PipelinePlan, Plan
 from pipeline.program.partitions import Cuts
@@ -77,8 +78,7 @@ def leases(
 
 def measured(engine: Answering, inputs: Path, sweeps: int, cores: Sequence[int]) -> dict[str, Any]:
     """Run one model so often, one that is not cut on ``cores``; return its delay and checksums."""
-    with np.load(inputs) as given:
-        arrays = dict(given)
+    arrays = load_inputs(inputs)
     if engine.callers > 1:
         answers, seconds = streamed(engine, arrays, _FRAMES_A_SWEEP * sweeps)
     else:
@@ -88,6 +88,11 @@ def measured(engine: Answering, inputs: Path, sweeps: int, cores: Sequence[int])
         seconds = median(took for _, took in runs[1:])
     outputs = " or ".join(sorted(answers))
     return {"outputs": outputs, "seconds": seconds, "memory": engine.statistics().memory}
+
+
+def checksums(outputs: Arrays) -> str:
+    """Return what distinguishes answers; copies of them would be memory of the request, not of the plan."""
+    return " ".join(checksum(np.ascontiguousarray(outputs[name]).data) for name in sorted(outputs))
 
 
 def answered(engine: Answering, arrays: Arrays) -> tuple[str, float]:

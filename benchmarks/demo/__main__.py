@@ -14,7 +14,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from benchmarks.demo import detect, story, terminal
+from benchmarks.demo import detect, story
 from benchmarks.demo.picture import svg
 from benchmarks.demo.play import LIMIT, REQUESTS, TITLE, DemoResult, free_memory, play
 from benchmarks.servers.contenders import RESIDENT
@@ -46,7 +46,6 @@ def _wrap(text: str) -> str:
 
 def _report(played: DemoResult) -> list[str]:
     """Return what is printed at the end."""
-    charts = terminal.chart(played.rows, terminal.marks_for(sys.stdout.encoding))
     sentences = story.conclusion(played.rows, played.weights, played.reference)
     if played.error is not None:
         sentences.append(
@@ -54,7 +53,7 @@ def _report(played: DemoResult) -> list[str]:
         )
     sentences += sorted({row.attempt.caveat for row in played.rows} - {""})
     table = story.table(played.table, REQUESTS)
-    return ["", *charts, "", *table, "", _wrap(" ".join(sentences))]
+    return ["", *table, "", _wrap(" ".join(sentences))]
 
 
 def _picture(played: DemoResult) -> str:

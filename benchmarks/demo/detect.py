@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from benchmarks.demo.commands import layerstream
+from benchmarks.commands import layerstream
 from benchmarks.servers.served import ours, running
 from cli.running.drawing import draw_boxes
 from models.cells import FOLDER

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.demo.commands import layerstream
+from benchmarks.commands import layerstream
 from benchmarks.demo.story import TITLES, Shown, error
 from benchmarks.machine.environment import copy_environment
 from benchmarks.machine.room import find_rooms

@@ -9,24 +9,26 @@ command line's spin for a while.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.engines import Engines
+from benchmarks.turns import end, in_turns
 from models.packs.folders import find_pack
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from models.runtime.sessions import claim_process
+from pipeline.benchmark.run import relative_error
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.programs import program_of
 from pipeline.execution.engine import Engine
-from pipeline.execution.opened import opened
+from pipeline.execution.given import copies
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
@@ -47,34 +49,31 @@ def main() -> None:
     given = parser.parse_args()
     if not given.sleeping:
         claim_process()
-    print(json.dumps(_measured(open_pack(find_pack(given.pack)), given.rounds), indent=2))
+    end(_measured(open_pack(find_pack(given.pack)), given.rounds))
 
 
 def _measured(pack: Pack, rounds: int) -> dict[str, Any]:
     inputs = random_inputs(pack.manifest)
-    with ExitStack() as stack:
+    devices = {name: CpuDevice(native=native) for name, native in _PLAYERS.items()}
+    with Engines(devices["native"]) as opened:
         engines: dict[str, Engine] = {}
-        for name, native in _PLAYERS.items():
-            device = stack.enter_context(closing(CpuDevice(native=native)))
+        for name, device in devices.items():
+            opened.callback(device.close)
             program = prepare(pack, device)
             plan = make_plan(program, ARCHITECTURES["pre"])
-            engines[name] = stack.enter_context(opened(program, plan, device))
-        answers = {
-            name: {key: np.array(value) for key, value in engine.run(inputs)[0].items()}
-            for name, engine in engines.items()
-        }
+            engines[name] = opened.open(program, plan, device=device)
+        answers = {name: engine.answer(inputs, copies)[0] for name, engine in engines.items()}
         chains = _chains(pack, engines["native"].plan)
-        times: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
-        names = list(engines)
-        for number in range(rounds):
-            for name in names[number % len(names) :] + names[: number % len(names)]:
-                times[name].append(_sweep(engines[name], inputs, chains))
+        times = in_turns(
+            {name: partial(_sweep, engine, inputs, chains) for name, engine in engines.items()},
+            rounds,
+        )
     return {
         "pack": pack.name,
         "rounds": rounds,
         "chains": sum(chains),
         "steps": len(chains),
-        "difference": _difference(answers["native"], answers["onnxruntime"]),
+        "difference": relative_error(answers["native"], answers["onnxruntime"]),
         "players": {
             name: {key: round(median(each[key] for each in runs), 2) for key in runs[0]}
             for name, runs in times.items()
@@ -103,13 +102,6 @@ def _sweep(engine: Engine, inputs: Any, chains: list[bool]) -> dict[str, float]:
         "chains_ms": 1e3 * in_chains,
         "others_ms": 1e3 * float(took.sum() - in_chains),
     }
-
-
-def _difference(found: Any, expected: Any) -> float:
-    return max(
-        float(np.abs(found[name] - expected[name]).max() / np.abs(expected[name]).max())
-        for name in expected
-    )
 
 
 if __name__ == "__main__":

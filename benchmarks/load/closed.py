@@ -4,7 +4,7 @@ import selectors
 import time
 from typing import Any
 
-from benchmarks.load.kept import Answers, KeptConnection
+from benchmarks.load.kept import Answers, KeptConnection, receive_all
 
 
 def closed_loop(
@@ -21,8 +21,16 @@ def closed_loop(
     for _ in range(clients):
         KeptConnection(selector, port).send(request)
     while (now := time.perf_counter()) < end:
-        for key, events in selector.select(end - now):
-            _go_on(key.data, events, request, answers)
+        for client, response in receive_all(selector, end - now):
+            if response is None:
+                answers.statuses["ended"] += 1
+                client.again(request)
+                continue
+            answers.count(response.status, client)
+            if response.closes or not client.is_reusable:
+                client.again(request)
+            else:
+                client.send(request)
     elapsed = time.perf_counter() - started
     for key in list(selector.get_map().values()):
         key.data.close()
@@ -33,23 +41,3 @@ def closed_loop(
         "per_second": round(answers.statuses["200"] / elapsed, 2),
         **answers.figures(),
     }
-
-
-def _go_on(client: KeptConnection, events: int, request: bytes, answers: Answers) -> None:
-    try:
-        if events & selectors.EVENT_WRITE:
-            client.write()
-        if not events & selectors.EVENT_READ:
-            return
-        response = client.receive()
-    except OSError:
-        answers.statuses["ended"] += 1
-        client.again(request)
-        return
-    if response is None:
-        return
-    answers.count(response.status, client)
-    if response.closes or not client.is_reusable:
-        client.again(request)
-    else:
-        client.send(request)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from numpy.typing import NDArray
+
 _HEAD_END = b"\r\n\r\n"
 
 
@@ -51,6 +53,16 @@ def request_bytes(
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join(lines).encode("latin-1") + _HEAD_END + (body or b"")
+
+
+def tensors_document(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return the document of an infer request of ``arrays`` by name, as FP32 tensors of JSON."""
+    return {
+        "inputs": [
+            {"name": name, "shape": array.shape, "datatype": "FP32", "data": array.ravel().tolist()}
+            for name, array in arrays.items()
+        ]
+    }
 
 
 def infer_request(model: str, document: Mapping[str, Any]) -> bytes:

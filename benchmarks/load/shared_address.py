@@ -12,22 +12,21 @@ Run as ``python -m benchmarks.load.shared_address [--ways direct,nginx,hostile] 
 """
 
 import argparse
-import json
 import resource
-import sys
 import tempfile
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.load.child import LoadProcess
-from benchmarks.load.messages import infer_request, request_bytes
+from benchmarks.load.messages import request_bytes
+from benchmarks.machine.processes import cpu_seconds
 from benchmarks.mill.crowd import Crowd, Siege
+from benchmarks.servers.client import beside
 from benchmarks.servers.nginx import NoNginxError, before, check_nginx
 from benchmarks.servers.served import Served, ours, running
-from benchmarks.servers.small_models import TINY_SHAPE, tiny
+from benchmarks.servers.small_models import TINY_SHAPE, drawn_request, tiny
+from benchmarks.turns import end
 from models.compiler import compile_onnx
 
 _WAYS = ("direct", "nginx", "hostile", "stream", "announced")
@@ -53,19 +52,6 @@ _HOSTILITIES = {
 _FAIR = {"200", "503"}
 
 
-def _request(folder: Path) -> Path:
-    values = np.random.default_rng(0).standard_normal(TINY_SHAPE).astype(np.float32)
-    tensor = {"name": "x", "shape": TINY_SHAPE, "datatype": "FP32", "data": values.ravel().tolist()}
-    file = folder / "request"
-    file.write_bytes(infer_request("tiny", {"inputs": [tensor]}))
-    return file
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
 class _Bench:
     """One way to the service after the other, a service of its own for each number of clients."""
 
@@ -73,7 +59,8 @@ class _Bench:
         self._given, self._folder, self._load = given, folder, load
         self._repository = folder / "repository"
         compile_onnx(tiny(folder), self._repository / "tiny")
-        self._request = _request(folder)
+        self._request = folder / "request"
+        self._request.write_bytes(drawn_request("tiny", "x", TINY_SHAPE))
 
     def measure(self, way: str, clients: int) -> dict[str, Any]:
         """Return what ``clients`` got on a ``way``."""
@@ -82,9 +69,9 @@ class _Bench:
         if self._given.program:
             command = [self._given.program, *command[3:]]
         with running(command, "--port") as served:
-            began = _cpu_seconds(served.pid)
+            began = cpu_seconds(served.pid)
             result = getattr(self, f"_{way}")(served, clients)
-            result["server_cpu_seconds"] = round(_cpu_seconds(served.pid) - began, 2)
+            result["server_cpu_seconds"] = round(cpu_seconds(served.pid) - began, 2)
         return {"way": way, "clients": clients, **result}
 
     def _paced(self, port: int, clients: int) -> dict[str, Any]:
@@ -115,19 +102,9 @@ class _Bench:
     ) -> dict[str, Any]:
         """Return what ``clients`` got beside ``crowds`` of one ``address``, and these."""
         sieges = {name: Siege(crowd, port, [address]) for name, crowd in crowds.items()}
-        playing = [
-            threading.Thread(target=siege.play, args=(self._given.seconds + 15,))
-            for siege in sieges.values()
-        ]
-        for each in playing:
-            each.start()
-        try:
+        longest = self._given.seconds + 15
+        with beside(*(partial(siege.play, longest) for siege in sieges.values())):
             result = self._paced(port, clients)
-        finally:
-            for siege in sieges.values():
-                siege.end()
-            for each in playing:
-                each.join()
         return {**result, "beside": {name: dict(siege.seen) for name, siege in sieges.items()}}
 
 
@@ -169,8 +146,7 @@ def main() -> None:
         bench = _Bench(options, Path(name), load)
         results = [bench.measure(*job) for job in jobs]
     faults = [fault for result in results for fault in _faults(result)]
-    print(json.dumps({"results": results, "faults": faults}, indent=2))
-    sys.exit(1 if faults else 0)
+    end({"results": results, "faults": faults}, not faults)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.load.messages import Response, infer_request, mixed_request, request_bytes
+from benchmarks.load.messages import (
+    Response,
+    infer_request,
+    mixed_request,
+    request_bytes,
+    tensors_document,
+)
 from benchmarks.load.percentiles import summary_ms
 from benchmarks.servers.small_models import WIDE_SHAPE
 
@@ -17,7 +23,7 @@ def requests() -> dict[str, bytes]:
     """Return requests by name: 600 KB in and little out, or as much out, raw and as JSON."""
     array = np.random.default_rng(0).standard_normal(WIDE_SHAPE).astype(np.float32)
     image = {"name": "image", "shape": WIDE_SHAPE, "datatype": "FP32"}
-    text = {"inputs": [{**image, "data": array.ravel().tolist()}]}
+    text = tensors_document({"image": array})
     raw = {
         "inputs": [{**image, "parameters": {"binary_data_size": array.nbytes}}],
         "parameters": {"binary_data_output": True},

@@ -5,7 +5,7 @@ pip, an editor or an earlier run has its libraries in the page cache gets them f
 does. Nothing else uses the copy, and before each measurement its files leave the page cache.
 
 What is not private: the C library, which every process of any machine has mapped, so that it cannot leave
-memory, and a few small tables (locales), 2.6 MB in all. ``shared_files`` names them for a running process.
+memory, and a few small tables (locales), 2.6 MB in all.
 Inodes and directory entries, about a kilobyte for each file opened, were made with the copy and are not
 charged either.
 """
@@ -92,7 +92,7 @@ def copy_environment(folder: Path, *distributions: str) -> Environment:
     """Copy what layerstream and ``distributions`` (those installed) need into ``folder`` on a disk.
 
     Where the interpreter does not run from another place, the copy uses the original one with its standard
-    library; ``shared_files`` names it then.
+    library.
     """
     environment = Environment(folder)
     base = _copy_interpreter(folder / "base")
@@ -175,20 +175,3 @@ def _copy_interpreter(base: Path) -> Path:
         return python.parent
     python.unlink()
     return original.parent
-
-
-def shared_files(pid: int, *private: Path) -> dict[str, int]:
-    """Return the bytes of each mapped file outside ``private`` that process ``pid`` has in memory.
-
-    They are charged to it only where nothing else had them in memory before.
-    """
-    found: dict[str, int] = {}
-    name = ""
-    for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8").splitlines():
-        head = line.split(None, 5)
-        if "-" in head[0] and len(head) > 4:
-            path = head[5] if len(head) > 5 and head[5].startswith("/") else ""
-            name = "" if any(Path(path).is_relative_to(place) for place in private) else path
-        elif head[0] == "Rss:" and name and not name.startswith("/dev/"):
-            found[name] = found.get(name, 0) + (int(head[1]) << 10)
-    return found

@@ -1,5 +1,6 @@
 """What the kernel shows of a running process: CPU time, libraries, files, threads, connections."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -9,8 +10,31 @@ _OPEN_STATES = {"01", "08"}
 
 def cpu_seconds(pid: int) -> float:
     """Return the seconds of CPU that all threads of ``pid`` took, in user and in kernel mode."""
+    return sum(_ticks(pid)[:2]) / os.sysconf("SC_CLK_TCK")
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that any thread of ``pid`` has started and that run."""
+    found: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # that thread has ended
+            found += map(int, listed.read_text("ascii").split())
+    return found
+
+
+def cpu_seconds_of_all(pid: int) -> float:
+    """Return the seconds of CPU of ``pid`` and its children, those that have ended included."""
+    ticks = 0
+    for number in (pid, *children(pid)):
+        with contextlib.suppress(OSError):
+            ticks += sum(_ticks(number))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int) -> list[int]:
+    """Return the ticks of ``pid`` in user and kernel mode, and those of its children that it waited for."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return [int(field) for field in fields[11:15]]
 
 
 def event_loop(pid: int) -> dict[str, str]:

@@ -6,6 +6,9 @@ kernel's peak of the total misses nothing: where ``sampled_total`` is well below
 """
 
 import contextlib
+import os
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -130,3 +133,45 @@ def sampled_group(name: str, limit_bytes: int | None = None) -> Iterator[Sampled
     """Yield a group that is sampled until the block ends, and then removed."""
     with memory_group(name, limit_bytes) as group, Sampler(group.usage) as sampler:
         yield SampledGroup(group, sampler)
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A process that ran to its end in a group: its exit status, and the end of what it said on stderr.
+
+    ``answered_seconds``: until its first line on stdout. ``figures``: the peaks.
+    """
+
+    status: int
+    message: str
+    seconds: float
+    answered_seconds: float
+    cpu_seconds: float
+    oom_kills: int
+    figures: dict[str, int]
+
+
+def run_sampled(name: str, command: Sequence[str], limit_bytes: int | None = None) -> FinishedRun:
+    """Run ``command`` to its end in a sampled group of its own."""
+    with sampled_group(name, limit_bytes) as memory, tempfile.TemporaryFile("w+") as errors:
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            memory.group.inside(command), stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        assert process.stdout is not None
+        with process.stdout as said:
+            said.readline()
+            answered = time.perf_counter() - began
+            said.read()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        errors.seek(0)
+        return FinishedRun(
+            process.returncode,
+            errors.read()[-500:],
+            time.perf_counter() - began,
+            answered,
+            used.ru_utime + used.ru_stime,
+            memory.group.oom_kills,
+            memory.figures(),
+        )

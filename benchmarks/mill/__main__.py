@@ -6,12 +6,10 @@ attacks beside good clients, and prints JSON. Exit status 1 when one of its ``li
 
 import argparse
 import asyncio
-import json
 import os
 import resource
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,12 +20,13 @@ from benchmarks.mill import beside_calm
 from benchmarks.mill.attacks.requests import head
 from benchmarks.mill.deployed import CONFIGURATION, memory_max
 from benchmarks.mill.errands import build_repository, errands
-from benchmarks.mill.measuring import Counts, LogReader, PeakSampler, metrics, pool_bytes
+from benchmarks.mill.measuring import Counts, LogReader, PeakSampler, pool_bytes
 from benchmarks.mill.play import Mill, MillResult, known
 from benchmarks.mill.verdict import Requirement, at_most, equal, memory_bound
 from benchmarks.mill.wire import Wire
-from benchmarks.servers.client import wait_ready
+from benchmarks.servers.client import metrics, wait_ready
 from benchmarks.servers.served import Served, free_port, ours
+from benchmarks.turns import end
 from pipeline.peers.cgroup import MemoryGroup, memory_group
 from server.settings.sizes import parse_size
 
@@ -170,8 +169,7 @@ def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory(dir=".") as folder:
         result = _mill(Path(folder), options)
-    print(json.dumps(result, indent=2))
-    sys.exit(0 if all(line["holds"] for line in result["lines"].values()) else 1)
+    end(result, all(line["holds"] for line in result["lines"].values()))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import heapq
 import select
 import socket
 import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -52,18 +53,14 @@ class Siege:
         self._open: dict[int, socket.socket] = {}
         self._drips: list[tuple[float, int, int]] = []  # when, which opening, its descriptor
         self._epoll = select.epoll()
-        self._ended = False
 
-    def end(self) -> None:
-        """Let ``play`` come to its end now."""
-        self._ended = True
-
-    def play(self, seconds: float) -> None:
-        """Hold out for ``seconds``, then close all."""
+    def play(self, seconds: float, over: threading.Event | None = None) -> None:
+        """Hold out for ``seconds``, or until it is ``over``, then close all."""
+        over = over or threading.Event()
         tick = time.monotonic()
         end = tick + seconds
         try:
-            while (now := time.monotonic()) < end and not self._ended:
+            while (now := time.monotonic()) < end and not over.is_set():
                 if now >= tick:
                     tick = now + _TICK_SECONDS
                     self._fill(now)

@@ -16,7 +16,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from PIL import Image
 
-from benchmarks.load.messages import Response, infer_request, request_bytes
+from benchmarks.load.messages import Response, infer_request, request_bytes, tensors_document
 from benchmarks.servers.small_models import TINY_SHAPE, tiny, wide
 from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER as DEFAULT
@@ -79,8 +79,7 @@ def _tensors(source: Path) -> tuple[tuple[bytes, Fault], ...]:
     found = []
     for _ in range(_VARIANTS):
         values = generator.standard_normal(TINY_SHAPE).astype(np.float32)
-        tensor = {"name": "x", "shape": TINY_SHAPE, "datatype": "FP32"}
-        request = infer_request("tiny", {"inputs": [{**tensor, "data": values.ravel().tolist()}]})
+        request = infer_request("tiny", tensors_document({"x": values}))
         found.append((request, _is_tensor(session.run(None, {"x": values})[0])))
     return tuple(found)
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import IO
 
 from benchmarks.machine import processes
-from benchmarks.servers.client import fetch
 from pipeline.peers.cgroup import MemoryGroup
 
 _SAMPLE_SECONDS = 0.05
@@ -85,13 +84,6 @@ class LogReader:
     def tail(self) -> str:
         """Return the last lines."""
         return "".join(self._last)
-
-
-def metrics(base: str) -> dict[str, float]:
-    """Return what the service reports, by name with labels."""
-    lines = fetch(f"{base}/metrics").decode().splitlines()
-    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, _, value in pairs}
 
 
 def pool_bytes(reported: Mapping[str, float]) -> int:

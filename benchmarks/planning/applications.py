@@ -8,15 +8,14 @@ Where the file has partitions that run at once, they do, each on a core of its o
 Then ms are the time from one frame to the next in a stream of them, and the first row is the whole network
 on one core.
 
-Run as ``python -m benchmarks.planning.applications FILE.toml [--points 8] [--sweeps 5] [--turns 2]
-[--json]``; its packs have profiles of this machine. MB are 10^6 bytes: weights, arena and scratch, as
-both papers count.
+Run as ``python -m benchmarks.planning.applications FILE.toml|PACK [--ways ours,ours-streaming] [--points 8]
+[--sweeps 5] [--turns 2] [--json]``; packs have profiles of this machine. MB are 10^6 bytes: weights, arena
+and scratch, as both papers count.
 Exit 1 where outputs differ, an arena is larger than planned, or a peak exceeds plan and base by 10 %.
 """
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,7 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.children.application import CHOICES, partitions
-from benchmarks.machine.sampling import sampled_group
+from benchmarks.machine.sampling import run_sampled
 from benchmarks.planning.rivals import (
     by_one_row,
     of_chromosome,
@@ -38,6 +37,7 @@ from benchmarks.planning.rivals import (
     placed_plan,
     whole,
 )
+from benchmarks.turns import end
 from cli.applications import OpenedApplication, OpenedPack, open_application
 from models.runtime.sessions import claim_process
 from papers.applications.application import Application
@@ -52,6 +52,7 @@ from pipeline.program.program import Program
 
 #: The network whole, on one core, beside its partitions on several.
 _ONE = "one-partition"
+WAYS = (*PLACEMENTS, "parts", "algorithm-2", "ours", "ours-streaming")
 _TOLERANCE = 1.10
 _HEAD = f"{'way':<18}{'MB':>9}{'weights':>9}{'arena':>8}{'ms':>9}{'predicted':>10}{'peak':>8}"
 
@@ -67,24 +68,42 @@ class PlannedWay:
 
 
 def ways(
-    opened: OpenedApplication, members: Sequence[ApplicationMember], points: int
+    opened: OpenedApplication,
+    members: Sequence[ApplicationMember],
+    points: int,
+    wanted: Sequence[str],
 ) -> Iterator[PlannedWay]:
-    """Yield what is run, the whole network first; where partitions run at once, on one core."""
+    """Yield what is run of the ways ``wanted``, the whole network first in any case.
+
+    Where partitions run at once it runs on one core, too.
+    """
     application, own = opened.application, tuple(members)
     if any(member.cuts for member in own):
         uncut = tuple(replace(member, cuts=()) for member in own)
         yield PlannedWay(_ONE, uncut, _rivals(application, uncut, whole))
-    for name in PLACEMENTS:
-        plans = _rivals(application, own, partial(placed_plan, way=name))
-        yield PlannedWay(name, own, plans, name)
-    yield PlannedWay("parts", own, _rivals(application, own, by_one_row))
-    yield PlannedWay("algorithm-2", own, _reduced(opened, own))
-    for name, found in (
-        ("ours", preloaded_frontier(application, own)),
-        ("ours-streaming", streaming_frontier(application, own, points)),
-    ):
-        for item in _spread(found, points):
-            yield PlannedWay(name, own, item)
+    first = next(iter(PLACEMENTS))
+    for name in WAYS:
+        if name in wanted or name == first:
+            placement = name if name in PLACEMENTS else ""
+            for item in _spread(_planned_by(name, opened, own, points), points):
+                yield PlannedWay(name, own, item, placement)
+
+
+def _planned_by(
+    name: str, opened: OpenedApplication, members: Sequence[ApplicationMember], points: int
+) -> list[Together]:
+    """Return the plans of a way, from the least memory on."""
+    application = opened.application
+    match name:
+        case "parts":
+            return [_rivals(application, members, by_one_row)]
+        case "algorithm-2":
+            return [_reduced(opened, members)]
+        case "ours":
+            return preloaded_frontier(application, members)
+        case "ours-streaming":
+            return streaming_frontier(application, members, points)
+    return [_rivals(application, members, partial(placed_plan, way=name))]
 
 
 def _spread(found: Sequence[Together], points: int) -> list[Together]:
@@ -145,13 +164,11 @@ def run(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run one plan in a group of its own; return its figures, and the most that it held."""
     (folder / "job.json").write_text(json.dumps(task), "utf-8")
     paths = [str(folder / "job.json"), str(folder / "result.json")]
-    with sampled_group("applications") as group:
-        command = [sys.executable, "-m", "benchmarks.children.application", *paths]
-        process = group.group.start(command, subprocess.PIPE)
-        _, errors = process.communicate()
-        if process.returncode:
-            raise SystemExit(errors)
-        return {**json.loads(Path(paths[1]).read_text("utf-8")), **group.figures()}
+    command = [sys.executable, "-m", "benchmarks.children.application", *paths]
+    done = run_sampled("applications", command)
+    if done.status:
+        raise SystemExit(done.message)
+    return {**json.loads(Path(paths[1]).read_text("utf-8")), **done.figures}
 
 
 def summary(way: PlannedWay, runs: Sequence[dict[str, Any]], expected: list[str]) -> dict[str, Any]:
@@ -197,23 +214,36 @@ def row(figures: dict[str, Any]) -> str:
     )
 
 
+def _application(path: Path, folder: Path) -> Path:
+    """Return the file of an application; of a pack one is written to ``folder``."""
+    if not path.is_dir():
+        return path
+    file = folder / "application.toml"
+    pack = json.dumps(str(path.resolve()))
+    file.write_text(f'name = "alone"\n[[model]]\nname = "alone"\npack = {pack}\n', "utf-8")
+    return file
+
+
 def main() -> None:
     """Run all plans in turns and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, help="an application, or a pack alone")
+    parser.add_argument("--ways", default=",".join(WAYS), help="only these")
     parser.add_argument("--points", type=int, default=8)
     parser.add_argument("--sweeps", type=int, default=5)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if unknown := {*options.ways.split(",")} - {*WAYS}:
+        parser.error(f"--ways: {min(unknown)!r}; there are {', '.join(WAYS)}")
     claim_process()
     with ExitStack() as stack:
-        opened, device = open_application(options.file, CpuDevice)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        opened, device = open_application(_application(options.file, folder), CpuDevice)
         members = opened.members(device)
         if members is None:
             raise SystemExit(f"{options.file}: only packs can be run")
-        tried_ways = list(ways(opened, members, options.points))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tried_ways = list(ways(opened, members, options.points, options.ways.split(",")))
         inputs = []
         for number, member in enumerate(members):
             inputs.append(folder / f"{number}.npz")
@@ -224,11 +254,8 @@ def main() -> None:
                 own.append(run(job(opened, way, inputs, options.sweeps), folder))
     expected = runs[0][0]["outputs"]
     rows = [summary(way, own, expected) for way, own in zip(tried_ways, runs, strict=True)]
-    if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        print(_HEAD, *map(row, rows), sep="\n")
-    sys.exit(0 if all(item["equal"] and item["within"] for item in rows) else 1)
+    held = all(item["equal"] and item["within"] for item in rows)
+    end(rows, held, None if options.json else [_HEAD, *map(row, rows)])
 
 
 if __name__ == "__main__":

@@ -9,24 +9,21 @@ Run as ``python -m benchmarks.planning.bottlenecks PACK... [--channels 16,32,64]
 """
 
 import argparse
-import json
-import statistics
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import numpy as np
-
-from loader.pool.pool import ReadPool
+from benchmarks.engines import Engines
+from benchmarks.turns import end, in_turns
 from models.packs.pack import open_pack
 from models.packs.records.row_parts import Bottleneck
 from models.runtime.sessions import claim_process
+from pipeline.benchmark.run import relative_error
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
-from pipeline.execution.given import Arrays, copies
-from pipeline.execution.opened import opened
+from pipeline.execution.given import copies
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
@@ -65,11 +62,8 @@ def main() -> None:
         for path in options.packs
         for row in measure(path, options.channels, options.bands, options.rounds)
     ]
-    if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        print("\n".join([_HEAD, *map(_line, rows)]))
-    sys.exit(0 if all(row["error"] <= _MOST_ERROR for row in rows) else 1)
+    held = all(row["error"] <= _MOST_ERROR for row in rows)
+    end(rows, held, None if options.json else [_HEAD, *map(_line, rows)])
 
 
 def _numbers(text: str) -> list[int]:
@@ -82,34 +76,33 @@ def measure(path: Path, channels: list[int], bands: list[int], rounds: int) -> l
     program = prepare(open_pack(path), device)
     inputs = random_inputs(program)
     kinds = [(0, 0), *((each, count) for each in channels for count in bands)]
-    rows = []
-    with ExitStack() as stack:
-        pool = stack.enter_context(closing(ReadPool()))
+    with Engines(device) as opened:
         engines: list[Engine] = []
         for each, count in kinds:
             regions = tuple(in_groups(program, each, count)) if each else ()
             plan = make_plan(program, ARCHITECTURES["pre"], choice=Choice(regions=regions))
-            engines.append(stack.enter_context(opened(program, plan, device, pool)))
-        answers = [engine.answer(inputs, copies)[0] for engine in engines]
-        seconds: list[list[float]] = [[] for _ in engines]
-        for _ in range(rounds):
-            for engine, taken in zip(engines, seconds, strict=True):
-                taken.append(engine.answer(inputs, copies)[1].delay_seconds)
-        for kind, engine, answer, taken in zip(kinds, engines, answers, seconds, strict=True):
-            rows.append(
-                {
-                    "pack": program.name,
-                    "channels": kind[0],
-                    "bands": kind[1],
-                    "arena_bytes": engine.plan.arena_bytes,
-                    "session_bytes": engine.plan.session_bytes,
-                    "whole_bytes": engines[0].plan.arena_bytes,
-                    "seconds": statistics.median(taken),
-                    "whole_seconds": statistics.median(seconds[0]),
-                    "error": _error(answer, answers[0]),
-                }
-            )
-    return rows
+            engines.append(opened.open(program, plan))
+        players = {
+            str(number): partial(engine.answer, inputs, copies)
+            for number, engine in enumerate(engines)
+        }
+        found = list(in_turns(players, rounds, warm_up=1).values())
+    answers = [runs[0][0] for runs in found]
+    seconds = [median(run.delay_seconds for _, run in runs) for runs in found]
+    return [
+        {
+            "pack": program.name,
+            "channels": kind[0],
+            "bands": kind[1],
+            "arena_bytes": engine.plan.arena_bytes,
+            "session_bytes": engine.plan.session_bytes,
+            "whole_bytes": engines[0].plan.arena_bytes,
+            "seconds": taken,
+            "whole_seconds": seconds[0],
+            "error": relative_error(answer, answers[0]),
+        }
+        for kind, engine, answer, taken in zip(kinds, engines, answers, seconds, strict=True)
+    ]
 
 
 def in_groups(program: Program, channels: int, count: int) -> Iterator[Region]:
@@ -132,14 +125,6 @@ def _region(program: Program, item: Bottleneck, channels: int, count: int) -> Re
     except RegionError:
         return whole
     return banded
-
-
-def _error(answer: Arrays, whole: Arrays) -> float:
-    """Return how far an answer is from that of the whole network, over the largest value of the latter."""
-    return max(
-        float(np.abs(answer[name] - whole[name]).max() / np.abs(whole[name]).max())
-        for name in whole
-    )
 
 
 def _line(row: dict[str, Any]) -> str:

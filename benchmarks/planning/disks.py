@@ -10,21 +10,20 @@ Run as ``python -m benchmarks.planning.disks PACK [--profile FILE] [--weights 10
 """
 
 import argparse
-import json
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from loader.pool.pool import ReadPool
+from benchmarks.engines import Engines, sweep
+from benchmarks.turns import end, rotated
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.benchmark.configuration import BenchConfiguration, plan_configuration
-from pipeline.benchmark.contenders import Streamed
 from pipeline.devices.cpu import CpuDevice
-from pipeline.execution.opened import opened
+from pipeline.execution.statistics import SweepStatistics
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.planning.streaming import streamed_units
@@ -65,19 +64,15 @@ def stolen() -> tuple[int, int]:
     return ticks[7], sum(ticks)
 
 
-def rounds(contenders: dict[str, Streamed], count: int) -> list[dict[str, float]]:
+def rounds(players: dict[str, Callable[[], SweepStatistics]], count: int) -> list[dict[str, float]]:
     """Let all run once a round, in rotating order; return seconds by name, and ``stolen``."""
     found = []
-    names = list(contenders)
     for turn in range(-_WARM_UP, count):
-        before, row = stolen(), {}
-        for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
-            row[name], _ = contenders[name].run()
-            contenders[name].settle()
+        before = stolen()
+        row = {name: players[name]().delay_seconds for name in rotated(list(players), turn)}
         taken, passed = (now - then for now, then in zip(stolen(), before, strict=True))
-        row["stolen"] = taken / max(passed, 1)
         if turn >= 0:
-            found.append(row)
+            found.append({**row, "stolen": taken / max(passed, 1)})
     return found
 
 
@@ -101,14 +96,13 @@ def measure(path: Path, profile: Profile, part: float, speeds: list[float], coun
     inputs = random_inputs(program)
     disks: dict[str, tuple[int, Disk]] = {"pre": (1, REAL_DISK), "real": (0, REAL_DISK)}
     disks |= {f"{speed:g}": (0, paced_disk(speed * 1e9)) for speed in speeds}
-    with ExitStack() as stack:
-        pool = stack.enter_context(closing(ReadPool()))
-        contenders = {}
+    with Engines(device) as opened:
+        players: dict[str, Callable[[], SweepStatistics]] = {}
         for name, (number, disk) in disks.items():
             reader = disk.open(program.pack.weights_path)
-            engine = opened(program, plans[number].plan, device, pool, reader)
-            contenders[name] = Streamed(plans[number], stack.enter_context(engine), inputs)
-        quiet_rounds = rounds(contenders, count)
+            engine = opened.open(program, plans[number].plan, reader)
+            players[name] = partial(sweep, engine, inputs)
+        quiet_rounds = rounds(players, count)
     quiet_rounds = sorted(quiet_rounds, key=lambda row: row["stolen"])[: max(int(_KEPT * count), 1)]
     took = {name: 1e3 * median(row[name] for row in quiet_rounds) for name in disks}
     streamed, pre = (configured.plan for configured in plans)
@@ -148,8 +142,7 @@ def main() -> None:
     file = given.profile or open_pack(given.pack).folder / "profile.json"
     profile = Profile.model_validate_json(file.read_bytes())
     speeds = [float(speed) for speed in given.speeds.split(",")]
-    figures = measure(given.pack, profile, given.weights / 100, speeds, given.rounds)
-    print(json.dumps(figures, indent=2))
+    end(measure(given.pack, profile, given.weights / 100, speeds, given.rounds))
 
 
 if __name__ == "__main__":

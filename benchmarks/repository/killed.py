@@ -24,9 +24,11 @@ import time
 import urllib.error
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from benchmarks.servers.client import beside
 from benchmarks.servers.served import Served, ours, running
 from models.compiler import compile_onnx
 from models.packs.folders import PREFIX, versions
@@ -88,7 +90,6 @@ def _busy(
     served: Served, repository: Path, rng: random.Random, counts: Counter[str]
 ) -> Iterator[None]:
     """Have several clients change what is served, until the service is gone; ``counts`` what they do."""
-    done = threading.Event()
     seeds = [rng.random() for _ in range(4)]
     kinds: list[tuple[str, Callable[[random.Random], None]]] = [
         ("upload of a new model", lambda _: _upload(served.base, "third")),
@@ -97,8 +98,11 @@ def _busy(
         ("copy", lambda own: _copy(repository, own)),
     ]
 
-    def work(kind: str, act: Callable[[random.Random], None], own: random.Random) -> None:
-        while not done.is_set():
+    def work(
+        kind: str, act: Callable[[random.Random], None], seed: float, over: threading.Event
+    ) -> None:
+        own = random.Random(seed)
+        while not over.is_set():
             try:
                 act(own)
             except _GONE:
@@ -106,18 +110,9 @@ def _busy(
             else:
                 counts[kind] += 1
 
-    clients = [
-        threading.Thread(target=work, args=(*kind, random.Random(own)), daemon=True)
-        for kind, own in zip(kinds, seeds, strict=True)
-    ]
-    for client in clients:
-        client.start()
-    try:
+    clients = [partial(work, *kind, seed) for kind, seed in zip(kinds, seeds, strict=True)]
+    with beside(*clients, seconds=_END_SECONDS):
         yield
-    finally:
-        done.set()
-        for client in clients:
-            client.join(_END_SECONDS)
 
 
 def _post(url: str, body: bytes = b"") -> bytes:

@@ -10,6 +10,7 @@ In 4MiB there is room for one pack at a time: requests wait while they change pl
 
 import argparse
 import http.client
+import json
 import shutil
 import sys
 import tempfile
@@ -26,7 +27,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from benchmarks.servers.client import first_output, tensor_body
+from benchmarks.load.messages import tensors_document
+from benchmarks.servers.client import KeptClient, beside, first_output
 from benchmarks.servers.served import ours, running
 from models.compiler import compile_onnx
 from models.compiler.writing.write import put_in_place
@@ -80,11 +82,11 @@ class ReplacementClient:
     """Asks over one connection; ``fault``: what went wrong, empty while nothing did."""
 
     def __init__(self, port: int, answers: Sequence[Answer]) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_LIMIT_SECONDS)
-        self._connection.connect()
-        self._socket = self._connection.sock
+        self._client = KeptClient(port, _LIMIT_SECONDS)
+        self._client.connection.connect()
+        self._socket = self._client.connection.sock
         self._answers = answers
-        self._body = tensor_body("image", _INPUT)
+        self._body = json.dumps(tensors_document({"image": _INPUT})).encode()
         self.count = 0
         self.longest_seconds = 0.0
         self.fault = ""
@@ -104,13 +106,11 @@ class ReplacementClient:
             LostError: none of them, or over another connection.
         """
         began = time.perf_counter()
-        self._connection.request("POST", _INFER, self._body)
-        response = self._connection.getresponse()
-        said = response.read()
+        status, said = self._client.ask("POST", _INFER, self._body)
         self.longest_seconds = max(self.longest_seconds, time.perf_counter() - began)
-        if response.status != 200:
-            raise LostError(f"{response.status}: {said[:200]!r}")
-        if self._connection.sock is not self._socket:
+        if status != 200:
+            raise LostError(f"{status}: {said[:200]!r}")
+        if self._client.connection.sock is not self._socket:
             raise LostError("the server has closed the connection")
         got = first_output(said)
         for number, answer in enumerate(self._answers):
@@ -121,7 +121,7 @@ class ReplacementClient:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._client.close()
 
 
 @contextmanager
@@ -131,18 +131,11 @@ def _asking(port: int, answers: Sequence[Answer]) -> Iterator[list[ReplacementCl
     Raises:
         LostError: one of them lost a request.
     """
-    clients, ended = [ReplacementClient(port, answers) for _ in range(_CLIENTS)], threading.Event()
-    threads = [threading.Thread(target=each.run, args=(ended,), daemon=True) for each in clients]
-    for thread in threads:
-        thread.start()
-    try:
+    clients = [ReplacementClient(port, answers) for _ in range(_CLIENTS)]
+    with beside(*(each.run for each in clients), seconds=_LIMIT_SECONDS):
         yield clients
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join(_LIMIT_SECONDS)
-        for each in clients:
-            each.close()
+    for each in clients:
+        each.close()
     if faults := [each.fault for each in clients if each.fault]:
         raise LostError("; ".join(faults))
 
@@ -152,19 +145,17 @@ class Standstill:
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0
-        self._ended = threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
 
-    def _watch(self) -> None:
+    def watch(self, over: threading.Event) -> None:
+        """Watch until it is ``over``."""
         before = time.monotonic()
-        while not self._ended.wait(_BEAT_SECONDS):
+        while not over.wait(_BEAT_SECONDS):
             now = time.monotonic()
             self.longest_seconds = max(self.longest_seconds, now - before - _BEAT_SECONDS)
             before = now
 
-    def end(self) -> str:
-        """Watch no more; return what was seen, in words."""
-        self._ended.set()
+    def said(self) -> str:
+        """Return what was seen, in words."""
         return f"stood still for {self.longest_seconds:.1f} s at most"
 
 
@@ -214,11 +205,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--budget", default="16MiB")
     chosen = parser.parse_args(arguments)
     standstill = Standstill()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, beside(standstill.watch):
         try:
-            print(play(Path(folder), chosen.times, chosen.budget), f"({standstill.end()})")
+            print(play(Path(folder), chosen.times, chosen.budget), f"({standstill.said()})")
         except LostError as exc:
-            print(f"benchmarks.repository.replaced: {exc} ({standstill.end()})", file=sys.stderr)
+            print(f"benchmarks.repository.replaced: {exc} ({standstill.said()})", file=sys.stderr)
             return 1
     return 0
 

@@ -9,8 +9,6 @@ where one was not.
 
 import argparse
 import http.client
-import json
-import sys
 import tempfile
 import threading
 import time
@@ -18,9 +16,10 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.load.percentiles import summary_ms
-from benchmarks.servers.client import process_memory
+from benchmarks.servers.client import KeptClient, beside, process_memory
 from benchmarks.servers.served import Served, ours, running
 from benchmarks.servers.small_models import tiny
+from benchmarks.turns import end
 from models.compiler import compile_onnx
 
 _STAYS = "stays"
@@ -29,60 +28,46 @@ _SECONDS = 60.0
 
 
 class Scraper:
-    """Asks for metrics every ``every`` seconds on one connection, in a thread, until stopped."""
+    """Asks for metrics every ``every`` seconds on one connection."""
 
     def __init__(self, port: int, every: float) -> None:
         self.seen: Counter[str] = Counter()
         self.delays: list[float] = []
         self._port, self._every = port, every
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> "Scraper":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        client = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_SECONDS)
-        while not self._stop.is_set():
+    def run(self, over: threading.Event) -> None:
+        """Ask until it is ``over``."""
+        client = KeptClient(self._port, _SECONDS)
+        while not over.is_set():
             began = time.monotonic()
             try:
-                self.seen[_scrape(client)] += 1
+                self.seen[_outcome(*client.ask("GET", "/metrics"))] += 1
             except (OSError, http.client.HTTPException) as exc:
                 self.seen[type(exc).__name__] += 1
                 client.close()
             self.delays.append(time.monotonic() - began)
-            self._stop.wait(max(0.0, self._every - self.delays[-1]))
+            over.wait(max(0.0, self._every - self.delays[-1]))
         client.close()
 
 
-def _scrape(client: http.client.HTTPConnection) -> str:
+def _outcome(status: int, text: bytes) -> str:
     """Return the status of one scrape, and what is wrong with what it says."""
-    client.request("GET", "/metrics")
-    response = client.getresponse()
-    text = response.read()
-    if response.status == http.client.OK and not text.endswith(b"\n"):
+    if status == http.client.OK and not text.endswith(b"\n"):
         return "200 cut off"
-    if response.status == http.client.OK and b'model="%b"' % _STAYS.encode() not in text:
+    if status == http.client.OK and b'model="%b"' % _STAYS.encode() not in text:
         return "200 without a model that serves"
-    return str(response.status)
+    return str(status)
 
 
 def _change(served: Served, changes: int) -> Counter[str]:
     """Load and unload in turns; return the statuses."""
     seen: Counter[str] = Counter()
-    client = http.client.HTTPConnection("127.0.0.1", served.port, timeout=_SECONDS)
+    client = KeptClient(served.port, _SECONDS)
     for number in range(changes):
         name = _TURNS[number // 2 % len(_TURNS)]
         what = ("unload", "load")[number % 2]
-        client.request("POST", f"/v2/repository/models/{name}/{what}", b"{}")
-        response = client.getresponse()
-        response.read()
-        seen[f"{what} {response.status}"] += 1
+        status, _ = client.ask("POST", f"/v2/repository/models/{name}/{what}", b"{}")
+        seen[f"{what} {status}"] += 1
     client.close()
     return seen
 
@@ -96,7 +81,8 @@ def measure(folder: Path, changes: int, every: float) -> dict[str, object]:
         _change(served, 4)
         before = process_memory(served.pid)["rss_anonymous_bytes"]
         began = time.monotonic()
-        with Scraper(served.port, every) as scraper:
+        scraper = Scraper(served.port, every)
+        with beside(scraper.run):
             changed = _change(served, changes)
         seconds = time.monotonic() - began
         after = process_memory(served.pid)["rss_anonymous_bytes"]
@@ -118,8 +104,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as text:
         found = measure(Path(text).resolve(), options.changes, options.every)
-    print(json.dumps(found, indent=2))
-    sys.exit(0 if found["holds"] else 1)
+    end(found, bool(found["holds"]))
 
 
 if __name__ == "__main__":

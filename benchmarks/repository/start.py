@@ -11,20 +11,22 @@ was ready.
 
 import argparse
 import contextlib
-import http.client
 import json
-import os
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.servers.served import free_port
+from benchmarks.machine.processes import children, cpu_seconds_of_all
+from benchmarks.servers.client import KeptClient, beside, process_memory
+from benchmarks.servers.served import free_port, ours
+from benchmarks.turns import end
 
 _EVERY_SECONDS = 0.02
 _PATIENCE_SECONDS = 600.0
@@ -39,12 +41,11 @@ class Probes:
     port: int
     lags: list[float] = field(default_factory=list)
     failures: int = 0
-    stop: threading.Event = field(default_factory=threading.Event)
 
-    def run(self) -> None:
-        """Probe; a late probe does not delay the next."""
+    def run(self, over: threading.Event) -> None:
+        """Probe until it is ``over``; a late probe does not delay the next."""
         due = time.monotonic()
-        while not self.stop.is_set():
+        while not over.is_set():
             due += _EVERY_SECONDS
             time.sleep(max(due - time.monotonic(), 0.0))
             try:
@@ -76,62 +77,18 @@ def ask(
     port: int, method: str, path: str, body: bytes = b"", timeout: float = _PATIENCE_SECONDS
 ) -> tuple[int, bytes]:
     """Return status and body of one request on a connection of its own."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
-    try:
-        connection.request(method, path, body or None)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
-
-
-def cpu_seconds(process: int) -> float:
-    """Return what ``process`` and its children, those that have ended included, have computed."""
-    ticks = 0
-    for number in [process, *_children(process)]:
-        try:
-            fields = Path(f"/proc/{number}/stat").read_text("ascii").rpartition(")")[2].split()
-        except OSError:
-            continue
-        ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def anonymous_bytes(process: int) -> int:
-    """Return the memory of ``process`` and of its children that no file backs."""
-    total = 0
-    for number in [process, *_children(process)]:
-        try:
-            text = Path(f"/proc/{number}/status").read_text("ascii")
-        except OSError:
-            continue
-        lines = dict(line.split(":", 1) for line in text.splitlines())
-        total += int(lines.get("RssAnon", "0").split()[0]) << 10
-    return total
-
-
-def _children(process: int) -> list[int]:
-    """Return the processes that any thread of ``process`` has started and that run."""
-    found: list[int] = []
-    for listed in Path(f"/proc/{process}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # that thread has ended
-            found += map(int, listed.read_text("ascii").split())
-    return found
+    with closing(KeptClient(port, timeout)) as client:
+        return client.ask(method, path, body or None)
 
 
 def during(port: int, process: int, work: Callable[[], Any]) -> dict[str, Any]:
     """Return how probes were answered while ``work`` went on, and what that took."""
     probes = Probes(port)
-    thread = threading.Thread(target=probes.run)
-    began, computed = time.monotonic(), cpu_seconds(process)
-    thread.start()
-    try:
+    began, computed = time.monotonic(), cpu_seconds_of_all(process)
+    with beside(probes.run):
         said = work()
-    finally:
         took = time.monotonic() - began
-        probes.stop.set()
-        thread.join()
-    cpu = cpu_seconds(process) - computed
+    cpu = cpu_seconds_of_all(process) - computed
     found = {
         "seconds": round(took, 2),
         "cpu_seconds": round(cpu, 2),
@@ -140,6 +97,15 @@ def during(port: int, process: int, work: Callable[[], Any]) -> dict[str, Any]:
     }
     print(json.dumps(found), file=sys.stderr, flush=True)
     return found
+
+
+def _anonymous_bytes(process: int) -> int:
+    """Return the memory of ``process`` and of its children that no file backs."""
+    total = 0
+    for number in (process, *children(process)):
+        with contextlib.suppress(OSError):  # it has ended
+            total += process_memory(number)["rss_anonymous_bytes"]
+    return total
 
 
 def _until_ready(port: int) -> dict[str, int]:
@@ -161,7 +127,7 @@ def _settled(process: int, quiet_seconds: float = 3.0) -> dict[str, float]:
     began = last = time.monotonic()
     while time.monotonic() - last < quiet_seconds and last - began < _PATIENCE_SECONDS:
         time.sleep(0.05)
-        if _children(process):
+        if children(process):
             last = time.monotonic()
     return {"seconds": round(last - began, 2)}
 
@@ -169,20 +135,19 @@ def _settled(process: int, quiet_seconds: float = 3.0) -> dict[str, float]:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Start a server, and return what each phase gave."""
     port = free_port()
-    command = [sys.executable, "-m", "cli", "serve", "--repository", options.repository]
-    command += ["--models", options.model, "--budget", options.budget, "--port", str(port)]
-    command += ["--model-control", "explicit", "--allow-admin"]
+    flags = ["--models", options.model, "--model-control", "explicit", "--allow-admin"]
+    command = ours(options.repository, options.budget, *flags, "--port", str(port))
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         began = time.monotonic()
         _until_open(port, server)
         figures: dict[str, Any] = {"port_open_seconds": round(time.monotonic() - began, 2)}
         figures["start"] = during(port, server.pid, lambda: _until_ready(port))
-        figures["cpu_until_ready"] = round(cpu_seconds(server.pid), 2)
+        figures["cpu_until_ready"] = round(cpu_seconds_of_all(server.pid), 2)
         figures["background"] = during(port, server.pid, lambda: _settled(server.pid))
-        figures["cpu_until_settled"] = round(cpu_seconds(server.pid), 2)
+        figures["cpu_until_settled"] = round(cpu_seconds_of_all(server.pid), 2)
         figures["idle"] = during(port, server.pid, lambda: time.sleep(_IDLE_SECONDS))
-        figures["anonymous_bytes"] = anonymous_bytes(server.pid)
+        figures["anonymous_bytes"] = _anonymous_bytes(server.pid)
         model = options.model
         limit = json.dumps({"memory_bytes": options.replan_bytes}).encode()
         replan = f"/v2/repository/models/{model}/replan"
@@ -219,7 +184,7 @@ def _until_open(port: int, server: "subprocess.Popen[bytes]") -> None:
 def main() -> None:
     """Measure and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("repository")
+    parser.add_argument("repository", type=Path)
     parser.add_argument("model")
     parser.add_argument("--budget", default="37MiB")
     parser.add_argument("--replan-bytes", type=int, default=30_000_000)
@@ -228,12 +193,10 @@ def main() -> None:
     parser.add_argument("--most-cpu", type=float, default=3.0)
     options = parser.parse_args()
     found = measure(options)
-    print(json.dumps(found, indent=2))
     late = [
         name for name, item in found.items() if isinstance(item, dict) and _is_late(item, options)
     ]
-    slow = found["cpu_until_ready"] > options.most_cpu
-    sys.exit(1 if late or slow else 0)
+    end(found, not late and found["cpu_until_ready"] <= options.most_cpu)
 
 
 def _is_late(phase: dict[str, Any], options: argparse.Namespace) -> bool:

@@ -11,8 +11,6 @@ than that of requests one by one.
 
 import argparse
 import asyncio
-import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,15 +21,16 @@ from benchmarks.scheduling.serving import (
     ReadsOnly,
     SimulatedMachine,
     asked,
-    drawn,
     machine,
     resident,
     streamed,
     sweep_seconds,
 )
+from benchmarks.turns import end
 from loader.readers.disk import Pace
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
+from pipeline.measuring.sweeps import random_inputs
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.sweeps import Batching
 
@@ -50,13 +49,15 @@ def main() -> None:
     claim_process()
     pack = open_pack(given.pack)
     with machine() as free:
-        kernels = sweep_seconds(free.engine(pack, resident(pack)), drawn(pack.manifest), 5)
+        kernels = sweep_seconds(free.engine(pack, resident(pack)), random_inputs(pack.manifest), 5)
     plan = streamed(pack, given.ring_mib << 20)
     pace = Pace(plan.read_bytes / (given.ratio * kernels))
     with machine(pace) as slow:
         report = _measured(slow, pack, given)
-    print(json.dumps({"pack": pack.name, "lanes": given.lanes, **report}, indent=2))
-    sys.exit(0 if report["of_ideal"] >= _LEAST and report["p99_ratio"] <= 1.0 else 1)
+    end(
+        {"pack": pack.name, "lanes": given.lanes, **report},
+        report["of_ideal"] >= _LEAST and report["p99_ratio"] <= 1.0,
+    )
 
 
 def _measured(slow: SimulatedMachine, pack: Pack, given: argparse.Namespace) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def _measured(slow: SimulatedMachine, pack: Pack, given: argparse.Namespace) -> 
 
 def _round(slow: SimulatedMachine, pack: Pack, given: argparse.Namespace) -> dict[str, float]:
     """Return seconds that a set of as many requests as lanes takes, each way, and what its parts take."""
-    inputs, lanes, ring = drawn(pack.manifest), given.lanes, given.ring_mib << 20
+    inputs, lanes, ring = random_inputs(pack.manifest), given.lanes, given.ring_mib << 20
     kernels = sweep_seconds(slow.engine(pack, resident(pack)), inputs, 3)
     reads = sweep_seconds(slow.engine(pack, streamed(pack, ring), ReadsOnly()), inputs, 2)
     single = _served(slow, pack, ring, 1, lanes)
@@ -101,7 +102,7 @@ def _served(
 async def _serve(
     slow: SimulatedMachine, pack: Pack, ring: int, lanes: int, clients: int, sets: int
 ) -> tuple[float, float]:
-    inputs = drawn(pack.manifest)
+    inputs = random_inputs(pack.manifest)
     plan = streamed(pack, ring, lanes)
     worker = slow.worker(pack, plan, Dispatcher(), Batching(lanes))
     try:

@@ -19,9 +19,7 @@ refusals take 50 ms or more (p99), or the goodput is below 0.9.
 
 import argparse
 import contextlib
-import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,11 +31,12 @@ from numpy.typing import NDArray
 from benchmarks.load.child import LoadProcess
 from benchmarks.load.messages import infer_request, mixed_request
 from benchmarks.load.percentiles import ratio
-from benchmarks.scheduling.serving import drawn
 from benchmarks.servers.served import Served, ours, peer, running
 from benchmarks.servers.small_models import heavy, tiny
+from benchmarks.turns import end
 from models.compiler import compile_onnx
 from models.packs.pack import Pack, open_pack
+from pipeline.measuring.sweeps import random_inputs
 from server.codec.datatypes import datatype
 
 _LATE, _REFUSAL_MS, _GOODPUT = 0.01, 50.0, 0.9
@@ -78,8 +77,7 @@ def main() -> None:
         f"{way}: {fault}" for way, run in medians["ours"].items() for fault in _faults(way, run)
     ]
     document = {"model": given.model, "faults": faults, "median": medians, "rounds": rounds}
-    print(json.dumps(document, indent=2))
-    sys.exit(1 if faults else 0)
+    end(document, not faults)
 
 
 def _servers(
@@ -184,7 +182,7 @@ def _medians(rounds: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def _written(folder: Path, pack: Pack, timeout: int | None) -> Path:
     """Write a request to ``pack``, with a timeout in microseconds or none."""
     document: dict[str, Any] = {} if timeout is None else {"parameters": {"timeout": timeout}}
-    arrays = drawn(pack.manifest)
+    arrays = random_inputs(pack.manifest)
     is_small = sum(array.size for array in arrays.values()) <= _AS_JSON
     document["inputs"] = [_tensor(name, array, is_small) for name, array in arrays.items()]
     file = folder / f"{'plain' if timeout is None else timeout}.request"

@@ -18,8 +18,6 @@ kernels sleep instead of computing, and only waiting is measured (``at_once`` me
 
 import argparse
 import asyncio
-import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,15 +29,16 @@ from benchmarks.scheduling.serving import (
     SimulatedMachine,
     Sleeping,
     asked,
-    drawn,
     machine,
     resident,
     streamed,
     sweep_seconds,
 )
+from benchmarks.turns import end
 from loader.readers.disk import Pace
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process, use_threads
+from pipeline.measuring.sweeps import random_inputs
 from server.scheduling.dispatcher import Dispatcher
 
 _MOST = 1.10
@@ -75,14 +74,14 @@ def main() -> None:
         way: round(median(each[way] / each["ideal"] for each in rounds), 3)
         for way in ("interleaved", "at_once", "alone")
     }
-    print(
-        json.dumps({"packs": names, "ratio": ratios, "median": figures, "rounds": rounds}, indent=2)
+    end(
+        {"packs": names, "ratio": ratios, "median": figures, "rounds": rounds},
+        ratios["interleaved"] <= _MOST,
     )
-    sys.exit(0 if ratios["interleaved"] <= _MOST else 1)
 
 
 def _kernels(where: SimulatedMachine, pack: Pack) -> float:
-    return sweep_seconds(where.engine(pack, resident(pack)), drawn(pack.manifest), 3)
+    return sweep_seconds(where.engine(pack, resident(pack)), random_inputs(pack.manifest), 3)
 
 
 def _round(slow: SimulatedMachine, packs: Sequence[Pack], ring: int, sweeps: int) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def _round(slow: SimulatedMachine, packs: Sequence[Pack], ring: int, sweeps: int
     reads = [
         sweeps
         * sweep_seconds(
-            slow.engine(pack, streamed(pack, ring), ReadsOnly()), drawn(pack.manifest), 2
+            slow.engine(pack, streamed(pack, ring), ReadsOnly()), random_inputs(pack.manifest), 2
         )
         for pack in packs
     ]
@@ -121,11 +120,11 @@ async def _total(
     ]
     try:
         for pack, worker in zip(packs, workers, strict=True):
-            await asked(worker, drawn(pack.manifest), 1, 2)
+            await asked(worker, random_inputs(pack.manifest), 1, 2)
         began = time.perf_counter()
         await asyncio.gather(
             *(
-                asked(worker, drawn(pack.manifest), _CLIENTS, sweeps)
+                asked(worker, random_inputs(pack.manifest), _CLIENTS, sweeps)
                 for pack, worker in zip(packs, workers, strict=True)
             )
         )

@@ -7,13 +7,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
 from loader.readers.disk import CorelessReader, Pace, PacedReader
 from loader.readers.files import open_reader
-from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
@@ -114,15 +112,6 @@ def streamed(pack: Pack, ring_bytes: int, lanes: int = 1) -> Plan:
 def resident(pack: Pack) -> Plan:
     """Return the plan of ``pack`` with all weights in memory."""
     return make_plan(Program.as_compiled(pack), ARCHITECTURES["pre"])
-
-
-def drawn(manifest: Manifest, seed: int = 0) -> Tensors:
-    """Return inputs of a model."""
-    generator = np.random.default_rng(seed)
-    return {
-        port.name: generator.standard_normal(port.shape).astype(port.dtype)
-        for port in manifest.inputs
-    }
 
 
 def sweep_seconds(engine: Engine, inputs: Tensors, sweeps: int) -> float:

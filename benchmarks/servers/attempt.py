@@ -5,18 +5,18 @@ the limit (or none), memory sampled from the start of the process to the last an
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.load.messages import tensors_document
 from benchmarks.machine.environment import Environment
 from benchmarks.machine.room import Room, Rooms
 from benchmarks.machine.sampling import MemorySample, Sampler, figures
-from benchmarks.servers.client import first_output, post_json, tensor_body
+from benchmarks.servers.client import first_output, post_json
 from benchmarks.servers.contenders import ServerContender
 from benchmarks.servers.served import NotReadyError, Served, running
 
@@ -52,7 +52,6 @@ class Attempt:
     """What could not be dropped from the page cache before."""
     figures: dict[str, int] = field(default_factory=dict)
     samples: list[MemorySample] = field(default_factory=list)
-    details: Any = None
 
     @property
     def caveat(self) -> str:
@@ -66,20 +65,6 @@ class Attempt:
         """Return the seconds of all answers but the first."""
         return self.seconds[1:]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON, without answers and samples."""
-        warm = self.warm_seconds()
-        return {
-            "limit_bytes": self.limit_bytes,
-            "answered": len(self.answers),
-            "failure": self.failure,
-            "first_seconds": self.seconds[0] if self.seconds else None,
-            "seconds": median(warm) if warm else None,
-            "requests_per_second": len(warm) / sum(warm) if warm else None,
-            "left_in_page_cache_bytes": self.cached_bytes,
-            **self.figures,
-        }
-
 
 def attempt(
     contender: ServerContender,
@@ -87,9 +72,8 @@ def attempt(
     task: ContenderTask,
     rooms: Rooms,
     limit: int | None = None,
-    look: Callable[[Served], Any] = lambda served: None,
 ) -> Attempt:
-    """Serve in a fresh process, send requests until one fails; ``look`` at the server before it ends."""
+    """Serve in a fresh process, send requests until one fails."""
     result = Attempt(limit, cached_bytes=environment.drop(*contender.files))
     with rooms(f"layerstream-{contender.name}", limit) as room:
         command = room.inside(environment.private(contender.command))
@@ -101,7 +85,6 @@ def attempt(
                 stop_seconds=_STOP_SECONDS,
             ) as served:
                 _ask_all(result, served, task, sampler)
-                result.details = look(served)
                 end = sampler.now()
             # What it does while it ends is not looked at.
             del sampler.samples[sum(each.seconds <= end for each in sampler.samples) :]
@@ -112,7 +95,7 @@ def attempt(
 
 def _ask_all(result: Attempt, served: Served, task: ContenderTask, sampler: Sampler) -> None:
     url = f"{served.base}/v2/models/{task.model}/infer"
-    bodies = [tensor_body(task.input, array) for array in task.requests]
+    bodies = [json.dumps(tensors_document({task.input: array})).encode() for array in task.requests]
     ends = sampler.now() + task.all_seconds
     for body in bodies:
         began = sampler.now()

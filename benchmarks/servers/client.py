@@ -1,11 +1,14 @@
-"""A client of the Open Inference Protocol with the standard library alone, for benchmarks."""
+"""Clients with the standard library alone, for benchmarks."""
 
+import contextlib
+import http.client
 import json
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +16,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def tensor_body(name: str, array: NDArray[np.float32]) -> bytes:
-    """Return an infer request of one FP32 tensor, as JSON."""
-    tensor = {
-        "name": name,
-        "shape": array.shape,
-        "datatype": "FP32",
-        "data": array.ravel().tolist(),
-    }
-    return json.dumps({"inputs": [tensor]}).encode()
+class KeptClient:
+    """One kept connection that waits for its answers; it opens again where it was closed."""
+
+    def __init__(self, port: int, seconds: float = 120) -> None:
+        """``seconds``: as long as an answer is waited for."""
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Return status and body of an answer.
+
+        Raises:
+            OSError, HTTPException: none came.
+        """
+        self.connection.request(method, path, body)
+        with self.connection.getresponse() as response:
+            return response.status, response.read()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+
+@contextlib.contextmanager
+def beside(*works: Callable[[threading.Event], None], seconds: float = 600) -> Iterator[None]:
+    """Do ``works``, each in a thread, while the block runs; the event says each when that is over.
+
+    They have so many ``seconds`` to end then.
+    """
+    over = threading.Event()
+    threads = [threading.Thread(target=work, args=(over,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(seconds)
 
 
 def post_json(url: str, body: bytes, seconds: float = 120) -> bytes:
@@ -47,6 +79,13 @@ def fetch(url: str, seconds: float = 30) -> bytes:
     with urllib.request.urlopen(url, timeout=seconds) as response:
         body: bytes = response.read()
         return body
+
+
+def metrics(base: str) -> dict[str, float]:
+    """Return what a server of ours says of itself, by name with labels."""
+    lines = fetch(f"{base}/metrics").decode().splitlines()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
 
 
 def wait_ready(base: str, process: subprocess.Popen[str], seconds: float = 120) -> bool:

@@ -1,10 +1,14 @@
 """Models made here to measure the service with, small enough that HTTP, not the network, takes the time."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.load.messages import infer_request, tensors_document
 
 #: Input "x" and output "y" of ``tiny``, both float32.
 TINY_SHAPE = (1, 16)
@@ -89,3 +93,12 @@ def pooled(folder: Path) -> Path:
     ]
     weights = [_weight("weight", 3, 3, 1, 1)]
     return _save(folder / "pooled.onnx", nodes, WIDE_SHAPE, weights, (1, 3, 1, 1))
+
+
+def drawn_request(
+    model: str, name: str, shape: tuple[int, ...], parameters: Mapping[str, Any] | None = None
+) -> bytes:
+    """Return an infer request to ``model`` of one drawn float32 tensor, as JSON."""
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    document = tensors_document({name: values})
+    return infer_request(model, document | ({"parameters": parameters} if parameters else {}))

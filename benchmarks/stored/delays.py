@@ -6,19 +6,20 @@ in memory; without it what the planner takes. Prints Markdown: medians, and the 
 """
 
 import argparse
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import median
 
-from loader.pool.pool import ReadPool
+from benchmarks.engines import Engines, sweep
+from benchmarks.turns import in_turns
 from loader.readers.disk import REAL_DISK, paced_disk
 from models.packs.pack import open_pack
-from models.runtime.sessions import claim_process, wait_until_quiet
+from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
-from pipeline.execution.given import Arrays
-from pipeline.execution.opened import opened
+from pipeline.execution.statistics import SweepStatistics
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
@@ -28,22 +29,6 @@ from server.settings.sizes import format_size, parse_size
 
 # So many sweeps bring their bytes even from a paced disk.
 _WARM_UP = 3
-
-
-@dataclass
-class StoredContender:
-    """A pack in an engine, and the seconds of its sweeps."""
-
-    engine: Engine
-    inputs: Arrays
-    seconds: list[float] = field(default_factory=list)
-
-    def turn(self) -> float:
-        """Return the seconds of a sweep."""
-        delay = self.engine.run(self.inputs)[1].delay_seconds
-        self.engine.settle()
-        wait_until_quiet()
-        return delay
 
 
 def main() -> None:
@@ -58,42 +43,26 @@ def main() -> None:
     options = parser.parse_args()
     claim_process()
     disk = paced_disk(parse_size(options.pace.removesuffix("/s"))) if options.pace else REAL_DISK
-    with ExitStack() as stack:
-        pool = ReadPool()
-        stack.callback(pool.close)
-        device = CpuDevice()
-        stack.callback(device.close)
-        contenders = []
+    where = options.pace or "this machine's disk"
+    engines: list[Engine] = []
+    with closing(CpuDevice()) as device, Engines(device) as opened:
+        players: dict[str, Callable[[], SweepStatistics]] = {}
         for folder in options.pack:
             pack = open_pack(folder)
+            program, inputs = Program.as_compiled(pack), random_inputs(pack.manifest)
             for read_bytes in options.reads:
                 choice = Choice(ring_bytes=options.ring, read_bytes=read_bytes)
-                plan = make_plan(
-                    Program.as_compiled(pack), ARCHITECTURES[options.architecture], choice=choice
-                )
-                reader = stack.enter_context(closing(disk.open(pack.weights_path)))
-                engine = stack.enter_context(
-                    opened(Program.as_compiled(pack), plan, device, pool, reader)
-                )
-                contenders.append(StoredContender(engine, random_inputs(pack.manifest)))
-        for contender in contenders:
-            for _ in range(_WARM_UP):
-                contender.turn()
-        for _ in range(options.turns):
-            for contender in contenders:
-                contender.seconds.append(contender.turn())
-    _print(contenders, options.pace or "this machine's disk")
-
-
-def _print(contenders: list[StoredContender], disk: str) -> None:
-    first = median(contenders[0].seconds)
-    for each in contenders:
-        plan, manifest = each.engine.plan, each.engine.program.pack.manifest
+                plan = make_plan(program, ARCHITECTURES[options.architecture], choice=choice)
+                engines.append(opened.open(program, plan, disk.open(pack.weights_path)))
+                players[str(len(players))] = partial(sweep, engines[-1], inputs)
+        sweeps = in_turns(players, options.turns, _WARM_UP)
+    delays = [median(each.delay_seconds for each in swept) for swept in sweeps.values()]
+    for engine, delay in zip(engines, delays, strict=True):
+        plan, pack = engine.plan, engine.program.pack
         read = max((group.read_bytes for group in plan.groups), default=0)
         print(
-            f"| {each.engine.program.pack.name} {manifest.store} | {disk} | {format_size(read)} x "
-            f"{len(plan.groups)} | {1e3 * median(each.seconds):.1f} | "
-            f"{median(each.seconds) / first:.2f} |"
+            f"| {pack.name} {pack.manifest.store} | {where} | "
+            f"{format_size(read)} x {len(plan.groups)} | {1e3 * delay:.1f} | {delay / delays[0]:.2f} |"
         )
 
 

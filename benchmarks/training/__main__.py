@@ -23,7 +23,7 @@ def main() -> None:
     """Train what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
     parser.add_argument(
-        "--cifar10", type=Path, help="as benchmarks/training/default_model.py takes it"
+        "--cifar10", type=Path, help="an npz as benchmarks/training/cifar10.py reads it"
     )
     parser.add_argument("--bccd", type=Path, help="a zip of BCCD in the form of Pascal VOC")
     parser.add_argument("--folder", type=Path, default=_BUILD / "training")

@@ -40,7 +40,7 @@ class ClassificationData:
 
 
 def read(path: Path) -> ClassificationData:
-    """Read a file as `default_model.py` describes it: JPEG bytes, offsets and labels of two parts.
+    """Read an .npz: ``train_jpeg`` (bytes), ``train_offsets``, ``train_labels``, and the same of ``test_``.
 
     Raises:
         OSError: it cannot be read. KeyError: it has no such arrays.

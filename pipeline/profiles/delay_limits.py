@@ -168,7 +168,6 @@ class BoundWatch:
         self._limits = limits
         self.bound_seconds = limits.bound_seconds(plan)
         self.sweeps = self.within = self.exceeded = self.violations = 0
-        self.longest_within_seconds = 0.0
 
     def see(self, events: Iterable[TraceEvent], delay_seconds: float) -> DelayVerdict:
         """Judge one complete sweep by its trace and its delay.
@@ -185,6 +184,4 @@ class BoundWatch:
         self.within += verdict.within
         self.exceeded += verdict.exceeded
         self.violations += verdict.violation
-        if verdict.within:
-            self.longest_within_seconds = max(self.longest_within_seconds, delay_seconds)
         return verdict

@@ -1,4 +1,4 @@
-"""The demonstration says what happened: its table, its charts and its verdict follow from the figures."""
+"""The demonstration says what happened: its table, its picture and its verdict follow from the figures."""
 
 from xml.etree import ElementTree
 
@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.demo.picture import svg
 from benchmarks.demo.story import Shown, conclusion, error, faults, table
-from benchmarks.demo.terminal import BLOCKS, PLAIN, chart, columns, marks_for
 from benchmarks.machine.sampling import MemorySample
 from benchmarks.servers.attempt import Attempt
 from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT
@@ -44,7 +43,7 @@ def rows(mapped: Attempt, kept: bool = True) -> list[Shown]:
 def test_every_line_fits_a_terminal_and_keeps_its_numbers(kept: bool) -> None:
     found = rows(made(89, 71, seconds=0.65), kept)
     lines = table(found, 5)
-    assert max(map(len, [*lines, *chart(found, BLOCKS)])) <= 79
+    assert max(map(len, lines)) <= 79
     assert lines[-1].split() == ["Layerstream", "answers", "5", "of", "5", "0.30", "113", "46"]
     assert ("killed" if kept else "needs 1,130 MB") in lines[2]
     assert not any("…" in line or "..." in line for line in lines)
@@ -91,25 +90,6 @@ def test_an_error_is_relative_to_the_answer() -> None:
     assert error(ours, reference) == pytest.approx(0.04 / 3.96)
     assert error(ours, made(1, 1, answers=2)) is None
     assert error(made(1, 1, answers=0), reference) is None
-
-
-def test_a_column_shows_the_most_of_its_time() -> None:
-    usages = [Usage(5, 1, 4), Usage(90, 2, 88), Usage(7, 6, 1), Usage(8, 3, 5)]
-    samples = [
-        MemorySample(at, usage) for at, usage in zip([0.0, 0.001, 0.002, 0.9], usages, strict=True)
-    ]
-    found = columns(samples, 1.0)
-    assert found[0] == (6, 90)
-    assert found[1] == (6, 90)
-    assert found[int(0.9 * len(found))] == (3, 8)
-    assert found[-1] == (0, 0)
-
-
-def test_a_terminal_without_blocks_gets_plain_characters() -> None:
-    assert marks_for("utf-8") is BLOCKS
-    assert [marks_for(name) for name in ("ascii", "latin-1", None, "no-such")] == [PLAIN] * 4
-    text = "\n".join(chart(rows(made(89, 71)), PLAIN))
-    assert text.isascii()
 
 
 def test_the_picture_is_svg_and_marks_each_answer() -> None:

@@ -1,13 +1,12 @@
 """The private environment has all that we need, and nothing of it is in memory when it is measured."""
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.machine import page_cache
-from benchmarks.machine.environment import copy_environment, needed, shared_files
+from benchmarks.machine.environment import copy_environment, needed
 
 
 def test_what_we_need_is_what_our_distributions_require() -> None:
@@ -26,14 +25,6 @@ def test_files_are_dropped_or_counted_as_left(tmp_path: Path) -> None:
     assert page_cache.cached_bytes(files) == 3 << 20
     # In memory (tmpfs) they stay; whatever is left is reported.
     assert page_cache.drop(files) == page_cache.cached_bytes(files) in (0, 3 << 20)
-
-
-def test_files_of_others_are_named() -> None:
-    named = shared_files(os.getpid())
-    assert any("libc" in Path(path).name for path in named)
-    assert all(size >= 0 for size in named.values())
-    private = Path(next(path for path in named if "libc" in Path(path).name)).parent
-    assert not any(Path(path).parent == private for path in shared_files(os.getpid(), private))
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import random
 import socket
-import threading
+from functools import partial
 
 import pytest
 
@@ -13,6 +13,7 @@ from benchmarks.mill.deployed import beside_the_budget, memory_max
 from benchmarks.mill.good import Book
 from benchmarks.mill.play import CALM, MillResult, known, plan_phases
 from benchmarks.mill.verdict import at_most, memory_bound
+from benchmarks.servers.client import beside
 from tests.examples import over
 
 
@@ -86,17 +87,14 @@ def test_a_crowd_opens_again_what_is_ended_and_counts_it() -> None:
     answer = b"HTTP/1.1 408 Request Timeout\r\n\r\n"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         siege = Siege(Crowd(3, b"hello"), listener.getsockname()[1], spread(2))
-        thread = threading.Thread(target=siege.play, args=(60.0,))
-        thread.start()
         sources = set()
-        for _ in range(5):
-            client, (source, _) = listener.accept()
-            sources.add(source)
-            assert client.recv(5) == b"hello"
-            client.sendall(answer)
-            client.close()
-        siege.end()
-        thread.join()
+        with beside(partial(siege.play, 60.0)):
+            for _ in range(5):
+                client, (source, _) = listener.accept()
+                sources.add(source)
+                assert client.recv(5) == b"hello"
+                client.sendall(answer)
+                client.close()
     assert sources == set(spread(2))
     assert siege.seen["opened"] >= 5
     assert siege.seen["held"] <= 3

@@ -5,17 +5,18 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.load.paced import paced_loop
 from benchmarks.mill.crowd import Crowd, Siege
+from benchmarks.servers.client import beside
 from benchmarks.servers.nginx import NoNginxError, placed
 from benchmarks.servers.nginx import nginx as nginx_command
 from benchmarks.servers.served import free_port
@@ -174,10 +175,7 @@ def test_beside_a_hostile_client_no_other_loses_a_request(
             Crowd(20, b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n" + request + photograph),
         ):
             siege = Siege(crowd, proxied.port, ["127.0.0.66"])
-            playing = threading.Thread(target=siege.play, args=(30.0,))
-            playing.start()
-            stack.callback(playing.join)
-            stack.callback(siege.end)
+            stack.enter_context(beside(partial(siege.play, 30.0)))
         got = paced_loop(proxied.port, request + photograph, clients=30, seconds=3.0)
     assert got["outcomes"].keys() <= {"200", "503"}, got
     assert got["sent"] == sum(got["outcomes"].values()) >= 60

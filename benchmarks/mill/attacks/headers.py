@@ -10,15 +10,7 @@ _ENDLESS_BYTES = 4 << 20
 
 async def dribbled(target: AttackedServer) -> None:
     """Send a request's head one byte a second."""
-    await _dribble(target, 60)
 
-
-async def dribbled_by_hundreds(target: AttackedServer) -> None:
-    """The same from 500 clients."""
-    await _dribble(target, 500)
-
-
-async def _dribble(target: AttackedServer, count: int) -> None:
     async def act(index: int) -> None:
         async with await target.wire() as wire:
             reading = asyncio.ensure_future(wire.receive())
@@ -33,7 +25,7 @@ async def _dribble(target: AttackedServer, count: int) -> None:
             finally:
                 reading.cancel()
 
-    await target.crowd(count, act, pause=0.5)
+    await target.crowd(60, act, pause=0.5)
 
 
 async def endless(target: AttackedServer) -> None:

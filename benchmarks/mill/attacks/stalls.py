@@ -53,15 +53,7 @@ async def after_ten_mib(target: AttackedServer) -> None:
 
 async def dribbled_bodies(target: AttackedServer) -> None:
     """Send a body one byte a second."""
-    await _dribble(target, target.random.choice(_CROWDS))
 
-
-async def bodies_by_hundreds(target: AttackedServer) -> None:
-    """The same from 500 clients."""
-    await _dribble(target, 500)
-
-
-async def _dribble(target: AttackedServer, count: int) -> None:
     async def act(index: int) -> None:
         async with await target.wire() as wire:
             await wire.send(head(100_000, target.random.choice(_INFER)))
@@ -75,7 +67,7 @@ async def _dribble(target: AttackedServer, count: int) -> None:
             finally:
                 reading.cancel()
 
-    await target.crowd(count, act, pause=0.5)
+    await target.crowd(target.random.choice(_CROWDS), act, pause=0.5)
 
 
 async def slow_readers(target: AttackedServer) -> None:
@@ -93,15 +85,7 @@ async def slow_readers(target: AttackedServer) -> None:
 
 async def idle(target: AttackedServer) -> None:
     """Keep 1,100 connections that ask nothing, or asked once."""
-    await _stay(target, 1100)
 
-
-async def idle_by_thousands(target: AttackedServer) -> None:
-    """Keep as many as 10,000."""
-    await _stay(target, 10_000)
-
-
-async def _stay(target: AttackedServer, count: int) -> None:
     async def act(index: int) -> None:
         async with await target.wire() as wire:
             if index % 10 == 0:
@@ -109,4 +93,4 @@ async def _stay(target: AttackedServer, count: int) -> None:
                 target.count(await wire.receive())
             await wire.receive()
 
-    await target.crowd(count, act, pause=2)
+    await target.crowd(1100, act, pause=2)

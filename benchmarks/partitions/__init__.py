@@ -1,1 +1,0 @@
-"""Frames through partitions that compute at once, beside the whole network."""
