@@ -31,16 +31,20 @@ def ready(monkeypatch: pytest.MonkeyPatch) -> asyncio.Semaphore:
 
 @contextlib.asynccontextmanager
 async def running(settings: Settings, ready: asyncio.Semaphore) -> AsyncIterator[None]:
-    """Serve from its first READY to SIGTERM."""
+    """Serve from its first READY to SIGTERM, which the service manager is told of."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
-    async with asyncio.timeout(2 * LIMIT_SECONDS):
-        task = asyncio.create_task(serve(settings))
-        waiting = asyncio.create_task(ready.acquire())
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        assert not task.done(), task.exception()
-        yield
-        signal.raise_signal(signal.SIGTERM)
-        await task
+    stopping: list[Notifier] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Notifier, "stopping", lambda self: stopping.append(self))
+        async with asyncio.timeout(2 * LIMIT_SECONDS):
+            task = asyncio.create_task(serve(settings))
+            waiting = asyncio.create_task(ready.acquire())
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            assert not task.done(), task.exception()
+            yield
+            signal.raise_signal(signal.SIGTERM)
+            await task
+    assert len(stopping) == 1
     signal.signal(signal.SIGTERM, before)
 
 
