@@ -37,7 +37,8 @@ _DOCUMENTED = {
 #: Where a file uses such a name, or has a class that may inherit one: trees take fifty times as long.
 _SUSPECT = re.compile(
     r"""
-    ^[ ]*class\ \w+\((?!(ABC|Exception|IntEnum|NamedTuple|Protocol|ValueError)\)) | \b(aiofiles|google|onnxruntime|uvicorn)\b  # a base, or a module above
+    ^[ ]*class\ \w+\((?!(ABC|Exception|IntEnum|NamedTuple|Protocol|ValueError)\)) |
+    \b(aiofiles|google|onnxruntime|uvicorn)\b  # a base, or a module above
     | (?<!\bself)(?<!\bcls)\._[a-z] | attr\([^)]*["']_  # an attribute
     | \bimport\ .*\b_[a-z] | ^[ ]+_\w+,?$ | \b(from|import)\ [\w.]*\b_[a-z]  # a name that is imported
     """,

@@ -34,7 +34,7 @@ def test_what_a_change_touches(changed: list[str], tests: list[str]) -> None:
 def test_pages_are_touched_by_names_of_their_tests() -> None:
     """A name that pytest does not find would end the run."""
     test = test_documents_run.test_a_page_runs_as_it_is_printed
-    [cases] = [mark for mark in test.pytestmark if mark.name == "parametrize"]
+    [cases] = [mark for mark in vars(test)["pytestmark"] if mark.name == "parametrize"]
     file = Path(test_documents_run.__file__).relative_to(ROOT)
     names = [f"{file}::{test.__name__}[{cases.kwargs['ids'](each)}]" for each in cases.args[1]]
     assert touched([shown.page for shown in SHOWN]) == names

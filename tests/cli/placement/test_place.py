@@ -134,7 +134,7 @@ def test_it_says_no_only_where_there_is_no_placement(problem: PlacementProblem) 
         assert not list(faults(enough, place(enough)))
 
 
-@examples(10, 400)
+@examples(5, 400)
 @given(problem=problems(), seed=st.integers(0, 9), lost=st.integers(0, 12))
 def test_a_changed_problem_is_placed_again(problem: PlacementProblem, seed: int, lost: int) -> None:
     """Whatever has become of loads, needs and nodes, and whatever the placement was."""

@@ -33,6 +33,7 @@ from tests.server.support import (
     picture,
     request,
     serving,
+    until,
 )
 
 TINY = inputs_for("tiny")
@@ -104,13 +105,6 @@ class Client:
         if words:
             message = json.loads(self.answer)["error"]
             assert all(word in message for word in words), message
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Let others go on until it holds: threads that write files among them."""
-    async with asyncio.timeout(LIMIT_SECONDS):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def settled() -> None:

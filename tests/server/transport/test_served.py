@@ -34,8 +34,12 @@ async def running(settings: Settings, ready: asyncio.Semaphore) -> AsyncIterator
     """Serve from its first READY to SIGTERM, which the service manager is told of."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     stopping: list[Notifier] = []
+
+    def stops(self: Notifier) -> None:
+        stopping.append(self)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Notifier, "stopping", lambda self: stopping.append(self))
+        patch.setattr(Notifier, "stopping", stops)
         async with asyncio.timeout(2 * LIMIT_SECONDS):
             task = asyncio.create_task(serve(settings))
             waiting = asyncio.create_task(ready.acquire())
