@@ -65,6 +65,12 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
+async def settled() -> None:
+    """Let all tasks go as far as they can without threads."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
 def serving_port(server: subprocess.Popen[bytes]) -> int:
     """Return the port that a server's log names; AssertionError with what it said if none comes in time."""
     assert server.stderr is not None

@@ -33,6 +33,7 @@ from tests.server.support import (
     picture,
     request,
     serving,
+    settled,
     until,
 )
 
@@ -105,11 +106,6 @@ class Client:
         if words:
             message = json.loads(self.answer)["error"]
             assert all(word in message for word in words), message
-
-
-async def settled() -> None:
-    for _ in range(30):
-        await asyncio.sleep(0)
 
 
 @contextlib.asynccontextmanager
