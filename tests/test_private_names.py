@@ -223,11 +223,7 @@ def _inherited(node: ast.ClassDef, base: str) -> Iterator[str]:
         return
     if not inspect.isclass(found):
         return
-    theirs = _names(base)
-    if _UNDOCUMENTED.match(found.__module__):
-        theirs = theirs - _DOCUMENTED.get(f"{found.__module__}.{found.__qualname__}", set())
-    else:
-        theirs = frozenset(filter(_is_private, theirs))
+    used = set()
     for each in ast.walk(node):
         match each:
             case (
@@ -235,8 +231,14 @@ def _inherited(node: ast.ClassDef, base: str) -> Iterator[str]:
                 | ast.AsyncFunctionDef(name)
                 | ast.Attribute(ast.Name("self" | "cls") | ast.Call(ast.Name("super")), name)
             ):
-                if name in theirs and not name.endswith("__"):
-                    yield name
+                if not name.endswith("__"):
+                    used.add(name)
+    if _UNDOCUMENTED.match(found.__module__):
+        used -= _DOCUMENTED.get(f"{found.__module__}.{found.__qualname__}", set())
+    else:
+        used = {*filter(_is_private, used)}
+    if used:  # to list what a class has takes as long as to read its module
+        yield from used & _names(base)
 
 
 def _is_private(name: str) -> bool:

@@ -153,7 +153,7 @@ _MISH = """
             mish = Mul(b, t)"""
 
 
-@pytest.mark.parametrize("is_read_later", [False, True])
+@pytest.mark.parametrize("is_read_later", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_activation_of_floats_takes_a_slice_and_the_bytes_it_is_made_of(
     is_read_later: bool, tmp_path: Path
 ) -> None:
