@@ -22,9 +22,9 @@ from server.metrics.metrics import Metrics
 from server.operation import watching
 from server.operation.service_manager import Notifier, beat
 from server.operation.tracing import Tracing
-from server.repository.child import Limits
 from server.repository.compiling import Compiler
 from server.repository.entry import Entry
+from server.repository.limited_process import Limits
 from server.repository.on_disk import model_names
 from server.repository.polling import Poller
 from server.repository.repository import Repository

@@ -117,11 +117,10 @@ def _options(module: str) -> frozenset[str] | None:
     path = _source(module)
     if path is None:
         return None
-    tree = ast.parse(path.read_text("utf-8"))
-    found = _added(tree)
-    for node in ast.walk(tree):
+    found = set(_added(path))
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and (source := _source(node.module)):
-            found |= _added(ast.parse(source.read_text("utf-8")))
+            found |= _added(source)
     return frozenset(found)
 
 
@@ -131,16 +130,18 @@ def _source(module: str) -> Path | None:
     return next((each for each in paths if each.exists()), None)
 
 
-def _added(tree: ast.Module) -> set[str]:
-    return {
+@cache
+def _added(path: Path) -> frozenset[str]:
+    text = path.read_text("utf-8")
+    return frozenset(
         argument.value
-        for node in ast.walk(tree)
+        for node in ast.walk(ast.parse(text if "add_argument" in text else ""))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "add_argument"
         for argument in node.args
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-    }
+    )
 
 
 @cache

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import test_documents_run
 from tests.documents import ROOT
 from tests.shown import SHOWN
 from tests.touched import OF_A_PAGE, changed_files, touched
@@ -31,17 +32,12 @@ def test_what_a_change_touches(changed: list[str], tests: list[str]) -> None:
 
 
 def test_pages_are_touched_by_names_of_their_tests() -> None:
-    """As pytest collects them: a name that it does not find would end the run."""
-    names = touched([shown.page for shown in SHOWN])
-    options = ("-p", "no:cacheprovider", "--collect-only", "-q", "-m", "slow")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *names],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert set(names) <= set(done.stdout.splitlines())
+    """A name that pytest does not find would end the run."""
+    test = test_documents_run.test_a_page_runs_as_it_is_printed
+    [cases] = [mark for mark in vars(test)["pytestmark"] if mark.name == "parametrize"]
+    file = Path(test_documents_run.__file__).relative_to(ROOT)
+    names = [f"{file}::{test.__name__}[{cases.kwargs['ids'](each)}]" for each in cases.args[1]]
+    assert touched([shown.page for shown in SHOWN]) == names
 
 
 class Repository:
@@ -118,7 +114,8 @@ def test_what_a_slot_has_no_time_for_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_a.py").write_text("def test_one(): assert False\n")
     options = ("-p", "tests.slot", "--slot", "-1", "-c", os.devnull, "--rootdir", str(tmp_path))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", *options, str(tmp_path)],
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

@@ -22,7 +22,7 @@ from pipeline.program.program import Program
 from pipeline.program.stopping import go_on, tell, telling
 from pipeline.schedule.architectures import Architecture
 from server.memory.search import Search
-from server.repository.child import COMMAND, Ended, Limits, Task, say
+from server.repository.limited_process import COMMAND, Ended, Limits, Task, say
 
 #: A search that is not wanted any more ends within so many seconds.
 _LOOK_SECONDS = 0.05

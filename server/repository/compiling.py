@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from server.errors import ServiceError, TooLargeError
-from server.repository.child import COMMAND, Ended, Limits, Task
 from server.repository.compiling_child import UploadStep, compile_file
+from server.repository.limited_process import COMMAND, Ended, Limits, Task
 from server.requests.waiting import to_its_end
 from server.settings.sizes import format_size
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server.errors import InvalidRequestError, ServiceError, SpoolError
-from server.repository.child import say
+from server.repository.limited_process import say
 
 
 @dataclass(frozen=True)

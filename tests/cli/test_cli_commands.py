@@ -91,7 +91,11 @@ def test_a_first_answer_waits_for_nothing_that_it_does_not_need(
     ("module", "late"),
     [
         ("cli.up", {"numpy", "onnx", "onnxruntime", "PIL", "asyncio", "models.compiler"}),
-        ("cli.compile, models.compiler", {"pipeline.fitting", "pipeline.planning", "rich"}),
+        pytest.param(
+            "cli.compile, models.compiler",
+            {"pipeline.fitting", "pipeline.planning", "rich"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_compiles_and_what_waits_import_nothing_else(module: str, late: set[str]) -> None:

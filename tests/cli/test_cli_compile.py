@@ -178,7 +178,7 @@ def test_pack_for_cuda_is_not_run_on_the_cpu(cli: Cli, for_cuda: Path) -> None:
         assert part in result.err
 
 
-@pytest.mark.parametrize("name", ["cpu", host_target().isa])
+@pytest.mark.parametrize("name", [pytest.param("cpu", marks=pytest.mark.slow), host_target().isa])
 def test_this_machine_is_the_default(cli: Cli, packs: Packs, tmp_path: Path, name: str) -> None:
     one, other = (
         cli("compile", packs.sources["tiny"], "-o", tmp_path / folder / "m", "--json", *options)

@@ -224,6 +224,7 @@ def test_names_from_a_manifest_are_shown_as_they_are(
         assert "".join(printable(name).split()) in shown, arguments
 
 
+@pytest.mark.slow
 def test_a_real_terminal_of_80_columns(cli: Cli) -> None:
     """The only one that finds its width out as users' terminals do."""
     leader, follower = os.openpty()

@@ -9,7 +9,7 @@ from pipeline.peers.cgroup import MemoryGroup, memory_group
 from tests.deploy.test_deploy import dashboard_expressions, expressions_with_data, filled
 from tests.deploy.watched import compile_default, profile, until, watched
 
-pytestmark = pytest.mark.tools
+pytestmark = [pytest.mark.tools, pytest.mark.slow]
 
 LEAST = "--budget=2816KiB"
 
@@ -19,7 +19,6 @@ def test_every_query_that_needs_no_profile_and_no_limit_returns_data(tmp_path: P
     return_data(tmp_path, expressions_with_data() + dashboard_expressions("fleet"))
 
 
-@pytest.mark.slow
 def test_every_query_returns_data(tmp_path: Path) -> None:
     """Of a model with a profile and a bound, served in a group with a memory limit."""
     pack = tmp_path / "repository" / "cifar10"

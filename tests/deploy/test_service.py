@@ -25,6 +25,7 @@ def notify_socket(tmp_path: Path) -> socket.socket:
     return listener
 
 
+@pytest.mark.slow
 def test_ready_watchdog_and_stopping_arrive_in_order(
     tmp_path: Path, notify_socket: socket.socket
 ) -> None:

@@ -137,7 +137,7 @@ def test_two_thousand_graphs_answer_as_in_onnx_runtime(part: int, tmp_path: Path
     ],
 )
 def test_command_reports(main: pack_fuzzer.Main, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["0.05", "7"]) == 0
+    assert main(["0.01", "7"]) == 0
     assert "no fault found" in capsys.readouterr().out
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from PIL import Image
 
 from benchmarks.training.folding import fold, shorten
@@ -18,6 +19,7 @@ from tests.models.streamed import compiled, streamed
 IMAGE = np.random.default_rng(0).standard_normal((1, 3, 32, 32), np.float32)
 
 
+@pytest.mark.slow
 def test_the_shipped_detector_finds_cells(tmp_path: Path) -> None:
     pack = compiled(FOLDER / "detector.onnx", tmp_path)
     manifest = pack.manifest

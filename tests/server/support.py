@@ -58,6 +58,19 @@ PREPROCESS = Preprocess(size=(16, 16), scale=1 / 255)
 BAD, FAILED = 2, 1
 
 
+async def until(holds: Callable[[], object]) -> None:
+    """Let others go on until it holds: threads and the kernel among them, which signal nothing."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def settled() -> None:
+    """Let all tasks go as far as they can without threads."""
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
 def serving_port(server: subprocess.Popen[bytes]) -> int:
     """Return the port that a server's log names; AssertionError with what it said if none comes in time."""
     assert server.stderr is not None

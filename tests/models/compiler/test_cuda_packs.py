@@ -415,12 +415,13 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], tuple[
 Zoo = Callable[[str, int], tuple[Path, Pack]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "resolution"),
     [
         ("squeezenet1.1", 64),
-        pytest.param("resnet18", 32, marks=pytest.mark.slow),
-        pytest.param("yolov4-tiny", 64, marks=pytest.mark.slow),
+        ("resnet18", 32),
+        ("yolov4-tiny", 64),
     ],
 )
 def test_networks_of_the_zoo_compute_the_same(zoo: Zoo, name: str, resolution: int) -> None:

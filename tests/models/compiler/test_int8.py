@@ -153,7 +153,7 @@ _MISH = """
             mish = Mul(b, t)"""
 
 
-@pytest.mark.parametrize("is_read_later", [False, True])
+@pytest.mark.parametrize("is_read_later", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_activation_of_floats_takes_a_slice_and_the_bytes_it_is_made_of(
     is_read_later: bool, tmp_path: Path
 ) -> None:
@@ -192,7 +192,7 @@ def test_an_activation_of_floats_takes_a_slice_and_the_bytes_it_is_made_of(
     assert (manifest.values[bytes_of_b].name in made_of) != is_read_later
 
 
-@pytest.mark.parametrize("channels", [16, 272])
+@pytest.mark.parametrize("channels", [pytest.param(16, marks=pytest.mark.slow), 272])
 def test_an_activation_of_a_layers_answers_is_looked_up(channels: int, tmp_path: Path) -> None:
     """Also where the layer is computed in parts, whose answers are put together."""
     recipe = Preprocess(size=(16, 16), mean=RECIPE.mean, std=RECIPE.std)

@@ -230,7 +230,7 @@ def test_heads_must_fit_the_outputs(outputs: Any, words: list[str] | None) -> No
         assert word in str(fault)
 
 
-@pytest.mark.parametrize("classes", [1, 80])
+@pytest.mark.parametrize("classes", [pytest.param(1, marks=pytest.mark.slow), 80])
 def test_boxes_take_no_more_than_is_said(classes: int) -> None:
     """Of candidates that overlap little, so that all remain: more than any photograph has."""
     rng = np.random.default_rng(0)

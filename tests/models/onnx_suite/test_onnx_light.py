@@ -18,8 +18,9 @@ from onnx.backend.test.runner import Runner
 from tests.models.streamed import compiled, same, streamed
 
 LIGHT = Path(str(onnx.backend.test.__file__)).parent / "data" / "light"
-# Hundreds of megabytes of weights, or of operators: seconds each.
+# Hundreds of megabytes of weights, or of operators: they take longer than the smallest of all.
 LARGE = {
+    "shufflenet",
     "vgg19",
     "bvlc_alexnet",
     "zfnet512",

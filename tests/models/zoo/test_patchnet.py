@@ -132,9 +132,8 @@ def test_shared_tunnels_have_the_weights_of_one() -> None:
     assert own - classifier == 5 * (shared - classifier)
 
 
-@pytest.mark.parametrize(
-    "name", ["patchnet", pytest.param("patchnet-ssdlite", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["patchnet", "patchnet-ssdlite"])
 def test_tunnels_stream(name: str, tmp_path: Path) -> None:
     source = tmp_path / f"{name}.onnx"
     built = build(name, source, options=SMALL)

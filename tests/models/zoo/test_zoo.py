@@ -240,6 +240,7 @@ def check_answers(name: str, folder: Path, resolution: int | None, width: float)
     assert np.abs(scores[0] - scores[1]).max() > 1e-2 * largest
 
 
+@pytest.mark.slow
 def test_a_small_network_streams(tmp_path: Path) -> None:
     check_answers("mobilenetv1", tmp_path, 96, 0.25)
 

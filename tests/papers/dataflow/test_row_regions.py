@@ -41,11 +41,11 @@ def check(program: Program, regions: tuple[Region, ...]) -> int:
 
 def test_what_the_engine_does_is_an_admissible_schedule() -> None:
     count = 0
-    for number in range(50):
+    for number in range(25):
         random = Random(number)
         program = random_network(random, random.randint(2, 14))
         count += check(program, random_regions(random, row_network(program)))
-    assert count > 300
+    assert count > 150
 
 
 @pytest.mark.slow

@@ -88,20 +88,23 @@ def _piece(
     return peak_bytes(lambda: session.run_with_iobinding(binding))
 
 
-def main(pack: Path, threads: Sequence[int]) -> None:
-    """Print the peaks of each piece of ``pack``, by number of threads."""
+def main(threads: Sequence[int], folders: Sequence[str]) -> None:
+    """Print, for each pack in ``folders``, the peaks of each piece, by number of threads."""
     _libc.mallopt(_MMAP_THRESHOLD, 4096)
     assert heap_bytes() is not None
-    opened = open_pack(pack)
-    found = {
-        count: [
-            _piece(opened.graphs[piece.graph], piece.inputs, piece.outputs, count)
-            for piece in opened.manifest.pieces
-        ]
-        for count in threads
-    }
+    packs = [open_pack(Path(folder)) for folder in folders]
+    found = [
+        {
+            count: [
+                _piece(pack.graphs[piece.graph], piece.inputs, piece.outputs, count)
+                for piece in pack.manifest.pieces
+            ]
+            for count in threads
+        }
+        for pack in packs
+    ]
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [int(count) for count in sys.argv[2:]])
+    main(json.loads(sys.argv[1]), sys.argv[2:])

@@ -24,6 +24,10 @@ needs_blocks = pytest.mark.skipif(BLOCK == 1, reason="no blocked layout on this 
 drawn = examples(15, many=600, database=None)
 
 
+def ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
 def numbers(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 

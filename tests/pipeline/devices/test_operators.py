@@ -15,6 +15,7 @@ from tests.pipeline.devices.nodes import (
     Array,
     agree,
     drawn,
+    ints,
     numbers,
     windows,
 )
@@ -22,10 +23,6 @@ from tests.pipeline.devices.nodes import (
 X = numbers(2, 6, 5, 7)
 POSITIVE = np.abs(numbers(2, 3, 4)) + np.float32(0.1)
 WHOLE = np.array([[7, -7, 6], [1, -1, 0]], np.int64)
-
-
-def ints(*values: int) -> Array:
-    return np.array(values, np.int64)
 
 
 def scalar(value: float) -> Array:

@@ -29,7 +29,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from tests.examples import examples
+from tests.examples import examples, thinned
 from tests.models.nets import filled
 from tests.oracle.device import ReferenceDevice
 from tests.pipeline.devices.nodes import needs_blocks
@@ -171,7 +171,9 @@ def pool() -> Iterator[ReadPool]:
 _SMALL = (residual, squeeze, dense, vgg, separable)
 
 
-@pytest.fixture(scope="module", params=[*_SMALL, pytest.param(cifar10, marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=[*thinned(_SMALL, 2), pytest.param(cifar10, marks=pytest.mark.slow)]
+)
 def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pack:
     return compiled(request.param(), tmp_path_factory.mktemp("pack"))
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from models.runtime.heap import heap_bytes
 from pipeline.devices.cpu import CpuDevice
 from pipeline.program.prepare import prepare
 from tests.models.nets import parsed
+
+ROOT = Path(__file__).parents[3]
 
 
 def plain() -> onnx.ModelProto:
@@ -87,11 +90,9 @@ def quantised() -> onnx.ModelProto:
     return model
 
 
-@pytest.fixture(scope="module", params=[plain, quantised], ids=lambda make: make.__name__)
-def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    name = request.param.__name__
-    folder = tmp_path_factory.mktemp(name)
-    onnx.save(request.param(), folder / f"{name}.onnx")
+def compiled(make: Callable[[], onnx.ModelProto], folder: Path) -> Pack:
+    name = make.__name__
+    onnx.save(make(), folder / f"{name}.onnx")
     return open_pack(
         compile_onnx(folder / f"{name}.onnx", folder / "packs" / name, CompileOptions())
     )
@@ -101,17 +102,21 @@ def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize(
     "counts", [(1, 3, 16), pytest.param((2, 5, 40), marks=pytest.mark.slow)], ids=str
 )
-def test_pieces_allocate_what_was_bounded(pack: Pack, counts: tuple[int, ...]) -> None:
-    script = Path(__file__).with_name("heap_peak.py")
-    command = [sys.executable, "-m", "tests.pipeline.devices.heap_peak", str(pack.folder)]
+def test_pieces_allocate_what_was_bounded(counts: tuple[int, ...], tmp_path: Path) -> None:
+    packs = [compiled(make, tmp_path) for make in (plain, quantised)]
+    command = [sys.executable, "-m", "tests.pipeline.devices.heap_peak", json.dumps(counts)]
     done = subprocess.run(
-        [*command, *map(str, counts)],
+        [*command, *(str(pack.folder) for pack in packs)],
         capture_output=True,
         text=True,
         check=True,
-        cwd=script.parents[3],
+        cwd=ROOT,
     )
-    peaks = json.loads(done.stdout)
+    for pack, peaks in zip(packs, json.loads(done.stdout), strict=True):
+        are_bounded(pack, peaks, counts)
+
+
+def are_bounded(pack: Pack, peaks: dict[str, list[int]], counts: tuple[int, ...]) -> None:
     device = CpuDevice(1, native=False)
     more_than_compiled = 0
     assert max(map(max, peaks.values())) > 10 * PAGE_BYTES  # or nothing was measured

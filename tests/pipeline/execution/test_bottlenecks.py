@@ -33,6 +33,7 @@ from pipeline.program.program import Program
 from pipeline.program.region_plan import ChannelCut, Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import thinned
 from tests.models.nets import filled, inputs_for
 from tests.oracle.device import ReferenceDevice
 
@@ -159,7 +160,7 @@ def together(program: Program, channels: int, rows: int) -> tuple[Region, ...]:
     return tuple(found)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thinned(CASES, 2))
 def test_groups_give_what_the_whole_gives(name: str, pool: ReadPool, compiled: Packs) -> None:
     pack = compiled(CASES[name])
     program, block = Program.as_compiled(pack), pack.manifest.target.block

@@ -25,7 +25,7 @@ _NOT_IN_C = {
 _SANITIZERS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
-@pytest.mark.parametrize("number", thinned(range(6), 2))
+@pytest.mark.parametrize("number", thinned(range(6), 3))
 def test_networks_answer_as_in_the_engine(number: int, tmp_path: Path) -> None:
     attempt(number, tmp_path)
 

@@ -27,7 +27,7 @@ def test_a_callback_brings_the_same_bits(tiny_pack: Pack, tiny_onnx: Path, tmp_p
     constant = Compiled.of(tiny_pack, tmp_path / "const")
     _, expected = constant.run(inputs)
     agree(expected, answers(tiny_onnx, inputs))
-    for buffer_bytes, ports in ((3000, "caller"), (40_000, "arena"), (None, "arena")):
+    for buffer_bytes, ports in ((3000, "caller"), (None, "arena")):
         folder = tmp_path / str(buffer_bytes)
         compiled = Compiled.of(
             tiny_pack, folder, weights="callback", ports=ports, buffer_bytes=buffer_bytes

@@ -43,7 +43,7 @@ def check(model: onnx.ModelProto, folder: Path, target: str = "cpu", **options: 
     return compiled
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", thinned(NETS, 3))
 def test_every_tiny_network(name: str, tmp_path: Path) -> None:
     """A compiler reads weights that are text for longer than it compiles the rest."""
     check(NETS[name](), tmp_path, weights="callback")

@@ -20,7 +20,7 @@ from tests.pipeline.export_c.compiled import TARGETS, Compiled, needs_compiler, 
 pytestmark = needs_compiler
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("dtype", [pytest.param("uint8", marks=pytest.mark.slow), "int8"])
 def test_every_layer(dtype: str, tmp_path: Path) -> None:
     g, shape = Graph(dtype, 3), (1, 6, 9, 7)
     first = g.convolution(g.quantized(), "c", (10, 6, 3, 3), pads=[1, 1, 1, 1])

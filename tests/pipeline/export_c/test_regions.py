@@ -72,7 +72,7 @@ def _same(compiled: Compiled, pack: Pack, integers: bool) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("integers", [False, True])
+@pytest.mark.parametrize("integers", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_expansion_takes_no_memory(integers: bool, tunnels: Tunnels, tmp_path: Path) -> None:
     kernel = "bottleneck_of_bytes" if integers else "bottleneck"
     arenas = set()

@@ -26,7 +26,7 @@ from tests.examples import examples, over
 from tests.pipeline.networks import Network, heavy_tail, network, networks
 from tests.pipeline.synthetic import PAGE, program, stored
 
-drawn = examples(5, many=150)
+drawn = examples(3, many=150)
 # What the search may miss.
 NEARLY = 1.02
 

@@ -190,7 +190,7 @@ def test_no_rule_finds_a_smaller_plan_than_the_least(
 
 
 def test_a_frontier_has_less_time_for_more_memory() -> None:
-    layers = program([16] * 10, [True] * 10)
+    layers = program([16] * 7, [True] * 7)
     points = frontier(layers, AUTO, profile=profile(layers, bytes_a_second=1e8))
     assert len(points) > 4
     for smaller, larger in pairwise(points):

@@ -212,7 +212,7 @@ def test_a_search_ends_wherever_it_is_stopped_and_the_next_one_finds_the_same(
     whole, count = found_anew(program, 1 << 30)
     assert whole is not None
     assert count > 200
-    for stopped in range(0, count, count // 5):
+    for stopped in range(0, count, count // 3):
         assert found_anew(program, stopped) == (None, stopped + 1)
     again, _ = found_anew(program, count)
     assert again is not None

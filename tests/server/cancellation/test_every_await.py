@@ -14,8 +14,8 @@ import pytest
 
 from models.compiler import compile_onnx
 from server.access import add_key
-from server.repository.child import Limits
 from server.repository.compiling import Compiler
+from server.repository.limited_process import Limits
 from server.repository.uploads import Uploads
 from server.settings.settings import Settings
 from tests.examples import over

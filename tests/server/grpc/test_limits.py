@@ -12,7 +12,7 @@ from server.grpc.messages import inference_pb2 as messages
 from server.requests.exchange import Exchange
 from tests.server.conftest import SettingsFactory
 from tests.server.grpc.stubs import Client, asking, calling
-from tests.server.support import LIMIT_SECONDS, Faults, Gate, Service, inputs_for, serving
+from tests.server.support import LIMIT_SECONDS, Faults, Gate, Service, inputs_for, serving, until
 
 Code = grpc.StatusCode
 TINY = asking("tiny", inputs_for("tiny"))
@@ -29,16 +29,17 @@ def blocked(faults: Faults) -> Gate:
 
 async def all_gone(service: Service) -> None:
     """Wait until the server knows of all requests that their clients have gone."""
-    async with asyncio.timeout(LIMIT_SECONDS):
-        while len(service.context.exchanges):
-            await asyncio.sleep(0)
+    await until(lambda: not len(service.context.exchanges))
 
 
 async def nothing_held(service: Service) -> None:
     """Wait until no request holds anything."""
     async with asyncio.timeout(LIMIT_SECONDS):
-        while service.context.request_memory.used_bytes or len(service.context.exchanges):
-            await asyncio.sleep(0)
+        await until(
+            lambda: (
+                not service.context.request_memory.used_bytes and not len(service.context.exchanges)
+            )
+        )
 
 
 async def test_a_client_that_leaves_frees_what_it_held(
@@ -144,9 +145,7 @@ async def test_streams_without_a_message_take_nothing_from_others(
         streams: list[Any] = [
             client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")() for _ in range(100)
         ]
-        async with asyncio.timeout(LIMIT_SECONDS):
-            while len(service.context.exchanges) < len(streams):
-                await asyncio.sleep(0)
+        await until(lambda: len(service.context.exchanges) >= len(streams))
         assert service.context.request_memory.used_bytes == 0
         assert service.context.request_memory.waiting == 0
         for _ in range(10):
@@ -163,9 +162,7 @@ async def test_a_client_that_sends_nothing_is_ended(service: Service) -> None:
     async with calling(service.context) as client:
         call: Any = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
         await call.wait_for_connection()
-        async with asyncio.timeout(LIMIT_SECONDS):
-            while not len(service.context.exchanges):
-                await asyncio.sleep(0)
+        await until(lambda: len(service.context.exchanges))
         now = asyncio.get_running_loop().time()
         while not call.done():
             service.context.exchanges.sweep(now + 60, hurry=False)
@@ -206,11 +203,9 @@ async def test_a_stream_without_a_message_gives_way_to_another_address(
     chosen = settings(models=("tiny",), max_connections=3)
     async with serving(chosen) as service, calling(service.context) as client:
         streams: list[Any] = []
-        for count in range(1, 4):
+        for _ in range(3):
             streams.append(client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")())
-            async with asyncio.timeout(LIMIT_SECONDS):
-                while len(service.context.exchanges) < count:
-                    await asyncio.sleep(0)
+            await until(lambda: len(service.context.exchanges) >= len(streams))
         monkeypatch.setattr("server.grpc.call._address", lambda wire: "192.0.2.1")
         own_connection = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(client.place, own_connection) as channel:
@@ -249,8 +244,7 @@ async def test_calls_in_flight_are_answered_when_the_service_ends(
             call = Client(channel, place).begin("ModelInfer", TINY)
             await arrivals.acquire()
             stopping = asyncio.create_task(service.context.stop())
-            while server._ending is None:
-                await asyncio.sleep(0)
+            await until(lambda: server._ending is not None)
             blocked.open()
             assert (await call).outputs
             await stopping
@@ -271,8 +265,7 @@ async def test_whoever_calls_while_the_service_ends_is_told(service: Service) ->
 
     async with grpc.aio.insecure_channel(place) as channel:
         calls = [asyncio.create_task(calling_on(Client(channel, place))) for _ in range(24)]
-        while len(codes) < 240:
-            await asyncio.sleep(0)
+        await until(lambda: len(codes) >= 240)
         await server.end()
         await asyncio.gather(*calls)
     assert set(codes) == {Code.OK, Code.UNAVAILABLE}

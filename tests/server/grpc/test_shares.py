@@ -10,6 +10,7 @@ from server.grpc.call import CallPlaces
 from server.transport.giving_way import Peer, Worth
 from server.transport.limits import WAIT_SECONDS, ConnectionLimits
 from server.transport.proxies import TrustedProxies
+from tests.server.support import settled
 
 A, B, C = (Peer(f"10.0.0.{host}") for host in (1, 2, 3))
 TOTAL = 8
@@ -57,7 +58,7 @@ class World:
         for call in calls:
             self.ends[call] = asyncio.Event()
             self.tasks[call] = asyncio.create_task(self._run(call))
-            await turn()
+            await settled()
 
     async def _run(self, call: FakeCall) -> None:
         async with self.shares.place(call):
@@ -70,18 +71,12 @@ class World:
     async def end(self, *calls: FakeCall) -> None:
         for call in calls:
             self.ends[call].set()
-            await turn()
+            await settled()
 
     async def close(self) -> None:
         for task in self.tasks.values():
             task.cancel()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
-
-
-async def turn() -> None:
-    """Let all tasks go as far as they can."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def calls(peer: Peer, count: int, since: float | None = None) -> list[FakeCall]:
@@ -146,7 +141,7 @@ async def test_who_leaves_while_it_waits_takes_no_place() -> None:
     world, busy, left, stays = World(), calls(A, TOTAL), FakeCall(B), FakeCall(C)
     await world.begin(*busy, left, stays)
     world.tasks[left].cancel()
-    await turn()
+    await settled()
     await world.end(busy[0])
     assert stays in world.runs
     world.now += WAIT_SECONDS

@@ -23,6 +23,7 @@ from tests.server.support import (
     error,
     inputs_for,
     serving,
+    until,
 )
 
 TINY, PAIR = inputs_for("tiny"), inputs_for("pair")
@@ -64,15 +65,13 @@ async def held_up(
 
 async def freed(service: Service) -> None:
     """Wait until nothing that was stuck holds memory."""
-    while any("stuck" in name for name in service.context.budget.held()):  # noqa: ASYNC110  a thread of its own
-        await asyncio.sleep(0.001)
+    await until(lambda: not any("stuck" in name for name in service.context.budget.held()))
 
 
 async def replaced(service: Service, before: Worker, name: str) -> None:
     """Wait until the slot ``name`` has another worker."""
     (entry,) = (each for each in service.context.repository.entries() if each.name == name)
-    while not entry.serves or entry.worker is before:  # noqa: ASYNC110  it signals nothing
-        await asyncio.sleep(0.001)
+    await until(lambda: entry.serves and entry.worker is not before)
 
 
 async def test_a_model_that_is_unloaded_holds_up_nobody(

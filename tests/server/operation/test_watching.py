@@ -29,6 +29,7 @@ from tests.server.support import (
     error,
     inputs_for,
     serving,
+    until,
 )
 
 # A start that makes progress gets more time; one that makes none is left to the service manager.
@@ -174,8 +175,7 @@ class Stuck:
         await self.gate.reached()
         assert (await self.late).status_code == 504
         self.behind = asyncio.create_task(self.service.infer("tiny", TINY))
-        while len(self.worker.line) != 1:  # noqa: ASYNC110  the line signals nothing
-            await asyncio.sleep(0)
+        await until(lambda: len(self.worker.line) == 1)
 
 
 async def test_a_stuck_engine_is_replaced_and_its_memory_counted_until_it_ends(
@@ -196,8 +196,7 @@ async def test_a_stuck_engine_is_replaced_and_its_memory_counted_until_it_ends(
     close(arrays(await service.infer("pair", pair)), packs.expected("pair", pair))
     case.gate.open()
     await asyncio.to_thread(case.worker.wait)
-    while "tiny (stuck 1)" in budget.held():  # noqa: ASYNC110  a thread of its own
-        await asyncio.sleep(0.001)
+    await until(lambda: "tiny (stuck 1)" not in budget.held())
     assert not list(stuck(repository, 1.0, 0.0))
     close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
 
@@ -216,8 +215,7 @@ async def test_without_room_for_another_it_says_so_and_others_are_served(
         close(arrays(await service.infer("pair", pair)), packs.expected("pair", pair))
         case.gate.open()
         await asyncio.to_thread(case.worker.wait)
-        while "tiny (stuck 1)" in service.context.budget.held():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: "tiny (stuck 1)" not in service.context.budget.held())
         await service.context.repository.load("tiny")
         close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
 
@@ -234,8 +232,7 @@ async def test_what_found_no_room_comes_with_a_request_once_there_is(
         error(await case.behind, 503, "did not come back")
         error(await service.infer("tiny", TINY), 409, "tiny", "does not fit")
         case.gate.open()
-        while "tiny (stuck 1)" in service.context.budget.held():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: "tiny (stuck 1)" not in service.context.budget.held())
         close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
 
 
@@ -277,7 +274,6 @@ async def test_only_what_others_need_is_a_fault_of_the_process(
         assert ("tiny" in context._fault()) == (activations == "shared")
         monkeypatch.undo()
         case.gate.open()
-        while context.repository.left_behind():  # noqa: ASYNC110  a thread of its own
-            await asyncio.sleep(0.001)
+        await until(lambda: not context.repository.left_behind())
         assert not context._fault()
         assert arrays(await service.infer("tiny", TINY))

@@ -13,6 +13,7 @@ from server.page import looks as looks_module
 from server.page.looks import MOST_SEARCHES, Looks, LookStep, Rows
 from server.page.routes import STATIC
 from server.repository.repository import Repository
+from tests.server.support import settled
 
 ROWS: Rows = [{"plan_bytes": 1}]
 
@@ -61,17 +62,11 @@ async def listen(looks: Looks, name: str) -> list[LookStep | Rows]:
     return [said async for said in looks.frontier(name)]
 
 
-async def turn() -> None:
-    """Let all tasks go as far as they can."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_all_who_wait_share_one_search(looks: Looks, searches: _Searches) -> None:
     tasks = [asyncio.create_task(listen(looks, "a")) for _ in range(3)]
-    await turn()
+    await settled()
     searches.heard("plans", 1, 18)
-    await turn()
+    await settled()
     searches.found.set()
     for said in await asyncio.gather(*tasks):
         assert said[0] == LookStep("begins", 0, 1)
@@ -83,9 +78,9 @@ async def test_all_who_wait_share_one_search(looks: Looks, searches: _Searches) 
 
 async def test_a_search_ends_with_the_last_who_waits(looks: Looks, searches: _Searches) -> None:
     tasks = [asyncio.create_task(listen(looks, "a")) for _ in range(2)]
-    await turn()
+    await settled()
     tasks[0].cancel()
-    await turn()
+    await settled()
     assert searches.cancelled == []
     tasks[1].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -96,7 +91,7 @@ async def test_a_search_ends_with_the_last_who_waits(looks: Looks, searches: _Se
 
 async def test_one_search_holds_up_no_other(looks: Looks, searches: _Searches) -> None:
     tasks = [asyncio.create_task(listen(looks, f"m{n}")) for n in range(MOST_SEARCHES)]
-    await turn()
+    await settled()
     assert len(searches.begun) == MOST_SEARCHES
     with pytest.raises(BusyError):
         await listen(looks, "one more")

@@ -193,7 +193,7 @@ async def test_request_id_is_echoed(shared: Service, path: str) -> None:
 
 
 @SHARED
-@given(offered=st.text(st.characters(codec="latin-1", exclude_characters="\r\n\0"), max_size=80))
+@given(offered=st.text(sorted({*map(chr, range(1, 256))} - {"\r", "\n"}), max_size=80))
 async def test_request_id_is_always_a_sane_one(shared: Service, offered: str) -> None:
     headers = [(b"X-Request-ID", offered.encode("latin-1"))]
     identity = (await shared.client.get("/v2", headers=headers)).headers["x-request-id"]

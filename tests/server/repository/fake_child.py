@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from server.errors import InvalidRequestError, ServiceError, SpoolError
-from server.repository.child import say
 from server.repository.compiling_child import UploadStep
+from server.repository.limited_process import say
 
 KINDS = {
     "model": InvalidRequestError,

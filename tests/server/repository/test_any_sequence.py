@@ -139,6 +139,6 @@ def test_what_was_wrong_once(fuzzer: FleetFuzzer, sequence: Plot) -> None:
 
 
 def test_models_are_what_the_service_says(fuzzer: FleetFuzzer) -> None:
-    sequences = 30 if settings.get_current_profile_name() == FEW else 2_000
+    sequences = 15 if settings.get_current_profile_name() == FEW else 2_000
     answered = [fuzzer.run(number) for number in range(sequences)]
     assert sequences // 4 < sum(answered) < sequences

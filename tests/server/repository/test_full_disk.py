@@ -113,7 +113,7 @@ def _stopped_while_it_compiles(repository: Path) -> int:
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             parent = f"PPid:\t{os.getpid()}\n" in (file.parent / "status").read_text()
-            if parent and b"server.repository.child" in file.read_bytes():
+            if parent and b"server.repository.limited_process" in file.read_bytes():
                 os.kill(int(file.parent.name), signal.SIGSTOP)
                 return int(file.parent.name)
     raise AssertionError("nothing compiles")

@@ -23,6 +23,7 @@ from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.context import StartupError
+from tests.examples import thinned
 from tests.pipeline.made_profiles import profile
 from tests.server.conftest import SettingsFactory
 from tests.server.support import BAD, Cli, Packs, arrays, close, inputs_for, serving
@@ -55,7 +56,7 @@ def profiled(repository: Path) -> Save:
     return save
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", thinned(ARCHITECTURES, 3))
 async def test_every_architecture_serves(
     settings: SettingsFactory, packs: Packs, profiled: Save, name: str
 ) -> None:
@@ -141,7 +142,7 @@ def test_run_gives_the_same_bytes(cli: Cli, profiled: Save, tmp_path: Path) -> N
     pack = profiled() / "tiny"
     np.save(tmp_path / "x.npy", TINY["image"])
     outputs = {}
-    for chosen in ARCHITECTURES:
+    for chosen in ("pre", "2s", "auto"):
         file = tmp_path / f"{chosen}.npz"
         result = cli(
             *("run", pack, "--input", tmp_path / "x.npy", "--output", file),
@@ -150,8 +151,8 @@ def test_run_gives_the_same_bytes(cli: Cli, profiled: Save, tmp_path: Path) -> N
         assert result.document["plan"]["architecture"] == chosen
         outputs[chosen] = dict(np.load(file))
     for key, array in outputs["pre"].items():
-        for name in ARCHITECTURES:
-            np.testing.assert_array_equal(outputs[name][key], array, err_msg=name)
+        for name, found in outputs.items():
+            np.testing.assert_array_equal(found[key], array, err_msg=name)
 
 
 @pytest.mark.parametrize("in_turns", [False, True])

@@ -40,6 +40,7 @@ from tests.server.support import (
     inputs_for,
     request,
     serving,
+    until,
 )
 
 PAIR = inputs_for("pair")
@@ -68,8 +69,7 @@ async def warm(service: Service) -> Worker:
 
 async def idle(worker: Worker) -> None:
     """Wait until the thread of ``worker`` is back in its line."""
-    while not worker.line.idle:  # noqa: ASYNC110  the thread signals nothing
-        await asyncio.sleep(0)
+    await until(lambda: worker.line.idle)
 
 
 def computed_by(service: Service, faults: Faults) -> list[str]:
@@ -182,8 +182,7 @@ async def test_while_the_thread_computes_the_loop_does_not(quick: Service, fault
     assert not (worker.served.is_quick and worker.line.idle)
     assert worker.stuck_seconds() > 0
     second = asyncio.create_task(quick.infer("pair", PAIR))
-    while not len(worker.line):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: len(worker.line))
     gate.open()
     await first
     assert (await second).status_code == 200

@@ -19,9 +19,9 @@ from models.errors import ModelError
 from models.packs.folders import versions
 from server.errors import InvalidRequestError, ServiceError, SpoolError
 from server.protocol import schemas
-from server.repository.child import Limits
 from server.repository.compiling import Compiler
 from server.repository.compiling_child import failures
+from server.repository.limited_process import Limits
 from server.repository.uploads import Uploads
 from tests.examples import over
 from tests.server.conftest import SettingsFactory
@@ -348,7 +348,7 @@ def test_the_process_limits_itself() -> None:
     endless = "; ".join(
         [
             "import os, sys",
-            "from server.repository.child import Limits, limit",
+            "from server.repository.limited_process import Limits, limit",
             "limit(Limits(1 << 30, 1), int(sys.argv[1]) or os.getppid())",
             "print('begun', flush=True)",
             "exec('while True: pass')",

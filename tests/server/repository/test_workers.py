@@ -20,6 +20,7 @@ from tests.server.support import (
     error,
     inputs_for,
     serving,
+    until,
 )
 
 BUDGET = 64 << 20
@@ -53,14 +54,12 @@ async def test_two_requests_compute_while_others_wait(
     given = [inputs_for("tiny", seed) for seed in range(4)]
     asked = [asyncio.create_task(service.infer("tiny", each)) for each in given]
     await gate.reached()
-    while len(worker.line) != 1:  # noqa: ASYNC110  the thread signals nothing
-        await asyncio.sleep(0)
+    await until(lambda: len(worker.line) == 1)
     assert worker.stuck_seconds() > 0
     gate.open()
     for each, task in zip(given, asked, strict=True):
         close(arrays(await task), packs.expected("tiny", each))
-    while worker.stuck_seconds():  # noqa: ASYNC110  its thread ends behind the answer, and signals nothing
-        await asyncio.sleep(0)
+    await until(lambda: not worker.stuck_seconds())
 
 
 async def test_a_request_that_fails_leaves_the_one_beside_it(
@@ -86,8 +85,7 @@ async def test_unloading_answers_what_is_in_flight(
     asked = [asyncio.create_task(service.infer("tiny", each)) for each in given]
     await gate.reached()
     worker = service.worker("tiny")
-    while len(worker.line) != 1:  # noqa: ASYNC110  the thread signals nothing
-        await asyncio.sleep(0)
+    await until(lambda: len(worker.line) == 1)
     before = service.context.budget.used_bytes
     leaving = asyncio.create_task(service.context.repository.unload("tiny"))
     await asyncio.sleep(0)

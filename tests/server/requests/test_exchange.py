@@ -14,6 +14,7 @@ from server.memory import request_memory, request_needs
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange, Exchanges
 from server.transport.limits import PROGRESS_BYTES
+from tests.server.support import settled
 
 MIB = 1 << 20
 STALL_SECONDS = 10.0
@@ -104,12 +105,6 @@ class Service:
 @pytest.fixture
 async def service() -> Service:
     return Service()
-
-
-async def settled() -> None:
-    """Let all tasks go on that can."""
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 async def over(task: asyncio.Task[Any]) -> Any:

@@ -33,6 +33,8 @@ from tests.server.support import (
     picture,
     request,
     serving,
+    settled,
+    until,
 )
 
 TINY = inputs_for("tiny")
@@ -101,18 +103,6 @@ class Client:
         if words:
             message = json.loads(self.answer)["error"]
             assert all(word in message for word in words), message
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Let others go on until it holds: threads that write files among them."""
-    async with asyncio.timeout(LIMIT_SECONDS):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-async def settled() -> None:
-    for _ in range(30):
-        await asyncio.sleep(0)
 
 
 @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ from tests.server.support import (
     error,
     inputs_for,
     serving,
+    until,
 )
 
 BUDGET = 64 << 20
@@ -47,8 +48,7 @@ class Waiting:
         first = asyncio.create_task(self.service.infer("tiny", self.given[0]))
         await self.gate.reached()
         others = [asyncio.create_task(self.service.infer("tiny", each)) for each in self.given[1:]]
-        while len(self.service.worker("tiny").line) != len(others):  # noqa: ASYNC110  no signal exists
-            await asyncio.sleep(0)
+        await until(lambda: len(self.service.worker("tiny").line) == len(others))
         return [first, *others]
 
 

@@ -424,7 +424,7 @@ FLOODS = {
     "a field behind a body": CHUNKED + b"1\r\nx\r\n0\r\na: " + b"x" * MIB,
     "a chunk extension": CHUNKED + b"1;" + b"x" * MIB,
     "a body": POST % MIB + b"x" * MIB,
-    "small chunks": CHUNKED + b"1\r\nx\r\n" * (MIB // 6),
+    "small chunks": CHUNKED + b"1\r\nx\r\n" * (MIB // 24),
     "requests behind a body": POST % 100 + b"x" * 100 + GET * 1000,
 }
 

@@ -24,6 +24,7 @@ from server.transport.listener import UnixListener, listen
 from server.transport.registry import Registry, Visitor
 from tests.examples import over
 from tests.server.asgi import answering_with
+from tests.server.support import until
 from tests.server.transport.authority import NAME, issue, trusting
 from tests.server.transport.wire import (
     LIMITS,
@@ -72,12 +73,6 @@ class Served:
         ends = await asyncio.open_connection(*self.address, local_addr=(host, 0))
         self.clients.append(ends[1])
         return ends
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until ``condition`` holds: what the kernel does has no event to wait for."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 def running(here: Served) -> int:

@@ -31,16 +31,24 @@ def ready(monkeypatch: pytest.MonkeyPatch) -> asyncio.Semaphore:
 
 @contextlib.asynccontextmanager
 async def running(settings: Settings, ready: asyncio.Semaphore) -> AsyncIterator[None]:
-    """Serve from its first READY to SIGTERM."""
+    """Serve from its first READY to SIGTERM, which the service manager is told of."""
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
-    async with asyncio.timeout(2 * LIMIT_SECONDS):
-        task = asyncio.create_task(serve(settings))
-        waiting = asyncio.create_task(ready.acquire())
-        await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        assert not task.done(), task.exception()
-        yield
-        signal.raise_signal(signal.SIGTERM)
-        await task
+    stopping: list[Notifier] = []
+
+    def stops(self: Notifier) -> None:
+        stopping.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Notifier, "stopping", stops)
+        async with asyncio.timeout(2 * LIMIT_SECONDS):
+            task = asyncio.create_task(serve(settings))
+            waiting = asyncio.create_task(ready.acquire())
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            assert not task.done(), task.exception()
+            yield
+            signal.raise_signal(signal.SIGTERM)
+            await task
+    assert len(stopping) == 1
     signal.signal(signal.SIGTERM, before)
 
 

@@ -71,7 +71,7 @@ def ports_of(pack: Pack) -> dict[str, tuple[int, ...]]:
             for name, kind in zip(sorted(CASES.keys() - {"modulo"}), cycle(["copied", "mapped"]))
             for architecture in ("auto", "pre")
         ),
-        7,
+        14,
     ),
 )
 def test_rows_give_the_answers_of_whole_tensors(

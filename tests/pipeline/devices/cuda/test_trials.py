@@ -44,16 +44,8 @@ class Clock(FakeDriver):
         return 1.0 if self.fast and self.fast in names[-1] else 2.0
 
 
-@pytest.mark.parametrize(
-    "fast",
-    [
-        "reduce_splits",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("transform_output", "bias_activate", "")
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fast", ["reduce_splits", "transform_output", "bias_activate", ""])
 def test_the_fastest_is_chosen_and_bits_stay_those_of_pre(
     host_kernels: HostKernels, pack: Pack, image: Tensor, expected: Tensor, fast: str
 ) -> None:

@@ -13,16 +13,12 @@ from pipeline.devices.cuda.scope import ConvolutionSettings
 from pipeline.program.lives import ALIGNMENT
 from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
-from tests.pipeline.devices.cuda.lowering.lowered import Array, same
-from tests.pipeline.devices.nodes import MICROSOFT, numbers
+from tests.pipeline.devices.cuda.lowering.lowered import same
+from tests.pipeline.devices.nodes import MICROSOFT, ints, numbers
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
 X = numbers(1, 4, 6, 5)
-
-
-def ints(*values: int) -> Array:
-    return np.array(values, np.int64)
 
 
 def test_values_inside_share_memory() -> None:

@@ -9,16 +9,12 @@ from hypothesis import strategies as st
 
 from pipeline.devices.cuda.lowering import NotCoveredError
 from tests.examples import over
-from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
-from tests.pipeline.devices.nodes import drawn, numbers
+from tests.pipeline.devices.cuda.lowering.lowered import agree
+from tests.pipeline.devices.nodes import drawn, ints, numbers
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
 X = numbers(2, 6, 5, 7)
-
-
-def ints(*values: int) -> Array:
-    return np.array(values, np.int64)
 
 
 @over("axis", [0, 1, 2, -1])

@@ -15,7 +15,7 @@ from pipeline.devices.cuda.lowering import NotCoveredError, lower
 from pipeline.devices.cuda.scope import ConvolutionSettings
 from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
-from tests.pipeline.devices.nodes import drawn, numbers, piece
+from tests.pipeline.devices.nodes import drawn, ints, numbers, piece
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -28,10 +28,6 @@ X = numbers(2, 3, 5, 7)
 
 def floats(*values: float) -> Array:
     return np.array(values, np.float32)
-
-
-def ints(*values: int) -> Array:
-    return np.array(values, np.int64)
 
 
 lengths = st.tuples(st.integers(1, 9), st.integers(1, 9))

@@ -16,7 +16,7 @@ from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
 from tests.pipeline.devices.cuda.space import placed, some_kernels
-from tests.pipeline.devices.nodes import drawn, numbers
+from tests.pipeline.devices.nodes import drawn, ints, numbers
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -29,10 +29,6 @@ SCOPE = Scope(ConvolutionSettings(), {"x": DevicePointer("input"), "y": DevicePo
 
 def _value(name: str, array: Array) -> NamedTensor:
     return NamedTensor(name=name, dtype=array.dtype.name, shape=array.shape)
-
-
-def ints(*values: int) -> Array:
-    return np.array(values, np.int64)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""A process of the server that calls one function within limits: ``python -m server.repository.child``.
+"""A process of the server that calls one function within limits: ``python -m server.repository.limited_process``.
 
 It reads a ``Task`` from stdin. To stdout it writes what the function says on the way, and at the end its
 result or its error, each as multiprocessing.connection does. All of it is pickled, and is sent only between
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-COMMAND = (sys.executable, "-m", "server.repository.child")
+COMMAND = (sys.executable, "-m", "server.repository.limited_process")
 _PR_SET_PDEATHSIG = 1
 #: Such a process runs at a lower priority than the service.
 _NICE = 10
@@ -85,6 +85,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     # Pickles name classes by their module, which must not be __main__.
-    from server.repository.child import main as named
+    from server.repository.limited_process import main as named
 
     named()
