@@ -1,4 +1,4 @@
-"""A process of the server that calls one function within limits: ``python -m server.repository.limited_process``.
+"""A process of the server that calls one function within limits, run as a module of its own.
 
 It reads a ``Task`` from stdin. To stdout it writes what the function says on the way, and at the end its
 result or its error, each as multiprocessing.connection does. All of it is pickled, and is sent only between
