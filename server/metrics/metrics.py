@@ -57,7 +57,7 @@ class Metrics(Collector):
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         #: What requests fill.
-        self.requests = RequestMetrics(self._registry)
+        self.requests = RequestMetrics()
         self._registry.register(self)
 
     def models_follow(self) -> None:
@@ -66,6 +66,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield what is read when scraped."""
+        yield from self.requests.collect()
         yield from of_process(self.base)
         yield from of_models(self._repository.entries(), self._budget)
         yield from of_exchanges(self._exchanges)

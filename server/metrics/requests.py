@@ -1,18 +1,19 @@
-"""What requests are counted in, Triton's and ours, one after the other."""
+"""What requests are counted in, ours and Triton's, one after the other: plain sums, read by a scrape."""
 
-import collections
 import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    Summary,
-    disable_created_metrics,
+from prometheus_client.core import (
+    CounterMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
 )
+from prometheus_client.utils import floatToGoString
 
 from pipeline.execution.statistics import SweepStatistics
 from server.operation.tracing import current
@@ -75,7 +76,7 @@ class ModelStatistics:
     """
 
     last_inference: int = 0
-    failures: collections.Counter[str] = field(default_factory=collections.Counter)
+    failures: Counter[str] = field(default_factory=Counter)
     success_ns: int = 0
     fail_ns: int = 0
     queue_ns: int = 0
@@ -153,6 +154,8 @@ class InferenceStatistics:
 
 
 # Our own: outcomes and times.
+#
+# Plain numbers, since all of it happens on the event loop.
 
 OUTCOMES = ("ok", "invalid", "busy", "late", "deadline", "cancelled", "failed")
 STAGES = ("queue", "read", "copy", "kernel", "stall", "preprocess")
@@ -161,66 +164,41 @@ _DELAY_BUCKETS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
     *(0.75, 1.0, 2.0, 5.0, 10.0, 30.0),
 )
-
-# Else each counter has a further series with the time since when it is there.
-disable_created_metrics()  # type: ignore[no-untyped-call]
+_BOUNDS = [*map(floatToGoString, _DELAY_BUCKETS), "+Inf"]
 
 
-class _OfModel:
-    """The series of one model: all exist before its first request, so that rates start at 0."""
+@dataclass
+class _Figures:
+    """Of one model; ``delays``: how many were answered within each bound, and not within the one before.
 
-    def __init__(self, every: "RequestMetrics", model: str) -> None:
-        self.outcomes = {each: every.outcomes.labels(model, each) for each in OUTCOMES}
-        self.delays = every.delays.labels(model)
-        self.stages = {stage: every.stages.labels(model, stage) for stage in STAGES}
-        self.read_bytes = every.read_bytes.labels(model)
+    ``stages``: how many there were of each, and their seconds.
+    """
+
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    delays: list[int] = field(default_factory=lambda: [0] * len(_BOUNDS))
+    delay_seconds: float = 0.0
+    stages: dict[str, list[float]] = field(
+        default_factory=lambda: {stage: [0, 0.0] for stage in STAGES}
+    )
+    read_bytes: int = 0
 
 
 class RequestMetrics:
-    """Counts requests by model, in ``registry``."""
+    """Counts requests by model."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.outcomes = Counter(
-            "layerstream_requests",
-            "Requests by outcome",
-            ["model", "outcome"],
-            registry=registry,
-        )
-        self.delays = Histogram(
-            "layerstream_request_seconds",
-            "Delay of an answered request, end to end",
-            ["model"],
-            buckets=_DELAY_BUCKETS,
-            registry=registry,
-        )
-        # Without buckets, which would be twenty series of every model and stage.
-        self.stages = Summary(
-            "layerstream_stage_seconds",
-            "Time of requests by stage; read sums over reads, which overlap",
-            ["model", "stage"],
-            registry=registry,
-        )
-        self.read_bytes = Counter(
-            "layerstream_read_bytes",
-            "Weight bytes read from the disk",
-            ["model"],
-            registry=registry,
-        )
-        self._models: dict[str, _OfModel] = {}
+    def __init__(self) -> None:
+        self._models = defaultdict[str, _Figures](_Figures)
         #: What Triton counts: for its statistics, and for its metrics.
         self.inferences = InferenceStatistics()
 
     def expect(self, model: str, version: str | None) -> None:
-        """Make the series of ``model`` exist; ``version``: that is loaded, None where none is."""
-        self._of(model)
+        """Make the series of ``model`` exist before its first request, so that rates start at 0.
+
+        ``version``: that is loaded, None where none is.
+        """
+        self._models[model]  # made where there is none
         if version is not None:
             self.inferences.of(model, version)
-
-    def _of(self, model: str) -> _OfModel:
-        found = self._models.get(model)
-        if found is None:
-            found = self._models[model] = _OfModel(self, model)
-        return found
 
     def end(
         self,
@@ -234,27 +212,66 @@ class RequestMetrics:
 
         Only answers count as delays: quick refusals under load would make them look better.
         """
-        series = self._of(model)
-        series.outcomes[outcome].inc()
+        figures = self._models[model]
+        figures.outcomes[outcome] += 1
         if outcome == "ok":
-            series.delays.observe(seconds)
+            figures.delays[bisect_left(_DELAY_BUCKETS, seconds)] += 1
+            figures.delay_seconds += seconds
         self.inferences.of(model, version).add(outcome, seconds, passage)
 
     def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
         """Observe the stages of an answered request."""
         if (trace := current.get()) is not None:
             trace.sweep(model, statistics, queue_seconds)
-        series = self._of(model)
-        series.read_bytes.inc(statistics.read_bytes)
-        series.stages["queue"].observe(queue_seconds)
-        series.stages["read"].observe(statistics.read_seconds)
-        series.stages["copy"].observe(statistics.copy_seconds)
-        series.stages["kernel"].observe(statistics.kernel_seconds)
-        series.stages["stall"].observe(statistics.stall_seconds)
+        self._models[model].read_bytes += statistics.read_bytes
+        self._add(
+            model,
+            ("queue", queue_seconds),
+            ("read", statistics.read_seconds),
+            ("copy", statistics.copy_seconds),
+            ("kernel", statistics.kernel_seconds),
+            ("stall", statistics.stall_seconds),
+        )
 
     def preprocess(self, model: str, seconds: float) -> None:
         """Observe how long an image took to become a tensor."""
-        self._of(model).stages["preprocess"].observe(seconds)
+        self._add(model, ("preprocess", seconds))
+
+    def _add(self, model: str, *seconds: tuple[str, float]) -> None:
+        """Add one request's ``seconds`` by stage."""
+        for stage, more in seconds:
+            stages = self._models[model].stages[stage]
+            stages[0] += 1
+            stages[1] += more
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all; stages as summaries: a histogram would be twenty series of every model and stage."""
+        requests = CounterMetricFamily(
+            "layerstream_requests", "Requests by outcome", labels=["model", "outcome"]
+        )
+        delays = HistogramMetricFamily(
+            "layerstream_request_seconds",
+            "Delay of an answered request, end to end",
+            labels=["model"],
+        )
+        stages = SummaryMetricFamily(
+            "layerstream_stage_seconds",
+            "Time of requests by stage; read sums over reads, which overlap",
+            labels=["model", "stage"],
+        )
+        read = CounterMetricFamily(
+            "layerstream_read_bytes", "Weight bytes read from the disk", labels=["model"]
+        )
+        for model, figures in self._models.items():
+            for outcome, ended in figures.outcomes.items():
+                requests.add_metric([model, outcome], ended)
+            so_far = [sum(figures.delays[: index + 1]) for index in range(len(_BOUNDS))]
+            buckets = list(zip(_BOUNDS, so_far, strict=True))
+            delays.add_metric([model], buckets, figures.delay_seconds)
+            for stage, (count, total) in figures.stages.items():
+                stages.add_metric([model, stage], int(count), total)
+            read.add_metric([model], figures.read_bytes)
+        yield from (requests, delays, stages, read)
 
 
 # The metrics of Triton Inference Server beside ours, so that dashboards made for it show something.
