@@ -117,7 +117,7 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> Answer:
     name, version = asked.head.model_name, asked.head.model_version or None
     async with Inference(call.context, exchange, name, version) as model:
         manifest = model.manifest
-        async with model.reading(names_timeout=True):
+        with model.reading(names_timeout=True):
             request = asked.request(model.use.signature, call.left_seconds)
             del asked  # the message goes, its tensors stay
             await exchange.hold(model.use.infer_bytes)
@@ -139,7 +139,7 @@ async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcM
     would lack the memory meanwhile. gRPC does not tell that a message begins.
     """
     least = min(_largest_bytes(context), exchange.lease.memory.room_bytes)
-    async with exchange.within(context.settings.request_timeout):
+    with exchange.within(context.settings.request_timeout):
         if not in_stream:
             exchange.check_room()
             await exchange.hold(least)
@@ -178,7 +178,7 @@ class Method:
     async def __call__(self, call: Call) -> None:
         """Answer ``call``."""
         with call.exchange() as exchange:
-            async with exchange.within(call.context.settings.request_timeout):
+            with exchange.within(call.context.settings.request_timeout):
                 message = await exchange.part()
             try:
                 asked = self.request.FromString(message)

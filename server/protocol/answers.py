@@ -59,11 +59,10 @@ class Answer:
             first = await anext(body, b"") if wants_body else b""
             client.start(self.status, self.headers)
             if wants_body:
-                with suppress(DisconnectedError):
-                    async with exchange.until_left():
-                        await exchange.send(first, more=True)
-                        async for part in body:
-                            await exchange.send(part, more=True)
+                with suppress(DisconnectedError), exchange.until_left():
+                    await exchange.send(first, more=True)
+                    async for part in body:
+                        await exchange.send(part, more=True)
         # A client that sees the end finds nothing left of it.
         await exchange.send(b"")
 

@@ -64,7 +64,7 @@ async def _begun(asked: Asked) -> SentPicture:
     """
     context = asked.context
     check_not_encoded(asked.headers)
-    async with asked.exchange.within(context.settings.request_timeout):
+    with asked.exchange.within(context.settings.request_timeout):
         sent = await begin_picture(asked, _FIELDS)
     if context.access.wants_keys:
         authorization = headers_named(b"authorization", asked.headers)

@@ -38,7 +38,7 @@ async def infer(asked: Asked, name: str, version: str | None = None) -> Answer:
     exchange, headers = asked.exchange, asked.headers
     coding = answer_coding(headers)
     async with Inference(asked.context, exchange, name, version) as model:
-        async with model.reading(names_timeout=True):
+        with model.reading(names_timeout=True):
             request = await read_tensors(
                 *(
                     exchange,
@@ -121,7 +121,7 @@ async def infer_picture(
     """Run the model on the image (raw body, or the file of a multipart form): all outputs, as `/infer`."""
     coding = answer_coding(asked.headers)
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             picture, _ = await read_picture(asked, model, "infer")
         wanted = model.use.signature.all_outputs[query.binary_data_output]
         keep = partial(kept_outputs, wanted, model.manifest, coding)

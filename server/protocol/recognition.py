@@ -40,7 +40,7 @@ async def classify(
 ) -> dict[str, Any]:
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             picture, _ = await read_picture(asked, model, "classify")
         classification = model.manifest.classification
         assert classification is not None
@@ -127,7 +127,7 @@ async def find_objects(
     """
     exchange = asked.exchange
     async with Inference(asked.context, exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             picture, size = await read_picture(asked, model, "detect", begun)
         limits, recipes = wanted(), _recipes(model.manifest)
 
@@ -196,7 +196,7 @@ async def segment(
     """
     client = asked.client
     async with Inference(asked.context, asked.exchange, name, version) as model:
-        async with model.reading():
+        with model.reading():
             picture, size = await read_picture(asked, model, "segment")
         recipe = model.manifest.segmentation
         assert recipe is not None

@@ -37,7 +37,7 @@ async def _read_object(asked: Asked) -> dict[str, Any]:
             went away. DeadlineError: it took too long.
     """
     exchange = asked.exchange
-    async with exchange.within(asked.context.settings.request_timeout):
+    with exchange.within(asked.context.settings.request_timeout):
         body = await exchange.beginning()
         while not exchange.is_read and len(body) <= _MOST_BYTES:
             await exchange.hold(_MOST_BYTES)
@@ -210,8 +210,10 @@ async def upload(asked: Asked, name: str, query: UploadQuery) -> Answer | dict[s
     received = _received(asked, name, shapes)
     if MEDIA_TYPE in (asked.header("accept") or ""):
         return event_stream(_events(received, asked.context.settings.repository))
-    async with received as taken, asked.exchange.until_left():
-        return _public(await _placed(taken), asked.context.settings.repository)
+    async with received as taken:
+        with asked.exchange.until_left():
+            placed = await _placed(taken)
+        return _public(placed, asked.context.settings.repository)
 
 
 @asynccontextmanager
@@ -221,7 +223,7 @@ async def _received(
     """Yield the upload of the file that the body is, when all of it has come."""
     context, exchange = asked.context, asked.exchange
     async with context.uploads.upload(name, shapes) as taken:
-        async with exchange.within(context.settings.upload_timeout, "the file was not read"):
+        with exchange.within(context.settings.upload_timeout, "the file was not read"):
             await taken.receive(_parts(exchange))
         yield taken
 

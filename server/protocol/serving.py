@@ -180,7 +180,7 @@ class Inference:
         n_bytes = kept.n_bytes + pieces_bytes
         # A small amount that is held and enough is not worth changing.
         if not n_bytes <= self.exchange.lease.held_bytes <= SMALL_BYTES:
-            async with self.exchange.within(self._limit, "there was no memory for the answer"):
+            with self.exchange.within(self._limit, "there was no memory for the answer"):
                 await self.exchange.hold(n_bytes)
 
     def _given(self, wanted: float | None = None) -> float:

@@ -8,13 +8,15 @@ run, and ends those that stall.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Literal, NamedTuple, Protocol, Self
 
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
+from server.requests.waiting import Interruption
 from server.transport.limits import PROGRESS_BYTES
 
 #: So much of a body may come before it takes memory of the pool (connections bound how many there are).
@@ -242,25 +244,22 @@ class Exchange:
         else:
             self.limit.end(why)
 
-    @asynccontextmanager
-    async def until_left(self) -> AsyncIterator[None]:
+    @contextmanager
+    def until_left(self) -> Iterator[None]:
         """Cancel what happens inside when the client leaves.
 
         Raises:
             DisconnectedError: it left.
         """
-        left = asyncio.timeout(None)
-        try:
-            async with left:
-                self.client.on_leave(lambda: left.reschedule(0.0))
-                try:
-                    yield
-                finally:
-                    self.client.on_leave(None)
-        except TimeoutError:
-            if not left.expired():
-                raise
-            raise DisconnectedError("the client went away") from None
+        with Interruption() as interruption:
+            interruption.arm()
+            self.client.on_leave(
+                lambda: interruption.end(DisconnectedError("the client went away"))
+            )
+            try:
+                yield
+            finally:
+                self.client.on_leave(None)
 
     def stalled_seconds(self, now: float) -> float:
         """How long the client has kept it waiting without progress; 0 while nothing is expected of it."""
@@ -274,7 +273,7 @@ class Exchange:
         return self._kept_waiting + waits - self.received_bytes / _PACE
 
 
-class TimeLimit:
+class TimeLimit(Interruption):
     """A limit of ``seconds`` on what happens inside; ``what`` did not, where it takes longer.
 
     ``limit_seconds``: what the client knows of it, for messages: a part of that may have passed before.
@@ -290,46 +289,37 @@ class TimeLimit:
         self._exchange = exchange
         self._what = what
         self._limit_seconds = limit_seconds
-        self._over_at = time.monotonic() + seconds
-        self._timer = asyncio.timeout(None)
-        self._why: Exception | None = None
+        self._seconds = seconds
+        self._began = time.monotonic()
         #: It waits for memory, or waited for it when its time was over.
         self.is_short = False
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> Self:
         self._exchange.limit = self
-        await self._timer.__aenter__()
+        return self
 
-    async def __aexit__(self, *raised: Any) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._exchange.limit = None
-        try:
-            await self._timer.__aexit__(*raised)
-        except TimeoutError:
-            why, self._why = self._why or self._late(), None
-            try:
-                raise why from None
-            finally:
-                del why  # else a circle: the error refers to this frame
+        if self._task is not None:
+            super().__exit__(kind, error, trace)
 
     def arm(self) -> None:
         """Set the timer, once."""
-        if self._timer.when() is None:
-            left = max(self._over_at - time.monotonic(), 0.0)
-            self._timer.reschedule(asyncio.get_running_loop().time() + left)
+        if self._task is None:
+            super().arm()
+            left = self._seconds - (time.monotonic() - self._began)
+            self._handle = asyncio.get_running_loop().call_later(max(left, 0.0), self._is_over)
 
-    def end(self, why: Exception) -> None:
-        """End what happens inside with the error ``why``, soon; the first error counts."""
-        if self._why is None and not self._timer.expired():
-            self._why = why
-            self._timer.reschedule(0.0)
-
-    def _late(self) -> Exception:
+    def _is_over(self) -> None:
         within = f"within {self._limit_seconds:.3g} s"
-        if self.is_short:
-            return BusyError(
-                f"there was no memory for the request {within} (setting request_memory)"
-            )
-        return DeadlineError(f"{self._what} {within}")
+        short = f"there was no memory for the request {within} (setting request_memory)"
+        self._why = BusyError(short) if self.is_short else DeadlineError(f"{self._what} {within}")
+        self._cancel()
 
 
 class Exchanges:

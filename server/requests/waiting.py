@@ -1,12 +1,14 @@
-"""What tasks wait for: threads, and work that must not stop half done."""
+"""What tasks wait for: threads, work that must not stop half done, and errors that end the wait."""
 
 import asyncio
 import contextlib
 import functools
+import queue
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, TypeVarTuple
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -37,19 +39,52 @@ def settle(future: "asyncio.Future[Any]", said: object) -> None:
 
 
 class Aside:
-    """Up to ``limit`` threads for work that would hold up the event loop for milliseconds."""
+    """Up to ``limit`` threads for work that would hold up the event loop for milliseconds.
+
+    ``asyncio.to_thread`` goes by way of two kinds of futures, which takes ten times as many calls.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._threads = ThreadPoolExecutor(limit, "aside")
+        self._limit = limit
+        self._threads: list[threading.Thread] = []
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     async def do(self, work: Callable[[*Ps], T], *args: *Ps) -> T:
         """Return what ``work`` returns, on a thread; a cancellation is raised when it has ended."""
-        loop = asyncio.get_running_loop()
-        return await to_its_end(loop.run_in_executor(self._threads, work, *args))
+        return await to_its_end(self._given(work, *args))
+
+    def _given(self, work: Callable[[*Ps], T], *args: *Ps) -> "asyncio.Future[T]":
+        if len(self._threads) < self._limit:
+            name = f"aside-{len(self._threads)}"
+            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
+            self._threads[-1].start()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.put(partial(_do, future, work, *args))
+        return future
 
     def close(self) -> None:
         """End the threads, once they have done what was given to them; blocks."""
-        self._threads.shutdown()
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # else what it refers to would be kept while the thread waits for the next one
+
+
+def _do(future: "asyncio.Future[T]", work: Callable[[*Ps], T], *args: *Ps) -> None:
+    try:
+        done = work(*args)
+    except Exception as exc:  # noqa: BLE001  raised where it is waited for
+        tell(future, exc)
+    else:
+        tell(future, done)
+    finally:
+        del future  # see to_its_end
 
 
 # Work that must not stop half done.
@@ -114,3 +149,56 @@ async def held(
         yield await to_its_end(opened())
     finally:
         await to_its_end(stack.aclose())
+
+
+# Waits that end with an error.
+
+
+class Interruption:
+    """Ends what a task does inside with any error, as asyncio.timeout does with one of its own."""
+
+    #: The task, once something in it may have to be ended.
+    _task: "asyncio.Task[Any] | None" = None
+    _handle: asyncio.Handle | None = None
+    _why: Exception | None = None
+    _has_cancelled = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        # What was to be ended in the moment in which it could go on has gone on.
+        if self._has_cancelled and self._task is not None and self._why is not None:
+            is_ours = self._task.uncancel() <= self._cancelling
+            if is_ours and kind is asyncio.CancelledError:
+                try:
+                    raise self._why from None
+                finally:
+                    self._why = None  # else a circle: the error refers to this frame
+
+    def arm(self) -> None:
+        """Let the task that calls this be ended from now on."""
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+
+    def end(self, why: Exception) -> None:
+        """End the task with the error ``why``, soon, if it may be; the first error counts."""
+        if self._task is None or self._why is not None:
+            return
+        self._why = why
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = self._task.get_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        assert self._task is not None
+        self._has_cancelled = True
+        self._task.cancel()

@@ -116,7 +116,7 @@ async def over(task: asyncio.Task[Any]) -> Any:
 
 async def read_all(exchange: Exchange) -> str:
     """Take the body as one that is kept."""
-    async with exchange.within(NEVER):
+    with exchange.within(NEVER):
         await exchange.beginning()
         while not exchange.is_read:
             await exchange.hold(max(exchange.declared_bytes, exchange.received_bytes))
@@ -128,7 +128,7 @@ def holding(*sizes: int) -> Work:
     """Hold so many bytes, one after the other, each until a part of the body comes."""
 
     async def work(exchange: Exchange) -> str:
-        async with exchange.within(NEVER):
+        with exchange.within(NEVER):
             for size in sizes:
                 await exchange.hold(size)
                 await exchange.part()
@@ -216,13 +216,13 @@ async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service)
     """For memory, for what is computed, for a client that may leave."""
 
     async def compute(exchange: Exchange) -> None:
-        async with exchange.within(NEVER):
+        with exchange.within(NEVER):
             await asyncio.Event().wait()
 
     async def watch(exchange: Exchange) -> None:
         await exchange.part()
         assert exchange.is_read
-        async with exchange.until_left():
+        with exchange.until_left():
             await asyncio.Event().wait()
 
     watched = Client()
@@ -329,7 +329,7 @@ async def test_who_was_to_be_ended_and_went_on_can_be_ended_later(service: Servi
 async def test_a_deadline_while_reading_and_while_waiting_for_memory(service: Service) -> None:
     def within(seconds: float, n_bytes: int) -> Work:
         async def work(exchange: Exchange) -> None:
-            async with exchange.within(seconds):
+            with exchange.within(seconds):
                 await exchange.hold(n_bytes)
                 await exchange.part()
 
@@ -387,7 +387,7 @@ async def test_a_body_over_the_pool_and_one_over_the_limit(service: Service) -> 
 
 async def test_a_beginning_takes_no_memory(service: Service) -> None:
     async def work(exchange: Exchange) -> list[int]:
-        async with exchange.within(NEVER):
+        with exchange.within(NEVER):
             return [len(await exchange.beginning()), len(await exchange.part())]
 
     client = Client()
@@ -402,7 +402,7 @@ async def test_a_beginning_takes_no_memory(service: Service) -> None:
 
 async def test_a_client_that_leaves(service: Service) -> None:
     async def work(exchange: Exchange) -> None:
-        async with exchange.within(NEVER):
+        with exchange.within(NEVER):
             await exchange.part()
 
     client = Client()
@@ -414,13 +414,13 @@ async def test_a_client_that_leaves(service: Service) -> None:
 
 async def everything(exchange: Exchange) -> None:
     """All that a request may wait for."""
-    async with exchange.within(NEVER):
+    with exchange.within(NEVER):
         await exchange.beginning()
         await exchange.hold(3 * MIB)
         for _ in range(2):
             await exchange.part()
         await exchange.hold(MIB)
-    async with exchange.within(NEVER):
+    with exchange.within(NEVER):
         await exchange.hold(2 * MIB)
     for _ in range(3):
         await exchange.send(b"")

@@ -30,7 +30,7 @@ class Decoder(Service):
     async def photograph(self, client: Client, pixels: int = MIB) -> asyncio.Task[Any]:
         async def work(exchange: Exchange) -> str:
             exchange.may_be_hastened = True
-            async with exchange.within(NEVER):
+            with exchange.within(NEVER):
                 await exchange.beginning()
                 most, declared = exchange.lease.memory.room_bytes, exchange.declared_bytes
                 while not exchange.is_read:

@@ -250,7 +250,7 @@ async def test_what_runs_is_cancelled_when_its_client_leaves(leaves_before: bool
             if leaves_before:
                 await model_is_there.wait()
             try:
-                async with exchange.until_left():
+                with exchange.until_left():
                     await asyncio.Event().wait()
             except DisconnectedError as exc:
                 found.append(exc)
