@@ -8,16 +8,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from models.darknet import section_layers
+from models.darknet import image_layers, vector_layers
 from models.darknet.cfg import DarknetError, Section, SectionOptions
-from models.darknet.layer_records import (
-    ConvolutionParameters,
-    DarknetLayer,
-    DarknetNetwork,
-    SectionScope,
-    Shape,
-)
-from models.darknet.section_layers import times
+from models.darknet.graph import Shape
+from models.darknet.image_layers import Convolution
+from models.darknet.layers import DarknetLayer, DarknetNetwork, SectionScope, times
 from models.packs.records.ports import SourceSizes
 
 # 1 GiB of float32; all weights together: 4 GiB.
@@ -25,22 +20,21 @@ MAX_ELEMENTS = 1 << 28
 MAX_WEIGHTS = 1 << 30
 
 _BUILDERS: dict[str, Callable[[SectionScope], DarknetLayer]] = {
-    "convolutional": section_layers.convolutional,
-    "maxpool": section_layers.maxpool,
-    "avgpool": section_layers.avgpool,
-    "upsample": section_layers.upsample,
-    "reorg": section_layers.reorg,
-    "crop": section_layers.crop,
-    "route": section_layers.route,
-    "shortcut": section_layers.shortcut,
-    "scale_channels": section_layers.scale_channels,
-    "sam": section_layers.sam,
-    "connected": section_layers.connected,
-    "softmax": section_layers.softmax,
-    "dropout": section_layers.identity,
-    "cost": section_layers.identity,
-    "yolo": section_layers.yolo,
-    "region": section_layers.region,
+    "convolutional": image_layers.convolutional,
+    "maxpool": image_layers.maxpool,
+    "avgpool": image_layers.avgpool,
+    "upsample": image_layers.upsample,
+    "reorg": image_layers.reorg,
+    "crop": image_layers.crop,
+    "route": vector_layers.route,
+    "shortcut": vector_layers.shortcut,
+    "scale_channels": vector_layers.scale_channels,
+    "connected": vector_layers.connected,
+    "softmax": vector_layers.softmax,
+    "dropout": vector_layers.identity,
+    "cost": vector_layers.identity,
+    "yolo": vector_layers.yolo,
+    "region": vector_layers.region,
 }
 
 
@@ -194,8 +188,8 @@ def layer_sizes(network: DarknetNetwork) -> list[LayerSizes]:
 
 
 def _scratch_bytes(layer: DarknetLayer) -> int:
-    if not isinstance(layer.parameters, ConvolutionParameters):
+    if not isinstance(layer.operation, Convolution):
         return 0
     _, height, width = layer.shape
     _, channels, size, _ = layer.arrays[-1].shape
-    return 4 * (width * height * size**2 * channels // layer.parameters.stride[0])
+    return 4 * (width * height * size**2 * channels // layer.operation.stride[0])

@@ -18,7 +18,8 @@ from onnx import numpy_helper
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models.darknet.cfg import DarknetError, parse_cfg
-from models.darknet.layer_records import DarknetLayer, DarknetNetwork, WeightArray
+from models.darknet.graph import WeightArray
+from models.darknet.layers import DarknetLayer, DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import CFG, HEADER
 from models.graphs.file import FileRange, parse_onnx

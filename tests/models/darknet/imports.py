@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.darknet.cfg import read_cfg
 from models.darknet.importer import import_network
-from models.darknet.layer_records import DarknetNetwork
+from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
 from models.darknet.weights import Header, write_weights
@@ -39,8 +39,6 @@ def seeded_weights(network: DarknetNetwork, seed: int = 0) -> Arrays:
         for array in layer.arrays:
             if array.name.endswith((".scales", ".variance")):
                 values = rng.uniform(0.5, 1.5, array.shape)
-            elif layer.kind == "shortcut":
-                values = rng.uniform(-0.7, 1.5, array.shape)
             elif array.name.endswith(".weights"):
                 fan_in = max(1, int(np.prod(array.shape[1:])))
                 values = rng.standard_normal(array.shape) * (2 / fan_in) ** 0.5

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, shape_inference
 
 from models.darknet.cfg import format_cfg, parse_cfg
-from models.darknet.layer_records import DarknetNetwork
+from models.darknet.graph import ACTIVATIONS
+from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network, parameter_count, source_sizes
-from models.darknet.section_layers import ACTIVATIONS
 from models.darknet.skeleton import CFG, skeleton
 from models.detection.recipe import Detection, DetectionHead
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
@@ -105,7 +105,7 @@ def test_every_activation_is_valid_everywhere(activation: str) -> None:
         skeleton(
             network(
                 f"[conv]\nfilters=4{option}[conv]\nfilters=4{option}[shortcut]\nfrom=-2{option}"
-                f"[sam]\nfrom=-2{option}[avgpool]\n[scale_channels]\nfrom=-2{option}"
+                f"[avgpool]\n[scale_channels]\nfrom=-2{option}"
                 f"[connected]\noutput=5\nbatch_normalize=1{option}[connected]\noutput=3{option}"
             ),
             "x",

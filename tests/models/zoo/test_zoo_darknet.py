@@ -9,7 +9,7 @@ import pytest
 from models import zoo
 from models.darknet.cfg import Section, format_cfg, parse_cfg, read_cfg
 from models.darknet.importer import random_weights
-from models.darknet.layer_records import DarknetLayer, DarknetNetwork
+from models.darknet.layers import DarknetLayer, DarknetNetwork
 from models.darknet.network import build_network, parameter_count, source_sizes
 from models.graphs.metadata import read_metadata
 from models.zoo.darknet import FAMILIES, Family
