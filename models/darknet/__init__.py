@@ -1,1 +1,1 @@
-"""Darknet networks: cfg and weights in, ONNX out, and back."""
+"""Darknet networks: cfg and weights in, ONNX out."""

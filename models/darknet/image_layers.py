@@ -38,7 +38,7 @@ def _check_shrunk(scope: SectionScope, what: str, shape: Shape) -> None:
 
 
 @dataclass(frozen=True)
-class Convolution(Operation):
+class ConvolutionOperation(Operation):
     """``padding`` on all sides, times dilation; ``groups`` divide input and output channels."""
 
     size: int
@@ -95,7 +95,7 @@ def convolutional(scope: SectionScope) -> DarknetLayer:
     arrays = {"biases": (filters,), **norm_arrays(options, filters)}
     return scope.layer(
         shape,
-        Convolution(
+        ConvolutionOperation(
             size, stride, padding * dilation, dilation, groups, activation(options, "logistic")
         ),
         {**arrays, "weights": (filters, channels // groups, size, size)},
@@ -103,7 +103,7 @@ def convolutional(scope: SectionScope) -> DarknetLayer:
 
 
 @dataclass(frozen=True)
-class MaxPool(Operation):
+class MaxPoolOperation(Operation):
     """``pads``: left, top, right, bottom; what is outside the input is never the maximum."""
 
     size: int
@@ -139,7 +139,7 @@ def maxpool(scope: SectionScope) -> DarknetLayer:
     pads = (left, top, right, bottom)
     if max(pads) >= size:
         options.fail(f"padding={padding} makes windows of {size} that see no input", "padding")
-    return scope.layer((channels, out_y, out_x), MaxPool(size, stride, pads))
+    return scope.layer((channels, out_y, out_x), MaxPoolOperation(size, stride, pads))
 
 
 def _pooled(length: int, size: int, stride: int, padding: int) -> tuple[int, int, int]:
@@ -149,7 +149,7 @@ def _pooled(length: int, size: int, stride: int, padding: int) -> tuple[int, int
     return out, before, max((out - 1) * stride + size - length - before, 0)
 
 
-class AvgPool(Operation):
+class AvgPoolOperation(Operation):
     """The mean of each channel."""
 
     def nodes(self, graph: LayerGraph, layer: DarknetLayer, inputs: list[DarknetValue]) -> str:
@@ -158,11 +158,11 @@ class AvgPool(Operation):
 
 def avgpool(scope: SectionScope) -> DarknetLayer:
     """Return an [avgpool], which leaves one pixel."""
-    return scope.layer((scope.input[0], 1, 1), AvgPool())
+    return scope.layer((scope.input[0], 1, 1), AvgPoolOperation())
 
 
 @dataclass(frozen=True)
-class Upsample(Operation):
+class UpsampleOperation(Operation):
     """Each pixel becomes ``stride`` x ``stride`` equal ones."""
 
     stride: int
@@ -191,11 +191,11 @@ def upsample(scope: SectionScope) -> DarknetLayer:
     """Return an [upsample]."""
     channels, height, width = scope.input
     stride = scope.options.integer("stride", 2, most=_LARGEST_STEP)
-    return scope.layer((channels, height * stride, width * stride), Upsample(stride))
+    return scope.layer((channels, height * stride, width * stride), UpsampleOperation(stride))
 
 
 @dataclass(frozen=True)
-class Reorg(Operation):
+class ReorgOperation(Operation):
     """Darknet's reorg_cpu with forward=0, which reads its input as if it had another shape.
 
     X is the input seen as (c / s^2, h * s, w * s). The flat output, seen as (c, h, w), has
@@ -231,11 +231,11 @@ def reorg(scope: SectionScope) -> DarknetLayer:
             "stride",
         )
     shape = (channels * stride**2, height // stride, width // stride)
-    return scope.layer(shape, Reorg(stride))
+    return scope.layer(shape, ReorgOperation(stride))
 
 
 @dataclass(frozen=True)
-class Crop(Operation):
+class CropOperation(Operation):
     """The centre of the image; ``adjust``: values from 0..1 to -1..1."""
 
     left: int
@@ -266,4 +266,6 @@ def crop(scope: SectionScope) -> DarknetLayer:
     if out_x > width or out_y > height:
         options.fail(f"{out_x}x{out_y} cannot be cut from its input of {times(scope.input)}")
     left, top = (width - out_x) // 2, (height - out_y) // 2
-    return scope.layer((channels, out_y, out_x), Crop(left, top, not options.flag("noadjust")))
+    return scope.layer(
+        (channels, out_y, out_x), CropOperation(left, top, not options.flag("noadjust"))
+    )

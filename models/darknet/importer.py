@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from models.darknet.cfg import DarknetError, read_cfg
 from models.darknet.layers import IMAGE, DarknetNetwork
 from models.darknet.network import build_network
-from models.darknet.skeleton import HEADER, skeleton
-from models.darknet.vector_layers import Head
+from models.darknet.skeleton import skeleton
+from models.darknet.vector_layers import HeadOperation
 from models.darknet.weights import read_weights
-from models.graphs.metadata import write_metadata
 from models.graphs.onnx_writer import check_place, write_onnx
 from models.initial import initialise_small
 from models.progress import Progress, silent
@@ -54,7 +53,7 @@ def objectness_biases(network: DarknetNetwork) -> dict[str, NDArray[np.float32]]
     biases = {}
     for layer in network.layers:
         before = network.layers[layer.inputs[0]] if layer.inputs[0] >= 0 else None
-        if not isinstance(layer.operation, Head) or before is None:
+        if not isinstance(layer.operation, HeadOperation) or before is None:
             continue
         for array in before.arrays:
             if array.name.endswith(".biases"):
@@ -112,9 +111,8 @@ def import_network(
         write_onnx(model, arrays, output)
         return network
     progress("read the weights")
-    header, arrays = read_weights(weights, network)
+    arrays = read_weights(weights, network)
     progress("write")
-    write_metadata(model, {HEADER: header.model_dump()})
     write_onnx(model, arrays, output)
     return network
 
@@ -122,12 +120,16 @@ def import_network(
 def class_count(network: DarknetNetwork) -> int:
     """Return how many classes the outputs distinguish."""
     last = network.layers[network.outputs[-1]]
-    return last.operation.classes if isinstance(last.operation, Head) else math.prod(last.shape)
+    return (
+        last.operation.classes
+        if isinstance(last.operation, HeadOperation)
+        else math.prod(last.shape)
+    )
 
 
 def network_stride(network: DarknetNetwork) -> int:
     """Return the stride of the coarsest layer; 1 without heads: only their cells are places."""
-    if not any(isinstance(layer.operation, Head) for layer in network.layers):
+    if not any(isinstance(layer.operation, HeadOperation) for layer in network.layers):
         return 1
     strides = {IMAGE: 1.0}
     for layer in network.layers:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from models.darknet import image_layers, vector_layers
 from models.darknet.cfg import DarknetError, Section, SectionOptions
 from models.darknet.graph import Shape
-from models.darknet.image_layers import Convolution
+from models.darknet.image_layers import ConvolutionOperation
 from models.darknet.layers import DarknetLayer, DarknetNetwork, SectionScope, times
 from models.packs.records.ports import SourceSizes
 
@@ -188,7 +188,7 @@ def layer_sizes(network: DarknetNetwork) -> list[LayerSizes]:
 
 
 def _scratch_bytes(layer: DarknetLayer) -> int:
-    if not isinstance(layer.operation, Convolution):
+    if not isinstance(layer.operation, ConvolutionOperation):
         return 0
     _, height, width = layer.shape
     _, channels, size, _ = layer.arrays[-1].shape

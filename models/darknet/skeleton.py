@@ -8,19 +8,12 @@ from typing import Any
 
 import onnx
 
-from models.darknet.cfg import format_cfg
 from models.darknet.graph import DarknetGraph, DarknetValue, LayerGraph, make_model
 from models.darknet.layers import IMAGE, DarknetNetwork
 from models.darknet.network import source_sizes
-from models.darknet.vector_layers import Head, Yolo
+from models.darknet.vector_layers import HeadOperation, YoloOperation
 from models.detection.recipe import Detection
 from models.graphs import metadata
-
-#: The cfg as text (models/darknet/cfg.py), with the resolution of the import.
-CFG = "layerstream.darknet.cfg"
-#: Header (models/darknet/weights.py) of the .weights file, when there was one.
-HEADER = "layerstream.darknet.header"
-
 
 _COLORS = {1: "GRAY", 3: "RGB"}
 
@@ -38,7 +31,7 @@ def skeleton(network: DarknetNetwork, name: str, labels: Sequence[str] = ()) -> 
     for layer in network.layers:
         part = LayerGraph(graph, layer.index)
         value = layer.operation.value(part, layer, [values[index] for index in layer.inputs])
-        if layer.index in names and not isinstance(layer.operation, Head):
+        if layer.index in names and not isinstance(layer.operation, HeadOperation):
             value = part.flat(value) if value.shape[1:] == (1, 1) else value
         values[layer.index] = part.finish(value, names.get(layer.index))
     model = make_model(graph, name, image, [values[index] for index in network.outputs])
@@ -54,11 +47,10 @@ def _output_names(network: DarknetNetwork) -> dict[int, str]:
 
 def _metadata(network: DarknetNetwork, labels: Sequence[str]) -> dict[str, Any]:
     named = ((network.layers[i].operation, name) for i, name in _output_names(network).items())
-    heads = [operation.head(name) for operation, name in named if isinstance(operation, Head)]
-    entries: dict[str, Any] = {
-        metadata.SIZES: source_sizes(network).model_dump(),
-        CFG: format_cfg(network.sections),
-    }
+    heads = [
+        operation.head(name) for operation, name in named if isinstance(operation, HeadOperation)
+    ]
+    entries: dict[str, Any] = {metadata.SIZES: source_sizes(network).model_dump()}
     if network.channels in _COLORS:
         entries[metadata.PREPROCESS] = {
             "size": [network.width, network.height],
@@ -69,7 +61,7 @@ def _metadata(network: DarknetNetwork, labels: Sequence[str]) -> dict[str, Any]:
         }
     if heads:
         last = network.layers[network.outputs[-1]].operation
-        nms = {"nms": last.nms, "beta": last.beta} if isinstance(last, Yolo) else {}
+        nms = {"nms": last.nms, "beta": last.beta} if isinstance(last, YoloOperation) else {}
         detection = Detection.model_validate({"heads": heads, "labels": tuple(labels), **nms})
         entries[metadata.DETECTION] = detection.model_dump(mode="json")
     if labels:

@@ -19,7 +19,7 @@ from models.detection.recipe import DetectionHead
 
 
 @dataclass(frozen=True)
-class Connected(Operation):
+class ConnectedOperation(Operation):
     """A matrix times the flattened input."""
 
     activation: str
@@ -38,10 +38,10 @@ def connected(scope: SectionScope) -> DarknetLayer:
     outputs = options.integer("output", 1)
     arrays = {"biases": (outputs,), "weights": (outputs, math.prod(scope.input))}
     arrays |= norm_arrays(options, outputs)
-    return scope.layer((outputs, 1, 1), Connected(activation(options, "logistic")), arrays)
+    return scope.layer((outputs, 1, 1), ConnectedOperation(activation(options, "logistic")), arrays)
 
 
-class Softmax(Operation):
+class SoftmaxOperation(Operation):
     """Over all numbers of the flattened input."""
 
     flat = True
@@ -52,10 +52,10 @@ class Softmax(Operation):
 
 def softmax(scope: SectionScope) -> DarknetLayer:
     """Return a [softmax]."""
-    return scope.layer((math.prod(scope.input), 1, 1), Softmax())
+    return scope.layer((math.prod(scope.input), 1, 1), SoftmaxOperation())
 
 
-class Nothing(Operation):
+class NothingOperation(Operation):
     """Dropout and cost, which only training has."""
 
     def nodes(self, graph: LayerGraph, layer: DarknetLayer, inputs: list[DarknetValue]) -> str:
@@ -69,14 +69,14 @@ class Nothing(Operation):
 
 def identity(scope: SectionScope) -> DarknetLayer:
     """Return a layer that inference leaves out."""
-    return scope.layer(scope.input, Nothing())
+    return scope.layer(scope.input, NothingOperation())
 
 
 # Layers that read several others: route, shortcut, products.
 
 
 @dataclass(frozen=True)
-class Route(Operation):
+class RouteOperation(Operation):
     """Concatenates, of each input, part ``group`` of ``groups`` along the channels."""
 
     groups: int
@@ -136,11 +136,11 @@ def route(scope: SectionScope) -> DarknetLayer:
         if channels % groups:
             options.fail(f"groups={groups} do not divide the {channels} channels", "groups")
         total += channels // groups
-    return scope.layer((total, height, width), Route(groups, group), inputs=inputs)
+    return scope.layer((total, height, width), RouteOperation(groups, group), inputs=inputs)
 
 
 @dataclass(frozen=True)
-class Shortcut(Operation):
+class ShortcutOperation(Operation):
     """Adds layers to the previous one; ``strides[i]`` samples input i + 1.
 
     Of other channels than the previous layer's the common ones are added.
@@ -183,13 +183,15 @@ def _fitted(graph: LayerGraph, x: DarknetValue, shape: Shape, stride: int, role:
 
 
 def shortcut(scope: SectionScope) -> DarknetLayer:
-    """Return a [shortcut]; one source may differ in shape as `Shortcut` says, several may not."""
+    """Return a [shortcut]; one source may differ in shape as `ShortcutOperation` says, several may not."""
     options = scope.options
     sources = tuple(scope.source("from", number) for number in options.integers("from"))
     for index in sources:
         if len(sources) > 1 and scope.shape(index) != scope.input:
             _refuse(scope, index, "added")
-    operation = Shortcut(tuple(_stride(scope, index) for index in sources), activation(options))
+    operation = ShortcutOperation(
+        tuple(_stride(scope, index) for index in sources), activation(options)
+    )
     return scope.layer(scope.input, operation, inputs=(scope.index - 1, *sources))
 
 
@@ -212,7 +214,7 @@ def _refuse(scope: SectionScope, index: int, what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Product(Operation):
+class ProductOperation(Operation):
     """Elementwise product of two inputs, of which the first has one pixel."""
 
     activation: str
@@ -233,7 +235,7 @@ def scale_channels(scope: SectionScope) -> DarknetLayer:
             f" {times(scope.input)} cannot scale",
             "from",
         )
-    operation = Product(activation(options))
+    operation = ProductOperation(activation(options))
     return scope.layer((channels, height, width), operation, inputs=(scope.index - 1, source))
 
 
@@ -243,7 +245,7 @@ _NMS = ("default", "greedynms", "diounms", "cornersnms")
 
 
 @dataclass(frozen=True)
-class Head(Operation):
+class HeadOperation(Operation):
     """``anchors``: (width, height) of a yolo layer in pixels of the network's input, else in cells."""
 
     anchors: tuple[tuple[float, float], ...]
@@ -255,7 +257,7 @@ class Head(Operation):
 
 
 @dataclass(frozen=True)
-class Yolo(Head):
+class YoloOperation(HeadOperation):
     """What forward_yolo_layer gives: logistic of all but width and height, then x and y scaled."""
 
     scale_x_y: float
@@ -301,7 +303,7 @@ def _scaled(graph: LayerGraph, scale: float, parts: list[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Region(Head):
+class RegionOperation(HeadOperation):
     """What forward_region_layer gives: logistic of x, y and objectness, softmax over the classes."""
 
     softmax: bool
@@ -359,7 +361,7 @@ def yolo(scope: SectionScope) -> DarknetLayer:
         if not 0 <= number < len(anchors):
             options.fail(f"mask: there is no anchor {number} among {len(anchors)}", "mask")
     diou = options.choice("nms_kind", "default", _NMS) == "diounms"
-    operation = Yolo(
+    operation = YoloOperation(
         tuple(anchors[number] for number in mask),
         _classes(scope, len(mask)),
         options.number("scale_x_y", 1.0),
@@ -374,7 +376,9 @@ def region(scope: SectionScope) -> DarknetLayer:
     """Return a [region] layer, whose boxes have four coordinates."""
     anchors = _anchors(scope)
     classes = _classes(scope, len(anchors))
-    return scope.layer(scope.input, Region(anchors, classes, scope.options.flag("softmax")))
+    return scope.layer(
+        scope.input, RegionOperation(anchors, classes, scope.options.flag("softmax"))
+    )
 
 
 def _anchors(scope: SectionScope) -> tuple[tuple[float, float], ...]:
@@ -397,7 +401,7 @@ def _classes(scope: SectionScope, anchors: int) -> int:
             f" the previous layer has {channels}"
         )
     for layer in scope.before:
-        if isinstance(layer.operation, Head) and layer.operation.classes != classes:
+        if isinstance(layer.operation, HeadOperation) and layer.operation.classes != classes:
             scope.options.fail(
                 f"classes={classes}, but layer {layer.index} has {layer.operation.classes}",
                 "classes",

@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.darknet.cfg import format_cfg, parse_cfg
-from models.darknet.image_layers import Crop, MaxPool
+from models.darknet.cfg import parse_cfg
+from models.darknet.image_layers import CropOperation, MaxPoolOperation
 from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network, layer_sizes
-from models.darknet.vector_layers import Region, Shortcut, Yolo
+from models.darknet.vector_layers import RegionOperation, ShortcutOperation, YoloOperation
 from tests.examples import over
-from tests.models.darknet.cfgs import ZOO
+from tests.models.darknet.cfgs import ZOO, format_cfg
 
 MIB = 1 << 20
 
@@ -88,7 +88,7 @@ def test_convolutions(options: str, shape: tuple[int, int, int]) -> None:
 def test_pools(options: str, shape: tuple[int, int, int], pads: tuple[int, ...]) -> None:
     (layer,) = network(f"[max]\n{options}").layers
     assert layer.shape == shape
-    assert isinstance(layer.operation, MaxPool)
+    assert isinstance(layer.operation, MaxPoolOperation)
     assert layer.operation.pads == pads
 
 
@@ -96,7 +96,7 @@ def test_pools(options: str, shape: tuple[int, int, int], pads: tuple[int, ...])
 def test_windows_of_a_pool_cover_what_darknet_says(length: int, size: int, stride: int) -> None:
     net = f"width={length}\nheight={length}\nchannels=1"
     (layer,) = network(f"[maxpool]\nsize={size}\nstride={stride}", net).layers
-    assert isinstance(layer.operation, MaxPool)
+    assert isinstance(layer.operation, MaxPoolOperation)
     left, _, right, _ = layer.operation.pads
     out = layer.shape[2]
     assert out == (length - 1) // stride + 1
@@ -136,7 +136,7 @@ def test_a_crop_is_the_centre_and_scales_with_the_image() -> None:
         made = build_network(sections, "x", resolution)
         (layer,) = made.layers
         assert layer.shape == (3, sides[1], sides[0])
-        assert layer.operation == Crop(*corner, adjust=True)
+        assert layer.operation == CropOperation(*corner, adjust=True)
         # What the metadata keep builds the same network.
         assert (
             build_network(parse_cfg(format_cfg(made.sections), "x")).layers[0].shape == layer.shape
@@ -146,7 +146,7 @@ def test_a_crop_is_the_centre_and_scales_with_the_image() -> None:
 def test_a_larger_source_of_a_shortcut_is_sampled() -> None:
     text = "[conv]\nfilters=3\n[conv]\nfilters=3\nstride=2\n[shortcut]\nfrom=0"
     operation = network(text).layers[-1].operation
-    assert isinstance(operation, Shortcut)
+    assert isinstance(operation, ShortcutOperation)
     assert operation.strides == (2,)
 
 
@@ -192,7 +192,7 @@ def test_inputs_and_outputs() -> None:
     made = network(f"{conv}{yolo}[route]\nlayers=0\n{conv}{yolo}")
     assert [layer.inputs for layer in made.layers] == [(-1,), (0,), (0,), (2,), (3,)]
     assert made.outputs == (1, 4)
-    assert isinstance(made.layers[1].operation, Yolo)
+    assert isinstance(made.layers[1].operation, YoloOperation)
     assert made.layers[1].operation.anchors == ((3.0, 4.0),)
     assert network("[conv]\n[dropout]\n[cost]").outputs == (1,)
 
@@ -201,7 +201,9 @@ def test_region_anchors() -> None:
     text = (
         "[conv]\nfilters=14\n[region]\nclasses=2\nnum=2\ncoords=4\nanchors=.5, 1, 2.25,3\nsoftmax=1"
     )
-    assert network(text).layers[-1].operation == Region(((0.5, 1.0), (2.25, 3.0)), 2, softmax=True)
+    assert network(text).layers[-1].operation == RegionOperation(
+        ((0.5, 1.0), (2.25, 3.0)), 2, softmax=True
+    )
 
 
 def test_sizes_of_table_2_1() -> None:

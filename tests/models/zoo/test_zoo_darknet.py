@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from models import zoo
-from models.darknet.cfg import Section, format_cfg, parse_cfg, read_cfg
+from models.darknet.cfg import Section, parse_cfg, read_cfg
 from models.darknet.importer import random_weights
 from models.darknet.layers import DarknetLayer, DarknetNetwork
 from models.darknet.network import build_network, parameter_count, source_sizes
@@ -15,7 +15,7 @@ from models.graphs.metadata import read_metadata
 from models.zoo.darknet import FAMILIES, Family
 from models.zoo.entry import COCO
 from tests.examples import over
-from tests.models.darknet.cfgs import ZOO
+from tests.models.darknet.cfgs import ZOO, format_cfg
 from tests.shared import shared
 
 CFG_FILES = {

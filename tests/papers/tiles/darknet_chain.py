@@ -1,6 +1,6 @@
 """The first layers of a Darknet network as a chain, as seed 002 has them."""
 
-from models.darknet.image_layers import Convolution, MaxPool
+from models.darknet.image_layers import ConvolutionOperation, MaxPoolOperation
 from models.darknet.layers import DarknetNetwork
 from models.network.windows import SAME, Window
 from papers.tiles.fused_groups import FusedLayer, TileError
@@ -20,10 +20,10 @@ def darknet_layers(network: DarknetNetwork, count: int) -> tuple[FusedLayer, ...
             raise TileError(f"{name} does not read the layer before it, and that alone")
         weights, down, across = 0, SAME, SAME
         match layer.operation:
-            case Convolution() as conv:
+            case ConvolutionOperation() as conv:
                 weights = next(a.size for a in layer.arrays if a.name.endswith(".weights"))
                 down, across = _windows(conv.size, conv.stride, (conv.padding, conv.padding))
-            case MaxPool(size=size, stride=stride, pads=(left, top, _, _)):
+            case MaxPoolOperation(size=size, stride=stride, pads=(left, top, _, _)):
                 down, across = _windows(size, stride, (left, top))
             case _:
                 raise TileError(f"{name} is neither a convolution nor a maximum")
