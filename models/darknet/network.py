@@ -117,8 +117,6 @@ def _outputs(layers: list[DarknetLayer]) -> tuple[int, ...]:
 
 # What Darknet counts: layers, bytes of weights, and the memory of each layer.
 
-_STATISTICS = (".mean", ".variance")
-
 
 def source_sizes(network: DarknetNetwork) -> SourceSizes:
     """Return the counts: a layer is a section after [net]; arrays of batch normalisation are weights."""
@@ -128,16 +126,6 @@ def source_sizes(network: DarknetNetwork) -> SourceSizes:
         layers=len(sizes),
         weight_bytes=sum(sizes),
         largest_layer_bytes=max(sizes),
-    )
-
-
-def parameter_count(network: DarknetNetwork) -> int:
-    """Return how many numbers training changes: all but the statistics of batch normalisation."""
-    return sum(
-        array.size
-        for layer in network.layers
-        for array in layer.arrays
-        if not array.name.endswith(_STATISTICS)
     )
 
 

@@ -39,11 +39,31 @@ class ZooTensor:
         return self.shape[1]
 
 
-class _ZooGraph:
-    """Nodes in the order of execution, on a single image input "image" [1, 3, height, width]."""
+@dataclass(frozen=True)
+class ColourScale:
+    """How colours (0 to 255) become numbers: (colour - mean) / std."""
 
-    def __init__(self, name: str, resolution: Resolution) -> None:
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+#: Mean and deviation of ImageNet's colours, as torchvision's networks take them.
+IMAGENET = ColourScale((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+#: From -1 to 1, as Keras' and TensorFlow's networks take them.
+SIGNED = ColourScale((127.5,), (127.5,))
+
+
+class SkeletonBuilder:
+    """Builds one skeleton: nodes in the order of execution, on an image "image" [1, 3, height, width].
+
+    A method adds an operator, a function of several, or a layer with weights, and returns what it makes.
+    """
+
+    def __init__(
+        self, name: str, resolution: Resolution, pixels: ColourScale | None = None
+    ) -> None:
         self._name = name
+        self._pixels = pixels
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, TensorProto] = {}
         sides = (resolution,) * 2 if isinstance(resolution, int) else resolution
@@ -58,7 +78,7 @@ class _ZooGraph:
         """Add numbers of a formula; real ones become float32. The name is taken once.
 
         Arrays of real numbers count as trained (models/graphs/traits.py), unless the operator that
-        reads them is not trained: `Operators.whole_numbers` makes such constants.
+        reads them is not trained: `whole_numbers` makes such constants.
         """
         array = np.asarray(values)
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
@@ -113,12 +133,7 @@ class _ZooGraph:
         write_metadata(model, metadata)
         return model
 
-
-# Operators without weights, each as the usual exporters (torch.onnx, operator set 17) write it.
-
-
-class _Operators(_ZooGraph):
-    """Each method adds one operator, or a function of several, and returns what it makes."""
+    # Operators without weights, each as the usual exporters (torch.onnx, operator set 17) write it.
 
     def relu(self, x: ZooTensor) -> ZooTensor:
         return self.add_node("Relu", [x], x.shape)
@@ -224,29 +239,7 @@ class _Operators(_ZooGraph):
     def _elements(self, kind: str, x: ZooTensor, y: ZooTensor) -> ZooTensor:
         return self.add_node(kind, [x, y], np.broadcast_shapes(x.shape, y.shape))
 
-
-@dataclass(frozen=True)
-class ColourScale:
-    """How colours (0 to 255) become numbers: (colour - mean) / std."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-#: Mean and deviation of ImageNet's colours, as torchvision's networks take them.
-IMAGENET = ColourScale((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
-#: From -1 to 1, as Keras' and TensorFlow's networks take them.
-SIGNED = ColourScale((127.5,), (127.5,))
-
-
-class SkeletonBuilder(_Operators):
-    """Builds one skeleton of layers, with weights and without."""
-
-    def __init__(
-        self, name: str, resolution: Resolution, pixels: ColourScale | None = None
-    ) -> None:
-        super().__init__(name, resolution)
-        self._pixels = pixels
+    # Layers.
 
     def conv(
         self,
