@@ -21,8 +21,9 @@ import onnx
 from onnx.numpy_helper import to_array
 
 from models.darknet.network import build_network
+from models.zoo.darknet import SECTIONS
 from tests.documents import ROOT, Block, read
-from tests.models.darknet.cfgs import ZOO, format_cfg
+from tests.models.darknet.cfgs import format_cfg
 from tests.models.darknet.weights_file import Header, write_weights
 from tests.models.nets import parsed
 
@@ -114,7 +115,7 @@ def classifier(kit: Kit, folder: Path) -> None:
 def darknet(kit: Kit, folder: Path) -> None:
     """The cfg and the weights of YOLOv4-tiny."""
     path = kit.network("yolov4-tiny")
-    sections = ZOO["yolov4-tiny"].sections()
+    sections = SECTIONS["yolov4-tiny"]()
     (folder / "yolov4-tiny.cfg").write_text(format_cfg(sections), "utf-8")
     held = {tensor.name: to_array(tensor) for tensor in onnx.load(path).graph.initializer}
     write_weights(folder / "yolov4-tiny.weights", build_network(sections), Header(), held)

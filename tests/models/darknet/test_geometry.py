@@ -11,6 +11,7 @@ from models.darknet.image_layers import CropOperation, MaxPoolOperation
 from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network, layer_sizes
 from models.darknet.vector_layers import RegionOperation, ShortcutOperation, YoloOperation
+from models.zoo.darknet import SECTIONS
 from tests.examples import over
 from tests.models.darknet.cfgs import ZOO, format_cfg
 
@@ -46,7 +47,7 @@ def network(
 
 
 def real(name: str, resolution: int | None = None) -> DarknetNetwork:
-    return build_network(ZOO[name].sections(), name, resolution)
+    return build_network(SECTIONS[name](), name, resolution)
 
 
 def last(text: str) -> tuple[int, int, int]:
