@@ -91,6 +91,11 @@ COMMANDS = {
     "bench": _Command("Measure on this machine.", "bench"),
     "zoo": _Command("Networks with seeded random weights, to try and to measure with.", "zoo"),
     "import-darknet": _Command("Write a network of Darknet as ONNX.", "darknet", "import_darknet"),
+    "export-darknet": _Command(
+        "Write the weights of an imported network in Darknet's format again.",
+        "darknet",
+        "export_darknet",
+    ),
     "export-c": _Command(
         "Write a pack as one .c and one .h with a static arena: no malloc, C99.",
         "export_c",

@@ -1,4 +1,4 @@
-"""``layerstream import-darknet``: Darknet's files to ONNX."""
+"""``layerstream import-darknet`` and ``export-darknet``: Darknet's files to ONNX and back."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -10,7 +10,7 @@ import typer
 from cli.arguments import Json
 from cli.printing.output import print_facts, print_json, print_table, say, suggest
 from cli.printing.sentences import command, network_size
-from cli.printing.steps import steps
+from cli.printing.steps import steps, working
 from cli.printing.tables import unit_of_rows
 from models.images.preprocess import read_labels
 from server.settings.sizes import format_size
@@ -88,3 +88,20 @@ def _print_layers(table: list[dict[str, Any]]) -> None:
             for row in table
         ),
     )
+
+
+def export_darknet(
+    source: Annotated[Path, typer.Argument(help="An ONNX file that import-darknet wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .weights file to write.")],
+    as_json: Json = False,
+) -> None:
+    """Write the weights of an imported network in Darknet's format again."""
+    from models.darknet.weights import export_weights
+
+    with working(f"exporting {source.name}"):
+        export_weights(source, output)
+    n_bytes = output.stat().st_size
+    if as_json:
+        print_json({"file": str(output), "bytes": n_bytes})
+        return
+    say(f"{output}: written, {format_size(n_bytes)}")

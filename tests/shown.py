@@ -6,6 +6,7 @@ README.md and the pages on an installation run in a clone and in a booted system
 tools/check_deploy.sh.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,13 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx.numpy_helper import to_array
 
-from models.darknet.network import build_network
-from models.zoo.darknet import SECTIONS
+from models.darknet.skeleton import CFG
 from tests.documents import ROOT, Block, read
-from tests.models.darknet.cfgs import format_cfg
-from tests.models.darknet.weights_file import Header, write_weights
 from tests.models.nets import parsed
 
 COCO = [f"object {number}" for number in range(80)]
@@ -115,10 +112,12 @@ def classifier(kit: Kit, folder: Path) -> None:
 def darknet(kit: Kit, folder: Path) -> None:
     """The cfg and the weights of YOLOv4-tiny."""
     path = kit.network("yolov4-tiny")
-    sections = SECTIONS["yolov4-tiny"]()
-    (folder / "yolov4-tiny.cfg").write_text(format_cfg(sections), "utf-8")
-    held = {tensor.name: to_array(tensor) for tensor in onnx.load(path).graph.initializer}
-    write_weights(folder / "yolov4-tiny.weights", build_network(sections), Header(), held)
+    built = onnx.load(path, load_external_data=False)
+    texts = {entry.key: entry.value for entry in built.metadata_props}
+    (folder / "yolov4-tiny.cfg").write_text(json.loads(texts[CFG]), "utf-8")
+    shutil.copy(
+        kit.made("yolov4-tiny.weights", "export-darknet", path), folder / "yolov4-tiny.weights"
+    )
 
 
 def texts(path: Path) -> None:

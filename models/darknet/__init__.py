@@ -1,1 +1,1 @@
-"""Darknet networks: cfg and weights in, ONNX out."""
+"""Darknet networks: cfg and weights in, ONNX out, and back."""

@@ -5,7 +5,7 @@ Names are those of AlexeyAB's parser (``parse_network_cfg`` and the functions th
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -241,6 +241,14 @@ def _check_repeated(section: Section, key: str, value: str, at: str) -> None:
         f"{at}: [{_short(section.kind)}] {_short(key)}={_short(value)} contradicts {_short(key)}="
         f"{_short(section.options[key])}"
         f" in line {section.option_lines[key]}"
+    )
+
+
+def format_cfg(sections: Iterable[Section]) -> str:
+    """Return ``sections`` as the text of a cfg, without comments and blanks."""
+    return "\n".join(
+        "".join([f"[{section.kind}]\n", *(f"{k}={v}\n" for k, v in section.options.items())])
+        for section in sections
     )
 
 

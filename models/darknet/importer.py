@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from models.darknet.cfg import DarknetError, read_cfg
 from models.darknet.layers import IMAGE, DarknetNetwork
 from models.darknet.network import build_network
-from models.darknet.skeleton import skeleton
+from models.darknet.skeleton import HEADER, skeleton
 from models.darknet.vector_layers import HeadOperation
 from models.darknet.weights import read_weights
+from models.graphs.metadata import write_metadata
 from models.graphs.onnx_writer import check_place, write_onnx
 from models.initial import initialise_small
 from models.progress import Progress, silent
@@ -111,8 +112,9 @@ def import_network(
         write_onnx(model, arrays, output)
         return network
     progress("read the weights")
-    arrays = read_weights(weights, network)
+    header, arrays = read_weights(weights, network)
     progress("write")
+    write_metadata(model, {HEADER: header.model_dump()})
     write_onnx(model, arrays, output)
     return network
 

@@ -8,12 +8,19 @@ from typing import Any
 
 import onnx
 
+from models.darknet.cfg import format_cfg
 from models.darknet.graph import DarknetGraph, DarknetValue, LayerGraph, make_model
 from models.darknet.layers import IMAGE, DarknetNetwork
 from models.darknet.network import source_sizes
 from models.darknet.vector_layers import HeadOperation, YoloOperation
 from models.detection.recipe import Detection
 from models.graphs import metadata
+
+#: The cfg as text (models/darknet/cfg.py), with the resolution of the import.
+CFG = "layerstream.darknet.cfg"
+#: Header (models/darknet/weights.py) of the .weights file, when there was one.
+HEADER = "layerstream.darknet.header"
+
 
 _COLORS = {1: "GRAY", 3: "RGB"}
 
@@ -50,7 +57,10 @@ def _metadata(network: DarknetNetwork, labels: Sequence[str]) -> dict[str, Any]:
     heads = [
         operation.head(name) for operation, name in named if isinstance(operation, HeadOperation)
     ]
-    entries: dict[str, Any] = {metadata.SIZES: source_sizes(network).model_dump()}
+    entries: dict[str, Any] = {
+        metadata.SIZES: source_sizes(network).model_dump(),
+        CFG: format_cfg(network.sections),
+    }
     if network.channels in _COLORS:
         entries[metadata.PREPROCESS] = {
             "size": [network.width, network.height],

@@ -1,18 +1,14 @@
-"""``layerstream import-darknet``: what it writes, prints and refuses."""
+"""``layerstream import-darknet`` and ``export-darknet``: what they write, print and refuse."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
-from models.darknet.cfg import read_cfg
-from models.darknet.network import build_network
 from models.graphs.metadata import DETECTION, LABELS
-from tests.models.darknet.weights_file import NEW, write_weights
 from tests.server.support import BAD, Cli
 
 # A detector and a classifier of a few kilobytes.
@@ -119,6 +115,23 @@ def test_seeds_and_resolutions(cli: Cli, detector: Path, tmp_path: Path) -> None
     assert [dim.dim_value for dim in image.type.tensor_type.shape.dim] == [1, 3, 96, 96]
 
 
+def test_weights_make_a_round_trip(cli: Cli, detector: Path, tmp_path: Path) -> None:
+    random, again = tmp_path / "random.onnx", tmp_path / "again.onnx"
+    weights, back = tmp_path / "x.weights", tmp_path / "back.weights"
+    assert cli("import-darknet", detector, "-o", random).code == 0
+    exported = json.loads(cli("export-darknet", random, "-o", weights, "--json").out)
+    assert exported == {"file": str(weights), "bytes": weights.stat().st_size}
+    # What Darknet's own training would leave: another version, and images that were seen.
+    weights.write_bytes(b"\0\0\0\0\2\0\0\0\7\0\0\0\0\1\0\0\0\0\0\0" + weights.read_bytes()[20:])
+    document = cli("import-darknet", detector, weights, "-o", again, "--json").document
+    assert document["weights"] == "x.weights"
+    assert arrays(random) == arrays(again)
+    shown = cli("export-darknet", again, "-o", back)
+    assert shown.code == 0
+    assert str(back) in shown.out
+    assert back.read_bytes() == weights.read_bytes()
+
+
 def test_labels(cli: Cli, detector: Path, tmp_path: Path) -> None:
     labels, output = tmp_path / "labels.txt", tmp_path / "x.onnx"
     labels.write_text("cat\ndog\n")
@@ -167,27 +180,22 @@ def test_what_cannot_be_imported_is_refused(cli: Cli, detector: Path, tmp_path: 
     cli("import-darknet", detector).refuses(BAD, "--output")
 
 
-def test_weights_are_read(cli: Cli, detector: Path, tmp_path: Path) -> None:
-    model, weights = weighted(detector, tmp_path)
-    document = cli("import-darknet", detector, weights, "-o", model, "--json").document
-    assert document["weights"] == "x.weights"
-    (bias,) = set(np.frombuffer(arrays(model)["layer2.biases"], np.float32))
-    assert bias == 0.5
-
-
 def test_inputs_are_never_replaced(cli: Cli, detector: Path, tmp_path: Path) -> None:
-    _, weights = weighted(detector, tmp_path)
+    model, weights = tmp_path / "x.onnx", tmp_path / "x.weights"
+    assert cli("import-darknet", detector, "-o", model).code == 0
+    assert cli("export-darknet", model, "-o", weights).code == 0
     kept = weights.read_bytes()
     for output in (detector, weights):
         cli("import-darknet", detector, weights, "-o", output).refuses(BAD, "would replace")
     assert (detector.read_text(), weights.read_bytes()) == (DETECTOR, kept)
+    kept = model.read_bytes()
+    cli("export-darknet", model, "-o", model).refuses(BAD, "would replace")
+    cli("export-darknet", model, "-o", tmp_path).refuses(BAD, "Is a directory")
+    assert model.read_bytes() == kept
 
 
-def weighted(detector: Path, folder: Path) -> tuple[Path, Path]:
-    """Return where the model may be, and a file with weights that are all 0.5."""
-    network = build_network(read_cfg(detector))
-    halves = {
-        array.name: np.full(array.shape, 0.5) for layer in network.layers for array in layer.arrays
-    }
-    write_weights(folder / "x.weights", network, NEW, halves)
-    return folder / "x.onnx", folder / "x.weights"
+def test_only_imported_networks_are_exported(cli: Cli, tiny_onnx: Path, tmp_path: Path) -> None:
+    output = tmp_path / "x.weights"
+    cli("export-darknet", tiny_onnx, "-o", output).refuses(BAD, "tiny.onnx", "Darknet")
+    cli("export-darknet", tmp_path / "none.onnx", "-o", output).refuses(BAD, "none.onnx")
+    assert not output.exists()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from models.darknet.cfg import Section
+from models.darknet.cfg import format_cfg
 from models.zoo.darknet import DARKNET_ENTRIES, SECTIONS
 from models.zoo.entry import ZooEntry
 from tests.models.darknet.oracle import Options, Sections, parse
@@ -13,14 +13,6 @@ SMALL = {path.stem: path for path in sorted((Path(__file__).parent / "small").gl
 
 #: The published networks by name in the zoo; test_zoo_darknet.py says that they are.
 ZOO: dict[str, ZooEntry] = {entry.name: entry for entry in DARKNET_ENTRIES}
-
-
-def format_cfg(sections: Iterable[Section]) -> str:
-    """Return ``sections`` as the text of a cfg, without comments and blanks."""
-    return "\n".join(
-        "".join([f"[{section.kind}]\n", *(f"{k}={v}\n" for k, v in section.options.items())])
-        for section in sections
-    )
 
 
 def zoo_text(name: str) -> str:

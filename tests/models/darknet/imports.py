@@ -14,10 +14,10 @@ from models.darknet.importer import import_network
 from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
+from models.darknet.weights import Header, write_weights
 from models.initial import initialise
 from tests.models.darknet.cfgs import at_resolution, cfg_text
 from tests.models.darknet.oracle import evaluate, parse
-from tests.models.darknet.weights_file import Header, write_weights
 
 Arrays = dict[str, NDArray[np.float32]]
 Draw = Callable[[DarknetNetwork], Arrays]

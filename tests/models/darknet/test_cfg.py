@@ -6,10 +6,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.darknet.cfg import MAX_BYTES, DarknetError, Section, parse_cfg, read_cfg
+from models.darknet.cfg import MAX_BYTES, DarknetError, Section, format_cfg, parse_cfg, read_cfg
 from models.darknet.network import build_network
 from tests.examples import over
-from tests.models.darknet.cfgs import SMALL, format_cfg
+from tests.models.darknet.cfgs import SMALL
 from tests.models.refusal import refuses
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyz_0123456789,.-", min_size=1, max_size=12)

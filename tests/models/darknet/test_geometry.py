@@ -6,14 +6,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.darknet.cfg import parse_cfg
+from models.darknet.cfg import format_cfg, parse_cfg
 from models.darknet.image_layers import CropOperation, MaxPoolOperation
 from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network, layer_sizes
 from models.darknet.vector_layers import RegionOperation, ShortcutOperation, YoloOperation
 from models.zoo.darknet import SECTIONS
 from tests.examples import over
-from tests.models.darknet.cfgs import ZOO, format_cfg
+from tests.models.darknet.cfgs import ZOO
 
 MIB = 1 << 20
 

@@ -10,9 +10,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, shape_inference
 
+from models.darknet.cfg import format_cfg, parse_cfg
 from models.darknet.graph import ACTIVATIONS
-from models.darknet.network import source_sizes
-from models.darknet.skeleton import skeleton
+from models.darknet.layers import DarknetNetwork
+from models.darknet.network import build_network, source_sizes
+from models.darknet.skeleton import CFG, skeleton
 from models.detection.recipe import Detection, DetectionHead
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
 from models.graphs.onnx_writer import declared, write_onnx
@@ -175,6 +177,17 @@ def test_metadata_of_a_classifier() -> None:
     assert found[LABELS] == ["a", "b", "c"]
     assert DETECTION not in found
     assert PREPROCESS not in entries(skeleton(network("[avgpool]"), "x"))
+
+
+def test_the_cfg_in_the_metadata_builds_the_same_network() -> None:
+    made = real("efficientnet-b0-darknet", 128)
+    text = entries(skeleton(made, "x"))[CFG]
+    assert text == format_cfg(made.sections)
+    assert _layers(build_network(parse_cfg(text, "x"))) == _layers(made)
+
+
+def _layers(made: DarknetNetwork) -> list[Any]:
+    return [(layer.kind, layer.inputs, layer.shape, layer.arrays) for layer in made.layers]
 
 
 @over("activation", ACTIVATIONS)

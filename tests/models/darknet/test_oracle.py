@@ -1,11 +1,14 @@
 """The importer against an interpreter of Darknet's files that shares nothing with it."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
+from models.darknet.weights import Header
 from tests.examples import over, thinned
 from tests.models.darknet.cfgs import SMALL, ZOO, cfg_text, shrunken, zoo_text
 from tests.models.darknet.imports import (
@@ -18,7 +21,6 @@ from tests.models.darknet.imports import (
 )
 from tests.models.darknet.oracle import ACTIVATIONS, Options, evaluate
 from tests.models.darknet.random_cfg import RandomCfg
-from tests.models.darknet.weights_file import NEW, TRANSPOSED, Header
 
 CONV = {"filters": "8", "size": "3", "pad": "1", "activation": "leaky", "batch_normalize": "1"}
 
@@ -152,11 +154,28 @@ def test_another_resolution_keeps_the_part_that_is_cropped(resolution: int, tmp_
     text = cfg_text([net, crop, ("convolutional", CONV), ("avgpool", {})])
     imported = import_text(text, tmp_path, resolution=resolution)
     assert imported.error(answer_of_onnxruntime(imported)) < TOLERANCE
+    again = import_text(canonical(imported.onnx), tmp_path)
+    assert np.array_equal(imported.expected, again.expected)
 
 
-@pytest.mark.parametrize("header", [NEW, TRANSPOSED])
-def test_matrices_of_both_orders(header: Header, tmp_path: Path) -> None:
-    agree(small(*SECTIONS["connected twice"]), tmp_path, header=header)
+def canonical(model: Path) -> str:
+    """Return the cfg in the metadata of ``model``."""
+    entries = {item.key: item.value for item in onnx.load(model).metadata_props}
+    text = json.loads(entries["layerstream.darknet.cfg"])
+    assert isinstance(text, str)
+    return text
+
+
+@pytest.mark.parametrize("seed", thinned(range(20), 3))
+def test_the_text_in_the_metadata_is_the_same_network(seed: int, tmp_path: Path) -> None:
+    imported = import_text(RandomCfg(seed).text, tmp_path)
+    again = import_text(canonical(imported.onnx), tmp_path)
+    assert imported.error(again.expected) == 0
+
+
+@pytest.mark.parametrize("major", [0, 1001])
+def test_matrices_of_both_orders(major: int, tmp_path: Path) -> None:
+    agree(small(*SECTIONS["connected twice"]), tmp_path, header=Header(major=major))
 
 
 def test_the_first_layer_may_look_at_the_image_only(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from models import zoo
-from models.darknet.cfg import Section, parse_cfg, read_cfg
+from models.darknet.cfg import Section, format_cfg, parse_cfg, read_cfg
 from models.darknet.importer import random_weights
 from models.darknet.layers import DarknetLayer, DarknetNetwork
 from models.darknet.network import build_network, source_sizes
@@ -17,7 +17,7 @@ from models.graphs.traits import count_parameters
 from models.zoo.darknet import DARKNET_ENTRIES, SECTIONS
 from models.zoo.entry import COCO, ZooEntry
 from tests.examples import over
-from tests.models.darknet.cfgs import ZOO, format_cfg
+from tests.models.darknet.cfgs import ZOO
 from tests.shared import shared
 
 CFG_FILES = {
