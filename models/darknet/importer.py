@@ -103,9 +103,9 @@ def import_network(
         raise DarknetError(f"{cfg}: {fault}")
     if labels and len(labels) != class_count(network):
         raise DarknetError(f"{cfg}: {class_count(network)} classes, but {len(labels)} labels")
+    check_place(output)
     # A name that is no UTF-8 on disk would be none in the file.
     model = skeleton(network, cfg.stem.encode("utf-8", "replace").decode(), labels)
-    check_place(model, output)
     if weights is None:
         arrays = random_weights(network, seed, progress)
         progress("write")

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from models.errors import OnnxError
-from models.graphs.nodes import inner_tensors
+from models.graphs.nodes import inner_tensors, sparse_parts
 from models.runtime.wire import FieldPlace, WireError, field, places
 
 # Smaller weights stay in the message: ONNX Runtime infers shapes from some, and only from there.
@@ -219,6 +219,7 @@ def all_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
 
 
 def _inner_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    yield from sparse_parts(model.graph.sparse_initializer)
     yield from inner_tensors(model.graph.node)
     for function in model.functions:
         yield from inner_tensors(function.node)

@@ -142,21 +142,18 @@ def inner_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
             if item.HasField("t"):
                 yield item.t
             yield from item.tensors
+            held = [item.sparse_tensor] if item.HasField("sparse_tensor") else []
+            yield from sparse_parts((*held, *item.sparse_tensors))
         for graph in subgraphs(node):
             yield from graph.initializer
+            yield from sparse_parts(graph.sparse_initializer)
             yield from inner_tensors(graph.node)
 
 
-def has_sparse(model: onnx.ModelProto) -> bool:
-    """Return whether a tensor of ``model`` is sparse."""
-    graphs = list(all_graphs(model.graph))
-    nodes = [node for graph in graphs for node in graph.node]
-    nodes += [node for function in model.functions for node in function.node]
-    return any(graph.sparse_initializer for graph in graphs) or any(
-        item.HasField("sparse_tensor") or item.sparse_tensors
-        for node in nodes
-        for item in node.attribute
-    )
+def sparse_parts(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[TensorProto]:
+    """Yield values and indices of sparse tensors."""
+    for tensor in tensors:
+        yield from (tensor.values, tensor.indices)
 
 
 def stable_order(needs: Mapping[int, set[int]]) -> list[int]:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from models.errors import OnnxError
 from models.graphs.file import FileRange, all_tensors, parse_onnx, take_tensors
 from models.graphs.inputs import Warn, fix_inputs, keep_defaults
-from models.graphs.nodes import all_graphs, has_sparse
+from models.graphs.nodes import all_graphs
 from models.graphs.tidy import lift_constants, lower_versions, tidy
 
 
@@ -43,15 +43,13 @@ def read_onnx(
     model, ranges = _parse(path)
     if not _is_text(model):
         raise OnnxError(f"{path}: a name in it is not UTF-8")
-    if has_sparse(model):
-        raise OnnxError(f"{path}: it has sparse tensors, which are not supported; store them dense")
     take_tensors(path, model, ranges)
     for node in model.graph.node:
         if any(attribute.ref_attr_name for attribute in node.attribute):
             raise OnnxError(
                 f"{path}: node {node.name!r}: refers to an attribute outside of functions"
             )
-    tidy(model)
+    tidy(path, model)
     lower_versions(model)
     keep_defaults(path, model, warn, keep)
     lift_constants(model)

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.errors import ModelError
+from models.graphs.file import FileRange, refer
 from models.runtime.wire import varint
-from models.whole_files import check_users_file, users_file
+from models.whole_files import check_users_file, sync, users_file
 
-# A protobuf message cannot exceed 2 GiB.
-MOST_WEIGHT_BYTES = (1 << 31) - (1 << 24)
+# A protobuf message cannot exceed 2 GiB; weights beyond this go into a file beside the model.
+EXTERNAL_DATA_BYTES = 1 << 30
 
 # Wire format: field number << 3 | 2 (length-delimited).
 _GRAPH_TAG = onnx.ModelProto.GRAPH_FIELD_NUMBER << 3 | 2
@@ -45,17 +46,17 @@ def _has_data(tensor: TensorProto) -> bool:
     return tensor.HasField("raw_data") or bool(len(getattr(tensor, field)))
 
 
-def check_place(skeleton: onnx.ModelProto, path: Path) -> None:
-    """Refuse what ``write_onnx`` could not write to ``path``, before there are weights that could be lost.
+def data_path(path: Path) -> Path:
+    """Return where the weights of the model ``path`` are when they do not fit into it."""
+    return Path(f"{path}.data")
+
+
+def check_place(path: Path) -> None:
+    """Refuse a ``path`` that ``write_onnx`` could not write, before there are weights that could be lost.
 
     Raises:
-        ModelError: it cannot be written, or the weights of ``skeleton`` do not fit into a file.
+        ModelError: it cannot be written.
     """
-    n_bytes = sum(4 * math.prod(shape) for shape in declared(skeleton).values())
-    if n_bytes > MOST_WEIGHT_BYTES:
-        raise ModelError(
-            f"{path}: {n_bytes} bytes of weights are more than an ONNX file holds ({MOST_WEIGHT_BYTES})"
-        )
     try:
         check_users_file(path)
     except OSError as exc:
@@ -67,15 +68,22 @@ def write_onnx(
 ) -> None:
     """Write ``skeleton`` with ``weights`` (float32, one for each that it declares) to ``path``.
 
+    Weights of 1 GiB and more go to ``path`` + ".data" as ONNX external data.
+
     Raises:
-        ModelError: the file cannot be written; then it is what it was before.
+        ModelError: a file cannot be written; then both are what they were before.
     """
     shapes = declared(skeleton)
     wrong = [name for name in shapes if shapes[name] != weights[name].shape]
     assert not wrong, f"shapes differ from the skeleton's: {wrong}"
+    total = sum(4 * math.prod(shape) for shape in shapes.values())
+    data = data_path(path)
     try:
-        with users_file(path) as file:
-            _write_whole(skeleton, weights, file)
+        if total >= EXTERNAL_DATA_BYTES:
+            _write_external(skeleton, weights, path, data)
+        else:
+            with users_file(path) as file:
+                _write_whole(skeleton, weights, file)
     except OSError as exc:
         raise ModelError(f"{path}: {exc.strerror or exc}") from exc
 
@@ -84,13 +92,7 @@ def _write_whole(
     skeleton: onnx.ModelProto, weights: Mapping[str, NDArray[np.float32]], file: BinaryIO
 ) -> None:
     """Write the message field by field: equal fields of a message may lie apart in a file."""
-    waiting = declared(skeleton)
-    model = onnx.ModelProto()
-    model.CopyFrom(skeleton)
-    tensors = [tensor for tensor in skeleton.graph.initializer if tensor.name in waiting]
-    kept = [tensor for tensor in skeleton.graph.initializer if tensor.name not in waiting]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    model, tensors = _split(skeleton)
     graph = model.graph.SerializeToString(deterministic=True)
     model.ClearField("graph")
     headers = [_header(tensor, weights) for tensor in tensors]
@@ -103,6 +105,18 @@ def _write_whole(
         file.write(_bytes(weights[tensor.name]))
 
 
+def _split(skeleton: onnx.ModelProto) -> tuple[onnx.ModelProto, list[TensorProto]]:
+    """Return ``skeleton`` without the tensors that wait for data, and those."""
+    waiting = declared(skeleton)
+    model = onnx.ModelProto()
+    model.CopyFrom(skeleton)
+    tensors = [tensor for tensor in skeleton.graph.initializer if tensor.name in waiting]
+    kept = [tensor for tensor in skeleton.graph.initializer if tensor.name not in waiting]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    return model, tensors
+
+
 def _header(tensor: TensorProto, weights: Mapping[str, NDArray[np.float32]]) -> bytes:
     """Return what precedes the raw data of ``tensor`` in its graph."""
     n_bytes = 4 * weights[tensor.name].size
@@ -112,3 +126,18 @@ def _header(tensor: TensorProto, weights: Mapping[str, NDArray[np.float32]]) -> 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(array, "<f4").reshape(-1).view(np.uint8).data
+
+
+def _write_external(
+    skeleton: onnx.ModelProto, weights: Mapping[str, NDArray[np.float32]], path: Path, data: Path
+) -> None:
+    model, tensors = _split(skeleton)
+    with users_file(path) as whole, users_file(data) as file:
+        for tensor in tensors:
+            placed = model.graph.initializer.add()
+            placed.CopyFrom(tensor)
+            n_bytes = 4 * weights[tensor.name].size
+            refer(placed, FileRange(data, file.tell(), n_bytes), data.name)
+            file.write(_bytes(weights[tensor.name]))
+        whole.write(model.SerializeToString(deterministic=True))
+        sync(whole)  # before the weights are in their place: none are there whose model cannot be

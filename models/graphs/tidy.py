@@ -6,13 +6,19 @@ supports are lowered where nothing in the model is newer, since onnx marks what 
 versions.
 """
 
+import math
 from collections.abc import Iterable, MutableSequence
+from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
+from models.errors import OnnxError
 from models.graphs.nodes import all_graphs, fresh, made, reads, replace_nodes, stable_order
+
+# A sparse weight becomes a dense one inside a protobuf message, which cannot exceed 2 GiB.
+_MAX_DENSE_BYTES = 1 << 30
 
 Nodes = MutableSequence[onnx.NodeProto]
 #: The newest of ONNX Runtime 1.31, which refuses others by their number alone.
@@ -27,13 +33,27 @@ _TYPES = {
 }
 
 
-def tidy(model: onnx.ModelProto) -> None:
-    """Name the graph, sort its nodes, spell operator sets one way."""
+def tidy(path: Path, model: onnx.ModelProto) -> None:
+    """Name the graph, sort its nodes, spell operator sets one way, make sparse weights dense.
+
+    Args:
+        path: the file, for messages.
+        model: its tensors were checked (models/graphs/file.py), sparse ones as values and indices.
+
+    Raises:
+        OnnxError: a sparse weight is impossible, or too large as a dense one.
+    """
     _spell_domains(model)
     for graph in all_graphs(model.graph):
         graph.name = graph.name or "graph"
         _keep_first(graph)
         _sort(graph.node)
+        for sparse in graph.sparse_initializer:
+            graph.initializer.append(_dense(path, sparse))
+        del graph.sparse_initializer[:]
+        _replace_sparse_constants(path, graph.node)
+    for function in model.functions:
+        _replace_sparse_constants(path, function.node)
 
 
 def _spell_domains(model: onnx.ModelProto) -> None:
@@ -81,6 +101,53 @@ def _sort(nodes: Nodes) -> None:
         ordered = [nodes[index] for index in order]
         del nodes[:]
         nodes.extend(ordered)
+
+
+def _replace_sparse_constants(path: Path, nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
+        for item in node.attribute:
+            if node.op_type == "Constant" and item.HasField("sparse_tensor"):
+                tensor = _dense(path, item.sparse_tensor)
+                item.CopyFrom(helper.make_attribute("value", tensor))
+
+
+def _dense(path: Path, sparse: onnx.SparseTensorProto) -> TensorProto:
+    """Return ``sparse`` as a dense tensor of the same name, dims and data type."""
+    where = f"{path}: sparse tensor {sparse.values.name!r}"
+    dims = tuple(sparse.dims)
+    if sparse.values.data_type == TensorProto.STRING:
+        raise OnnxError(f"{where}: has strings")
+    if any(dim < 0 for dim in dims):
+        raise OnnxError(f"{where}: negative dimension in {list(dims)}")
+    values = numpy_helper.to_array(sparse.values)
+    n_bytes = math.prod(dims) * values.dtype.itemsize
+    if n_bytes > _MAX_DENSE_BYTES:
+        raise OnnxError(f"{where}: {list(dims)} has {n_bytes} bytes, at most 1 GiB is supported")
+    dense = np.zeros(math.prod(dims), values.dtype)
+    dense[_places(where, sparse, values.shape)] = values
+    return numpy_helper.from_array(dense.reshape(dims), sparse.values.name)
+
+
+def _places(
+    where: str, sparse: onnx.SparseTensorProto, shape: tuple[int, ...]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Return where the values of ``sparse``, of shape ``shape``, lie in the flat dense tensor, int64."""
+    dims = tuple(sparse.dims)
+    if sparse.indices.data_type != TensorProto.INT64:
+        raise OnnxError(f"{where}: its indices are not int64")
+    indices = np.asarray(numpy_helper.to_array(sparse.indices), np.int64)
+    by_axis = indices.ndim == 2
+    limits = np.array(dims if by_axis else [math.prod(dims)], np.int64)
+    rows = indices if by_axis else indices.reshape(-1, 1)
+    if len(shape) != 1 or indices.ndim not in (1, 2) or rows.shape != (shape[0], len(limits)):
+        raise OnnxError(
+            f"{where}: indices {list(indices.shape)} do not fit values {list(shape)} "
+            f"and dimensions {list(dims)}"
+        )
+    if ((rows < 0) | (rows >= limits)).any():
+        raise OnnxError(f"{where}: an index lies outside of {list(dims)}")
+    strides = [math.prod(dims[axis + 1 :]) for axis in range(len(dims))] if by_axis else [1]
+    return rows @ np.array(strides, np.int64)
 
 
 def lower_versions(model: onnx.ModelProto) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 
 from models.errors import ModelError
-from models.graphs.onnx_writer import check_place, write_onnx
+from models.graphs.onnx_writer import EXTERNAL_DATA_BYTES, check_place, data_path, write_onnx
 from models.graphs.traits import count_parameters
 from models.initial import initialise_small
 from models.progress import Progress, silent
@@ -106,6 +106,9 @@ _ENTRIES = (
     ),
 )
 
+# The weights are held while they are drawn; VGG's grow with the square of the resolution.
+_MOST_WEIGHT_BYTES = 1 << 32
+
 ENTRIES: dict[str, ZooEntry] = {entry.name: entry for entry in _ENTRIES}
 
 
@@ -140,7 +143,7 @@ def build(
 
     Args:
         name: as ``find`` takes it.
-        path: the file.
+        path: the file; weights of 1 GiB and more go to ``path`` + ".data".
         resolution: side of the input in pixels; the network's own default when None.
         width: factor for all channels, for networks that have one.
         seed: of the weights.
@@ -154,16 +157,22 @@ def build(
     size = entry.checked_resolution(resolution)
     skeleton = entry.skeleton(size, width, options)
     sizes = source_sizes(skeleton)
-    check_place(skeleton, path)
+    if sizes.weight_bytes > _MOST_WEIGHT_BYTES:
+        raise ModelError(
+            f"zoo: {entry.name}: {sizes.weight_bytes} bytes of weights at resolution {size}"
+            f" are more than {_MOST_WEIGHT_BYTES}"
+        )
+    check_place(path)
     small = _smaller(entry, width, options)
     biases = entry.biases() if entry.biases else None
     arrays = initialise_small(skeleton, small, seed, biases, progress)
     progress("write")
     write_onnx(skeleton, arrays, path)
+    external = sizes.weight_bytes >= EXTERNAL_DATA_BYTES
     return BuiltNetwork(
         name=entry.name,
         file=path,
-        bytes=path.stat().st_size,
+        bytes=path.stat().st_size + (data_path(path).stat().st_size if external else 0),
         resolution=size,
         layers=sizes.layers,
         weight_bytes=sizes.weight_bytes,

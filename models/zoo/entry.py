@@ -25,7 +25,7 @@ OURS = "layerstream"
 
 @dataclass(frozen=True)
 class BuiltNetwork:
-    """A network that was written; ``bytes`` are those of ``file``.
+    """A network that was written; ``bytes`` are those of ``file`` and of the data file beside it.
 
     ``tool``: what counts as a layer, as in SourceSizes.
     """

@@ -59,6 +59,17 @@ def test_written_weights_come_back(
             assert target.read_bytes() == named[tensor.name].tobytes()
 
 
+def test_weights_beyond_the_limit_go_beside_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.graphs.onnx_writer.EXTERNAL_DATA_BYTES", 100)
+    model, named = skeleton([np.arange(500, dtype=np.float32), np.ones(3, np.float32)])
+    write_onnx(model, named, tmp_path / "net.onnx")
+    assert (tmp_path / "net.onnx.data").stat().st_size == 503 * 4
+    for tensor in onnx.load(tmp_path / "net.onnx").graph.initializer:
+        np.testing.assert_array_equal(numpy_helper.to_array(tensor), named[tensor.name])
+
+
 def test_a_field_that_comes_twice_counts_once(tmp_path: Path) -> None:
     model, named = skeleton([np.arange(500, dtype=np.float32)])
     path = tmp_path / "net.onnx"

@@ -1,5 +1,6 @@
-"""write_onnx: what onnx reads back is the skeleton with its weights, in one file."""
+"""write_onnx: what onnx reads back is the skeleton with its weights, in one file or in two."""
 
+import errno
 import math
 import os
 from pathlib import Path
@@ -74,6 +75,23 @@ def test_what_is_written_is_read(
     assert source.SerializeToString(deterministic=True) == before
 
 
+@given(shapes)
+def test_large_weights_lie_beside_the_model(
+    tmp_path_factory: pytest.TempPathFactory, dims: list[tuple[int, ...]]
+) -> None:
+    path = tmp_path_factory.mktemp("net") / "m.onnx"
+    weights = drawn(dims)
+    source = skeleton(weights)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("models.graphs.onnx_writer.EXTERNAL_DATA_BYTES", 1)
+        write_onnx(source, weights, path)
+    data = path.with_name("m.onnx.data")
+    assert data.is_file() == bool(weights)
+    if weights:
+        assert data.stat().st_size == sum(array.nbytes for array in weights.values())
+    check(onnx.load(path), source, weights)
+
+
 @over("order", ["C", "F", "mapped", "view"])
 def test_arrays_of_any_order_in_memory(tmp_path: Path, order: str) -> None:
     array = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
@@ -102,11 +120,14 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
             build("resnet18", place, 32, progress=lambda *step: steps.append(step))
     assert steps == []
     for place in (tmp_path / "m.onnx", Path(os.devnull)):
-        check_place(skeleton(weights), place)
+        check_place(place)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_write_leaves_nothing_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [False, True])
+def test_an_interrupted_write_leaves_nothing_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
     class Interrupted(dict[str, NDArray[np.float32]]):
         asked = 0
 
@@ -117,9 +138,37 @@ def test_an_interrupted_write_leaves_nothing_of_its_own(tmp_path: Path) -> None:
             return super().__getitem__(name)
 
     weights = Interrupted(drawn([(3, 4), (5,)]))
+    path, other = tmp_path / "m.onnx", tmp_path / "m.onnx.data"
+    other.write_text("what was there before")
+    if large:
+        monkeypatch.setattr("models.graphs.onnx_writer.EXTERNAL_DATA_BYTES", 1)
     with pytest.raises(KeyboardInterrupt):
-        write_onnx(skeleton(weights), weights, tmp_path / "m.onnx")
-    assert list(tmp_path.iterdir()) == []
+        write_onnx(skeleton(weights), weights, path)
+    assert list(tmp_path.iterdir()) == [other]
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_no_model_is_left_with_the_weights_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """Whichever of the two files the disk does not take, both are what they were."""
+    monkeypatch.setattr("models.graphs.onnx_writer.EXTERNAL_DATA_BYTES", 1)
+    old, new = drawn([(3, 4)]), {"w0": np.zeros((3, 4), np.float32)}
+    path, sync = tmp_path / "m.onnx", os.fsync
+    write_onnx(skeleton(old), old, path)
+
+    def failing(descriptor: int) -> None:
+        nonlocal taken
+        if not taken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        taken -= 1
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with refuses(ModelError, f"{path}: Input/output error"):
+        write_onnx(skeleton(new), new, path)
+    check(onnx.load(path), skeleton(old), old)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

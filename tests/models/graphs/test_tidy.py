@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node
 
 from models.errors import OnnxError
@@ -73,23 +73,29 @@ def only_onnx_runtime_has_it() -> onnx.ModelProto:
     return parsed(text, {"w": (64,)})
 
 
-def sparse() -> onnx.SparseTensorProto:
+def sparse(indices: list[int] | list[list[int]], dims: tuple[int, ...]) -> onnx.SparseTensorProto:
     return onnx.SparseTensorProto(
-        values=numpy_helper.from_array(np.ones(3, np.float32), "w"),
-        indices=numpy_helper.from_array(np.array([0, 65, 200], np.int64), "places"),
-        dims=(64, 64),
+        values=numpy_helper.from_array(VALUES, "w"),
+        indices=numpy_helper.from_array(np.array(indices, np.int64), "places"),
+        dims=dims,
     )
 
 
-def sparse_weight() -> onnx.ModelProto:
+def sparse_weight(*args: object) -> onnx.ModelProto:
     model = parsed("m (float[1,64] x) => (float[1,64] y) { y = MatMul(x, w) }")
-    model.graph.sparse_initializer.append(sparse())
+    model.graph.sparse_initializer.append(sparse([0, 65, 200], (64, 64)))
+    return model
+
+
+def sparse_weight_by_axes() -> onnx.ModelProto:
+    model = sparse_weight()
+    model.graph.sparse_initializer[0].CopyFrom(sparse([[0, 0], [1, 1], [3, 8]], (64, 64)))
     return model
 
 
 def sparse_constant() -> onnx.ModelProto:
     model = parsed("m (float[1,64] x) => (float[1,64] y) { y = MatMul(x, w) }")
-    made = make_node("Constant", [], ["w"], sparse_value=sparse())
+    made = make_node("Constant", [], ["w"], sparse_value=sparse([0, 65, 200], (64, 64)))
     model.graph.node.insert(0, made)
     return model
 
@@ -162,6 +168,9 @@ MODELS: list[Callable[[], onnx.ModelProto]] = [
     twice_the_same_weight,
     untyped_output,
     only_onnx_runtime_has_it,
+    sparse_weight,
+    sparse_weight_by_axes,
+    sparse_constant,
     dropping,
     named_like_ours,
     typed_as_a_scalar,
@@ -201,6 +210,40 @@ def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:
         compiled(source, tmp_path)
 
 
+@over(
+    "changed, reason",
+    [
+        (sparse([0, 1, 4096], (64, 64)), "an index lies outside of [64, 64]"),
+        (sparse([-1, 1, 2], (64, 64)), "an index lies outside"),
+        (sparse([[0, 0], [1, 64], [2, 2]], (64, 64)), "an index lies outside"),
+        (sparse([0, 1], (64, 64)), "indices [2] do not fit values [3]"),
+        (sparse([[0], [1], [2]], (64, 64)), "indices [3, 1] do not fit"),
+        (sparse([0, 1, 2], (-64, 64)), "negative dimension"),
+        (sparse([0, 1, 2], (1 << 20, 1 << 20)), "at most 1 GiB"),
+        (onnx.SparseTensorProto(dims=[64, 64]), "unknown data type 0"),
+    ],
+)
+def test_impossible_sparse_weights_are_refused(
+    changed: onnx.SparseTensorProto, reason: str, tmp_path: Path
+) -> None:
+    model = sparse_weight()
+    model.graph.sparse_initializer[0].CopyFrom(changed)
+    source = written(model, tmp_path / "m.onnx")
+    with refuses(OnnxError, source, reason):
+        read_onnx(source)
+
+
+def test_sparse_constants_cannot_read_other_files(tmp_path: Path) -> None:
+    model = sparse_constant()
+    values = model.graph.node[0].attribute[0].sparse_tensor.values
+    values.ClearField("raw_data")
+    values.data_location = TensorProto.EXTERNAL
+    values.external_data.add(key="location", value="../../etc/passwd")
+    source = written(model, tmp_path / "m.onnx")
+    with refuses(OnnxError, source, "leaves the model's folder"):
+        read_onnx(source)
+
+
 @pytest.mark.parametrize("inside", ["then_branch", "graph"])
 def test_names_of_graphs_must_be_text(inside: str, tmp_path: Path) -> None:
     branch = helper.make_graph([make_node("Neg", ["x"], ["b"])], "Q1Q1", [], [])
@@ -236,10 +279,3 @@ def test_nodes_without_what_they_need_are_refused(
     source = written(model, tmp_path / "m.onnx")
     with refuses(OnnxError, source, "not valid", operator):
         compiled(source, tmp_path)
-
-
-@over("make", [sparse_weight, sparse_constant])
-def test_sparse_tensors_are_refused(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
-    source = written(make(), tmp_path / "m.onnx")
-    with refuses(OnnxError, source, "sparse tensors"):
-        read_onnx(source)

@@ -172,7 +172,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
             build("yolov4-p6", file, resolution)
     with refuses(ModelError, "zoo: yolov4-p6: resolution 0 is not from 64 to 4096"):
         build("yolov4-p6", file, 0)
-    with refuses(ModelError, tmp_path, "bytes of weights are more than an ONNX file holds"):
+    with refuses(ModelError, "zoo: vgg16", "bytes of weights at resolution 4096 are more than"):
         build("vgg16", file, 4096)
     with refuses(ModelError, "zoo: resnet18: its width is fixed"):
         build("resnet18", file, width=0.5)
