@@ -32,7 +32,9 @@ def evaluate(
     ],
     data: Annotated[
         Path | None,
-        typer.Option(help="Where the data set is: test_batch.bin; a VOC folder or zip file."),
+        typer.Option(
+            help="Where the data set is: test_batch.bin or .npz; a VOC folder or zip file."
+        ),
     ] = None,
     split: Annotated[
         str | None,

@@ -1,8 +1,10 @@
 """Data sets on disk: what is read of whole ones, and what is said of broken ones."""
 
 import io
+import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +118,7 @@ def test_broken_pictures_are_named(data: bytes, tmp_path: Path) -> None:
         sample.open()
 
 
-def test_cifar10(tmp_path: Path) -> None:
+def test_cifar10_of_both_kinds(tmp_path: Path) -> None:
     planes = np.arange(3 * 32 * 32, dtype=np.uint8)
     (tmp_path / "test_batch.bin").write_bytes(b"\x03" + planes.tobytes() + b"\x09" + bytes(3072))
     found = read_cifar10(tmp_path)
@@ -124,6 +126,14 @@ def test_cifar10(tmp_path: Path) -> None:
     assert [sample.label for sample in samples] == [CLASSES[3], CLASSES[9]]
     pixels = np.asarray(samples[0].open())
     np.testing.assert_array_equal(pixels.transpose(2, 0, 1).ravel(), planes)
+
+    files = [_png(), _png((0, 0, 255))]
+    offsets = np.cumsum([0, *map(len, files)])
+    jpeg = np.frombuffer(b"".join(files), np.uint8)
+    np.savez(tmp_path / "c.npz", test_jpeg=jpeg, test_offsets=offsets, test_labels=np.array([1, 0]))
+    samples = list(read_cifar10(tmp_path / "c.npz").samples())
+    assert [sample.label for sample in samples] == [CLASSES[1], CLASSES[0]]
+    assert np.asarray(samples[1].open())[0, 0].tolist() == [0, 0, 255]
 
 
 def test_cifar10_that_is_none(tmp_path: Path) -> None:
@@ -135,6 +145,33 @@ def test_cifar10_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "test_batch.bin").write_bytes(b"\x0a" + bytes(3072))
     with pytest.raises(DataError, match="labels"):
         read_cifar10(tmp_path)
+    arrays: dict[str, Any] = {
+        "test_jpeg": np.zeros(9, np.uint8),
+        "test_labels": np.zeros(2, np.uint8),
+    }
+    for offsets, said in (([0, 4], "fit"), ([0, 9, 4], "ascending"), ([0, 4, 10], "ascending")):
+        np.savez(tmp_path / "c.npz", **arrays, test_offsets=np.array(offsets))
+        with pytest.raises(DataError, match=said):
+            read_cifar10(tmp_path / "c.npz")
+    np.savez(tmp_path / "c.npz", **arrays)
+    with pytest.raises(DataError, match="test_offsets"):
+        read_cifar10(tmp_path / "c.npz")
+    with zipfile.ZipFile(tmp_path / "c.npz") as archive:  # it says that it holds more than it does
+        entry = archive.getinfo("test_jpeg.npy")
+    data = (tmp_path / "c.npz").read_bytes()
+    sizes = struct.pack("<2L", entry.compress_size, entry.file_size)
+    (tmp_path / "c.npz").write_bytes(
+        data.replace(sizes, struct.pack("<2L", entry.compress_size, 3 << 30))
+    )
+    with pytest.raises(DataError, match=r"test_jpeg.npy: 3221225472 bytes, not CIFAR-10's"):
+        read_cifar10(tmp_path / "c.npz")
+    np.save(alone := io.BytesIO(), np.zeros(3))
+    (tmp_path / "c.npz").write_bytes(alone.getvalue())
+    with pytest.raises(DataError, match=r"not an \.npz"):
+        read_cifar10(tmp_path / "c.npz")
+    (tmp_path / "c.npz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"not an \.npz"):
+        read_cifar10(tmp_path / "c.npz")
 
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["folder", "zip"])
