@@ -129,6 +129,8 @@ class MaxPoolOperation(Operation):
 def maxpool(scope: SectionScope) -> DarknetLayer:
     """Return a [maxpool], whose `padding` (size - 1 unless given) is that of both sides together."""
     options = scope.options
+    if options.flag("maxpool_depth"):
+        return _depth_maxpool(scope)
     channels, height, width = scope.input
     stride = _strides(options)
     size = options.integer("size", options.integer("stride", 1), most=_LARGEST_STEP)
@@ -149,6 +151,32 @@ def _pooled(length: int, size: int, stride: int, padding: int) -> tuple[int, int
     return out, before, max((out - 1) * stride + size - length - before, 0)
 
 
+@dataclass(frozen=True)
+class DepthMaxPoolOperation(Operation):
+    """Output channel k is the maximum of the channels k, k + ``channels``, k + 2 ``channels``..."""
+
+    channels: int
+
+    def nodes(self, graph: LayerGraph, layer: DarknetLayer, inputs: list[DarknetValue]) -> str:
+        x = graph.spatial(inputs[0])
+        channels, height, width = x.shape
+        dims = (1, channels // self.channels, self.channels, height, width)
+        shape = graph.integers("maxpool.parts.shape", *dims)
+        parts = graph.node("maxpool.parts", "Reshape", x.name, shape)
+        axis = graph.integers("maxpool.axis", 1)
+        return graph.node("maxpool", "ReduceMax", parts, axis, keepdims=0)
+
+
+def _depth_maxpool(scope: SectionScope) -> DarknetLayer:
+    channels, height, width = scope.input
+    out = scope.options.integer("out_channels", 1)
+    if channels % out:
+        scope.options.fail(
+            f"out_channels={out} do not divide the {channels} channels of its input", "out_channels"
+        )
+    return scope.layer((out, height, width), DepthMaxPoolOperation(out))
+
+
 class AvgPoolOperation(Operation):
     """The mean of each channel."""
 
@@ -163,9 +191,10 @@ def avgpool(scope: SectionScope) -> DarknetLayer:
 
 @dataclass(frozen=True)
 class UpsampleOperation(Operation):
-    """Each pixel becomes ``stride`` x ``stride`` equal ones."""
+    """Each pixel becomes ``stride`` x ``stride`` equal ones, times ``scale``."""
 
     stride: int
+    scale: float
 
     @property
     def shrinks(self) -> float:
@@ -175,7 +204,7 @@ class UpsampleOperation(Operation):
         # The factors are a node: as an initializer they would be counted as weights.
         x = graph.spatial(inputs[0]).name
         factors = [1.0, 1.0, self.stride, self.stride]
-        return graph.node(
+        large = graph.node(
             "upsample",
             "Resize",
             x,
@@ -185,13 +214,17 @@ class UpsampleOperation(Operation):
             coordinate_transformation_mode="asymmetric",
             nearest_mode="floor",
         )
+        if self.scale == 1:
+            return large
+        return graph.node("scaled", "Mul", large, graph.scalar("scale", self.scale))
 
 
 def upsample(scope: SectionScope) -> DarknetLayer:
     """Return an [upsample]."""
     channels, height, width = scope.input
     stride = scope.options.integer("stride", 2, most=_LARGEST_STEP)
-    return scope.layer((channels, height * stride, width * stride), UpsampleOperation(stride))
+    operation = UpsampleOperation(stride, scope.options.number("scale", 1.0))
+    return scope.layer((channels, height * stride, width * stride), operation)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from models.darknet.cfg import DarknetError, read_cfg
 from models.darknet.layers import IMAGE, DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import HEADER, skeleton
-from models.darknet.vector_layers import HeadOperation
+from models.darknet.vector_layers import HeadOperation, SoftmaxOperation
 from models.darknet.weights import read_weights
 from models.graphs.metadata import write_metadata
 from models.graphs.onnx_writer import check_place, write_onnx
@@ -122,11 +122,13 @@ def import_network(
 def class_count(network: DarknetNetwork) -> int:
     """Return how many classes the outputs distinguish."""
     last = network.layers[network.outputs[-1]]
-    return (
-        last.operation.classes
-        if isinstance(last.operation, HeadOperation)
-        else math.prod(last.shape)
-    )
+    match last.operation:
+        case HeadOperation(classes=classes):
+            return classes
+        case SoftmaxOperation(groups=groups):
+            return last.shape[0] // groups
+        case _:
+            return math.prod(last.shape)
 
 
 def network_stride(network: DarknetNetwork) -> int:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from models.darknet import image_layers, vector_layers
+from models.darknet import image_layers, joining_layers, vector_layers
 from models.darknet.cfg import DarknetError, Section, SectionOptions
 from models.darknet.graph import Shape
 from models.darknet.image_layers import ConvolutionOperation
@@ -26,9 +26,10 @@ _BUILDERS: dict[str, Callable[[SectionScope], DarknetLayer]] = {
     "upsample": image_layers.upsample,
     "reorg": image_layers.reorg,
     "crop": image_layers.crop,
-    "route": vector_layers.route,
-    "shortcut": vector_layers.shortcut,
-    "scale_channels": vector_layers.scale_channels,
+    "route": joining_layers.route,
+    "shortcut": joining_layers.shortcut,
+    "scale_channels": joining_layers.scale_channels,
+    "sam": joining_layers.sam,
     "connected": vector_layers.connected,
     "softmax": vector_layers.softmax,
     "dropout": vector_layers.identity,

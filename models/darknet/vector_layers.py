@@ -1,11 +1,11 @@
-"""Layers that see their input as one vector, read several others, or detect. From a section to nodes."""
+"""Layers that see their input as one vector, or detect. From a section to nodes, by kind."""
 
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from models.darknet.graph import DarknetValue, LayerGraph, Shape, activate
+from models.darknet.graph import DarknetValue, LayerGraph, activate
 from models.darknet.image_layers import activation
 from models.darknet.layers import (
     DarknetLayer,
@@ -13,7 +13,6 @@ from models.darknet.layers import (
     SectionScope,
     norm_arrays,
     normalize,
-    times,
 )
 from models.detection.recipe import DetectionHead
 
@@ -41,18 +40,36 @@ def connected(scope: SectionScope) -> DarknetLayer:
     return scope.layer((outputs, 1, 1), ConnectedOperation(activation(options, "logistic")), arrays)
 
 
+@dataclass(frozen=True)
 class SoftmaxOperation(Operation):
-    """Over all numbers of the flattened input."""
+    """Over each of ``groups`` equal parts of the flattened input, divided by ``temperature``."""
 
-    flat = True
+    groups: int
+    temperature: float
+    flat: ClassVar[bool] = True
 
     def nodes(self, graph: LayerGraph, layer: DarknetLayer, inputs: list[DarknetValue]) -> str:
-        return graph.node("softmax", "Softmax", graph.flat(inputs[0]).name, axis=1)
+        name, count = graph.flat(inputs[0]).name, layer.shape[0]
+        if self.temperature != 1:
+            divisor = graph.scalar("temperature", self.temperature)
+            name = graph.node("tempered", "Div", name, divisor)
+        if self.groups == 1:
+            return graph.node("softmax", "Softmax", name, axis=1)
+        rows = graph.integers("groups.shape", self.groups, count // self.groups)
+        grouped = graph.node("groups", "Reshape", name, rows)
+        parts = graph.node("softmax", "Softmax", grouped, axis=1)
+        shape = graph.integers("softmax.shape", 1, count)
+        return graph.node("softmax.flat", "Reshape", parts, shape)
 
 
 def softmax(scope: SectionScope) -> DarknetLayer:
-    """Return a [softmax]."""
-    return scope.layer((math.prod(scope.input), 1, 1), SoftmaxOperation())
+    """Return a [softmax] over all numbers of its input."""
+    count = math.prod(scope.input)
+    groups = scope.options.integer("groups", 1)
+    if count % groups:
+        scope.options.fail(f"groups={groups} do not divide the {count} numbers of its input")
+    operation = SoftmaxOperation(groups, scope.options.number("temperature", 1.0))
+    return scope.layer((count, 1, 1), operation)
 
 
 class NothingOperation(Operation):
@@ -70,173 +87,6 @@ class NothingOperation(Operation):
 def identity(scope: SectionScope) -> DarknetLayer:
     """Return a layer that inference leaves out."""
     return scope.layer(scope.input, NothingOperation())
-
-
-# Layers that read several others: route, shortcut, products.
-
-
-@dataclass(frozen=True)
-class RouteOperation(Operation):
-    """Concatenates, of each input, part ``group`` of ``groups`` along the channels."""
-
-    groups: int
-    group: int
-
-    def nodes(self, graph: LayerGraph, layer: DarknetLayer, inputs: list[DarknetValue]) -> str:
-        images = [graph.spatial(x, f"image{number}").name for number, x in enumerate(inputs)]
-        return graph.node("route", "Concat", *images, axis=1)
-
-    def value(
-        self, graph: LayerGraph, layer: DarknetLayer, inputs: list[DarknetValue]
-    ) -> DarknetValue:
-        """Return the concatenation; one whole input is itself."""
-        parts = [self._part(graph, x, number) for number, x in enumerate(inputs)]
-        return parts[0] if len(parts) == 1 else super().value(graph, layer, parts)
-
-    def _part(self, graph: LayerGraph, x: DarknetValue, number: int) -> DarknetValue:
-        if self.groups == 1:
-            return x
-        channels, height, width = x.shape
-        size = channels // self.groups
-        image = graph.spatial(x, f"group{number}.image")
-        bounds = self.group * size, (self.group + 1) * size
-        return DarknetValue(
-            _channels(graph, image.name, f"group{number}", *bounds), (size, height, width)
-        )
-
-
-def _channels(graph: LayerGraph, x: str, role: str, start: int, end: int) -> str:
-    """Return the channels [start, end) of ``x``."""
-    return graph.node(
-        role,
-        "Slice",
-        x,
-        graph.integers(f"{role}.starts", start),
-        graph.integers(f"{role}.ends", end),
-        graph.integers(f"{role}.axes", 1),
-    )
-
-
-def route(scope: SectionScope) -> DarknetLayer:
-    """Return a [route]: the channels of its layers, one after the other."""
-    options = scope.options
-    inputs = tuple(scope.source("layers", number) for number in options.integers("layers"))
-    groups = options.integer("groups", 1)
-    group = options.integer("group_id", 0, least=0, most=groups - 1)
-    _, height, width = scope.shape(inputs[0])
-    total = 0
-    for index in inputs:
-        channels, *size = scope.shape(index)
-        if size != [height, width]:
-            options.fail(
-                f"layer {inputs[0]} gives {times(scope.shape(inputs[0]))}, layer {index}"
-                f" {times(scope.shape(index))}: widths or heights differ",
-                "layers",
-            )
-        if channels % groups:
-            options.fail(f"groups={groups} do not divide the {channels} channels", "groups")
-        total += channels // groups
-    return scope.layer((total, height, width), RouteOperation(groups, group), inputs=inputs)
-
-
-@dataclass(frozen=True)
-class ShortcutOperation(Operation):
-    """Adds layers to the previous one; ``strides[i]`` samples input i + 1.
-
-    Of other channels than the previous layer's the common ones are added.
-    """
-
-    strides: tuple[int, ...]
-    activation: str
-
-    def nodes(self, graph: LayerGraph, layer: DarknetLayer, inputs: list[DarknetValue]) -> str:
-        images = [graph.spatial(x, f"image{number}") for number, x in enumerate(inputs)]
-        total = images[0].name
-        fitted = [
-            _fitted(graph, x, layer.shape, stride, f"from{number}")
-            for number, (x, stride) in enumerate(zip(images[1:], self.strides, strict=True), 1)
-        ]
-        for number, name in enumerate(fitted):
-            total = graph.node(f"add{number}" if number else "add", "Add", total, name)
-        return activate(graph, total, self.activation)
-
-
-def _fitted(graph: LayerGraph, x: DarknetValue, shape: Shape, stride: int, role: str) -> str:
-    """Return every ``stride``-th pixel of ``x`` with as many channels as ``shape``, 0 in missing ones."""
-    name, (channels, height, width) = x.name, x.shape
-    if stride > 1:
-        name = graph.node(
-            f"{role}.sampled",
-            "Slice",
-            name,
-            graph.integers(f"{role}.starts", 0, 0),
-            graph.integers(f"{role}.ends", height, width),
-            graph.integers(f"{role}.axes", 2, 3),
-            graph.integers(f"{role}.steps", stride, stride),
-        )
-    if channels > shape[0]:
-        return _channels(graph, name, f"{role}.first", 0, shape[0])
-    if channels < shape[0]:
-        pads = graph.integers(f"{role}.pads", 0, 0, 0, 0, 0, shape[0] - channels, 0, 0)
-        return graph.node(f"{role}.padded", "Pad", name, pads)
-    return name
-
-
-def shortcut(scope: SectionScope) -> DarknetLayer:
-    """Return a [shortcut]; one source may differ in shape as `ShortcutOperation` says, several may not."""
-    options = scope.options
-    sources = tuple(scope.source("from", number) for number in options.integers("from"))
-    for index in sources:
-        if len(sources) > 1 and scope.shape(index) != scope.input:
-            _refuse(scope, index, "added")
-    operation = ShortcutOperation(
-        tuple(_stride(scope, index) for index in sources), activation(options)
-    )
-    return scope.layer(scope.input, operation, inputs=(scope.index - 1, *sources))
-
-
-def _stride(scope: SectionScope, index: int) -> int:
-    """Return at which distance pixels of layer ``index`` are added (pjreddie's shortcut_cpu)."""
-    _, height, width = scope.input
-    _, source_height, source_width = scope.shape(index)
-    stride = source_width // width
-    if (source_width, source_height) != (width * stride, height * stride):
-        _refuse(scope, index, "added")
-    return stride
-
-
-def _refuse(scope: SectionScope, index: int, what: str) -> None:
-    scope.options.fail(
-        f"layer {index} gives {times(scope.shape(index))}, the previous layer"
-        f" {times(scope.input)}: they cannot be {what}",
-        "from",
-    )
-
-
-@dataclass(frozen=True)
-class ProductOperation(Operation):
-    """Elementwise product of two inputs, of which the first has one pixel."""
-
-    activation: str
-
-    def nodes(self, graph: LayerGraph, layer: DarknetLayer, inputs: list[DarknetValue]) -> str:
-        scales, x = (graph.spatial(value, f"image{number}") for number, value in enumerate(inputs))
-        return activate(graph, graph.node("mul", "Mul", x.name, scales.name), self.activation)
-
-
-def scale_channels(scope: SectionScope) -> DarknetLayer:
-    """Return a [scale_channels]: the previous layer scales each channel of layer ``from``."""
-    options = scope.options
-    source = scope.source("from", options.integer("from", least=-scope.index - 1))
-    channels, height, width = scope.shape(source)
-    if scope.input != (channels, 1, 1):
-        options.fail(
-            f"layer {source} gives {times((channels, height, width))}, which the previous layer's"
-            f" {times(scope.input)} cannot scale",
-            "from",
-        )
-    operation = ProductOperation(activation(options))
-    return scope.layer((channels, height, width), operation, inputs=(scope.index - 1, source))
 
 
 # Detection layers: what they need from the layer before them, and their anchors.

@@ -39,6 +39,8 @@ def seeded_weights(network: DarknetNetwork, seed: int = 0) -> Arrays:
         for array in layer.arrays:
             if array.name.endswith((".scales", ".variance")):
                 values = rng.uniform(0.5, 1.5, array.shape)
+            elif layer.kind == "shortcut":
+                values = rng.uniform(-0.7, 1.5, array.shape)
             elif array.name.endswith(".weights"):
                 fan_in = max(1, int(np.prod(array.shape[1:])))
                 values = rng.standard_normal(array.shape) * (2 / fan_in) ** 0.5

@@ -58,21 +58,50 @@ def logistic(x: Array) -> Array:
     return result
 
 
+def gelu(x: Array) -> Array:
+    result: Array = 0.5 * x * (1 + np.tanh(0.797885 * x + 0.035677 * x**3))
+    return result
+
+
 def elu(x: Array) -> Array:
     return np.where(x >= 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def plse(x: Array) -> Array:
+    return np.where(x < -4, 0.01 * (x + 4), np.where(x > 4, 0.01 * (x - 4) + 1, 0.125 * x + 0.5))
+
+
+def lhtan(x: Array) -> Array:
+    return np.where(x < 0, 0.001 * x, np.where(x > 1, 0.001 * (x - 1) + 1, x))
+
+
+def stair(x: Array) -> Array:
+    n = np.floor(x)
+    half = np.floor(x / 2)
+    return np.where(n % 2 == 0, half, x - n + half)
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "linear": lambda x: x,
     "logistic": logistic,
+    "loggy": lambda x: 2 * logistic(x) - 1,
     "relu": lambda x: x * (x > 0),
     "relu6": lambda x: np.clip(x, 0, 6),
     "elu": elu,
     "selu": lambda x: 1.0507 * np.where(x >= 0, x, 1.6732 * elu(x)),
+    "gelu": gelu,
+    "relie": lambda x: np.where(x > 0, x, 0.01 * x),
+    "ramp": lambda x: x * (x > 0) + 0.1 * x,
+    "hardtan": lambda x: np.clip(x, -1, 1),
+    "revleaky": lambda x: np.where(x > 0, x, 0.1 * x),
     "leaky": lambda x: np.where(x > 0, x, 0.1 * x),
     "tanh": np.tanh,
     "swish": lambda x: x * logistic(x),
     "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+    "plse": plse,
+    "lhtan": lhtan,
+    "stair": stair,
+    "hard_mish": lambda x: np.where(x > 0, x, np.where(x > -2, x * x / 2 + x, 0)),
 }
 
 
@@ -158,6 +187,9 @@ def connected(options: Options, state: State) -> Array:
 
 def maxpool(options: Options, state: State) -> Array:
     x = state.previous()
+    if number(options, "maxpool_depth", 0):
+        kept = number(options, "out_channels", 1)
+        return np.stack([x[first::kept].max(0) for first in range(kept)])
     down, across = strides(options, 1)
     size = number(options, "size", number(options, "stride", 1))
     padding = number(options, "padding", size - 1)
@@ -179,20 +211,38 @@ def route(options: Options, state: State) -> Array:
     return np.concatenate([np.split(x, groups)[chosen] for x in state.layers(options["layers"])])
 
 
+def share(weights: Array, normalization: str) -> Array:
+    """Return ``weights`` (sources, 1 or channels) as shortcuts use them."""
+    if normalization in ("relu", "avg_relu"):
+        weights = np.maximum(weights, 0.001)  # as on its GPUs, which train; its CPU code has 0
+    elif normalization == "softmax":
+        weights = np.exp(weights - weights.max(0))
+    else:
+        return weights
+    result: Array = weights / (0.0001 + weights.sum(0))
+    return result
+
+
 def shortcut(options: Options, state: State) -> Array:
     x = state.previous()
     sources = state.layers(options["from"])
-    y = x.copy()
-    for source in sources:
+    kind = options.get("weights_type", "none")
+    factors: Array = np.ones((len(sources) + 1, 1))
+    if kind != "none":
+        raw = state.numbers.take(len(sources) + 1, len(x) if kind == "per_channel" else 1)
+        factors = share(raw, options.get("weights_normalization", "none"))
+    y = x * factors[0][:, None, None]
+    for source, factor in zip(sources, factors[1:], strict=True):
         stride = max(1, source.shape[2] // x.shape[2])
         count = min(len(source), len(x))
-        y[:count] += source[:count, ::stride, ::stride]
+        y[:count] += (source * factor[:, None, None])[:count, ::stride, ::stride]
     return activate(y, options, "linear")
 
 
 def upsample(options: Options, state: State) -> Array:
     stride = number(options, "stride", 2)
-    return state.previous().repeat(stride, 1).repeat(stride, 2)
+    grown = state.previous().repeat(stride, 1).repeat(stride, 2)
+    return grown * float(options.get("scale", 1))
 
 
 def reorg(options: Options, state: State) -> Array:
@@ -215,13 +265,15 @@ def crop(options: Options, state: State) -> Array:
 
 
 def scale_channels(options: Options, state: State) -> Array:
-    factors = state.previous().reshape(-1, 1, 1)
+    x = state.previous()
+    factors = x if number(options, "scale_wh", 0) else x.reshape(-1, 1, 1)
     return activate(state.layer(options["from"]) * factors, options, "linear")
 
 
 def soft(options: Options, state: State) -> Array:
-    x = state.previous()
-    return softmax(x.reshape(1, -1), 1).reshape(x.shape)
+    x, groups = state.previous(), number(options, "groups", 1)
+    parts = x.reshape(groups, -1) / float(options.get("temperature", 1))
+    return softmax(parts, 1).reshape(x.shape)
 
 
 def yolo(options: Options, state: State) -> Array:
@@ -256,6 +308,9 @@ FUNCTIONS: dict[str, Callable[[Options, State], Array]] = {
     "reorg": reorg,
     "crop": crop,
     "scale_channels": scale_channels,
+    "sam": lambda options, state: activate(
+        state.layer(options["from"]) * state.previous(), options, "linear"
+    ),
     "softmax": soft,
     "yolo": yolo,
     "region": region,

@@ -76,6 +76,10 @@ class RandomCfg:
     def _maxpool(self) -> None:
         rng = self._rng
         c, h, w = self._last()
+        if rng.random() < 0.2:
+            kept = rng.choice([part for part in range(1, c + 1) if c % part == 0])
+            self._add("maxpool", (kept, h, w), maxpool_depth=1, out_channels=kept)
+            return
         size, stride = rng.choice((2, 3, 5)), rng.choice((1, 2))
         padding = size - 1
         options: dict[str, object] = {"size": size, "stride": stride}
@@ -108,23 +112,29 @@ class RandomCfg:
 
     def _shortcut(self) -> None:
         rng = self._rng
-        several = rng.random() < 0.5
-        chosen = self._earlier(rng.randint(1, 3) if several else 1, same_channels=several)
+        weighted = rng.random() < 0.5
+        chosen = self._earlier(rng.randint(1, 3) if weighted else 1, same_channels=weighted)
         options: dict[str, object] = {"from": ",".join(str(self._reference(i)) for i in chosen)}
+        if weighted and rng.random() < 0.8:
+            options["weights_type"] = rng.choice(("per_feature", "per_channel", "per_layer"))
+            options["weights_normalization"] = rng.choice(("none", "relu", "softmax"))
         options["activation"] = self._activation()
         self._add("shortcut", self._last(), **options)
 
     def _rest(self) -> None:
         c, h, w = self._last()
-        match self._rng.randrange(5):
+        match self._rng.randrange(6):
             case 0:
-                self._add("upsample", (c, 2 * h, 2 * w), stride=2)
+                self._add("upsample", (c, 2 * h, 2 * w), stride=2, scale=self._rng.choice((1, 0.5)))
             case 1 if h % 2 == w % 2 == c % 4 == 0:
                 self._add("reorg", (4 * c, h // 2, w // 2), stride=2)
             case 2:
+                source = self._reference(self._earlier(1, same_channels=True)[0])
+                self._add("sam", (c, h, w), **{"from": source, "activation": self._activation()})
+            case 3:
                 self._add("avgpool", (c, 1, 1))
                 self._add("scale_channels", (c, h, w), **{"from": -2})
-            case 3:
+            case 4:
                 self._add("dropout", (c, h, w), probability=0.5)
             case _:
                 self._conv()
@@ -135,7 +145,7 @@ class RandomCfg:
         match rng.randrange(4):
             case 0:
                 self._add("avgpool", (c, 1, 1))
-                self._add("softmax", (c, 1, 1), groups=1)
+                self._add("softmax", (c, 1, 1), groups=c if rng.random() < 0.2 else 1)
                 self.sections.append(("cost", {"type": "sse"}))
             case 1:
                 self._connected(2)

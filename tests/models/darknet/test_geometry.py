@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from models.darknet.cfg import format_cfg, parse_cfg
 from models.darknet.image_layers import CropOperation, MaxPoolOperation
+from models.darknet.joining_layers import ShortcutOperation
 from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network, layer_sizes
-from models.darknet.vector_layers import RegionOperation, ShortcutOperation, YoloOperation
+from models.darknet.vector_layers import RegionOperation, YoloOperation
 from models.zoo.darknet import SECTIONS
 from tests.examples import over
 from tests.models.darknet.cfgs import ZOO
@@ -114,12 +115,15 @@ def test_windows_of_a_pool_cover_what_darknet_says(length: int, size: int, strid
         ("[upsample]", (4, 16, 32)),
         ("[upsample]\nstride=3", (4, 24, 48)),
         ("[reorg]\nstride=2", (16, 4, 8)),
+        ("[maxpool]\nmaxpool_depth=1\nout_channels=2", (2, 8, 16)),
         ("[crop]\ncrop_width=6\ncrop_height=4", (4, 4, 6)),
         ("[connected]\noutput=7", (7, 1, 1)),
-        ("[softmax]", (512, 1, 1)),
+        ("[softmax]\ngroups=4", (512, 1, 1)),
         ("[conv]\nfilters=6\n[route]\nlayers=-1\ngroups=3\ngroup_id=1", (2, 8, 16)),
         ("[conv]\nfilters=6\n[conv]\nfilters=3\n[route]\nlayers=0, -1", (9, 8, 16)),
         ("[conv]\nfilters=6\n[avgpool]\n[scale_channels]\nfrom=-2", (6, 8, 16)),
+        ("[conv]\nfilters=6\n[conv]\n[scale_channels]\nfrom=0\nscale_wh=1", (6, 8, 16)),
+        ("[conv]\nfilters=6\n[conv]\nfilters=6\n[sam]\nfrom=0", (6, 8, 16)),
         ("[conv]\nfilters=6\n[conv]\nfilters=2\n[shortcut]\nfrom=-2", (2, 8, 16)),
         ("[conv]\nfilters=2\n[conv]\nfilters=6\n[shortcut]\nfrom=-2", (6, 8, 16)),
         ("[conv]\n[dropout]\nprobability=.5\n[cost]\ntype=sse", (1, 8, 16)),
@@ -167,6 +171,12 @@ def test_arrays_are_in_the_order_of_a_weights_file() -> None:
         batch_normalize=1
         [connected]
         output=7
+        [shortcut]
+        from=-2
+        weights_type=per_channel
+        [shortcut]
+        from=-2,-3
+        weights_type=per_layer
         """
     )
     assert [(a.name, a.shape) for layer in made.layers for a in layer.arrays] == [
@@ -184,6 +194,8 @@ def test_arrays_are_in_the_order_of_a_weights_file() -> None:
         ("layer3.variance", (7,)),
         ("layer4.biases", (7,)),
         ("layer4.weights", (7, 7)),
+        ("layer5.weights", (2, 7)),
+        ("layer6.weights", (3,)),
     ]
 
 

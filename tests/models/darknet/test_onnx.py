@@ -106,7 +106,7 @@ def test_every_activation_is_valid_everywhere(activation: str) -> None:
         skeleton(
             network(
                 f"[conv]\nfilters=4{option}[conv]\nfilters=4{option}[shortcut]\nfrom=-2{option}"
-                f"[avgpool]\n[scale_channels]\nfrom=-2{option}"
+                f"[sam]\nfrom=-2{option}[avgpool]\n[scale_channels]\nfrom=-2{option}"
                 f"[connected]\noutput=5\nbatch_normalize=1{option}[connected]\noutput=3{option}"
             ),
             "x",

@@ -72,10 +72,19 @@ def test_activations(activation: str, kind: str, tmp_path: Path) -> None:
     agree(small(*sections, (kind, own | {"activation": activation})), tmp_path)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_shortcuts_from_several_layers(count: int, tmp_path: Path) -> None:
+SHORTCUTS = [
+    {"weights_type": weights_type, "weights_normalization": normalization}
+    for weights_type in ("per_feature", "per_layer", "per_channel")
+    for normalization in ("none", "relu", "avg_relu", "softmax")
+]
+
+
+@pytest.mark.parametrize(
+    ("count", "weights"), thinned(itertools.product([2, 1, 3], [{}, *SHORTCUTS]), 2)
+)
+def test_shortcuts_from_several_layers(count: int, weights: Options, tmp_path: Path) -> None:
     sources = ",".join(str(-2 - number) for number in range(count))
-    options = {"from": sources, "activation": "leaky"}
+    options = {"from": sources, "activation": "leaky", **weights}
     agree(small(*[("convolutional", CONV)] * 3, ("shortcut", options)), tmp_path)
 
 
@@ -94,16 +103,22 @@ SECTIONS: dict[str, list[tuple[str, Options]]] = {
         ("convolutional", {**CONV, "filters": "11", "stride": "2"}),
         ("shortcut", {"from": "-2"}),
     ],
+    "sam": [("convolutional", CONV), ("sam", {"from": "-2", "activation": "logistic"})],
     "scale_channels": [
         ("avgpool", {}),
         ("convolutional", {**CONV, "size": "1", "activation": "logistic"}),
         ("scale_channels", {"from": "-3", "activation": "leaky"}),
     ],
+    "scale_channels of pixels": [
+        ("convolutional", {**CONV, "filters": "1", "activation": "logistic"}),
+        ("scale_channels", {"from": "-2", "scale_wh": "1"}),
+    ],
+    "maximum over depth": [("maxpool", {"maxpool_depth": "1", "out_channels": "2"})],
     "maxpool with strides": [("maxpool", {"size": "3", "stride_x": "2", "stride_y": "1"})],
     "maxpool without padding": [("maxpool", {"size": "3", "stride": "2", "padding": "0"})],
     "maxpool with odd padding": [("maxpool", {"size": "4", "stride": "1", "padding": "3"})],
     "maxpool that drops a column": [("maxpool", {"size": "1", "stride": "3"})],
-    "softmax of an image": [("softmax", {})],
+    "softmax in groups": [("softmax", {"groups": "4", "temperature": "2.5"})],
     "dilation": [("convolutional", {**CONV, "dilation": "3"})],
     "strides": [("convolutional", {**CONV, "stride_x": "3", "stride_y": "2"})],
     "one stride": [("convolutional", {**CONV, "stride": "2", "stride_x": "1"})],
@@ -114,7 +129,7 @@ SECTIONS: dict[str, list[tuple[str, Options]]] = {
         ("convolutional", CONV),
         ("route", {"layers": "-1,0", "groups": "4", "group_id": "2"}),
     ],
-    "upsample": [("upsample", {"stride": "3"})],
+    "upsample": [("upsample", {"stride": "3", "scale": "0.5"})],
     "reorg": [("reorg", {"stride": "2"})],
     "crop": [("crop", {"crop_width": "9", "crop_height": "7"})],
     "crop as it is": [("crop", {"crop_width": "9", "crop_height": "7", "noadjust": "1"})],
