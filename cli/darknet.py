@@ -34,7 +34,9 @@ def import_darknet(
 ) -> None:
     """Write a network of Darknet as ONNX."""
     from models.darknet.importer import import_network  # onnx: not for the service
-    from models.darknet.network import layer_sizes, parameter_count, source_sizes
+    from models.darknet.network import layer_sizes, source_sizes
+    from models.darknet.skeleton import skeleton
+    from models.graphs.traits import count_parameters
 
     texts = read_labels(labels) if labels else ()
     with steps(f"importing {cfg.name}") as progress:
@@ -43,7 +45,7 @@ def import_darknet(
         "name": cfg.stem,
         "file": str(output),
         **source_sizes(network).model_dump(exclude={"tool"}),
-        "parameters": parameter_count(network),
+        "parameters": count_parameters(skeleton(network, cfg.stem)),
         "resolution": network.width,
         "height": network.height,
         "weights": weights.name if weights else "random",

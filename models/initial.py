@@ -21,6 +21,7 @@ from onnx import helper, numpy_helper
 
 from models.errors import ModelError
 from models.graphs.metadata import read_metadata
+from models.graphs.nodes import attributes
 from models.graphs.onnx_writer import declared
 from models.images.preprocess import Preprocess
 from models.photographs import photographs
@@ -84,17 +85,15 @@ def _norm_array(shape: tuple[int, ...], position: int, generator: np.random.Gene
 
 def _fan_in(node: onnx.NodeProto, position: int, shape: tuple[int, ...]) -> int:
     """Return how many products are summed up for one element of the output."""
-    attributes: dict[str, Any] = {
-        item.name: helper.get_attribute_value(item) for item in node.attribute
-    }
+    given = attributes(node)
     if node.op_type == "Conv":
         return math.prod(shape[1:])
     if node.op_type == "ConvTranspose":
         # Between the strides an output element meets only its share of the kernel.
-        covered = math.prod(shape[2:]) / math.prod(attributes.get("strides", [1]))
-        inputs: int = shape[0] // attributes.get("group", 1)
+        covered = math.prod(shape[2:]) / math.prod(given.get("strides", [1]))
+        inputs: int = shape[0] // given.get("group", 1)
         return max(1, int(inputs * covered))
-    flag = attributes.get("transA" if position == 0 else "transB", 0)
+    flag = given.get("transA" if position == 0 else "transB", 0)
     rows_are_summed = (position == 1) != bool(flag)
     return shape[0] if len(shape) == 1 else shape[-2 if rows_are_summed else -1]
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from models.compiler import CompileOptions, compile_onnx
-from models.darknet.layer_records import DarknetNetwork
+from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
 from models.graphs.onnx_writer import write_onnx

@@ -3,6 +3,7 @@
 Names are deterministic: "layer17.conv" is both the node and its output.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,25 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.darknet.layer_records import Shape, WeightArray
 from models.graphs.onnx_writer import declare
 
 OPSET = 18
 IR_VERSION = 9
+
+#: Channels, height, width.
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class WeightArray:
+    """Float32 numbers that are together in a .weights file, with their shape in ONNX."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -266,3 +281,6 @@ _COMPOSED: dict[str, Callable[[LayerGraph, str], str]] = {
     "lhtan": _lhtan,
     "stair": _stair,
 }
+
+#: All names that a section may give.
+ACTIVATIONS = ("linear", *_SINGLE, *_COMPOSED)

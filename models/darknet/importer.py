@@ -1,6 +1,7 @@
 """From a cfg, and a .weights file or a seed, to an ONNX file."""
 
 import contextlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,20 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.darknet.cfg import DarknetError, read_cfg
-from models.darknet.layer_records import (
-    IMAGE,
-    ConvolutionParameters,
-    DarknetLayer,
-    DarknetNetwork,
-    MaxPoolParameters,
-    RegionParameters,
-    ReorgParameters,
-    SoftmaxParameters,
-    UpsampleParameters,
-    YoloParameters,
-)
+from models.darknet.layers import IMAGE, DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import HEADER, skeleton
+from models.darknet.vector_layers import HeadOperation, SoftmaxOperation
 from models.darknet.weights import read_weights
 from models.graphs.metadata import write_metadata
 from models.graphs.onnx_writer import check_place, write_onnx
@@ -63,12 +54,12 @@ def objectness_biases(network: DarknetNetwork) -> dict[str, NDArray[np.float32]]
     biases = {}
     for layer in network.layers:
         before = network.layers[layer.inputs[0]] if layer.inputs[0] >= 0 else None
-        if not isinstance(layer.parameters, YoloParameters | RegionParameters) or before is None:
+        if not isinstance(layer.operation, HeadOperation) or before is None:
             continue
         for array in before.arrays:
             if array.name.endswith(".biases"):
                 values = np.zeros(array.shape, np.float32)
-                anchors = values.reshape(-1, 5 + layer.parameters.classes)
+                anchors = values.reshape(-1, 5 + layer.operation.classes)
                 anchors[:, 4], anchors[:, 5:] = _OBJECTNESS, _CLASS
                 biases[array.name] = values
     return biases
@@ -131,24 +122,22 @@ def import_network(
 def class_count(network: DarknetNetwork) -> int:
     """Return how many classes the outputs distinguish."""
     last = network.layers[network.outputs[-1]]
-    match last.parameters:
-        case YoloParameters(classes=classes) | RegionParameters(classes=classes):
+    match last.operation:
+        case HeadOperation(classes=classes):
             return classes
-        case SoftmaxParameters(groups=groups):
+        case SoftmaxOperation(groups=groups):
             return last.shape[0] // groups
         case _:
-            return last.shape[0] * last.shape[1] * last.shape[2]
+            return math.prod(last.shape)
 
 
 def network_stride(network: DarknetNetwork) -> int:
     """Return the stride of the coarsest layer; 1 without heads: only their cells are places."""
-    if not any(
-        isinstance(layer.parameters, YoloParameters | RegionParameters) for layer in network.layers
-    ):
+    if not any(isinstance(layer.operation, HeadOperation) for layer in network.layers):
         return 1
     strides = {IMAGE: 1.0}
     for layer in network.layers:
-        strides[layer.index] = strides[layer.inputs[0]] * _own(layer)
+        strides[layer.index] = strides[layer.inputs[0]] * layer.operation.shrinks
     return max(1, round(max(strides.values())))
 
 
@@ -163,15 +152,3 @@ def resolution_fault(network: DarknetNetwork, resolution: int) -> str:
         f"{resolution} pixels are not a multiple of the network's stride, {stride}: "
         f"the nearest that are: {' and '.join(nearest)}"
     )
-
-
-def _own(layer: DarknetLayer) -> float:
-    match layer.parameters:
-        case ConvolutionParameters(stride=stride) | MaxPoolParameters(stride=stride):
-            return max(stride)
-        case ReorgParameters(stride=stride):
-            return stride
-        case UpsampleParameters(stride=stride):
-            return 1 / stride
-        case _:
-            return 1

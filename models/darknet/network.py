@@ -8,16 +8,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from models.darknet import section_layers
+from models.darknet import image_layers, joining_layers, vector_layers
 from models.darknet.cfg import DarknetError, Section, SectionOptions
-from models.darknet.layer_records import (
-    ConvolutionParameters,
-    DarknetLayer,
-    DarknetNetwork,
-    SectionScope,
-    Shape,
-)
-from models.darknet.section_layers import times
+from models.darknet.graph import Shape
+from models.darknet.image_layers import ConvolutionOperation
+from models.darknet.layers import DarknetLayer, DarknetNetwork, SectionScope, times
 from models.packs.records.ports import SourceSizes
 
 # 1 GiB of float32; all weights together: 4 GiB.
@@ -25,22 +20,22 @@ MAX_ELEMENTS = 1 << 28
 MAX_WEIGHTS = 1 << 30
 
 _BUILDERS: dict[str, Callable[[SectionScope], DarknetLayer]] = {
-    "convolutional": section_layers.convolutional,
-    "maxpool": section_layers.maxpool,
-    "avgpool": section_layers.avgpool,
-    "upsample": section_layers.upsample,
-    "reorg": section_layers.reorg,
-    "crop": section_layers.crop,
-    "route": section_layers.route,
-    "shortcut": section_layers.shortcut,
-    "scale_channels": section_layers.scale_channels,
-    "sam": section_layers.sam,
-    "connected": section_layers.connected,
-    "softmax": section_layers.softmax,
-    "dropout": section_layers.identity,
-    "cost": section_layers.identity,
-    "yolo": section_layers.yolo,
-    "region": section_layers.region,
+    "convolutional": image_layers.convolutional,
+    "maxpool": image_layers.maxpool,
+    "avgpool": image_layers.avgpool,
+    "upsample": image_layers.upsample,
+    "reorg": image_layers.reorg,
+    "crop": image_layers.crop,
+    "route": joining_layers.route,
+    "shortcut": joining_layers.shortcut,
+    "scale_channels": joining_layers.scale_channels,
+    "sam": joining_layers.sam,
+    "connected": vector_layers.connected,
+    "softmax": vector_layers.softmax,
+    "dropout": vector_layers.identity,
+    "cost": vector_layers.identity,
+    "yolo": vector_layers.yolo,
+    "region": vector_layers.region,
 }
 
 
@@ -123,8 +118,6 @@ def _outputs(layers: list[DarknetLayer]) -> tuple[int, ...]:
 
 # What Darknet counts: layers, bytes of weights, and the memory of each layer.
 
-_STATISTICS = (".mean", ".variance")
-
 
 def source_sizes(network: DarknetNetwork) -> SourceSizes:
     """Return the counts: a layer is a section after [net]; arrays of batch normalisation are weights."""
@@ -134,16 +127,6 @@ def source_sizes(network: DarknetNetwork) -> SourceSizes:
         layers=len(sizes),
         weight_bytes=sum(sizes),
         largest_layer_bytes=max(sizes),
-    )
-
-
-def parameter_count(network: DarknetNetwork) -> int:
-    """Return how many numbers training changes: all but the statistics of batch normalisation."""
-    return sum(
-        array.size
-        for layer in network.layers
-        for array in layer.arrays
-        if not array.name.endswith(_STATISTICS)
     )
 
 
@@ -194,8 +177,8 @@ def layer_sizes(network: DarknetNetwork) -> list[LayerSizes]:
 
 
 def _scratch_bytes(layer: DarknetLayer) -> int:
-    if not isinstance(layer.parameters, ConvolutionParameters):
+    if not isinstance(layer.operation, ConvolutionOperation):
         return 0
     _, height, width = layer.shape
     _, channels, size, _ = layer.arrays[-1].shape
-    return 4 * (width * height * size**2 * channels // layer.parameters.stride[0])
+    return 4 * (width * height * size**2 * channels // layer.operation.stride[0])

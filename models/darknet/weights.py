@@ -18,7 +18,8 @@ from onnx import numpy_helper
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models.darknet.cfg import DarknetError, parse_cfg
-from models.darknet.layer_records import DarknetLayer, DarknetNetwork, WeightArray
+from models.darknet.graph import WeightArray
+from models.darknet.layers import DarknetLayer, DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import CFG, HEADER
 from models.graphs.file import FileRange, parse_onnx
@@ -105,7 +106,7 @@ def read_weights(
 
     Returns:
         The header, and the arrays by name in the file's order, read-only, with the shapes of
-        ``Layer.arrays`` (a matrix that the file holds transposed is a transposed view).
+        ``DarknetLayer.arrays`` (a matrix that the file holds transposed is a transposed view).
 
     Raises:
         DarknetError: the file cannot be read, has no sound header, or holds more or fewer numbers
@@ -170,7 +171,7 @@ def _cut(
 def write_weights(
     path: Path, network: DarknetNetwork, header: Header, weights: Mapping[str, NDArray[np.float32]]
 ) -> None:
-    """Write ``weights`` (float32, by name, in the shapes of ``Layer.arrays``) to ``path``.
+    """Write ``weights`` (float32, by name, in the shapes of ``DarknetLayer.arrays``) to ``path``.
 
     One array is taken from the mapping at a time, so it may make them when asked.
 

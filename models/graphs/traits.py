@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from models.graphs.file import numbers_of
 from models.graphs.nodes import all_graphs, attributes, label
@@ -89,7 +89,7 @@ def _quantised_count(node: onnx.NodeProto, tensor: TensorProto) -> int:
     """Return how many weights ``tensor`` has; a byte of ``MatMulNBits`` has several."""
     if node.op_type != "MatMulNBits":
         return math.prod(tensor.dims)
-    sizes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    sizes = attributes(node)
     return int(sizes["K"] * sizes["N"])
 
 

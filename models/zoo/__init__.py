@@ -29,7 +29,7 @@ from models.zoo.classifiers import (
     vgg,
     vit,
 )
-from models.zoo.darknet import FAMILIES
+from models.zoo.darknet import DARKNET_ENTRIES
 from models.zoo.entry import BuiltNetwork, ZooEntry, source_sizes
 from models.zoo.mobile_classifiers import (
     efficientnet_b0,
@@ -79,7 +79,7 @@ _ENTRIES = (
         multiple=PATCH,
         aliases=("vit-small", "vit-small-patch16-224"),
     ),
-    *(family.entry() for family in FAMILIES),
+    *DARKNET_ENTRIES,
     *(
         ZooEntry(name, description, parameters, definition, scaled=True, options=PATCHNET_OPTIONS)
         for name, description, parameters, definition in (

@@ -14,6 +14,7 @@ from models.graphs.metadata import PREPROCESS, write_metadata
 from models.graphs.onnx_writer import declare
 from models.images.placement import Resize
 from models.images.preprocess import Preprocess
+from models.network.windows import windows_of
 
 # A network under construction: nodes, weights that are declared and not drawn, constants of formulas.
 #
@@ -39,11 +40,31 @@ class ZooTensor:
         return self.shape[1]
 
 
-class _ZooGraph:
-    """Nodes in the order of execution, on a single image input "image" [1, 3, height, width]."""
+@dataclass(frozen=True)
+class ColourScale:
+    """How colours (0 to 255) become numbers: (colour - mean) / std."""
 
-    def __init__(self, name: str, resolution: Resolution) -> None:
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+#: Mean and deviation of ImageNet's colours, as torchvision's networks take them.
+IMAGENET = ColourScale((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+#: From -1 to 1, as Keras' and TensorFlow's networks take them.
+SIGNED = ColourScale((127.5,), (127.5,))
+
+
+class SkeletonBuilder:
+    """Builds one skeleton: nodes in the order of execution, on an image "image" [1, 3, height, width].
+
+    A method adds an operator, a function of several, or a layer with weights, and returns what it makes.
+    """
+
+    def __init__(
+        self, name: str, resolution: Resolution, pixels: ColourScale | None = None
+    ) -> None:
         self._name = name
+        self._pixels = pixels
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, TensorProto] = {}
         sides = (resolution,) * 2 if isinstance(resolution, int) else resolution
@@ -58,7 +79,7 @@ class _ZooGraph:
         """Add numbers of a formula; real ones become float32. The name is taken once.
 
         Arrays of real numbers count as trained (models/graphs/traits.py), unless the operator that
-        reads them is not trained: `Operators.whole_numbers` makes such constants.
+        reads them is not trained: `whole_numbers` makes such constants.
         """
         array = np.asarray(values)
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
@@ -113,12 +134,7 @@ class _ZooGraph:
         write_metadata(model, metadata)
         return model
 
-
-# Operators without weights, each as the usual exporters (torch.onnx, operator set 17) write it.
-
-
-class _Operators(_ZooGraph):
-    """Each method adds one operator, or a function of several, and returns what it makes."""
+    # Operators without weights, each as the usual exporters (torch.onnx, operator set 17) write it.
 
     def relu(self, x: ZooTensor) -> ZooTensor:
         return self.add_node("Relu", [x], x.shape)
@@ -224,29 +240,7 @@ class _Operators(_ZooGraph):
     def _elements(self, kind: str, x: ZooTensor, y: ZooTensor) -> ZooTensor:
         return self.add_node(kind, [x, y], np.broadcast_shapes(x.shape, y.shape))
 
-
-@dataclass(frozen=True)
-class ColourScale:
-    """How colours (0 to 255) become numbers: (colour - mean) / std."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-#: Mean and deviation of ImageNet's colours, as torchvision's networks take them.
-IMAGENET = ColourScale((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
-#: From -1 to 1, as Keras' and TensorFlow's networks take them.
-SIGNED = ColourScale((127.5,), (127.5,))
-
-
-class SkeletonBuilder(_Operators):
-    """Builds one skeleton of layers, with weights and without."""
-
-    def __init__(
-        self, name: str, resolution: Resolution, pixels: ColourScale | None = None
-    ) -> None:
-        super().__init__(name, resolution)
-        self._pixels = pixels
+    # Layers.
 
     def conv(
         self,
@@ -269,9 +263,9 @@ class SkeletonBuilder(_Operators):
         inputs = [x, self.weight(f"{label}.weight", shape)]
         if bias:
             inputs.append(self.weight(f"{label}.bias", (channels,)))
-        window = _Window(kernel, stride, pads or (kernel // 2,) * 4)
-        size = (1, channels, *window.size(x))
-        return self.add_node("Conv", inputs, size, group=groups, **window.attributes())
+        given = _given(kernel, stride, pads or (kernel // 2,) * 4)
+        size = (1, channels, *_size(x, given))
+        return self.add_node("Conv", inputs, size, group=groups, **given)
 
     def norm(self, x: ZooTensor, epsilon: float = 1e-5, label: str | None = None) -> ZooTensor:
         """Add a batch norm; ``label``: in the names of its weights, instead of its number."""
@@ -304,16 +298,13 @@ class SkeletonBuilder(_Operators):
         self, x: ZooTensor, kernel: int, stride: int, pad: int = 0, ceil: bool = False
     ) -> ZooTensor:
         """Add a maximum pool; ``ceil``: the last window may hang over the edge."""
-        window = _Window(kernel, stride, (pad,) * 4, ceil)
-        shape = (*x.shape[:2], *window.size(x))
-        extra = {"ceil_mode": 1} if ceil else {}
-        return self.add_node("MaxPool", [x], shape, **window.attributes(), **extra)
+        given = {**_given(kernel, stride, (pad,) * 4), **({"ceil_mode": 1} if ceil else {})}
+        return self.add_node("MaxPool", [x], (*x.shape[:2], *_size(x, given)), **given)
 
     def average_pool(self, x: ZooTensor, kernel: int, stride: int, pad: int = 0) -> ZooTensor:
         """Add an average pool; what is padded does not count."""
-        window = _Window(kernel, stride, (pad,) * 4)
-        shape = (*x.shape[:2], *window.size(x))
-        return self.add_node("AveragePool", [x], shape, **window.attributes())
+        given = _given(kernel, stride, (pad,) * 4)
+        return self.add_node("AveragePool", [x], (*x.shape[:2], *_size(x, given)), **given)
 
     def global_pool(self, x: ZooTensor) -> ZooTensor:
         return self.add_node("GlobalAveragePool", [x], (*x.shape[:2], 1, 1))
@@ -347,26 +338,11 @@ class SkeletonBuilder(_Operators):
         return {PREPROCESS: recipe.model_dump(mode="json", exclude_defaults=True)}
 
 
-@dataclass(frozen=True)
-class _Window:
-    """A square that moves over an image; ``pads`` are top, left, bottom, right."""
+def _given(kernel: int, stride: int, pads: Sequence[int]) -> dict[str, Any]:
+    """Return the attributes of square windows; ``pads`` are top, left, bottom, right."""
+    return {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": list(pads)}
 
-    kernel: int
-    stride: int
-    pads: tuple[int, ...]
-    ceil: bool = False
 
-    def size(self, x: ZooTensor) -> list[int]:
-        """Return height and width of what a pass over ``x`` gives."""
-        moves = [
-            x.shape[2 + axis] + self.pads[axis] + self.pads[axis + 2] - self.kernel
-            for axis in (0, 1)
-        ]
-        return [(-(-way // self.stride) if self.ceil else way // self.stride) + 1 for way in moves]
-
-    def attributes(self) -> dict[str, list[int]]:
-        return {
-            "kernel_shape": [self.kernel] * 2,
-            "strides": [self.stride] * 2,
-            "pads": list(self.pads),
-        }
+def _size(x: ZooTensor, given: Mapping[str, Any]) -> Shape:
+    """Return height and width of what windows with the attributes ``given`` make of ``x``."""
+    return windows_of(given, given["kernel_shape"], x.shape[2:]).result

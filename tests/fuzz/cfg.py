@@ -18,7 +18,7 @@ from types import FrameType
 import onnx
 
 from models.darknet.cfg import DarknetError, read_cfg
-from models.darknet.layer_records import DarknetNetwork
+from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
 from models.graphs.onnx_writer import declared

@@ -41,9 +41,7 @@ class NodeChain:
     inner: frozenset[str]
 
 
-def find_chains(
-    graph: Graph, aliases: Aliases, apart: Set[int] = frozenset()
-) -> dict[int, NodeChain]:
+def find_chains(graph: Graph, aliases: Aliases, apart: Set[int]) -> dict[int, NodeChain]:
     """Return the chains of ``graph`` by their first node; those of ``apart`` are in none."""
     finder = _Finder(graph, aliases, apart)
     chains: dict[int, NodeChain] = {}

@@ -8,7 +8,6 @@ and operators on elements are here: their kernels add up each output by itself, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -78,7 +77,7 @@ class RowGraph:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def find_rows(graph: Graph, target: Target, fused: Fused = MappingProxyType({})) -> RowGraph:
+def find_rows(graph: Graph, target: Target, fused: Fused) -> RowGraph:
     """Return what of ``graph`` can run on rows on ``target``.
 
     ``fused``: nodes that are computed at once, by the first.

@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from models.compiler.analysis.graph import is_streamable
-from models.graphs.nodes import all_graphs, made, replace_nodes, subgraphs
+from models.graphs.nodes import all_graphs, made, subgraphs
 
 
 def rename_inner(model: onnx.ModelProto) -> None:
@@ -98,16 +98,18 @@ def rename_reads(nodes: Iterable[onnx.NodeProto], new: Mapping[str, str]) -> Non
 def _move_out(body: onnx.GraphProto, main: onnx.GraphProto, names: _Names) -> None:
     inputs = {value.name for value in body.input}
     moved: dict[str, str] = {}
-    kept = [_moved(item, inputs, main, names, moved) for item in body.initializer]
-    left = [item for item in kept if item is not None]
+    kept = []
+    for tensor in body.initializer:
+        copy = TensorProto()
+        copy.CopyFrom(tensor)
+        if tensor.name in inputs or not _is_weight(tensor):
+            kept.append(copy)
+            continue
+        copy.name = moved[tensor.name] = names.like(tensor.name)
+        main.initializer.append(copy)
+        tensor.Clear()
     del body.initializer[:]
-    body.initializer.extend(left)
-    nodes = []
-    for node in body.node:
-        tensor = _constant(node)
-        if tensor is None or _moved(tensor, inputs, main, names, moved, node.output[0]) is not None:
-            nodes.append(node)
-    replace_nodes(body, nodes)
+    body.initializer.extend(kept)
     rename_reads(body.node, moved)
     for value in body.output:
         if value.name in moved:  # a body cannot return what it does not make
@@ -115,31 +117,6 @@ def _move_out(body: onnx.GraphProto, main: onnx.GraphProto, names: _Names) -> No
     for node in body.node:
         for inner in subgraphs(node):
             _move_out(inner, main, names)
-
-
-def _constant(node: onnx.NodeProto) -> TensorProto | None:
-    held = [item.t for item in node.attribute if item.name == "value" and item.HasField("t")]
-    return held[0] if node.op_type == "Constant" and held else None
-
-
-def _moved(
-    tensor: TensorProto,
-    inputs: set[str],
-    main: onnx.GraphProto,
-    names: _Names,
-    moved: dict[str, str],
-    name: str = "",
-) -> TensorProto | None:
-    """Move ``tensor`` to ``main`` and note its new name, or return a copy of it if it stays."""
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
-    name = name or tensor.name
-    if name in inputs or not _is_weight(tensor):
-        return copy
-    copy.name = moved[name] = names.like(name)
-    main.initializer.append(copy)
-    tensor.Clear()
-    return None
 
 
 def _is_weight(tensor: TensorProto) -> bool:

@@ -112,9 +112,7 @@ _MATRICES = {
 _CONVOLUTIONS = {"QLinearConv": _Form(3, 0, (4, 5, 8)), "ConvInteger": _Form(1, 0, (3,))}
 
 
-def stream_quantised(
-    graph: Graph, part_bytes: int, folder: Path, kept: Collection[str] = ()
-) -> Graph:
+def stream_quantised(graph: Graph, part_bytes: int, folder: Path, kept: Collection[str]) -> Graph:
     """Return ``graph`` with quantised layers that stream.
 
     ``part_bytes``: the most weights of a part, if one can be so small. ``folder``: for a file with the

@@ -94,7 +94,7 @@ class Stack:
         return self.add("softmax", groups=1)
 
     def yolo(
-        self, anchors: Iterable[int], mask: Iterable[int], classes: int = 80, **options: object
+        self, anchors: Iterable[int], mask: Iterable[int], classes: int, **options: object
     ) -> int:
         """Detection layer; ``anchors`` in pixels, width and height in turn; ``mask`` picks pairs."""
         numbers = tuple(anchors)

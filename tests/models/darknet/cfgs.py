@@ -4,19 +4,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from models.darknet.cfg import format_cfg
-from models.zoo.darknet import FAMILIES, Family
+from models.zoo.darknet import DARKNET_ENTRIES, SECTIONS
+from models.zoo.entry import ZooEntry
 from tests.models.darknet.oracle import Options, Sections, parse
 
 #: Small cfgs by name: among them they have every way in which sections of the zoo's are joined.
 SMALL = {path.stem: path for path in sorted((Path(__file__).parent / "small").glob("*.cfg"))}
 
 #: The published networks by name in the zoo; test_zoo_darknet.py says that they are.
-ZOO: dict[str, Family] = {family.name: family for family in FAMILIES}
+ZOO: dict[str, ZooEntry] = {entry.name: entry for entry in DARKNET_ENTRIES}
 
 
 def zoo_text(name: str) -> str:
     """Return the cfg of a network of the zoo."""
-    return format_cfg(ZOO[name].sections())
+    return format_cfg(SECTIONS[name]())
 
 
 def cfg_text(sections: Iterable[tuple[str, Options]]) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.darknet.cfg import read_cfg
 from models.darknet.importer import import_network
-from models.darknet.layer_records import DarknetNetwork
+from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
 from models.darknet.weights import Header, write_weights

@@ -7,15 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.darknet.cfg import format_cfg, parse_cfg
-from models.darknet.layer_records import (
-    CropParameters,
-    DarknetNetwork,
-    MaxPoolParameters,
-    RegionParameters,
-    ShortcutParameters,
-    YoloParameters,
-)
+from models.darknet.image_layers import CropOperation, MaxPoolOperation
+from models.darknet.joining_layers import ShortcutOperation
+from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network, layer_sizes
+from models.darknet.vector_layers import RegionOperation, YoloOperation
+from models.zoo.darknet import SECTIONS
 from tests.examples import over
 from tests.models.darknet.cfgs import ZOO
 
@@ -51,7 +48,7 @@ def network(
 
 
 def real(name: str, resolution: int | None = None) -> DarknetNetwork:
-    return build_network(ZOO[name].sections(), name, resolution)
+    return build_network(SECTIONS[name](), name, resolution)
 
 
 def last(text: str) -> tuple[int, int, int]:
@@ -93,16 +90,16 @@ def test_convolutions(options: str, shape: tuple[int, int, int]) -> None:
 def test_pools(options: str, shape: tuple[int, int, int], pads: tuple[int, ...]) -> None:
     (layer,) = network(f"[max]\n{options}").layers
     assert layer.shape == shape
-    assert isinstance(layer.parameters, MaxPoolParameters)
-    assert layer.parameters.pads == pads
+    assert isinstance(layer.operation, MaxPoolOperation)
+    assert layer.operation.pads == pads
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 9))
 def test_windows_of_a_pool_cover_what_darknet_says(length: int, size: int, stride: int) -> None:
     net = f"width={length}\nheight={length}\nchannels=1"
     (layer,) = network(f"[maxpool]\nsize={size}\nstride={stride}", net).layers
-    assert isinstance(layer.parameters, MaxPoolParameters)
-    left, _, right, _ = layer.parameters.pads
+    assert isinstance(layer.operation, MaxPoolOperation)
+    left, _, right, _ = layer.operation.pads
     out = layer.shape[2]
     assert out == (length - 1) // stride + 1
     # ONNX computes the same length from the pads, and every window sees the input.
@@ -144,7 +141,7 @@ def test_a_crop_is_the_centre_and_scales_with_the_image() -> None:
         made = build_network(sections, "x", resolution)
         (layer,) = made.layers
         assert layer.shape == (3, sides[1], sides[0])
-        assert layer.parameters == CropParameters(*corner, adjust=True)
+        assert layer.operation == CropOperation(*corner, adjust=True)
         # What the metadata keep builds the same network.
         assert (
             build_network(parse_cfg(format_cfg(made.sections), "x")).layers[0].shape == layer.shape
@@ -153,9 +150,9 @@ def test_a_crop_is_the_centre_and_scales_with_the_image() -> None:
 
 def test_a_larger_source_of_a_shortcut_is_sampled() -> None:
     text = "[conv]\nfilters=3\n[conv]\nfilters=3\nstride=2\n[shortcut]\nfrom=0"
-    parameters = network(text).layers[-1].parameters
-    assert isinstance(parameters, ShortcutParameters)
-    assert parameters.strides == (2,)
+    operation = network(text).layers[-1].operation
+    assert isinstance(operation, ShortcutOperation)
+    assert operation.strides == (2,)
 
 
 def test_arrays_are_in_the_order_of_a_weights_file() -> None:
@@ -208,8 +205,8 @@ def test_inputs_and_outputs() -> None:
     made = network(f"{conv}{yolo}[route]\nlayers=0\n{conv}{yolo}")
     assert [layer.inputs for layer in made.layers] == [(-1,), (0,), (0,), (2,), (3,)]
     assert made.outputs == (1, 4)
-    assert isinstance(made.layers[1].parameters, YoloParameters)
-    assert made.layers[1].parameters.anchors == ((3.0, 4.0),)
+    assert isinstance(made.layers[1].operation, YoloOperation)
+    assert made.layers[1].operation.anchors == ((3.0, 4.0),)
     assert network("[conv]\n[dropout]\n[cost]").outputs == (1,)
 
 
@@ -217,7 +214,7 @@ def test_region_anchors() -> None:
     text = (
         "[conv]\nfilters=14\n[region]\nclasses=2\nnum=2\ncoords=4\nanchors=.5, 1, 2.25,3\nsoftmax=1"
     )
-    assert network(text).layers[-1].parameters == RegionParameters(
+    assert network(text).layers[-1].operation == RegionOperation(
         ((0.5, 1.0), (2.25, 3.0)), 2, softmax=True
     )
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.darknet.cfg import DarknetError, parse_cfg
-from models.darknet.layer_records import DarknetNetwork
+from models.darknet.layers import DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
 from models.darknet.weights import Header, export_weights, read_weights, write_weights

@@ -9,11 +9,13 @@ import pytest
 from models import zoo
 from models.darknet.cfg import Section, format_cfg, parse_cfg, read_cfg
 from models.darknet.importer import random_weights
-from models.darknet.layer_records import DarknetLayer, DarknetNetwork
-from models.darknet.network import build_network, parameter_count, source_sizes
+from models.darknet.layers import DarknetLayer, DarknetNetwork
+from models.darknet.network import build_network, source_sizes
+from models.darknet.skeleton import skeleton
 from models.graphs.metadata import read_metadata
-from models.zoo.darknet import FAMILIES, Family
-from models.zoo.entry import COCO
+from models.graphs.traits import count_parameters
+from models.zoo.darknet import DARKNET_ENTRIES, SECTIONS
+from models.zoo.entry import COCO, ZooEntry
 from tests.examples import over
 from tests.models.darknet.cfgs import ZOO
 from tests.shared import shared
@@ -34,11 +36,11 @@ TABLE_I = {
     "resnet152-darknet": (206, 219.6, 9.0),
     "densenet201-darknet": (306, 65.6, 5.9),
 }
-everyone = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+everyone = pytest.mark.parametrize("entry", DARKNET_ENTRIES, ids=lambda entry: entry.name)
 
 
-def built(family: Family) -> DarknetNetwork:
-    return build_network(family.sections(), family.name)
+def built(entry: ZooEntry) -> DarknetNetwork:
+    return build_network(SECTIONS[entry.name](), entry.name)
 
 
 def anonymous(layer: DarknetLayer) -> DarknetLayer:
@@ -49,13 +51,13 @@ def anonymous(layer: DarknetLayer) -> DarknetLayer:
 def test_definitions_are_the_networks_of_the_cfg_files() -> None:
     files = {path.stem: path for path in shared("data", "darknet").glob("*.cfg")}
     assert set(files) == {CFG_FILES.get(name, name) for name in ZOO}
-    for name, family in ZOO.items():
+    for name, entry in ZOO.items():
         path = files[CFG_FILES.get(name, name)]
         sections = read_cfg(path)
         again = parse_cfg(format_cfg(sections), name)
         assert [(s.kind, s.options) for s in again] == [(s.kind, s.options) for s in sections]
-        published = build_network(sections, path.name, resolution=family.resolution)
-        ours = built(family)
+        published = build_network(sections, path.name, resolution=entry.resolution)
+        ours = built(entry)
         assert [anonymous(a) for a in ours.layers] == [anonymous(b) for b in published.layers], name
         assert ours.outputs == published.outputs, name
         size = (published.width, published.height, published.channels)
@@ -70,14 +72,14 @@ def test_sizes_are_those_of_table_i(name: str) -> None:
 
 
 @everyone
-def test_parameters_are_those_that_training_changes(family: Family) -> None:
-    assert parameter_count(built(family)) == family.parameters
+def test_parameters_are_those_that_training_changes(entry: ZooEntry) -> None:
+    assert count_parameters(skeleton(built(entry), entry.name)) == entry.parameters
 
 
 @everyone
-def test_any_resolution_of_its_multiple_keeps_the_weights(family: Family) -> None:
-    default = built(family)
-    smaller = build_network(family.sections(), resolution=family.resolution - family.multiple)
+def test_any_resolution_of_its_multiple_keeps_the_weights(entry: ZooEntry) -> None:
+    default = built(entry)
+    smaller = build_network(SECTIONS[entry.name](), resolution=entry.resolution - entry.multiple)
     if any(layer.kind == "connected" for layer in default.layers):
         assert smaller.layers != default.layers
         return

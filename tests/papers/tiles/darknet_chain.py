@@ -1,6 +1,7 @@
 """The first layers of a Darknet network as a chain, as seed 002 has them."""
 
-from models.darknet.layer_records import ConvolutionParameters, DarknetNetwork, MaxPoolParameters
+from models.darknet.image_layers import ConvolutionOperation, MaxPoolOperation
+from models.darknet.layers import DarknetNetwork
 from models.network.windows import SAME, Window
 from papers.tiles.fused_groups import FusedLayer, TileError
 
@@ -18,11 +19,11 @@ def darknet_layers(network: DarknetNetwork, count: int) -> tuple[FusedLayer, ...
         if layer.inputs != (layer.index - 1,):
             raise TileError(f"{name} does not read the layer before it, and that alone")
         weights, down, across = 0, SAME, SAME
-        match layer.parameters:
-            case ConvolutionParameters() as conv:
+        match layer.operation:
+            case ConvolutionOperation() as conv:
                 weights = next(a.size for a in layer.arrays if a.name.endswith(".weights"))
                 down, across = _windows(conv.size, conv.stride, (conv.padding, conv.padding))
-            case MaxPoolParameters(size=size, stride=stride, pads=(left, top, _, _)):
+            case MaxPoolOperation(size=size, stride=stride, pads=(left, top, _, _)):
                 down, across = _windows(size, stride, (left, top))
             case _:
                 raise TileError(f"{name} is neither a convolution nor a maximum")
