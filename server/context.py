@@ -113,7 +113,7 @@ class Context:
         limits = Limits(settings.compile_memory, math.ceil(settings.compile_time))
         self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))
         self.metrics = Metrics(
-            *(self.repository, self.budget, self.exchanges, self.pool, device, self.access)
+            self.repository, self.budget, self.exchanges, self.pool, device, self.access
         )
         #: Whether memory has been set aside for requests: at the start that may take a while.
         self.is_divided = False

@@ -177,6 +177,7 @@ def _depth_maxpool(scope: SectionScope) -> DarknetLayer:
     return scope.layer((out, height, width), DepthMaxPoolOperation(out))
 
 
+@dataclass(frozen=True)
 class AvgPoolOperation(Operation):
     """The mean of each channel."""
 

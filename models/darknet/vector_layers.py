@@ -72,6 +72,7 @@ def softmax(scope: SectionScope) -> DarknetLayer:
     return scope.layer((count, 1, 1), operation)
 
 
+@dataclass(frozen=True)
 class NothingOperation(Operation):
     """Dropout and cost, which only training has."""
 
