@@ -19,12 +19,13 @@ test-newest: ## run the tests with the newest versions that pyproject.toml allow
 	@sh tools/bootstrap.sh newest
 	build/newest/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-check: ## formatting, lint, types and import rules
+check: ## formatting, lint, types, import rules and words
 	$(SETUP) dev
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tools.words
 
 docs: ## the pages of docs/ as a site, build/site/index.html
 	$(SETUP) docs
