@@ -268,6 +268,11 @@ class Flights(Generic[R]):
             self._order.set_stuck(flight.client, True)
         return hanging
 
+    def keep_place(self, flight: Flight[R]) -> None:
+        """Let ``flight`` have its place among the reads of all models again: no other can fly in it."""
+        self._replaced -= flight.replaced
+        flight.replaced = False
+
     def expiry(self) -> float | None:
         """Return when to check next, in seconds; None when no read could begin to hang."""
         started = (flight.started for flight in self._flying if not flight.hung)

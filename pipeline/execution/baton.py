@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from pipeline.execution.errors import CancelledError, DeadlineError
+from pipeline.execution.deadlines import check_deadline
+from pipeline.execution.errors import CancelledError
 
 #: Lower ones go first.
 Rank = tuple[float, int]
@@ -134,7 +135,4 @@ def _wait(
 ) -> None:
     if claim.over or cancelled():
         raise CancelledError("cancelled while another model was computing")
-    left = None if deadline is None else deadline - time.monotonic()
-    if left is not None and left <= 0:
-        raise DeadlineError("the deadline passed while another model was computing")
-    changed.wait(left)
+    changed.wait(check_deadline(deadline, "while another model was computing"))

@@ -14,12 +14,8 @@ from contextlib import contextmanager
 
 from pipeline.devices.base import Device
 from pipeline.devices.device_memory import Memory, Space
-from pipeline.execution.errors import (
-    ArenaLostError,
-    CancelledError,
-    DeadlineError,
-    EngineClosedError,
-)
+from pipeline.execution.deadlines import check_deadline
+from pipeline.execution.errors import ArenaLostError, CancelledError, EngineClosedError
 
 #: What engines that run in turns have once, of the kinds of ``Plan.memory``: only the request that runs
 #: uses it. What others hold meanwhile, inputs in line and answers on their way, is the memory of requests.
@@ -165,10 +161,7 @@ class SharedArena:
             raise EngineClosedError("the arena that models share is closed")
 
     def _wait(self, deadline: float | None) -> None:
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:
-            raise DeadlineError("the deadline passed while another model was running")
-        self._changed.wait(left)
+        self._changed.wait(check_deadline(deadline, "while another model was running"))
 
 
 class SharedLease(ArenaLease):
