@@ -5,6 +5,7 @@ the plan names, and no other, belongs to the engine from ``open`` to ``close``. 
 call ``run``.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -213,11 +214,14 @@ class Engine(Answering):
         self._is_open = True
 
     def populate(self) -> None:
-        """Take memory from the system on a thread beside what is done next, until ``close``."""
-        self._populating = threading.Thread(
-            target=self._memory.populate, name="populate", daemon=True
-        )
-        self._populating.start()
+        """Take memory from the system on a thread beside what is done next, until ``close``.
+
+        Where there is no thread for it, sweeps take the memory as they touch it.
+        """
+        thread = threading.Thread(target=self._memory.populate, name="populate", daemon=True)
+        with contextlib.suppress(RuntimeError):
+            thread.start()
+            self._populating = thread
 
     def run_lanes(
         self,

@@ -101,12 +101,12 @@ class WeightReads:
                 )
             )
         except Exception as exc:
-            self._taken_back(index, read, exc)  # nothing reads: the pool takes all of a job or nothing
+            self._taken_back(
+                index, read, exc
+            )  # nothing reads: the pool takes all of a job or nothing
             raise
 
-    def _taken_back(
-        self, index: int, read: _Read, error: Exception | None
-    ) -> Exception | None:
+    def _taken_back(self, index: int, read: _Read, error: Exception | None) -> Exception | None:
         """Take back what was lent for read ``index``; return the first error, None if there is none."""
         try:
             read.memory.reclaim(read.offset, read.length)

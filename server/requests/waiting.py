@@ -55,12 +55,26 @@ class Aside:
 
     def _given(self, work: Callable[[*Ps], T], *args: *Ps) -> "asyncio.Future[T]":
         if len(self._threads) < self._limit:
-            name = f"aside-{len(self._threads)}"
-            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
-            self._threads[-1].start()
+            self._add()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put(partial(_do, future, work, *args))
         return future
+
+    def _add(self) -> None:
+        """Start a thread; where the system gives none, those that there are do the work.
+
+        Raises:
+            RuntimeError: there are none.
+        """
+        name = f"aside-{len(self._threads)}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
 
     def close(self) -> None:
         """End the threads, once they have done what was given to them; blocks."""
