@@ -1,7 +1,8 @@
 """When a wait is over: one rule for all waits of an engine, on time.monotonic's clock.
 
-A deadline has passed from the moment that it names on. Why a wait ended follows from what it waited for, and
-never from another look at the clock: a wait with a timeout may end a little before its deadline or at it.
+A deadline has passed from the moment that it names on. Why a wait ended follows from what it waited for,
+and never from another look at the clock: a wait with a timeout may end a little before its deadline or at
+it.
 """
 
 import threading
