@@ -41,7 +41,7 @@ _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "afs", "virtio
 
 
 class Output(NamedTuple):
-    """A descriptor. ``at_once``: never waits; None: there is no such way. ``patient``: may wait for ever."""
+    """A descriptor. ``at_once``: never waits; None: nothing does. ``patient``: may wait for ever."""
 
     descriptor: int
     at_once: Write | None

@@ -1,0 +1,226 @@
+"""Reads that end, fail or do not start at any moment between two sweeps: the next one is right or says why.
+
+The moments are those at which a thread takes the sweeper's lock: what other threads do before it gets the
+lock is done there.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from loader.errors import ClosedError, LoaderError, ReadError
+from pipeline.devices.base import Done
+from pipeline.execution.errors import DrainError
+from pipeline.execution.sweep import Sweeper
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
+from tests.examples import over
+from tests.pipeline.schedule.judge import violations
+from tests.pipeline.synthetic import PAGE, program
+from tests.pipeline.writes import writes
+
+SOURCE = program([2, 3, 1, 4, 2], [True, True, False, True, True, True])
+AHEAD = make_plan(
+    SOURCE, ARCHITECTURES["2s"], choice=Choice(6 * PAGE, read_bytes=PAGE, ahead="tail")
+)
+COPIES = make_plan(SOURCE, ARCHITECTURES["async"])
+AHEAD_READS = AHEAD.stages[0].ahead
+NEEDED = len(AHEAD.stages[0]) - AHEAD_READS
+assert AHEAD_READS > 1
+
+#: An end of a read that a test has held back; the argument is its error.
+End = Callable[[Exception | None], None]
+
+
+class Lock:
+    """The lock of a sweeper: before it is taken for the ``moment``-th time, ``happens`` is called."""
+
+    def __init__(self, lock: Any, moment: int, happens: Callable[[], None]) -> None:
+        self._lock = lock
+        self._moment = moment
+        self._happens = happens
+
+    def __enter__(self) -> bool:
+        self._moment -= 1
+        if self._moment == -1:
+            self._happens()
+        return bool(self._lock.__enter__())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.__exit__(kind, error, trace)
+
+
+class Reads:
+    """Ends reads at once; those ahead when the test says so, or does not start what ``refuses`` has."""
+
+    def __init__(self) -> None:
+        self.held: list[End] = []
+        self.holds = False
+        self.refuses: dict[int, Exception] = {}
+        self.open = 0
+        #: How many were held back when the sweeper last began to wait.
+        self.awaited = 0
+
+    def hurry(self) -> None:
+        self.awaited = len(self.held)
+
+    def __call__(self, index: int, done: Done) -> None:
+        if index in self.refuses:
+            raise self.refuses[index]
+        self.open += 1
+
+        def end(error: Exception | None = None) -> None:
+            self.open -= 1
+            done(error, 0.0)
+
+        if index >= NEEDED and self.holds:
+            self.held.append(end)
+        else:
+            end()
+
+    def end_all(self, failing: int) -> None:
+        """End what is held; the ``failing``-th fails."""
+        held, self.held = self.held, []
+        for number, end in enumerate(held):
+            end(ReadError(f"read {number}: EIO") if number == failing else None)
+
+
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ends come from this thread, so one that has to be waited for never comes."""
+    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 0.0)
+
+
+def swept(reads: Reads, ran: list[int]) -> Sweeper:
+    """Return a sweeper that has swept once, and whose reads ahead are in flight."""
+    kernels = [lambda index=index: ran.append(index) for index in range(len(AHEAD.steps))]
+    sweeper = Sweeper(AHEAD.stages, (reads,), kernels, reads.hurry)
+    reads.holds = True
+    sweeper.run()
+    reads.holds = False
+    assert len(reads.held) == AHEAD_READS
+    ran.clear()
+    return sweeper
+
+
+def run(sweeper: Sweeper, ran: list[int]) -> str:
+    """Return how one sweep ends; what it says of its schedule is checked."""
+    trace: list[TraceEvent] = []
+    ran.clear()
+    try:
+        sweeper.run(record=trace.append)
+    except LoaderError as exc:
+        return str(exc)
+    assert ran == list(range(len(AHEAD.steps)))
+    assert violations(trace, writes(AHEAD), len(SOURCE.pieces)) == []
+    return "ok"
+
+
+@over("moment", range(8))
+@over("failing", range(-1, AHEAD_READS))
+def test_a_read_ahead_may_fail_at_any_moment_at_which_a_sweep_begins(
+    failing: int, moment: int
+) -> None:
+    reads, ran = Reads(), list[int]()
+    sweeper = swept(reads, ran)
+    lock = sweeper._lock
+    sweeper._lock = Lock(lock, moment, lambda: reads.end_all(failing))  # type: ignore[assignment]
+    try:
+        result = run(sweeper, ran)
+    except DrainError:
+        assert reads.awaited, "it waits for a read that has ended"
+        return
+    assert result in {"ok", f"read {failing}: EIO"}
+    assert failing >= 0 or result == "ok"
+    sweeper._lock = lock
+    assert run(sweeper, ran) == "ok"
+    sweeper.settle()
+    assert reads.open == 0
+
+
+@over(
+    "error", [ClosedError("read pool closed"), LoaderError("full"), MemoryError(), RuntimeError()]
+)
+@over("index", range(NEEDED + AHEAD_READS))
+def test_a_read_that_does_not_start_leaves_nothing_behind(index: int, error: Exception) -> None:
+    """One of this sweep ends it; one ahead fails no sweep: it is read in its own."""
+    reads, ran = Reads(), list[int]()
+    kernels = [lambda index=index: ran.append(index) for index in range(len(AHEAD.steps))]
+    sweeper = Sweeper(AHEAD.stages, (reads,), kernels)
+    reads.refuses = {index: error}
+    for _ in range(2):
+        ran.clear()
+        if index < NEEDED:
+            with pytest.raises(type(error)):
+                sweeper.run()
+        else:
+            sweeper.run()
+            assert ran == list(range(len(AHEAD.steps)))
+        sweeper.settle()  # at once: nothing is in flight
+        assert reads.open == 0
+    reads.refuses = {}
+    assert run(sweeper, ran) == "ok"
+
+
+def test_a_read_ahead_that_does_not_start_after_its_sweep_is_read_in_the_next() -> None:
+    """It would be started by the thread that ends the one before it, once nobody waits for the sweep."""
+    reads, ran = Reads(), list[int]()
+    sweeper = swept(reads, ran)
+    reads.refuses = {index: ClosedError("closed") for index in range(NEEDED, NEEDED + AHEAD_READS)}
+    reads.end_all(-1)
+    assert run(sweeper, ran) == "ok"
+    reads.refuses = {}
+    sweeper.settle()
+    assert run(sweeper, ran) == "ok"
+
+
+@over("failing", range(40))
+@over("plan", [AHEAD, COPIES])
+def test_a_recorder_that_fails_ends_its_sweep_and_nothing_else(plan: Any, failing: int) -> None:
+    """Whichever thread tells it: none is left counting an operation that has ended."""
+    told: list[TraceEvent] = []
+
+    def record(event: TraceEvent) -> None:
+        told.append(event)
+        if len(told) == failing + 1:
+            raise OSError("the trace cannot be written")
+
+    open_reads: list[int] = []
+    held: list[Callable[[], None]] = []
+
+    def read(index: int, done: Done) -> None:
+        open_reads.append(index)
+
+        def end() -> None:
+            open_reads.remove(index)
+            done(None, 0.0)
+
+        if index >= len(plan.stages[0]) - plan.stages[0].ahead and not held:
+            held.append(end)
+        else:
+            end()
+
+    starts = (read, read)[: len(plan.stages) - 1]
+    sweeper = Sweeper(plan.stages, starts, [lambda: None for _ in plan.steps])
+    sweeper.run()
+    for end in held:
+        end()
+    failed = False
+    try:
+        sweeper.run(record=record)
+    except OSError:
+        failed = True
+    assert failed is (len(told) > failing)
+    sweeper.settle()
+    assert open_reads == []
+    sweeper.run()
+    sweeper.settle()
