@@ -1,0 +1,182 @@
+"""Reads that the pool does not take, residents of which one does not start: nothing stays lent or begun."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from loader.errors import ClosedError, LoaderError, ReadError
+from loader.pool.jobs import ReadJob
+from loader.pool.pool import ReadPool
+from loader.readers.fakes import MemoryReader
+from pipeline.devices.base import DeviceError, Done
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.device_memory import HostMemory, Memory
+from pipeline.execution import weight_reads
+from pipeline.execution.engine_memory import EngineMemory
+from pipeline.execution.errors import DrainError
+from pipeline.execution.weight_reads import WeightReads
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import over
+from tests.pipeline.synthetic import PAGE, program
+
+SOURCE = program([2, 3, 1, 4, 2], [True, True, False, True, True, True])
+CHOICE = Choice(6 * PAGE, read_bytes=PAGE, ahead="tail")
+PLANS = {name: make_plan(SOURCE, ARCHITECTURES[name], choice=CHOICE) for name in ("2s", "async")}
+
+
+class LentMemory(HostMemory):
+    """Counts what is lent; ``refuses`` to lend, or to take back."""
+
+    def __init__(self, n_bytes: int) -> None:
+        super().__init__(n_bytes)
+        self.lent: list[tuple[int, int]] = []
+        self.refuses = ""
+
+    def lend(self, offset: int, length: int) -> None:
+        if self.refuses == "lend":
+            raise DeviceError("it cannot be attached")
+        self.lent.append((offset, length))
+
+    def reclaim(self, offset: int, length: int) -> None:
+        self.lent.remove((offset, length))
+        if self.refuses == "reclaim":
+            raise DeviceError("it cannot be attached")
+
+
+class Pool:
+    """Keeps jobs, or refuses them with ``error``."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.jobs: list[ReadJob] = []
+
+    def client(self, name: str, depth: int) -> None: ...
+
+    def submit(self, job: ReadJob) -> None:
+        if self.error is not None:
+            raise self.error
+        self.jobs.append(job)
+
+
+def reads_of(plan: Plan, pool: Pool, memory: LentMemory, in_arena: bool) -> WeightReads:
+    """Return reads into ``memory``, which is the arena or is not."""
+    arena = memory if in_arena else HostMemory(PAGE)
+
+    def streamed(offset: int) -> tuple[Memory, int]:
+        return memory, offset
+
+    held = SimpleNamespace(
+        staging=memory, streamed=streamed, lease=SimpleNamespace(memory=arena), ring=memory
+    )
+    return WeightReads(
+        *(SOURCE, plan, cast(EngineMemory, held), CpuDevice(1)),
+        *(cast(ReadPool, pool), MemoryReader(b"")),
+    )
+
+
+REFUSALS = [
+    ClosedError("read pool closed"),
+    LoaderError("client 'synthetic': 1024 reads wait already; the line is full"),
+    MemoryError(),
+    RuntimeError("can't start new thread"),
+]
+
+
+@over("name", sorted(PLANS))
+@over("in_arena", [False, True])
+@over("error", REFUSALS)
+def test_a_read_that_the_pool_refuses_gives_back_what_was_lent(
+    name: str, in_arena: bool, error: Exception
+) -> None:
+    plan, pool = PLANS[name], Pool()
+    memory = LentMemory(100 * PAGE)
+    reads, told = reads_of(plan, pool, memory, in_arena), list[Exception | None]()
+    pool.error = error
+    for index in range(len(plan.read_places)):
+        with pytest.raises(type(error)) as caught:
+            reads.start_read(index, lambda error, _: told.append(error))
+        assert caught.value is error
+        assert (memory.lent, reads.writes_to_arena) == ([], False)
+    assert told == []
+    pool.error = None
+    for index in range(len(plan.read_places)):
+        reads.start_read(index, lambda error, _: told.append(error))
+    assert len(memory.lent) == len(plan.read_places)
+    assert reads.writes_to_arena is in_arena
+    for number, job in enumerate(pool.jobs):
+        job.done(ReadError("EIO") if number % 2 else None, 0.0)
+    assert (memory.lent, reads.writes_to_arena) == ([], False)
+    assert [error is None for error in told] == [number % 2 == 0 for number in range(len(told))]
+
+
+def test_an_error_of_lending_or_of_taking_back_is_told_once() -> None:
+    plan, pool, memory = PLANS["2s"], Pool(), LentMemory(100 * PAGE)
+    reads, told = reads_of(plan, pool, memory, in_arena=True), list[Exception | None]()
+    memory.refuses = "lend"
+    with pytest.raises(DeviceError):
+        reads.start_read(0, lambda error, _: told.append(error))
+    assert (memory.lent, pool.jobs, told, reads.writes_to_arena) == ([], [], [], False)
+    memory.refuses, pool.error = "reclaim", ClosedError("closed")
+    with pytest.raises(ClosedError):  # the first error counts
+        reads.start_read(0, lambda error, _: told.append(error))
+    assert (memory.lent, told, reads.writes_to_arena) == ([], [], False)
+    pool.error = None
+    reads.start_read(0, lambda error, _: told.append(error))
+    pool.jobs[0].done(None, 0.0)
+    assert [type(error) for error in told] == [DeviceError]
+    assert not reads.writes_to_arena
+
+
+@over("failing", range(12))
+@over("error", [*REFUSALS, DeviceError("no copy stage")])
+@over("by_name", ["start", "next"])
+def test_no_error_is_raised_while_a_move_is_under_way(
+    failing: int, error: Exception, by_name: str
+) -> None:
+    """What was started writes to memory that its owner gives back after an error."""
+    under_way: list[Done] = []
+    started: list[int] = []
+
+    def starts() -> object:
+        for number in range(12):
+            if number == failing and by_name == "next":
+                raise error
+
+            def start(done: Done, number: int = number) -> None:
+                if number == failing:
+                    raise error
+                started.append(number)
+                under_way.append(done)
+
+            yield start
+
+    class Ended:
+        """The queue of ends: moves end when they are waited for."""
+
+        def __init__(self) -> None:
+            self.ends: list[Exception | None] = []
+
+        def put(self, error: Exception | None) -> None:
+            self.ends.append(error)
+
+        def get(self, timeout: float) -> Exception | None:
+            under_way.pop(0)(None, 0.0)
+            return self.ends.pop(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weight_reads.queue, "SimpleQueue", Ended)
+        with pytest.raises(type(error)) as caught:
+            weight_reads._move(cast("list[Callable[[Done], None]]", starts()))
+    assert caught.value is error
+    assert under_way == []
+    assert started == list(range(failing))
+
+
+def test_a_move_that_never_ends_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_reads, "DRAIN_SECONDS", 0.0)
+    with pytest.raises(DrainError):
+        weight_reads._move([lambda done: None])
