@@ -1,0 +1,99 @@
+"""A system that gives no more threads: a model is not served, and nothing of it stays."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from loader.errors import ReadError
+from pipeline.execution.errors import CancelledError, DeadlineError
+from server.errors import DisconnectedError, NotServingError
+from server.repository.worker import _is_late
+from server.requests.waiting import Aside
+from tests.examples import over
+from tests.server.conftest import SettingsFactory
+from tests.server.support import LIMIT_SECONDS, arrays, inputs_for, serving
+
+
+def refuse(patch: pytest.MonkeyPatch, name: str, allowed: int) -> None:
+    """Let ``allowed`` threads start whose names begin so."""
+    start: Callable[[threading.Thread], None] = threading.Thread.start
+    left = [allowed]
+
+    def counted(thread: threading.Thread) -> None:
+        if thread.name.startswith(name):
+            left[0] -= 1
+            if left[0] < 0:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    patch.setattr(threading.Thread, "start", counted)
+
+
+def named(name: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
+
+
+@pytest.mark.parametrize(
+    ("workers", "allowed"), [("tiny=1", 0), ("tiny=2", 0), ("tiny=2", 1), ("tiny=2", 3)]
+)
+async def test_a_model_without_threads_holds_nothing_and_may_come_later(
+    settings: SettingsFactory, workers: str, allowed: int
+) -> None:
+    """Of its worker, or of a partition: those that were started end."""
+    async with serving(settings(64 << 20, workers=workers)) as service:
+        repository, budget = service.context.repository, service.context.budget
+        await repository.unload("tiny")
+        before, others = budget.held(), named("engine-")
+        with pytest.MonkeyPatch.context() as patch:
+            refuse(patch, "engine-", allowed)
+            with pytest.raises((NotServingError, RuntimeError), match="new thread"):
+                await repository.load("tiny")
+        assert budget.held() == before
+        for thread in named("engine-"):
+            if thread not in others:
+                thread.join(LIMIT_SECONDS)
+        assert named("engine-") == others
+        await repository.load("tiny")
+        assert arrays(await service.infer("tiny", inputs_for("tiny")))
+
+
+@over("allowed", [0, 1, 2])
+async def test_work_aside_goes_to_the_threads_that_there_are(allowed: int) -> None:
+    aside = Aside(3)
+    with pytest.MonkeyPatch.context() as patch:
+        refuse(patch, "aside-", allowed)
+        for number in range(5):
+            if allowed:
+                assert await aside.do(lambda number=number: number) == number  # type: ignore[misc]
+            else:
+                with pytest.raises(RuntimeError, match="new thread"):
+                    await aside.do(lambda: 0)
+    assert await aside.do(lambda: 7) == 7
+    aside.close()
+
+
+@over(
+    "answer, told, late",
+    [
+        (DeadlineError("late"), None, True),
+        (CancelledError("cancelled"), DeadlineError("no answer within 1 s"), True),
+        (CancelledError("cancelled"), DisconnectedError("the client went away"), False),
+        (CancelledError("cancelled"), None, False),
+        (ReadError("EIO"), None, False),
+        (ReadError("EIO"), DeadlineError("no answer within 1 s"), True),
+    ],
+)
+async def test_a_sweep_is_late_where_its_time_limit_ended_it(
+    answer: Exception, told: Exception | None, late: bool
+) -> None:
+    """Whatever time it is: a timer may come before its time by another clock."""
+    future = asyncio.get_running_loop().create_future()
+    if told is not None:
+        future.set_exception(told)
+        future.exception()
+    assert _is_late(SimpleNamespace(future=future), answer) is late  # type: ignore[arg-type]
+    future.cancel()
+    assert _is_late(SimpleNamespace(future=future), CancelledError()) is (late and told is not None)  # type: ignore[arg-type]
