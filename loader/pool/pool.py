@@ -256,7 +256,7 @@ class ReadPool:
                 try:
                     self._reads.start(flight)
                     has_begun = True
-                except _NO_THREAD as exc:  # nobody reads: those in line would wait for ever
+                except _NO_THREAD as exc:  # no thread reads: all in line would wait for ever
                     self._flights.land(flight)
                     refused.append((flight.request, LoaderError(f"no thread to read: {exc}")))
         if has_begun and not self._watching:

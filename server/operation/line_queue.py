@@ -1,6 +1,6 @@
-"""Standard error and standard output of the service: what is written there makes nobody wait.
+"""Standard error and standard output of the service: a write there never waits.
 
-A pipe that nobody reads, a terminal that was stopped and a journal that hangs take nothing, for as long as
+A pipe that is not read, a terminal that was stopped and a journal that hangs take nothing, for as long as
 they like; the thread that writes, which may be the event loop's, would wait for them. So a line is written
 at once where that takes no time, in the order of writers and before its writer goes on: a crash loses
 nothing that was written while the output flowed. Where it does not, lines wait in a queue for a thread of
@@ -275,7 +275,7 @@ class LineQueue:
         try:
             while data:
                 data = data[self.output.patient(data) :]
-        except OSError:
+        except Exception:  # noqa: BLE001  without this thread no line would go any more
             return False
         return True
 
@@ -356,8 +356,8 @@ _streams: dict[int, LineStream] = {}
 def never_wait() -> None:
     """Have nothing that this process writes to standard output or standard error wait from now on.
 
-    Streams that lead elsewhere, as those of a caller who collects output, stay as they are. What waits when
-    the process ends has a second to go.
+    Streams that lead elsewhere, as those of a caller that collects output, stay as they are. What waits
+    when the process ends has a second to go.
     """
     is_first = not _streams
     sys.stderr = _stream(sys.stderr, 2, _plain)
@@ -396,9 +396,9 @@ def dropped_lines() -> int:
     return sum(queue.dropped for queue in {stream.queue for stream in _streams.values()})
 
 
-def flush_all(seconds: float = FLUSH_SECONDS) -> None:
-    """Give the lines that wait ``seconds`` to go, of all streams together."""
-    until = time.monotonic() + seconds
+def flush_all() -> None:
+    """Give the lines that wait a second to go, of all streams together."""
+    until = time.monotonic() + FLUSH_SECONDS
     for stream in list(_streams.values()):
         stream.end()
         stream.queue.flush(max(until - time.monotonic(), 0.0))

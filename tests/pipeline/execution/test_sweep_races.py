@@ -172,7 +172,7 @@ def test_a_read_that_does_not_start_leaves_nothing_behind(index: int, error: Exc
 
 
 def test_a_read_ahead_that_does_not_start_after_its_sweep_is_read_in_the_next() -> None:
-    """It would be started by the thread that ends the one before it, once nobody waits for the sweep."""
+    """It would be started by the thread that ends the one before it, once no caller waits for the sweep."""
     reads, ran = Reads(), list[int]()
     sweeper = swept(reads, ran)
     reads.refuses = {index: ClosedError("closed") for index in range(NEEDED, NEEDED + AHEAD_READS)}

@@ -168,7 +168,7 @@ def test_no_error_is_raised_while_a_move_is_under_way(
             return self.ends.pop(0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weight_reads.queue, "SimpleQueue", Ended)
+        patch.setattr("pipeline.execution.weight_reads.queue.SimpleQueue", Ended)
         with pytest.raises(type(error)) as caught:
             weight_reads._move(cast("list[Callable[[Done], None]]", starts()))
     assert caught.value is error

@@ -98,7 +98,7 @@ async def test_what_waits_for_abandoned_planning_is_called_once_after_the_last(e
         task = asyncio.create_task(threads.run(gate.hold))
         await gate.reached()
         await cancelled(task)
-    running = asyncio.create_task(threads.run((wanted := Gate()).hold))  # which nobody cancels
+    running = asyncio.create_task(threads.run((wanted := Gate()).hold))  # it is not cancelled
     await wanted.reached()
     for number in range(2):
         threads.when_over(lambda number=number: called.append(number))  # type: ignore[misc]
