@@ -268,8 +268,8 @@ class Flights(Generic[R]):
             self._order.set_stuck(flight.client, True)
         return hanging
 
-    def keep_place(self, flight: Flight[R]) -> None:
-        """Let ``flight`` have its place among the reads of all models again: no other can fly in it."""
+    def cancel_replacement(self, flight: Flight[R]) -> None:
+        """Count ``flight`` among the reads of all models again: no other can be started for it."""
         self._replaced -= flight.replaced
         flight.replaced = False
 

@@ -248,18 +248,18 @@ class ReadPool:
         self._reads.close(give_up)
 
     def _launch(self) -> list[_Refused]:
-        """Start what may start, with the lock held; return what cannot be read, to be told without it."""
+        """Start what may start, with the lock held; return the jobs to call back without it."""
         refused: list[_Refused] = []
-        has_begun = False
+        has_started = False
         while launched := self._flights.launch(time.monotonic()):
             for flight in launched:
                 try:
                     self._reads.start(flight)
-                    has_begun = True
+                    has_started = True
                 except _NO_THREAD as exc:  # no thread reads: all in line would wait for ever
                     self._flights.land(flight)
                     refused.append((flight.request, LoaderError(f"no thread to read: {exc}")))
-        if has_begun and not self._watching:
+        if has_started and not self._watching:
             self._watching = True
             self._watched.notify()
         return refused
@@ -325,9 +325,11 @@ class ReadPool:
         return self._launch()
 
     def _replace(self, flight: ReadFlight) -> None:
-        """Have another thread read beside the one that ``flight`` holds, if the system gives one."""
+        """Replace the thread that ``flight`` blocks, if the system gives another one."""
         try:
             self._reads.replace(flight)
         except _NO_THREAD as exc:
-            self._flights.keep_place(flight)
-            _log.error("client %s: no thread beside that read: %s", flight.client.name, exc)
+            self._flights.cancel_replacement(flight)
+            _log.error(
+                "client %s: no thread replaces the one that hangs: %s", flight.client.name, exc
+            )

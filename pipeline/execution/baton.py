@@ -14,8 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pipeline.execution.deadlines import check_deadline
-from pipeline.execution.errors import CancelledError
+from pipeline.execution.errors import CancelledError, DeadlineError
 
 #: Lower ones go first.
 Rank = tuple[float, int]
@@ -135,4 +134,7 @@ def _wait(
 ) -> None:
     if claim.over or cancelled():
         raise CancelledError("cancelled while another model was computing")
-    changed.wait(check_deadline(deadline, "while another model was computing"))
+    left = None if deadline is None else deadline - time.monotonic()
+    if left is not None and left <= 0:
+        raise DeadlineError("the deadline passed while another model was computing")
+    changed.wait(left)

@@ -37,7 +37,7 @@ def check_deadline(deadline: float | None, meanwhile: str = "") -> float | None:
 
 
 def check_limits(deadline: float | None, cancelled: Callable[[], bool]) -> None:
-    """Check that a sweep may go on; asked before each kernel, so it takes as few calls as it can.
+    """Check that a request may go on; called before each kernel, so it makes as few calls as it can.
 
     Raises:
         CancelledError: ``cancelled`` says so. DeadlineError: ``deadline`` has passed.

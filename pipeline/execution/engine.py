@@ -216,7 +216,7 @@ class Engine(Answering):
     def populate(self) -> None:
         """Take memory from the system on a thread beside what is done next, until ``close``.
 
-        Where there is no thread for it, sweeps take the memory as they touch it.
+        Where there is no thread for it, kernels take each page as they touch it.
         """
         thread = threading.Thread(target=self._memory.populate, name="populate", daemon=True)
         with contextlib.suppress(RuntimeError):

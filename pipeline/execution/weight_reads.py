@@ -82,7 +82,7 @@ class WeightReads:
         read = self._reads[index]
 
         def arrived(error: Exception | None, seconds: float) -> None:
-            done(self._taken_back(index, read, error), seconds)
+            done(self._reclaim(index, read, error), seconds)
 
         read.memory.lend(read.offset, read.length)
         try:
@@ -101,12 +101,10 @@ class WeightReads:
                 )
             )
         except Exception as exc:
-            self._taken_back(
-                index, read, exc
-            )  # nothing reads: the pool takes all of a job or nothing
+            self._reclaim(index, read, exc)  # nothing reads: the pool takes all of a job or nothing
             raise
 
-    def _taken_back(self, index: int, read: _Read, error: Exception | None) -> Exception | None:
+    def _reclaim(self, index: int, read: _Read, error: Exception | None) -> Exception | None:
         """Take back what was lent for read ``index``; return the first error, None if there is none."""
         try:
             read.memory.reclaim(read.offset, read.length)

@@ -2,7 +2,7 @@
 
 A pipe that is not read, a terminal that was stopped and a journal that hangs take nothing, for as long as
 they like; the thread that writes, which may be the event loop's, would wait for them. So a line is written
-at once where that takes no time, in the order of writers and before its writer goes on: a crash loses
+immediately where that takes no time, in the order of writers and before its writer goes on: a crash loses
 nothing that was written while the output flowed. Where it does not, lines wait in a queue for a thread of
 its own. When the queue is full they are dropped, and counted; when it flows again a line says how many.
 
@@ -31,7 +31,7 @@ LIMIT_BYTES = 256 << 10
 #: How long the end of the process waits for lines that wait.
 FLUSH_SECONDS = 1.0
 #: A line without an end is written in parts of so many characters.
-_MOST_PARTIAL = 64 << 10
+_MAX_PARTIAL = 64 << 10
 
 # Outputs: how to write without a wait.
 
@@ -41,10 +41,10 @@ _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "afs", "virtio
 
 
 class Output(NamedTuple):
-    """A descriptor. ``at_once``: never waits; None: nothing does. ``patient``: may wait for ever."""
+    """A descriptor. ``immediate``: never waits; None: nothing does. ``patient``: may wait for ever."""
 
     descriptor: int
-    at_once: Write | None
+    immediate: Write | None
     patient: Write
 
 
@@ -53,7 +53,7 @@ def output_of(descriptor: int) -> Output:
 
     Its open file may be shared with other processes, whose writes must not fail because ours must not
     wait. So a pipe and a terminal are opened once more; ``descriptor`` then leads there, and what C
-    libraries write to it does not wait either, but is lost where it has no room.
+    libraries write to it does not wait either, but is lost where the pipe is full.
 
     Raises:
         OSError: it is not open.
@@ -64,7 +64,7 @@ def output_of(descriptor: int) -> Output:
     if not os.get_blocking(descriptor):
         return _waited_for(descriptor, _writing(descriptor))
     if stat.S_ISFIFO(mode) or os.isatty(descriptor):
-        return _opened_again(descriptor) or _of_pipe(descriptor)
+        return _reopened(descriptor) or _of_pipe(descriptor)
     write = _writing(descriptor)
     return Output(descriptor, None if _is_remote(descriptor) else write, write)
 
@@ -78,41 +78,41 @@ def _sending(descriptor: int) -> Write:
     return lambda data: sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
-def _waited_for(descriptor: int, at_once: Write) -> Output:
-    """Return the output that ``at_once`` writes; it is polled until it has room."""
-    room = select.poll()
-    room.register(descriptor, select.POLLOUT)
+def _waited_for(descriptor: int, immediate: Write) -> Output:
+    """Return the output that ``immediate`` writes; it is polled until it has capacity."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
 
     def patient(data: memoryview) -> int:
         while True:
             with contextlib.suppress(BlockingIOError):
-                return at_once(data)
-            room.poll()
+                return immediate(data)
+            poller.poll()
 
-    return Output(descriptor, at_once, patient)
+    return Output(descriptor, immediate, patient)
 
 
-def _opened_again(descriptor: int) -> Output | None:
+def _reopened(descriptor: int) -> Output | None:
     """Return the pipe or terminal of ``descriptor`` with an open file of its own, or None."""
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        own = os.open(f"/proc/self/fd/{descriptor}", flags)
+        reopened = os.open(f"/proc/self/fd/{descriptor}", flags)
     except OSError:  # no access: it is another user's
         return None
     try:
-        before, now = os.fstat(descriptor), os.fstat(own)
+        before, now = os.fstat(descriptor), os.fstat(reopened)
         is_same = (before.st_dev, before.st_ino) == (now.st_dev, now.st_ino)
         if is_same:
-            os.dup2(own, descriptor)
+            os.dup2(reopened, descriptor)
     finally:
-        os.close(own)
+        os.close(reopened)
     return _waited_for(descriptor, _writing(descriptor)) if is_same else None
 
 
 def _of_pipe(descriptor: int) -> Output:
     """Return a pipe or terminal that cannot be opened again: Linux writes to some pipes without a wait."""
 
-    def at_once(data: memoryview) -> int:
+    def immediate(data: memoryview) -> int:
         try:
             return os.pwritev(descriptor, [data], -1, os.RWF_NOWAIT)
         except OSError as exc:
@@ -120,18 +120,18 @@ def _of_pipe(descriptor: int) -> Output:
                 raise BlockingIOError(errno.EAGAIN, "it may wait") from exc
             raise
 
-    return Output(descriptor, at_once, _writing(descriptor))
+    return Output(descriptor, immediate, _writing(descriptor))
 
 
 def _is_remote(descriptor: int, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
     """Return whether a file lies where a write may hang as long as a network does."""
     device = os.fstat(descriptor).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
+    device_id = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = mounts.read_text("utf-8", "replace").splitlines()
     except OSError:
         return False
-    kinds = (line.partition(" - ")[2].split()[0] for line in lines if line.split()[2] == number)
+    kinds = (line.partition(" - ")[2].split()[0] for line in lines if line.split()[2] == device_id)
     return any(kind in _REMOTE or kind.startswith("fuse") for kind in kinds)
 
 
@@ -139,7 +139,7 @@ def _is_remote(descriptor: int, mounts: Path = Path("/proc/self/mountinfo")) -> 
 
 
 class _Piece(NamedTuple):
-    """Lines that wait. ``lines``: how many; of a notice, how many dropped ones it tells of."""
+    """Lines that wait. ``lines``: how many; of a notice, how many dropped ones it reports."""
 
     data: memoryview
     lines: int
@@ -187,13 +187,13 @@ class LineQueue:
         """Write ``data``, whole lines, or have it wait, or drop it."""
         piece = _Piece(memoryview(data), max(data.count(b"\n"), 1))
         with self._lock:
-            if self._waiting or self._is_writing or self.output.at_once is None:
+            if self._waiting or self._is_writing or self.output.immediate is None:
                 self._wait(piece)
                 return
             self._is_writing = True
             try:
-                for each in (*self._notices(), piece):
-                    self._write_at_once(each, self.output.at_once)
+                for item in (*self._notices(), piece):
+                    self._write_now(item, self.output.immediate)
             finally:
                 self._is_writing = False
             self._wake()
@@ -209,12 +209,12 @@ class LineQueue:
 
     # With the lock held.
 
-    def _write_at_once(self, piece: _Piece, at_once: Write) -> None:
+    def _write_now(self, piece: _Piece, immediate: Write) -> None:
         if self._waiting:
             self._wait(piece)
             return
         try:
-            written = at_once(piece.data)
+            written = immediate(piece.data)
         except BlockingIOError:
             self._wait(piece)
         except OSError:
@@ -230,8 +230,8 @@ class LineQueue:
             self._is_full = bool(self._waiting)
             self._lose(piece)
             return
-        for each in (*self._notices(), piece):
-            self._append(each)
+        for item in (*self._notices(), piece):
+            self._append(item)
         self._wake()
 
     def _append(self, piece: _Piece, *, first: bool = False) -> None:
@@ -268,7 +268,7 @@ class LineQueue:
                 piece = self._waiting[0]
             has_gone = self._written(piece.data)
             with self._lock:
-                self._has_ended(piece, has_gone)
+                self._finish(piece, has_gone)
 
     def _written(self, data: memoryview) -> bool:
         """Write all of ``data``, however long that takes; return whether it could be."""
@@ -279,7 +279,7 @@ class LineQueue:
             return False
         return True
 
-    def _has_ended(self, piece: _Piece, has_gone: bool) -> None:
+    def _finish(self, piece: _Piece, has_gone: bool) -> None:
         self._waiting.popleft()
         self._waiting_bytes -= len(piece.data)
         if not has_gone:
@@ -308,33 +308,33 @@ class LineStream(io.TextIOBase):
     def __init__(self, queue: LineQueue, descriptor: int) -> None:
         self.queue = queue
         self._descriptor = descriptor
-        #: The begun line of each thread.
-        self._begun: dict[int, str] = {}
+        #: The partial line of each thread.
+        self._partial: dict[int, str] = {}
 
     def write(self, text: str, /) -> int:
-        """Take ``text``; whole lines go on at once, the rest when its line ends."""
+        """Take ``text``; whole lines go on, the rest when its line ends."""
         thread = threading.get_ident()
-        begun = self._begun.pop(thread, "") + text
-        end = len(begun) if len(begun) > _MOST_PARTIAL else begun.rfind("\n") + 1
-        if end < len(begun):
-            self._begun[thread] = begun[end:]
+        line = self._partial.pop(thread, "") + text
+        end = len(line) if len(line) > _MAX_PARTIAL else line.rfind("\n") + 1
+        if end < len(line):
+            self._partial[thread] = line[end:]
         if end:
-            self.queue.put(begun[:end].encode(self.encoding, self.errors))
+            self.queue.put(line[:end].encode(self.encoding, self.errors))
         return len(text)
 
     def flush(self) -> None:
-        """Have a line that this thread has begun go on, too; nothing waits for that."""
+        """Write the partial line of this thread, too; that never waits."""
         self._end(threading.get_ident())
 
     def end(self) -> None:
-        """Have the lines that any thread has begun go on."""
-        for thread in list(self._begun):
+        """Write the partial lines of all threads."""
+        for thread in list(self._partial):
             self._end(thread)
 
     def _end(self, thread: int) -> None:
-        begun = self._begun.pop(thread, "")
-        if begun:
-            self.queue.put(begun.encode(self.encoding, self.errors))
+        line = self._partial.pop(thread, "")
+        if line:
+            self.queue.put(line.encode(self.encoding, self.errors))
 
     def writable(self) -> bool:
         """Return True."""
@@ -376,8 +376,8 @@ def _stream(stream: TextIO, descriptor: int, notice: Callable[[int], str]) -> Te
         queue = _shared_queue(descriptor) or LineQueue(output_of(descriptor), notice)
     except (OSError, ValueError, AttributeError):  # closed, or none
         return stream
-    own = _streams[descriptor] = LineStream(queue, descriptor)
-    return cast(TextIO, own)  # it has all of one that text needs
+    queued = _streams[descriptor] = LineStream(queue, descriptor)
+    return cast(TextIO, queued)  # it has all of one that text needs
 
 
 def _shared_queue(descriptor: int) -> LineQueue | None:

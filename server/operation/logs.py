@@ -116,8 +116,8 @@ def configure(log_format: str, environ: Mapping[str, str] = os.environ) -> None:
 
 def _notice(handler: logging.Handler, lines: int) -> str:
     """Return the line that says how many ``lines`` were dropped, as ``handler`` writes lines."""
-    said = "1 log line was dropped" if lines == 1 else f"{lines} log lines were dropped"
-    record = logging.LogRecord(__name__, logging.WARNING, "", 0, said, None, None)
+    message = "1 log line was dropped" if lines == 1 else f"{lines} log lines were dropped"
+    record = logging.LogRecord(__name__, logging.WARNING, "", 0, message, None, None)
     # It belongs to no request, whichever is answered meanwhile.
     return contextvars.Context().run(handler.format, record) + "\n"
 

@@ -1,8 +1,8 @@
 """Planning beside the event loop, on threads; a search that is not wanted any more ends soon.
 
 A call that is cancelled waits a moment for the end of its planning. What goes on after that counts as
-abandoned, and a lock under which it began is given back only when it has ended: the next call takes no
-memory beside it, and finds nothing half done.
+abandoned, and a lock under which it was started is released only when it has finished: the next call takes
+no memory in addition to it, and its state is never partial.
 """
 
 import asyncio

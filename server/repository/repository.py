@@ -101,7 +101,7 @@ class Repository:
             RefusedError: there is not as much. NotServingError: the server ends.
         """
         activations = self._opener.activations
-        await self._wishes.beside(lambda: self.models.set_aside(activations))
+        await self._wishes.run_in_thread(lambda: self.models.set_aside(activations))
 
     async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
         """Load the models that the settings name; one that fails is noted, for the caller to tell of.
@@ -111,9 +111,9 @@ class Repository:
         """
         async with self._wishes.alone():
             root = self._settings.repository
-            for folder in await self._wishes.beside(lambda: clear_repository(root)):
+            for folder in await self._wishes.run_in_thread(lambda: clear_repository(root)):
                 _log.warning("%s: removed: left by a compilation that was killed", folder)
-            for slot in await self._wishes.beside(lambda: [*self.models.slots()]):
+            for slot in await self._wishes.run_in_thread(lambda: [*self.models.slots()]):
                 self.models.known(slot.name, slot.model).become(_COMING)
             await set_aside()
             await self._load_served()
@@ -128,7 +128,7 @@ class Repository:
                 pass
             for entry in self.models.of(name):
                 slot = entry.slot if self._evicts and entry.absence == "refused" else None
-                if slot is not None and await self._wishes.beside(
+                if slot is not None and await self._wishes.run_in_thread(
                     partial(self.models.fits_alone, slot)
                 ):
                     entry.become(Unloaded(entry.reason, "evicted"))
@@ -173,7 +173,7 @@ class Repository:
     async def _load(self, name: str, evicts: bool) -> Entry:
         """Do as ``load``; no other call changes what is loaded meanwhile."""
         with self._noting(name):
-            slots = await self._wishes.beside(lambda: self.models.slots_of(name))
+            slots = await self._wishes.run_in_thread(lambda: self.models.slots_of(name))
         self.models.say_ignored(name, slots[0].config)
         missing = missing_versions(slots)
         await self._remove(name, {*missing, *(slot.name for slot in slots)})
@@ -203,11 +203,11 @@ class Repository:
 
     async def _whole(self, name: str, config: ModelConfig | None = None) -> list[Slot]:
         """Return the slots of ``name``, after a check of all bytes of those that were not tried before."""
-        slots = await self._wishes.beside(lambda: self.models.slots_of(name, config))
+        slots = await self._wishes.run_in_thread(lambda: self.models.slots_of(name, config))
         for slot in slots:
             entry = self.models.get(slot.name)
             if entry is None or entry.slot is None or entry.slot.seen != slot.seen:
-                await self._wishes.beside(partial(check_whole, slot.folder))
+                await self._wishes.run_in_thread(partial(check_whole, slot.folder))
         return slots
 
     async def unload(self, name: str) -> None:

@@ -81,14 +81,14 @@ class Wishes:
 
     @contextlib.asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
-        """Hold the lock, also for what a thread does in ``beside`` when its caller has gone."""
+        """Hold the lock until ``run_in_thread`` has finished, also where its caller was cancelled."""
         await self._alone.acquire()
         try:
             yield
         finally:
             self.planning.when_over(self._alone.release)
 
-    async def beside(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Return the result of ``work``, which blocks, from inside ``alone``; raises as PlanningThreads."""
         return await self.planning.run(work)
 
@@ -290,7 +290,7 @@ class Wishes:
     async def _fleet(self) -> Fleet:
         """Return the models that are loaded now."""
         models = {entry.name: entry.prepared for entry in self._models.values() if entry.prepared}
-        there = await self.beside(lambda: {name: models[name].is_there() for name in models})
+        there = await self.run_in_thread(lambda: {name: models[name].is_there() for name in models})
         changed = [name for name, is_there in there.items() if not is_there]
         return Fleet(self._budget.without(()), dict(self._members(changed)), self._activations)
 
@@ -317,7 +317,7 @@ class Wishes:
 
     async def _prepared(self, slot: Slot) -> Prepared:
         """Return the model in ``slot``, ready to be planned; raises as Preparer.prepare."""
-        return await self.beside(lambda: self._preparer.prepare(slot))
+        return await self.run_in_thread(lambda: self._preparer.prepare(slot))
 
     async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> tuple[Place, list[Change]]:
         """Return as Fleet.coming."""
@@ -336,7 +336,7 @@ class Wishes:
                 return None
             return fleet.going(newcomer, self._models.absent({*fleet.members, slot.name}))
 
-        return await self.beside(chosen)
+        return await self.run_in_thread(chosen)
 
     async def _searched(self, decide: Callable[[], T]) -> T:
         """Return the result of ``decide``; meanwhile ``search`` says how far it is."""
@@ -363,4 +363,4 @@ class Wishes:
             finally:  # before models are opened with the plans
                 give_back()
 
-        return await self.beside(decided)
+        return await self.run_in_thread(decided)

@@ -285,13 +285,13 @@ class Worker:
 
 
 def _is_late(job: Job, answer: object) -> bool:
-    """Return whether the time limit of ``job`` ended its part of a sweep, which had no answer for it.
+    """Return whether the time limit of ``job``, which has no answer, ended it.
 
-    The event loop's timer may come a little before the limit by this thread's clock, so what it has told
-    counts, and not what time it is.
+    The timer of the event loop may fire a little before the limit by the clock of this thread, so the error
+    of the future decides, and not the time.
     """
     if isinstance(answer, DeadlineError):
         return True
     future = job.future
-    told = future.exception() if future.done() and not future.cancelled() else None
-    return isinstance(told, DeadlineError)
+    error = future.exception() if future.done() and not future.cancelled() else None
+    return isinstance(error, DeadlineError)

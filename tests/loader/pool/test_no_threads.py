@@ -38,18 +38,18 @@ class Threads:
     lines=st.lists(st.integers(0, 2), max_size=12),
     error=st.sampled_from([RuntimeError("can't start new thread"), MemoryError()]),
 )
-def test_every_job_is_answered_once_however_few_threads_there_are(
+def test_every_job_is_called_back_once_with_any_count_of_threads(
     allowed: int, depth: int, lines: list[int], error: Exception
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         threads = Threads(patch, allowed, error)
         pool, jobs = ReadPool(depth), Jobs()
-        clients = [pool.client(str(number)) for number in range(3)]
-        for number, line in enumerate(lines):
-            job = jobs.job(number, MemoryReader(CONTENT), ranges(0, 8), client=clients[line])
+        clients = [pool.client(str(index)) for index in range(3)]
+        for index, line in enumerate(lines):
+            job = jobs.job(index, MemoryReader(CONTENT), ranges(0, 8), client=clients[line])
             pool.submit(job)
         ends = [jobs.next() for _ in lines]
-        assert Counter(number for number, _, _ in ends) == Counter(range(len(lines)))
+        assert Counter(index for index, _, _ in ends) == Counter(range(len(lines)))
         assert all((end is None) is (allowed > 0) for _, end, _ in ends)
         assert all(isinstance(end, LoaderError | None) for _, end, _ in ends)
         # What the system gives again is used.
@@ -62,14 +62,14 @@ def test_every_job_is_answered_once_however_few_threads_there_are(
 
 
 @over("allowed", [1, 2])
-def test_a_read_that_hangs_is_found_also_where_no_thread_can_read_beside_it(allowed: int) -> None:
+def test_a_read_that_hangs_is_detected_also_where_no_thread_replaces_it(allowed: int) -> None:
     """The thread that looks for them goes on: others are found after it."""
     with pytest.MonkeyPatch.context() as patch:
         Threads(patch, allowed, RuntimeError("can't start new thread"))
         pool, jobs, gate = ReadPool(allowed, hung_seconds=0.0), Jobs(), Gate()
-        clients = [pool.client(f"hanging {number}", depth=1) for number in range(allowed)]
-        for number, client in enumerate(clients):
-            job = jobs.job(number, MemoryReader(CONTENT, gate), ranges(0, 8), client=client)
+        clients = [pool.client(f"hanging {index}", depth=1) for index in range(allowed)]
+        for index, client in enumerate(clients):
+            job = jobs.job(index, MemoryReader(CONTENT, gate), ranges(0, 8), client=client)
             pool.submit(job)
             assert gate.arrived.acquire(timeout=WAIT_SECONDS)
         other = pool.client("other")
@@ -93,7 +93,7 @@ def test_a_job_that_cannot_be_read_may_be_answered_by_a_call_of_the_pool() -> No
         asking = in_thread(lambda: pool.submit(first))
         asking.join(WAIT_SECONDS)
         assert not asking.is_alive()
-        number, error, _ = jobs.next()
-        assert number == 1
+        index, error, _ = jobs.next()
+        assert index == 1
         assert "no thread" in str(error)
         pool.close()

@@ -14,7 +14,6 @@ import pytest
 
 from pipeline.devices.device_memory import Space
 from pipeline.execution import deadlines
-from pipeline.execution.baton import Baton
 from pipeline.execution.computing import ComputingSweeper
 from pipeline.execution.deadlines import check_deadline, check_limits, seconds_left
 from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
@@ -30,7 +29,7 @@ from tests.pipeline.synthetic import PAGE, program
 
 BEGIN = 1000.0
 TINY = math.ulp(2 * BEGIN)
-#: By how much the clock differs from the deadline when a wait for it has ended.
+#: By how much the clock differs from the deadline when a wait for it has finish.
 ENDS = (-1e-3, -TINY, 0.0, TINY, 1e-3)
 
 
@@ -87,14 +86,14 @@ def test_a_deadline_has_passed_from_its_moment_on(
             check()
     run = LaneRun([Lane({}, deadline), Lane({}, None), Lane({}, None, lambda: True)])
     run.step([lambda: None] * 3)
-    assert [type(run.errors.get(lane)) for lane in range(3)] == [
+    assert [type(run.errors.get(index)) for index in range(3)] == [
         DeadlineError if passed else type(None),
         type(None),
         CancelledError,
     ]
 
 
-def test_a_deadline_that_is_none_or_far_away_is_a_wait_that_a_lock_takes() -> None:
+def test_a_deadline_that_is_none_or_far_away_is_a_timeout_of_a_lock() -> None:
     assert seconds_left(None) is None
     for deadline in (math.inf, 1e300):
         left = seconds_left(deadline)
@@ -120,22 +119,22 @@ def starved(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float | None
     plan = make_plan(program([2, 3], [True, True]), ARCHITECTURES["2s"], 6 * PAGE)
     ends: list[Callable[[], None]] = []
 
-    def ended() -> bool:
+    def finish() -> bool:
         if clock.waits:  # the reads end once the sweep has given up
             for end in ends:
                 end()
             ends.clear()
         return True
 
-    sweeper = Sweeper(
+    engine = Sweeper(
         plan.stages,
         (lambda index, done: ends.append(lambda: done(None, 0.0)),),
         [lambda: None for _ in plan.steps],
     )
-    monkeypatch.setattr(sweeper, "settle", ended)
+    monkeypatch.setattr(engine, "settle", finish)
     deadline = None if seconds is None else clock.now + seconds
     with pytest.raises((DeadlineError, DrainError)) as caught:
-        sweeper.run(deadline)
+        engine.run(deadline)
     return caught.value
 
 
@@ -169,13 +168,6 @@ def of_arena(clock: Clock, deadline: float) -> None:
     arena.acquire(deadline, never)
 
 
-def of_baton(clock: Clock, deadline: float) -> None:
-    baton = Baton()
-    first, second = baton.claim(), baton.claim()
-    first.hold(None, never)
-    second.hold(deadline, never)
-
-
 def of_partition(clock: Clock, deadline: float) -> None:
     frame = Frame({}, lambda outputs: None, deadline, never, None)
     while True:
@@ -183,8 +175,8 @@ def of_partition(clock: Clock, deadline: float) -> None:
 
 
 @over("late", ENDS)
-@over("wait", [of_arena, of_baton, of_partition])
-def test_a_wait_for_others_ends_with_the_deadline_and_in_no_other_way(
+@over("wait", [of_arena, of_partition])
+def test_a_wait_for_others_ends_with_a_deadline_error(
     clock: Clock, wait: Callable[[Clock, float], None], late: float
 ) -> None:
     clock.now, clock.late = BEGIN, late

@@ -69,11 +69,11 @@ def reads_of(plan: Plan, pool: Pool, memory: LentMemory, in_arena: bool) -> Weig
     def streamed(offset: int) -> tuple[Memory, int]:
         return memory, offset
 
-    held = SimpleNamespace(
+    memories = SimpleNamespace(
         staging=memory, streamed=streamed, lease=SimpleNamespace(memory=arena), ring=memory
     )
     return WeightReads(
-        *(SOURCE, plan, cast(EngineMemory, held), CpuDevice(1)),
+        *(SOURCE, plan, cast(EngineMemory, memories), CpuDevice(1)),
         *(cast(ReadPool, pool), MemoryReader(b"")),
     )
 
@@ -94,67 +94,67 @@ def test_a_read_that_the_pool_refuses_gives_back_what_was_lent(
 ) -> None:
     plan, pool = PLANS[name], Pool()
     memory = LentMemory(100 * PAGE)
-    reads, told = reads_of(plan, pool, memory, in_arena), list[Exception | None]()
+    reads, errors = reads_of(plan, pool, memory, in_arena), list[Exception | None]()
     pool.error = error
     for index in range(len(plan.read_places)):
         with pytest.raises(type(error)) as caught:
-            reads.start_read(index, lambda error, _: told.append(error))
+            reads.start_read(index, lambda error, _: errors.append(error))
         assert caught.value is error
         assert (memory.lent, reads.writes_to_arena) == ([], False)
-    assert told == []
+    assert errors == []
     pool.error = None
     for index in range(len(plan.read_places)):
-        reads.start_read(index, lambda error, _: told.append(error))
+        reads.start_read(index, lambda error, _: errors.append(error))
     assert len(memory.lent) == len(plan.read_places)
     assert reads.writes_to_arena is in_arena
-    for number, job in enumerate(pool.jobs):
-        job.done(ReadError("EIO") if number % 2 else None, 0.0)
+    for index, job in enumerate(pool.jobs):
+        job.done(ReadError("EIO") if index % 2 else None, 0.0)
     assert (memory.lent, reads.writes_to_arena) == ([], False)
-    assert [error is None for error in told] == [number % 2 == 0 for number in range(len(told))]
+    assert [error is None for error in errors] == [index % 2 == 0 for index in range(len(errors))]
 
 
-def test_an_error_of_lending_or_of_taking_back_is_told_once() -> None:
+def test_an_error_of_lend_or_reclaim_is_reported_once() -> None:
     plan, pool, memory = PLANS["2s"], Pool(), LentMemory(100 * PAGE)
-    reads, told = reads_of(plan, pool, memory, in_arena=True), list[Exception | None]()
+    reads, errors = reads_of(plan, pool, memory, in_arena=True), list[Exception | None]()
     memory.refuses = "lend"
     with pytest.raises(DeviceError):
-        reads.start_read(0, lambda error, _: told.append(error))
-    assert (memory.lent, pool.jobs, told, reads.writes_to_arena) == ([], [], [], False)
+        reads.start_read(0, lambda error, _: errors.append(error))
+    assert (memory.lent, pool.jobs, errors, reads.writes_to_arena) == ([], [], [], False)
     memory.refuses, pool.error = "reclaim", ClosedError("closed")
     with pytest.raises(ClosedError):  # the first error counts
-        reads.start_read(0, lambda error, _: told.append(error))
-    assert (memory.lent, told, reads.writes_to_arena) == ([], [], False)
+        reads.start_read(0, lambda error, _: errors.append(error))
+    assert (memory.lent, errors, reads.writes_to_arena) == ([], [], False)
     pool.error = None
-    reads.start_read(0, lambda error, _: told.append(error))
+    reads.start_read(0, lambda error, _: errors.append(error))
     pool.jobs[0].done(None, 0.0)
-    assert [type(error) for error in told] == [DeviceError]
+    assert [type(error) for error in errors] == [DeviceError]
     assert not reads.writes_to_arena
 
 
 @over("failing", range(12))
 @over("error", [*REFUSALS, DeviceError("no copy stage")])
 @over("by_name", ["start", "next"])
-def test_no_error_is_raised_while_a_move_is_under_way(
+def test_no_error_is_raised_while_a_move_is_in_flight(
     failing: int, error: Exception, by_name: str
 ) -> None:
     """What was started writes to memory that its owner gives back after an error."""
-    under_way: list[Done] = []
+    in_flight: list[Done] = []
     started: list[int] = []
 
     def starts() -> object:
-        for number in range(12):
-            if number == failing and by_name == "next":
+        for index in range(12):
+            if index == failing and by_name == "next":
                 raise error
 
-            def start(done: Done, number: int = number) -> None:
-                if number == failing:
+            def start(done: Done, index: int = index) -> None:
+                if index == failing:
                     raise error
-                started.append(number)
-                under_way.append(done)
+                started.append(index)
+                in_flight.append(done)
 
             yield start
 
-    class Ended:
+    class Finished:
         """The queue of ends: moves end when they are waited for."""
 
         def __init__(self) -> None:
@@ -164,15 +164,15 @@ def test_no_error_is_raised_while_a_move_is_under_way(
             self.ends.append(error)
 
         def get(self, timeout: float) -> Exception | None:
-            under_way.pop(0)(None, 0.0)
+            in_flight.pop(0)(None, 0.0)
             return self.ends.pop(0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.execution.weight_reads.queue.SimpleQueue", Ended)
+        patch.setattr("pipeline.execution.weight_reads.queue.SimpleQueue", Finished)
         with pytest.raises(type(error)) as caught:
             weight_reads._move(cast("list[Callable[[Done], None]]", starts()))
     assert caught.value is error
-    assert under_way == []
+    assert in_flight == []
     assert started == list(range(failing))
 
 

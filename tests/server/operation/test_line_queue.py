@@ -1,4 +1,4 @@
-"""Lines for an output that is not read: no writer waits, order stays, what is lost is counted and told."""
+"""Lines for an output that is not read: no writer waits, order stays, dropped ones are counted."""
 
 import contextlib
 import errno
@@ -27,65 +27,65 @@ from tests.server.support import LIMIT_SECONDS
 
 
 class Sink:
-    """An output in memory: takes ``room`` bytes, then blocks until there is more; may fail."""
+    """An output in memory: takes ``capacity`` bytes, then blocks until there is more; may fail."""
 
-    def __init__(self, room: int = 0) -> None:
-        self.taken = b""
+    def __init__(self, capacity: int = 0) -> None:
+        self.written = b""
         self.error: OSError | None = None
-        self._room = room
+        self._capacity = capacity
         self._changed = threading.Condition()
 
-    def output(self, *, at_once: bool = True) -> Output:
-        return Output(-1, self.at_once if at_once else None, self.patient)
+    def output(self, *, immediate: bool = True) -> Output:
+        return Output(-1, self.immediate if immediate else None, self.patient)
 
-    def give(self, room: int) -> None:
+    def give(self, capacity: int) -> None:
         with self._changed:
-            self._room += room
+            self._capacity += capacity
             self._changed.notify_all()
 
-    def at_once(self, data: memoryview) -> int:
+    def immediate(self, data: memoryview) -> int:
         with self._changed:
             if self.error is not None:
                 raise self.error
-            if not self._room:
+            if not self._capacity:
                 raise BlockingIOError(errno.EAGAIN, "full")
-            part = bytes(data[: self._room])
-            self.taken += part
-            self._room -= len(part)
-            return len(part)
+            written = bytes(data[: self._capacity])
+            self.written += written
+            self._capacity -= len(written)
+            return len(written)
 
     def patient(self, data: memoryview) -> int:
         with self._changed:
-            assert self._changed.wait_for(lambda: self._room or self.error, LIMIT_SECONDS)
-            return self.at_once(data)
+            assert self._changed.wait_for(lambda: self._capacity or self.error, LIMIT_SECONDS)
+            return self.immediate(data)
 
     @property
     def lines(self) -> list[str]:
-        return self.taken.decode().splitlines()
+        return self.written.decode().splitlines()
 
 
-def told(lines: int) -> str:
+def dropped_notice(lines: int) -> str:
     return f"{lines} log lines were dropped\n"
 
 
 PLENTY = 1 << 30
 
 
-@over("at_once", [True, False])
-def test_an_output_that_blocks_gets_what_fits_in_order_and_then_how_many_were_dropped(
-    at_once: bool,
+@over("immediate", [True, False])
+def test_an_output_that_blocks_gets_what_fits_in_order_and_then_a_count_of_dropped_lines(
+    immediate: bool,
 ) -> None:
-    sink = Sink(100 if at_once else 0)
-    queue = LineQueue(sink.output(at_once=at_once), told, 4096)
-    for number in range(2000):
-        queue.put(b"line %d\n" % number)
+    sink = Sink(100 if immediate else 0)
+    queue = LineQueue(sink.output(immediate=immediate), dropped_notice, 4096)
+    for index in range(2000):
+        queue.put(b"line %d\n" % index)
     assert queue._waiting_bytes <= 4096
     assert queue.dropped > 0
     sink.give(PLENTY)
     assert queue.flush(LIMIT_SECONDS)
     *lines, notice = sink.lines
-    assert lines == [f"line {number}" for number in range(len(lines))]
-    assert notice == told(2000 - len(lines)).strip()
+    assert lines == [f"line {index}" for index in range(len(lines))]
+    assert notice == dropped_notice(2000 - len(lines)).strip()
     assert queue.dropped == 2000 - len(lines)
     queue.put(b"it flows\n")
     assert queue.flush(LIMIT_SECONDS)
@@ -102,19 +102,19 @@ def test_an_output_that_blocks_gets_what_fits_in_order_and_then_how_many_were_dr
         ),
         max_size=80,
     ),
-    at_once=st.booleans(),
+    immediate=st.booleans(),
     limit=st.integers(20, 200),
 )
-def test_each_line_is_written_once_in_order_or_told_of_where_it_is_missing(
-    acts: list[tuple[str, int]], at_once: bool, limit: int
+def test_each_line_is_written_once_in_order_or_reported_where_it_is_missing(
+    acts: list[tuple[str, int]], immediate: bool, limit: int
 ) -> None:
-    """However an output blocks, flows and fails: between two lines a notice has the number missing."""
+    """However an output blocks, flows and fails: between two lines a notice has the index missing."""
     sink = Sink()
-    queue = LineQueue(sink.output(at_once=at_once), told, limit)
+    queue = LineQueue(sink.output(immediate=immediate), dropped_notice, limit)
     count = 0
     for what, value in acts:
         if what == "put":
-            lines = "".join(f"line {number}\n" for number in range(count, count + value))
+            lines = "".join(f"line {index}\n" for index in range(count, count + value))
             queue.put(lines.encode())
             count += value
         elif what == "give":
@@ -125,7 +125,7 @@ def test_each_line_is_written_once_in_order_or_told_of_where_it_is_missing(
                 sink._changed.notify_all()
         else:
             queue.flush(0.0)
-        assert queue._waiting_bytes <= limit + 2 * len(told(count))
+        assert queue._waiting_bytes <= limit + 2 * len(dropped_notice(count))
     with sink._changed:
         sink.error = None
     sink.give(PLENTY)
@@ -134,69 +134,69 @@ def test_each_line_is_written_once_in_order_or_told_of_where_it_is_missing(
     assert queue.flush(LIMIT_SECONDS)
     missing, following = 0, 0
     # A line whose rest could not be written has an end all the same, where another begins.
-    for text in re.findall(r"line \d+\n|\d+ log lines were dropped\n", sink.taken.decode()):
+    for text in re.findall(r"line \d+\n|\d+ log lines were dropped\n", sink.written.decode()):
         if text.startswith("line"):
-            number = int(text.split()[1])
-            assert number - following <= missing
-            assert number >= following
-            missing, following = 0, number + 1
+            index = int(text.split()[1])
+            assert index - following <= missing
+            assert index >= following
+            missing, following = 0, index + 1
         else:
             missing += int(text.split()[0])
     assert following == count + 1
     assert queue.dropped >= 0
 
 
-def test_threads_that_write_at_once_keep_their_order_and_lose_nothing() -> None:
+def test_concurrent_threads_keep_their_order_and_lose_nothing() -> None:
     sink = Sink(PLENTY)
-    stream = LineStream(LineQueue(sink.output(), told), 2)
+    stream = LineStream(LineQueue(sink.output(), dropped_notice), 2)
 
     def write(thread: int) -> None:
-        for number in range(200):
-            print(thread, number, file=stream)
+        for index in range(200):
+            print(thread, index, file=stream)
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=write, args=(index,)) for index in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     pairs = [tuple(map(int, line.split())) for line in sink.lines]
-    assert sorted(pairs) == [(of, number) for of in range(4) for number in range(200)]
+    assert sorted(pairs) == [(of, index) for of in range(4) for index in range(200)]
     for writer in range(4):
-        numbers = [number for of, number in pairs if of == writer]
-        assert all(before < after for before, after in pairwise(numbers))
+        indices = [index for of, index in pairs if of == writer]
+        assert all(before < after for before, after in pairwise(indices))
 
 
 def test_a_line_goes_when_it_ends_or_is_flushed() -> None:
     sink = Sink(PLENTY)
-    stream = LineStream(LineQueue(sink.output(), told), 2)
+    stream = LineStream(LineQueue(sink.output(), dropped_notice), 2)
     assert stream.write("begun") == 5
-    assert sink.taken == b""
+    assert sink.written == b""
     stream.write(", ended\nthe next")
-    assert sink.taken == b"begun, ended\n"
+    assert sink.written == b"begun, ended\n"
     stream.flush()
     stream.write("\N{LATIN SMALL LETTER E WITH ACUTE}\udc80\n")
     assert sink.lines == ["begun, ended", "the next\N{LATIN SMALL LETTER E WITH ACUTE}\\udc80"]
     stream.write("x" * 200_000)
-    assert len(sink.taken) > 200_000, "a line without an end takes no memory for ever"
+    assert len(sink.written) > 200_000, "a line without an end takes no memory for ever"
 
 
 def test_a_handler_of_a_signal_may_write_while_its_thread_does() -> None:
     """At any moment of a write: nothing waits for a lock that its own thread has."""
     sink, signalled = Sink(PLENTY), list[int]()
-    queue = LineQueue(sink.output(), told)
+    queue = LineQueue(sink.output(), dropped_notice)
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        signalled.append(number)
+    def handle(index: int, frame: FrameType | None) -> None:
+        signalled.append(index)
         queue.put(b"signal\n")
 
     class Interrupting(Sink):
-        def at_once(self, data: memoryview) -> int:
+        def immediate(self, data: memoryview) -> int:
             if len(signalled) < 3:
                 signal.raise_signal(signal.SIGUSR1)
-            return sink.at_once(data)
+            return sink.immediate(data)
 
         def patient(self, data: memoryview) -> int:
-            return sink.at_once(data)
+            return sink.immediate(data)
 
     before = signal.signal(signal.SIGUSR1, handle)
     try:
@@ -213,7 +213,7 @@ def test_where_there_is_no_thread_lines_wait_for_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sink = Sink()
-    queue = LineQueue(sink.output(), told)
+    queue = LineQueue(sink.output(), dropped_notice)
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -229,7 +229,7 @@ def test_where_there_is_no_thread_lines_wait_for_the_next_one(
 
 def test_the_end_waits_no_longer_than_it_may() -> None:
     sink = Sink()
-    queue = LineQueue(sink.output(), told)
+    queue = LineQueue(sink.output(), dropped_notice)
     queue.put(b"stalled\n")
     assert not queue.flush(0.0)
     sink.give(PLENTY)
@@ -284,15 +284,15 @@ def test_no_write_waits_for_a_reader(
     """Also of a pipe that is another user's, so that this process may not open it once more."""
     with full() as (reads, writes), pytest.MonkeyPatch.context() as patch:
         if not again:
-            patch.setattr(line_queue, "_opened_again", lambda descriptor: None)
+            patch.setattr(line_queue, "_reopened", lambda descriptor: None)
         shared = os.dup(writes)  # as another process has it
-        queue = LineQueue(output_of(writes), told)
-        for number in range(2000):
-            queue.put(b"%-199d\n" % number)
+        queue = LineQueue(output_of(writes), dropped_notice)
+        for index in range(2000):
+            queue.put(b"%-199d\n" % index)
         assert queue.dropped
         assert os.get_blocking(shared), "others' writes wait as before"
         os.close(shared)
-        notice = told(queue.dropped)
+        notice = dropped_notice(queue.dropped)
         lines = drained(reads, notice.encode()).decode().splitlines()
         assert [*map(int, lines[:-1])] == [*range(len(lines) - 1)]
         assert len(lines) - 1 + queue.dropped == 2000
@@ -310,11 +310,11 @@ def test_what_c_libraries_write_to_a_full_pipe_does_not_wait_either() -> None:
 def test_a_pipe_that_is_closed_and_a_disk_that_is_full_are_no_failure() -> None:
     reads, closed = os.pipe()
     descriptors = closed, os.open("/dev/full", os.O_WRONLY)
-    queues = [LineQueue(output_of(descriptor), told) for descriptor in descriptors]
+    queues = [LineQueue(output_of(descriptor), dropped_notice) for descriptor in descriptors]
     os.close(reads)
     for queue, descriptor in zip(queues, descriptors, strict=True):
-        for number in range(1000):
-            queue.put(b"line %d\n" % number)
+        for index in range(1000):
+            queue.put(b"line %d\n" % index)
         assert queue.flush(LIMIT_SECONDS)
         assert queue.dropped == 1000
         os.close(descriptor)
@@ -324,10 +324,10 @@ def test_a_pipe_that_is_closed_and_a_disk_that_is_full_are_no_failure() -> None:
 
 def test_a_file_has_each_line_before_its_writer_goes_on(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
-        queue = LineQueue(output_of(file.fileno()), told)
-        for number in range(10):
-            queue.put(b"%d\n" % number)
-            assert (tmp_path / "log").read_bytes().endswith(b"%d\n" % number)
+        queue = LineQueue(output_of(file.fileno()), dropped_notice)
+        for index in range(10):
+            queue.put(b"%d\n" % index)
+            assert (tmp_path / "log").read_bytes().endswith(b"%d\n" % index)
         assert queue._thread is None
 
 
@@ -335,10 +335,10 @@ def test_a_remote_file_is_written_by_a_thread(tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     with (tmp_path / "log").open("wb") as file:
         device = os.fstat(file.fileno()).st_dev
-        number = f"{os.major(device)}:{os.minor(device)}"
+        index = f"{os.major(device)}:{os.minor(device)}"
         for kind, remote in (("ext4", False), ("nfs4", True), ("fuse.sshfs", True)):
             mounts.write_text(
-                f"1 0 0:0 / /proc rw - proc proc rw\n2 0 {number} / / rw - {kind} what rw\n"
+                f"1 0 0:0 / /proc rw - proc proc rw\n2 0 {index} / / rw - {kind} what rw\n"
             )
             assert line_queue._is_remote(file.fileno(), mounts) is remote
         assert not line_queue._is_remote(file.fileno(), tmp_path / "none")
@@ -362,17 +362,17 @@ def ran(code: str, log_format: str = "text", **streams: object) -> "subprocess.P
     return subprocess.Popen(command, cwd=Path(__file__).parents[3], **streams)  # type: ignore[call-overload, no-any-return]
 
 
-def test_every_writer_of_a_process_goes_on_beside_pipes_that_nobody_reads() -> None:
+def test_every_writer_of_a_process_goes_on_while_its_pipes_are_not_read() -> None:
     """Log, prints, warnings, tracebacks of threads, a C library; and it ends, in time."""
     with full_pipe() as (_, errors), full_pipe() as (_, prints):
         reads, answers = os.pipe()
         process = ran(
             f"""
 sys.modules["server.operation.line_queue"].FLUSH_SECONDS = 0.01
-for number in range(500):
-    log.info("line %d %s", number, "x" * 500)
-    print("printed", number, "x" * 1000, flush=True)
-    warnings.warn(f"warning {{number}}")
+for index in range(500):
+    log.info("line %d %s", index, "x" * 500)
+    print("printed", index, "x" * 1000, flush=True)
+    warnings.warn(f"warning {{index}}")
     sys.stderr.write("written\\n")
 thread = threading.Thread(target=lambda: 1 / 0)
 thread.start()
@@ -396,12 +396,12 @@ raise ValueError("a traceback at the end")
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.abort()", "ctypes.string_at(0)", "1 / 0"])
 def test_a_crash_loses_no_line_while_the_output_flows(end: str) -> None:
     process = ran(
-        "for number in range(50):\n    log.info('line %d', number)\n" + end, stderr=subprocess.PIPE
+        "for index in range(50):\n    log.info('line %d', index)\n" + end, stderr=subprocess.PIPE
     )
     _, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode
-    numbers = re.findall(r" line (\d+)$", errors.decode(), re.MULTILINE)
-    assert [*map(int, numbers)] == [*range(50)]
+    indices = re.findall(r" line (\d+)$", errors.decode(), re.MULTILINE)
+    assert [*map(int, indices)] == [*range(50)]
     assert (b"ZeroDivisionError" in errors) is (end == "1 / 0")
 
 
@@ -413,19 +413,19 @@ def test_when_it_flows_again_a_line_of_the_log_says_how_many_are_missing(
     log_format: str, pattern: str
 ) -> None:
     with full_pipe() as (reads, errors):
-        answers, told_by = os.pipe()
+        answers, writes_answer = os.pipe()
         process = ran(
             f"""
-for number in range(2000):
-    log.info("%s line %d", "x" * 200, number)
-os.write({told_by}, b"%d" % dropped_lines())
+for index in range(2000):
+    log.info("%s line %d", "x" * 200, index)
+os.write({writes_answer}, b"%d" % dropped_lines())
 assert sys.stdin.read() == ""
 log.info("last")
 """,
             log_format,
             stderr=errors,
             stdin=subprocess.PIPE,
-            pass_fds=[told_by],
+            pass_fds=[writes_answer],
         )
         dropped = int(os.read(answers, 100))
         first = drained(reads, b"}\n" if log_format == "json" else b"dropped\n").decode()
@@ -436,25 +436,25 @@ log.info("last")
         assert process.wait(LIMIT_SECONDS) == 0
         text = first + os.read(reads, 1 << 16).decode()
         os.close(answers)
-        os.close(told_by)
-    found = re.findall(pattern, text)
-    assert [int(number) for number in found] == [dropped]
-    numbers = [int(number) for number in re.findall(r"line (\d+)", text)]
-    assert numbers == list(range(2000 - dropped))
+        os.close(writes_answer)
+    matches = re.findall(pattern, text)
+    assert [int(index) for index in matches] == [dropped]
+    indices = [int(index) for index in re.findall(r"line (\d+)", text)]
+    assert indices == list(range(2000 - dropped))
     assert "last" in text.splitlines()[-1]
 
 
 def test_both_streams_of_one_pipe_keep_their_order() -> None:
     process = ran(
-        "for number in range(200):\n    print(number, file=(sys.stdout, sys.stderr)[number % 2])",
+        "for index in range(200):\n    print(index, file=(sys.stdout, sys.stderr)[index % 2])",
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
     output, _ = process.communicate(timeout=LIMIT_SECONDS)
-    assert output.split() == [b"%d" % number for number in range(200)]
+    assert output.split() == [b"%d" % index for index in range(200)]
 
 
-def test_a_forked_process_writes_what_is_its_own() -> None:
+def test_a_forked_process_writes_only_new_lines() -> None:
     process = ran(
         """
 sys.stderr.queue._append(sys.modules["server.operation.line_queue"]._Piece(memoryview(b"before\\n"), 1))

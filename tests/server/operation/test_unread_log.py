@@ -35,9 +35,17 @@ def client_of(server: "subprocess.Popen[bytes]") -> Iterator[http.client.HTTPCon
 
 
 def server_of(packs: Packs, *flags: str) -> "subprocess.Popen[bytes]":
-    given = ("--model", "tiny", "--port", "0", "--budget", str(REQUEST_MEMORY + (64 << 20)), *flags)
+    options = (
+        "--model",
+        "tiny",
+        "--port",
+        "0",
+        "--budget",
+        str(REQUEST_MEMORY + (64 << 20)),
+        *flags,
+    )
     code = "from cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--repository", str(packs.repository), *given]
+    command = [sys.executable, "-c", code, "serve", "--repository", str(packs.repository), *options]
     return subprocess.Popen(command, stderr=subprocess.PIPE, cwd=ROOT)
 
 
@@ -49,7 +57,7 @@ def dropped(client: http.client.HTTPConnection) -> int:
 
 @over("log_format", ["text", "json"])
 @over("reader", ["stalled", "closed"])
-def test_a_server_answers_while_nobody_reads_its_log(
+def test_a_server_answers_while_its_log_is_not_read(
     packs: Packs, log_format: str, reader: str
 ) -> None:
     with server_of(packs, "--log-format", log_format) as server, client_of(server) as client:
@@ -66,16 +74,16 @@ def test_a_server_answers_while_nobody_reads_its_log(
         lines = dropped(client)
         assert 0 < lines <= REQUESTS
         if reader == "stalled":
-            said = b""
-            while not (found := re.search(rb"(\d+) log lines were dropped", said)):
-                said += server.stderr.read1(1 << 16)  # type: ignore[attr-defined]
-            assert int(found[1]) == lines == dropped(client)
-            assert said.count(b"/v2/models/tiny/infer") == REQUESTS - lines
+            log = b""
+            while not (match := re.search(rb"(\d+) log lines were dropped", log)):
+                log += server.stderr.read1(1 << 16)  # type: ignore[attr-defined]
+            assert int(match[1]) == lines == dropped(client)
+            assert log.count(b"/v2/models/tiny/infer") == REQUESTS - lines
         server.send_signal(signal.SIGTERM)
         assert server.wait(LIMIT_SECONDS) in {0, -signal.SIGTERM}
 
 
-def test_a_server_that_is_told_to_end_ends_while_nobody_reads_its_log(packs: Packs) -> None:
+def test_a_server_stops_on_sigterm_while_its_log_is_not_read(packs: Packs) -> None:
     with server_of(packs, "--access-log", "all") as server, client_of(server) as client:
         while not dropped(client):
             for _ in range(100):

@@ -17,22 +17,24 @@ from tests.server.conftest import SettingsFactory
 from tests.server.support import Gate, Service, serving, settled, until
 
 
-class Held:
+class Blocked:
     """Stands for ``name`` of ``owner``: the first call waits for the gate; says what began and ended."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, owner: type, name: str, told: list[str]) -> None:
+    def __init__(
+        self, patch: pytest.MonkeyPatch, owner: type, name: str, events: list[str]
+    ) -> None:
         self.gate = Gate()
         first = [self.gate]
         original: Callable[..., Any] = getattr(owner, name)
 
-        def held(*arguments: Any) -> Any:
+        def blocked(*arguments: Any) -> Any:
             if first:
-                told.append("began")
+                events.append("began")
                 first.pop().hold()
-                told.append("ended")
+                events.append("ended")
             return original(*arguments)
 
-        patch.setattr(owner, name, held)
+        patch.setattr(owner, name, blocked)
 
 
 @pytest.fixture
@@ -51,29 +53,29 @@ async def cancelled(task: "asyncio.Task[Any]") -> None:
 @pytest.mark.parametrize(
     ("owner", "name"), [(Preparer, "prepare"), (Models, "slots_of"), (Prepared, "is_there")]
 )
-async def test_a_cancelled_load_keeps_others_out_until_its_thread_has_ended(
+async def test_a_cancelled_load_keeps_others_out_until_its_thread_has_finished(
     settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     """Whatever of it runs on a thread: a search, a look at the folder, or at files of loaded models."""
     async with serving(settings(models=("tiny",))) as service:
-        repository, told = service.context.repository, list[str]()
-        held = Held(monkeypatch, owner, name, told)
+        repository, events = service.context.repository, list[str]()
+        blocked = Blocked(monkeypatch, owner, name, events)
         loading = asyncio.create_task(repository.load("pair"))
-        await held.gate.reached()
+        await blocked.gate.reached()
         await cancelled(loading)
 
         async def unload() -> None:
             await repository.unload("tiny")
-            told.append("unloaded")
+            events.append("unloaded")
 
         following = asyncio.create_task(unload())
         for _ in range(5):
             await settled()
-        assert told == ["began"]
+        assert events == ["began"]
         assert repository._wishes._alone.locked()
-        held.gate.open()
+        blocked.gate.open()
         await following
-        assert told == ["began", "ended", "unloaded"]
+        assert events == ["began", "ended", "unloaded"]
         assert (await repository.load("pair")).serves
 
 
@@ -82,12 +84,12 @@ async def test_a_server_ends_while_a_thread_that_nobody_waits_for_goes_on(
     settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(settings(models=("tiny",))) as service:
-        held = Held(monkeypatch, Preparer, "prepare", [])
+        blocked = Blocked(monkeypatch, Preparer, "prepare", [])
         loading = asyncio.create_task(service.context.repository.load("pair"))
-        await held.gate.reached()
+        await blocked.gate.reached()
         await cancelled(loading)
     assert service.context.budget.held() == {}
-    held.gate.open()
+    blocked.gate.open()
 
 
 @pytest.mark.usefixtures("no_patience")
@@ -98,10 +100,12 @@ async def test_what_waits_for_abandoned_planning_is_called_once_after_the_last(e
         task = asyncio.create_task(threads.run(gate.hold))
         await gate.reached()
         await cancelled(task)
-    running = asyncio.create_task(threads.run((wanted := Gate()).hold))  # it is not cancelled
-    await wanted.reached()
-    for number in range(2):
-        threads.when_over(lambda number=number: called.append(number))  # type: ignore[misc]
+    running = asyncio.create_task(
+        threads.run((gate_of_running := Gate()).hold)
+    )  # it is not cancelled
+    await gate_of_running.reached()
+    for index in range(2):
+        threads.when_over(lambda index=index: called.append(index))  # type: ignore[misc]
     for gate in gates[:ends]:
         gate.open()
     if ends < 2:
@@ -110,7 +114,7 @@ async def test_what_waits_for_abandoned_planning_is_called_once_after_the_last(e
         threads.close()  # nothing begins any more
     await until(lambda: called)
     assert called == [0, 1]
-    for gate in (*gates, wanted):
+    for gate in (*gates, gate_of_running):
         gate.open()
     await asyncio.wait({running})
     threads.close()
@@ -154,13 +158,13 @@ async def test_a_model_that_is_unloaded_while_a_poll_waits_stays_so(
     async with serving(settings(models=("tiny",))) as service:
         repository = service.context.repository
         (entry,) = repository.entries()
-        held = Held(monkeypatch, Preparer, "prepare", [])
+        blocked = Blocked(monkeypatch, Preparer, "prepare", [])
         before = asyncio.create_task(repository.load("pair"))
-        await held.gate.reached()
+        await blocked.gate.reached()
         unloading = asyncio.create_task(repository.unload("tiny"))
         await settled()
         following = asyncio.create_task(follow(service))
         await until(lambda: len(repository._wishes._alone._waiters or ()) == 2)
-        held.gate.open()
+        blocked.gate.open()
         await asyncio.gather(before, unloading, following)
         assert entry.absence == "unloaded"

@@ -61,22 +61,22 @@ async def test_a_model_without_threads_holds_nothing_and_may_come_later(
 
 
 @over("allowed", [0, 1, 2])
-async def test_work_aside_goes_to_the_threads_that_there_are(allowed: int) -> None:
-    aside = Aside(3)
+async def test_work_goes_to_the_threads_that_could_be_started(allowed: int) -> None:
+    threads = Aside(3)
     with pytest.MonkeyPatch.context() as patch:
         refuse(patch, "aside-", allowed)
-        for number in range(5):
+        for index in range(5):
             if allowed:
-                assert await aside.do(lambda number=number: number) == number  # type: ignore[misc]
+                assert await threads.do(lambda index=index: index) == index  # type: ignore[misc]
             else:
                 with pytest.raises(RuntimeError, match="new thread"):
-                    await aside.do(lambda: 0)
-    assert await aside.do(lambda: 7) == 7
-    aside.close()
+                    await threads.do(lambda: 0)
+    assert await threads.do(lambda: 7) == 7
+    threads.close()
 
 
 @over(
-    "answer, told, late",
+    "answer, error, late",
     [
         (DeadlineError("late"), None, True),
         (CancelledError("cancelled"), DeadlineError("no answer within 1 s"), True),
@@ -86,14 +86,16 @@ async def test_work_aside_goes_to_the_threads_that_there_are(allowed: int) -> No
         (ReadError("EIO"), DeadlineError("no answer within 1 s"), True),
     ],
 )
-async def test_a_sweep_is_late_where_its_time_limit_ended_it(
-    answer: Exception, told: Exception | None, late: bool
+async def test_an_inference_is_late_where_its_time_limit_stopped_it(
+    answer: Exception, error: Exception | None, late: bool
 ) -> None:
     """Whatever time it is: a timer may come before its time by another clock."""
     future = asyncio.get_running_loop().create_future()
-    if told is not None:
-        future.set_exception(told)
+    if error is not None:
+        future.set_exception(error)
         future.exception()
     assert _is_late(SimpleNamespace(future=future), answer) is late  # type: ignore[arg-type]
     future.cancel()
-    assert _is_late(SimpleNamespace(future=future), CancelledError()) is (late and told is not None)  # type: ignore[arg-type]
+    assert _is_late(SimpleNamespace(future=future), CancelledError()) is (
+        late and error is not None
+    )  # type: ignore[arg-type]

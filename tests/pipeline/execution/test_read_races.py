@@ -1,6 +1,6 @@
 """Reads that end, fail or do not start at any moment between two sweeps: the next one is right or says why.
 
-The moments are those at which a thread takes the sweeper's lock: what other threads do before it gets the
+The moments are those at which a thread takes the engine's lock: what other threads do before it gets the
 lock is done there.
 """
 
@@ -32,12 +32,12 @@ AHEAD_READS = AHEAD.stages[0].ahead
 NEEDED = len(AHEAD.stages[0]) - AHEAD_READS
 assert AHEAD_READS > 1
 
-#: An end of a read that a test has held back; the argument is its error.
+#: An end of a read that a test has in_flight back; the argument is its error.
 End = Callable[[Exception | None], None]
 
 
 class Lock:
-    """The lock of a sweeper: before it is taken for the ``moment``-th time, ``happens`` is called."""
+    """The lock of a engine: before it is taken for the ``moment``-th time, ``happens`` is called."""
 
     def __init__(self, lock: Any, moment: int, happens: Callable[[], None]) -> None:
         self._lock = lock
@@ -63,15 +63,15 @@ class Reads:
     """Ends reads at once; those ahead when the test says so, or does not start what ``refuses`` has."""
 
     def __init__(self) -> None:
-        self.held: list[End] = []
+        self.in_flight: list[End] = []
         self.holds = False
         self.refuses: dict[int, Exception] = {}
         self.open = 0
-        #: How many were held back when the sweeper last began to wait.
+        #: How many were in_flight back when the engine last began to wait.
         self.awaited = 0
 
-    def hurry(self) -> None:
-        self.awaited = len(self.held)
+    def note_wait(self) -> None:
+        self.awaited = len(self.in_flight)
 
     def __call__(self, index: int, done: Done) -> None:
         if index in self.refuses:
@@ -83,15 +83,15 @@ class Reads:
             done(error, 0.0)
 
         if index >= NEEDED and self.holds:
-            self.held.append(end)
+            self.in_flight.append(end)
         else:
             end()
 
     def end_all(self, failing: int) -> None:
-        """End what is held; the ``failing``-th fails."""
-        held, self.held = self.held, []
-        for number, end in enumerate(held):
-            end(ReadError(f"read {number}: EIO") if number == failing else None)
+        """End what is in_flight; the ``failing``-th fails."""
+        in_flight, self.in_flight = self.in_flight, []
+        for index, end in enumerate(in_flight):
+            end(ReadError(f"read {index}: EIO") if index == failing else None)
 
 
 @pytest.fixture(autouse=True)
@@ -100,24 +100,24 @@ def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 0.0)
 
 
-def swept(reads: Reads, ran: list[int]) -> Sweeper:
-    """Return a sweeper that has swept once, and whose reads ahead are in flight."""
+def after_one_inference(reads: Reads, ran: list[int]) -> Sweeper:
+    """Return a engine that has swept once, and whose reads ahead are in flight."""
     kernels = [lambda index=index: ran.append(index) for index in range(len(AHEAD.steps))]
-    sweeper = Sweeper(AHEAD.stages, (reads,), kernels, reads.hurry)
+    engine = Sweeper(AHEAD.stages, (reads,), kernels, reads.note_wait)
     reads.holds = True
-    sweeper.run()
+    engine.run()
     reads.holds = False
-    assert len(reads.held) == AHEAD_READS
+    assert len(reads.in_flight) == AHEAD_READS
     ran.clear()
-    return sweeper
+    return engine
 
 
-def run(sweeper: Sweeper, ran: list[int]) -> str:
+def run(engine: Sweeper, ran: list[int]) -> str:
     """Return how one sweep ends; what it says of its schedule is checked."""
     trace: list[TraceEvent] = []
     ran.clear()
     try:
-        sweeper.run(record=trace.append)
+        engine.run(record=trace.append)
     except LoaderError as exc:
         return str(exc)
     assert ran == list(range(len(AHEAD.steps)))
@@ -127,23 +127,21 @@ def run(sweeper: Sweeper, ran: list[int]) -> str:
 
 @over("moment", range(8))
 @over("failing", range(-1, AHEAD_READS))
-def test_a_read_ahead_may_fail_at_any_moment_at_which_a_sweep_begins(
-    failing: int, moment: int
-) -> None:
+def test_a_read_ahead_may_fail_at_any_moment_of_the_next_start(failing: int, moment: int) -> None:
     reads, ran = Reads(), list[int]()
-    sweeper = swept(reads, ran)
-    lock = sweeper._lock
-    sweeper._lock = Lock(lock, moment, lambda: reads.end_all(failing))  # type: ignore[assignment]
+    engine = after_one_inference(reads, ran)
+    lock = engine._lock
+    engine._lock = Lock(lock, moment, lambda: reads.end_all(failing))  # type: ignore[assignment]
     try:
-        result = run(sweeper, ran)
+        result = run(engine, ran)
     except DrainError:
         assert reads.awaited, "it waits for a read that has ended"
         return
     assert result in {"ok", f"read {failing}: EIO"}
     assert failing >= 0 or result == "ok"
-    sweeper._lock = lock
-    assert run(sweeper, ran) == "ok"
-    sweeper.settle()
+    engine._lock = lock
+    assert run(engine, ran) == "ok"
+    engine.settle()
     assert reads.open == 0
 
 
@@ -151,51 +149,51 @@ def test_a_read_ahead_may_fail_at_any_moment_at_which_a_sweep_begins(
     "error", [ClosedError("read pool closed"), LoaderError("full"), MemoryError(), RuntimeError()]
 )
 @over("index", range(NEEDED + AHEAD_READS))
-def test_a_read_that_does_not_start_leaves_nothing_behind(index: int, error: Exception) -> None:
+def test_a_read_that_does_not_start_leaves_nothing_in_flight(index: int, error: Exception) -> None:
     """One of this sweep ends it; one ahead fails no sweep: it is read in its own."""
     reads, ran = Reads(), list[int]()
     kernels = [lambda index=index: ran.append(index) for index in range(len(AHEAD.steps))]
-    sweeper = Sweeper(AHEAD.stages, (reads,), kernels)
+    engine = Sweeper(AHEAD.stages, (reads,), kernels)
     reads.refuses = {index: error}
     for _ in range(2):
         ran.clear()
         if index < NEEDED:
             with pytest.raises(type(error)):
-                sweeper.run()
+                engine.run()
         else:
-            sweeper.run()
+            engine.run()
             assert ran == list(range(len(AHEAD.steps)))
-        sweeper.settle()  # at once: nothing is in flight
+        engine.settle()  # at once: nothing is in flight
         assert reads.open == 0
     reads.refuses = {}
-    assert run(sweeper, ran) == "ok"
+    assert run(engine, ran) == "ok"
 
 
-def test_a_read_ahead_that_does_not_start_after_its_sweep_is_read_in_the_next() -> None:
+def test_a_read_ahead_that_does_not_start_is_read_by_the_next_inference() -> None:
     """It would be started by the thread that ends the one before it, once no caller waits for the sweep."""
     reads, ran = Reads(), list[int]()
-    sweeper = swept(reads, ran)
+    engine = after_one_inference(reads, ran)
     reads.refuses = {index: ClosedError("closed") for index in range(NEEDED, NEEDED + AHEAD_READS)}
     reads.end_all(-1)
-    assert run(sweeper, ran) == "ok"
+    assert run(engine, ran) == "ok"
     reads.refuses = {}
-    sweeper.settle()
-    assert run(sweeper, ran) == "ok"
+    engine.settle()
+    assert run(engine, ran) == "ok"
 
 
 @over("failing", range(40))
 @over("plan", [AHEAD, COPIES])
-def test_a_recorder_that_fails_ends_its_sweep_and_nothing_else(plan: Any, failing: int) -> None:
+def test_a_recorder_that_fails_ends_its_inference_and_nothing_else(plan: Any, failing: int) -> None:
     """Whichever thread tells it: none is left counting an operation that has ended."""
-    told: list[TraceEvent] = []
+    events: list[TraceEvent] = []
 
     def record(event: TraceEvent) -> None:
-        told.append(event)
-        if len(told) == failing + 1:
+        events.append(event)
+        if len(events) == failing + 1:
             raise OSError("the trace cannot be written")
 
     open_reads: list[int] = []
-    held: list[Callable[[], None]] = []
+    in_flight: list[Callable[[], None]] = []
 
     def read(index: int, done: Done) -> None:
         open_reads.append(index)
@@ -204,23 +202,23 @@ def test_a_recorder_that_fails_ends_its_sweep_and_nothing_else(plan: Any, failin
             open_reads.remove(index)
             done(None, 0.0)
 
-        if index >= len(plan.stages[0]) - plan.stages[0].ahead and not held:
-            held.append(end)
+        if index >= len(plan.stages[0]) - plan.stages[0].ahead and not in_flight:
+            in_flight.append(end)
         else:
             end()
 
     starts = (read, read)[: len(plan.stages) - 1]
-    sweeper = Sweeper(plan.stages, starts, [lambda: None for _ in plan.steps])
-    sweeper.run()
-    for end in held:
+    engine = Sweeper(plan.stages, starts, [lambda: None for _ in plan.steps])
+    engine.run()
+    for end in in_flight:
         end()
     failed = False
     try:
-        sweeper.run(record=record)
+        engine.run(record=record)
     except OSError:
         failed = True
-    assert failed is (len(told) > failing)
-    sweeper.settle()
+    assert failed is (len(events) > failing)
+    engine.settle()
     assert open_reads == []
-    sweeper.run()
-    sweeper.settle()
+    engine.run()
+    engine.settle()
