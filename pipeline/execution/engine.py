@@ -168,15 +168,14 @@ class Engine(Answering):
         self._memory = EngineMemory(program, plan, device, lease)
         #: The lease, where it is of an arena that others use, too.
         self._shared = lease if isinstance(lease, SharedLease) else None
-        # Last: a client of the pool is not given back where the engine could not be made.
-        try:
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._memory.close)
             self._reads = WeightReads(program, plan, self._memory, device, pool, reader)
-        except BaseException:
-            self._memory.close()
-            raise
-        self._carrier = Carrier(
-            program, self._memory.lanes, self._reads, reader, plan.read_bytes, verify
-        )
+            failed.callback(self._reads.close)
+            self._carrier = Carrier(
+                program, self._memory.lanes, self._reads, reader, plan.read_bytes, verify
+            )
+            failed.pop_all()
 
     @property
     def plan(self) -> Plan:

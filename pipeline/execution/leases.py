@@ -21,6 +21,8 @@ from pipeline.execution.errors import ArenaLostError, CancelledError, EngineClos
 #: uses it. What others hold meanwhile, inputs in line and answers on their way, is the memory of requests.
 SHARED_KINDS = frozenset({"arena", "scratch", "io"})
 
+_CLOSE_SECONDS = 60.0
+
 
 class ArenaLease(ABC):
     """An engine's right to ``memory``, an arena."""
@@ -142,14 +144,17 @@ class SharedArena:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuse new turns, turn waiting ones away, wait for the turn that runs, give the memory back."""
+        """Refuse new turns, turn waiting ones away, wait for the turn that runs, give the memory back.
+
+        A turn that does not end in ``_CLOSE_SECONDS`` keeps the memory: its kernel does not return.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._line)
+            is_free = self._changed.wait_for(lambda: not self._line, _CLOSE_SECONDS)
         with self._resizing:
             self._members.clear()
-            if self._lost_bytes is None:
+            if is_free and self._lost_bytes is None:
                 self._space.close()
 
     def _check_open(self) -> None:

@@ -63,9 +63,10 @@ class WeightReads:
             expansion_of([program.spans[span] for span in self._spans(index)])
             for index in range(len(plan.groups) if plan.architecture.copies else 0)
         )
-        self._client = pool.client(program.name, plan.choice.depth)
         #: Reads in flight that bring weights to the arena.
         self._into_arena: set[int] = set()
+        # Last: where this raises, no client of the pool is left.
+        self._client = pool.client(program.name, plan.choice.depth)
 
     @property
     def writes_to_arena(self) -> bool:

@@ -28,7 +28,7 @@ from server.repository.on_disk import Slot
 from server.repository.preparing import Prepared, batching_of, naming
 from server.repository.served_engine import Running
 from server.repository.worker import Worker
-from server.requests.waiting import to_its_end
+from server.requests.waiting import in_thread, to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.settings.settings import Settings
 
@@ -69,7 +69,7 @@ class Opener:
             files. LoaderError, DeviceError: its pack is damaged, or is not for this machine. DrainError: a
             read never ended; its memory stays reserved.
         """
-        opening = asyncio.create_task(asyncio.to_thread(self._open, key, model, place))
+        opening = asyncio.create_task(in_thread(self._open, key, model, place))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:

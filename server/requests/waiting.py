@@ -101,6 +101,27 @@ def _do(future: "asyncio.Future[T]", work: Callable[[*Ps], T], *args: *Ps) -> No
         del future  # see to_its_end
 
 
+async def in_thread(work: Callable[[*Ps], T], *args: *Ps) -> T:
+    """Return what ``work`` returns, as ``asyncio.to_thread`` does.
+
+    Raises:
+        RuntimeError: the system gives no thread; then ``work`` is never called, also not by a thread that
+            is free later: the pool may have it in its queue. Otherwise the errors of ``work``.
+    """
+    calls = [partial(work, *args)]
+    try:
+        result = asyncio.get_running_loop().run_in_executor(None, _call_last, calls)
+    except BaseException:
+        calls.clear()
+        raise
+    return await result
+
+
+def _call_last(calls: list[Callable[[], T]]) -> T:
+    """Call the last of ``calls``, which it leaves: the pool may keep the list for long."""
+    return calls.pop()()
+
+
 # Work that must not stop half done.
 
 

@@ -12,10 +12,12 @@ from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from pipeline.devices.base import DeviceError, Done
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.device_memory import HostMemory, Memory
+from pipeline.devices.device_memory import HostMemory, Memory, Space, Use
 from pipeline.execution import weight_reads
+from pipeline.execution.engine import Engine
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError
+from pipeline.execution.leases import SharedArena
 from pipeline.execution.weight_reads import WeightReads
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
@@ -180,3 +182,51 @@ def test_a_move_that_never_ends_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(weight_reads, "DRAIN_SECONDS", 0.0)
     with pytest.raises(DrainError):
         weight_reads._move([lambda done: None])
+
+
+@over("failing", ["lane", "reads", "carrier"])
+def test_an_engine_that_cannot_be_made_leaves_no_memory_and_no_client(failing: str) -> None:
+    """Whatever raises after its memory was allocated, and its arena joined."""
+    targets = {
+        "lane": "pipeline.execution.engine_memory.LaneMemory",
+        "reads": "pipeline.execution.weight_reads.expansion_of",
+        "carrier": "pipeline.execution.engine.Carrier",
+    }
+    allocated: list[LentMemory] = []
+    closed: list[object] = []
+
+    class Counting(LentMemory):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    class Device(CpuDevice):
+        def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
+            allocated.append(Counting(n_bytes))
+            return allocated[-1]
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(targets[failing], refuse)
+        arena, pool = SharedArena(Space(1 << 20)), ReadPool(1)
+        plan = PLANS["async"]
+        with pytest.raises(MemoryError):
+            Engine(SOURCE, plan, Device(1), pool, MemoryReader(b""), lease=arena.join(PAGE))
+        assert allocated
+        assert closed == allocated
+        assert (arena.members, arena.n_bytes) == (0, 0)
+        assert [client.name for client in pool.statistics().clients] == ["shared"]
+        pool.close()
+
+
+def test_an_arena_that_is_never_free_does_not_keep_its_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pipeline.execution.leases._CLOSE_SECONDS", 0.0)
+    arena = SharedArena(Space(1 << 20))
+    lease = arena.join(PAGE)
+    arena.acquire(None, lambda: False)
+    arena.close()
+    assert lease.memory.read(0, "uint8", (1,)).tolist() == [0], "the one that runs still uses it"

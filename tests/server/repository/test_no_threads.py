@@ -3,7 +3,9 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -11,7 +13,8 @@ from loader.errors import ReadError
 from pipeline.execution.errors import CancelledError, DeadlineError
 from server.errors import DisconnectedError, NotServingError
 from server.repository.worker import _is_late
-from server.requests.waiting import Aside
+from server.repository.working import Job
+from server.requests.waiting import Aside, in_thread
 from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, arrays, inputs_for, serving
@@ -94,8 +97,22 @@ async def test_an_inference_is_late_where_its_time_limit_stopped_it(
     if error is not None:
         future.set_exception(error)
         future.exception()
-    assert _is_late(SimpleNamespace(future=future), answer) is late  # type: ignore[arg-type]
+    job = cast(Job, SimpleNamespace(future=future))
+    assert _is_late(job, answer) is late
     future.cancel()
-    assert _is_late(SimpleNamespace(future=future), CancelledError()) is (
-        late and error is not None
-    )  # type: ignore[arg-type]
+    assert _is_late(job, CancelledError()) is isinstance(error, DeadlineError)
+
+
+async def test_work_that_no_thread_could_begin_is_never_called() -> None:
+    """The pool has it in its queue by then: its next thread finds nothing to do."""
+    calls: list[int] = []
+    pool = ThreadPoolExecutor(1, "pool")
+    asyncio.get_running_loop().set_default_executor(pool)
+    with pytest.MonkeyPatch.context() as patch:
+        refuse(patch, "pool", 0)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await in_thread(calls.append, 1)
+    await in_thread(calls.append, 2)
+    assert calls == [2]
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(divmod, 1, 0)
