@@ -6,6 +6,7 @@ import functools
 import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple
@@ -108,7 +109,7 @@ async def in_thread(work: Callable[[*Ps], T], *args: *Ps) -> T:
         RuntimeError: the system gives no thread; then ``work`` is never called, also not by a thread that
             is free later: the pool may have it in its queue. Otherwise the errors of ``work``.
     """
-    calls = [partial(work, *args)]
+    calls: list[Callable[[], T]] = [partial(copy_context().run, work, *args)]
     try:
         result = asyncio.get_running_loop().run_in_executor(None, _call_last, calls)
     except BaseException:
