@@ -185,7 +185,7 @@ def test_a_move_that_never_ends_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @over("failing", ["lane", "reads", "carrier"])
-def test_an_engine_that_cannot_be_made_leaves_no_memory_and_no_client(failing: str) -> None:
+def test_an_engine_whose_constructor_raises_leaves_no_memory_and_no_client(failing: str) -> None:
     """Whatever raises after its memory was allocated, and its arena joined."""
     targets = {
         "lane": "pipeline.execution.engine_memory.LaneMemory",
