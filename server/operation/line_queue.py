@@ -351,6 +351,8 @@ class LineStream(io.TextIOBase):
 
 #: The streams that ``never_wait`` has put in place, by their descriptors.
 _streams: dict[int, LineStream] = {}
+#: The streams before those: one that is freed may close its descriptor, which another file would get.
+_replaced: list[TextIO] = []
 
 
 def never_wait() -> None:
@@ -376,6 +378,7 @@ def _stream(stream: TextIO, descriptor: int, notice: Callable[[int], str]) -> Te
         queue = _shared_queue(descriptor) or LineQueue(output_of(descriptor), notice)
     except (OSError, ValueError, AttributeError):  # closed, or none
         return stream
+    _replaced.append(stream)
     queued = _streams[descriptor] = LineStream(queue, descriptor)
     return cast(TextIO, queued)  # it has all of one that text needs
 

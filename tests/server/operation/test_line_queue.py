@@ -346,6 +346,8 @@ def test_a_remote_file_is_written_by_a_thread(tmp_path: Path) -> None:
 
 # The streams of a process.
 
+ROOT = Path(__file__).parents[3]
+
 _PROCESS = """
 import ctypes, faulthandler, logging, os, sys, threading, time, warnings
 from server.operation import logs
@@ -359,7 +361,7 @@ log = logging.getLogger("x")
 def ran(code: str, log_format: str = "text", **streams: object) -> "subprocess.Popen[bytes]":
     text = _PROCESS.format(log_format=log_format) + code
     command = [sys.executable, "-c", text]
-    return subprocess.Popen(command, cwd=Path(__file__).parents[3], **streams)  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen(command, cwd=ROOT, **streams)  # type: ignore[call-overload, no-any-return]
 
 
 def test_every_writer_of_a_process_goes_on_while_its_pipes_are_not_read() -> None:
@@ -468,6 +470,35 @@ print("parent", file=sys.stderr)
     )
     _, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert errors.split() == [b"child", b"before", b"parent"]
+
+
+def test_a_process_that_was_started_without_standard_error_writes_to_no_other_file() -> None:
+    """The stream that stands for it owns descriptor 2, which the next file would get."""
+    code = """
+os.close(2)
+sys.__stderr__ = sys.stderr = None
+sys.stderr = open(os.devnull, "w")
+assert sys.stderr.fileno() == 2
+"""
+    text = _PROCESS.format(log_format="text")
+    start, _, rest = text.partition("never_wait()")
+    script = (
+        f"{start}{code}never_wait(){rest}"
+        + """
+reads, writes = os.pipe()
+assert min(reads, writes) > 2
+log.info("line")
+assert dropped_lines() == 0
+os.set_blocking(reads, False)
+try:
+    os._exit(len(os.read(reads, 100)))
+except BlockingIOError:
+    os._exit(7)
+"""
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, timeout=LIMIT_SECONDS, check=False)
+    assert done.returncode == 7
 
 
 def test_streams_that_lead_elsewhere_stay(capsys: pytest.CaptureFixture[str]) -> None:
