@@ -40,7 +40,7 @@ Write = Callable[[memoryview], int]
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "afs", "virtiofs"})
 
 
-class Output(NamedTuple):
+class LineOutput(NamedTuple):
     """A descriptor. ``immediate``: never waits; None: nothing does. ``patient``: may wait for ever."""
 
     descriptor: int
@@ -48,7 +48,7 @@ class Output(NamedTuple):
     patient: Write
 
 
-def output_of(descriptor: int) -> Output:
+def output_of(descriptor: int) -> LineOutput:
     """Return how to write to ``descriptor``.
 
     Its open file may be shared with other processes, whose writes must not fail because ours must not
@@ -66,7 +66,7 @@ def output_of(descriptor: int) -> Output:
     if stat.S_ISFIFO(mode) or os.isatty(descriptor):
         return _reopened(descriptor) or _of_pipe(descriptor)
     write = _writing(descriptor)
-    return Output(descriptor, None if _is_remote(descriptor) else write, write)
+    return LineOutput(descriptor, None if _is_remote(descriptor) else write, write)
 
 
 def _writing(descriptor: int) -> Write:
@@ -78,7 +78,7 @@ def _sending(descriptor: int) -> Write:
     return lambda data: sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
-def _waited_for(descriptor: int, immediate: Write) -> Output:
+def _waited_for(descriptor: int, immediate: Write) -> LineOutput:
     """Return the output that ``immediate`` writes; it is polled until it has capacity."""
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
@@ -89,10 +89,10 @@ def _waited_for(descriptor: int, immediate: Write) -> Output:
                 return immediate(data)
             poller.poll()
 
-    return Output(descriptor, immediate, patient)
+    return LineOutput(descriptor, immediate, patient)
 
 
-def _reopened(descriptor: int) -> Output | None:
+def _reopened(descriptor: int) -> LineOutput | None:
     """Return the pipe or terminal of ``descriptor`` with an open file of its own, or None."""
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -109,7 +109,7 @@ def _reopened(descriptor: int) -> Output | None:
     return _waited_for(descriptor, _writing(descriptor)) if is_same else None
 
 
-def _of_pipe(descriptor: int) -> Output:
+def _of_pipe(descriptor: int) -> LineOutput:
     """Return a pipe or terminal that cannot be opened again: Linux writes to some pipes without a wait."""
 
     def immediate(data: memoryview) -> int:
@@ -120,7 +120,7 @@ def _of_pipe(descriptor: int) -> Output:
                 raise BlockingIOError(errno.EAGAIN, "it may wait") from exc
             raise
 
-    return Output(descriptor, immediate, _writing(descriptor))
+    return LineOutput(descriptor, immediate, _writing(descriptor))
 
 
 def _is_remote(descriptor: int, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
@@ -158,7 +158,7 @@ class LineQueue:
 
     def __init__(
         self,
-        output: Output,
+        output: LineOutput,
         notice: Callable[[int], str] = _plain,
         limit_bytes: int = LIMIT_BYTES,
     ) -> None:

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.operation import line_queue, logs
-from server.operation.line_queue import LineQueue, LineStream, Output, output_of
+from server.operation.line_queue import LineQueue, LineStream, LineOutput, output_of
 from tests.examples import over
 from tests.server.support import LIMIT_SECONDS
 
@@ -35,8 +35,8 @@ class Sink:
         self._capacity = capacity
         self._changed = threading.Condition()
 
-    def output(self, *, immediate: bool = True) -> Output:
-        return Output(-1, self.immediate if immediate else None, self.patient)
+    def output(self, *, immediate: bool = True) -> LineOutput:
+        return LineOutput(-1, self.immediate if immediate else None, self.patient)
 
     def give(self, capacity: int) -> None:
         with self._changed:
