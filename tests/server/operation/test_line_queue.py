@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.operation import line_queue, logs
-from server.operation.line_queue import LineQueue, LineStream, LineOutput, output_of
+from server.operation.line_queue import LineOutput, LineQueue, LineStream, output_of
 from tests.examples import over
 from tests.server.support import LIMIT_SECONDS
 
