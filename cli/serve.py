@@ -44,8 +44,10 @@ def serving(settings_of: Callable[[], Settings], tell: "Tell | None" = None) -> 
             from server.context import StartupError
             from server.errors import RefusedError
             from server.operation import logs
+            from server.operation.line_queue import never_wait
             from server.serve import run
 
+        never_wait()
         logs.configure(settings.log_format)
         warn_of_variables()
         try:

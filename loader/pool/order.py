@@ -268,6 +268,11 @@ class Flights(Generic[R]):
             self._order.set_stuck(flight.client, True)
         return hanging
 
+    def cancel_replacement(self, flight: Flight[R]) -> None:
+        """Count ``flight`` among the reads of all models again: no other can be started for it."""
+        self._replaced -= flight.replaced
+        flight.replaced = False
+
     def expiry(self) -> float | None:
         """Return when to check next, in seconds; None when no read could begin to hang."""
         started = (flight.started for flight in self._flying if not flight.hung)

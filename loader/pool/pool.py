@@ -10,10 +10,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from loader.cores import hasten, spread
-from loader.errors import ClosedError
+from loader.errors import ClosedError, LoaderError
 from loader.pool.jobs import ClientStatistics, Outcome, PoolStatistics, ReadJob, ReadTally, perform
 from loader.pool.order import DEFAULT_DEPTH, Flight, Flights, Order, ReadClient
 
@@ -23,6 +23,9 @@ from loader.pool.order import DEFAULT_DEPTH, Flight, Flights, Order, ReadClient
 # needs the interpreter's lock while this one has it, takes as long as a small read.
 
 _log = logging.getLogger(__name__)
+
+#: What the start of a thread raises where the system gives none.
+_NO_THREAD = (RuntimeError, MemoryError)
 
 ReadFlight = Flight[ReadJob]
 #: Called once when the read of a flight has ended, with what became of it; may start others.
@@ -45,16 +48,30 @@ class _ReaderThreads:
         self._threads: list[threading.Thread] = []
 
     def start(self, flight: ReadFlight) -> None:
-        """Read ``flight`` as soon as a thread is free; there are as many as can be in flight."""
-        while len(self._threads) < self._count:
-            self._add()
+        """Read ``flight`` as soon as a thread is free; there are as many as can be in flight.
+
+        Where the system gives fewer threads, those that there are read one flight after the other.
+
+        Raises:
+            RuntimeError, MemoryError: it gives none at all.
+        """
+        try:
+            while len(self._threads) < self._count:
+                self._add()
+        except _NO_THREAD:
+            if not any(thread.is_alive() for thread in self._threads):
+                raise
         if self._own.is_free:
             self._own.keep(flight)
         else:
             self._line.put(flight)
 
     def replace(self, flight: ReadFlight) -> None:
-        """Add a thread in place of the one that ``flight`` holds, which ends with its read."""
+        """Add a thread in place of the one that ``flight`` holds, which ends with its read.
+
+        Raises:
+            RuntimeError, MemoryError: the system gives none.
+        """
         self._add()
 
     def close(self, give_up: float) -> None:
@@ -121,6 +138,8 @@ class _Own(threading.local):
 # The pool: lines of clients, and the lock over all of them.
 
 PoolClient = ReadClient[ReadJob]
+#: A job that is not read, and why.
+_Refused = tuple[ReadJob, LoaderError]
 
 _CLOSE_SECONDS = 30.0
 _HUNG_SECONDS = 10.0
@@ -183,7 +202,8 @@ class ReadPool:
             if self._closed:
                 raise ClosedError("read pool closed")
             self._order.add(self._shared if job.client is None else job.client, job)
-            self._launch()
+            refused = self._launch()  # from here on the job is accepted: errors go to its ``done``
+        self._refuse(refused)
 
     def hurry(self, client: PoolClient) -> None:
         """A kernel waits now for what the client has in line."""
@@ -223,19 +243,26 @@ class ReadPool:
             refused = self._order.clear()
             self._ended = True
             self._watched.notify()
-        for job in refused:
-            self._tell(job, Outcome(ClosedError("read pool closed"), 0.0, 0.0))
+        self._refuse((job, ClosedError("read pool closed")) for job in refused)
         self._watcher.join()
         self._reads.close(give_up)
 
-    def _launch(self) -> None:
-        """Start what may start; the lock is held."""
-        launched = self._flights.launch(time.monotonic())
-        for flight in launched:
-            self._reads.start(flight)
-        if launched and not self._watching:
+    def _launch(self) -> list[_Refused]:
+        """Start what may start, with the lock held; return the jobs to call back without it."""
+        refused: list[_Refused] = []
+        has_started = False
+        while launched := self._flights.launch(time.monotonic()):
+            for flight in launched:
+                try:
+                    self._reads.start(flight)
+                    has_started = True
+                except _NO_THREAD as exc:  # no thread reads: all in line would wait for ever
+                    self._flights.land(flight)
+                    refused.append((flight.request, LoaderError(f"no thread to read: {exc}")))
+        if has_started and not self._watching:
             self._watching = True
             self._watched.notify()
+        return refused
 
     def _ended_read(self, flight: ReadFlight, outcome: Outcome) -> None:
         job = flight.request
@@ -245,10 +272,16 @@ class ReadPool:
             tally = self._tallies.get(flight.client)
             if tally is not None:
                 tally.add(job.n_bytes, outcome)
-            self._launch()
+            refused = self._launch()
             if self._closed:
                 self._quiet.notify()
         self._tell(job, outcome)
+        self._refuse(refused)
+
+    def _refuse(self, refused: Iterable[_Refused]) -> None:
+        """Call back for jobs that are not read."""
+        for job, error in refused:
+            self._tell(job, Outcome(error, 0.0, 0.0))
 
     def _tell(self, job: ReadJob, outcome: Outcome) -> None:
         try:
@@ -263,25 +296,40 @@ class ReadPool:
 
     def _watch(self) -> None:
         """Find reads that hang. Once nothing has flown for a while it sleeps without a limit."""
-        with self._lock:
-            pause: float | None = None
-            while not self._ended:
+        pause: float | None = None
+        while True:
+            with self._lock:
+                if self._ended:
+                    return
                 expiry = self._flights.expiry()
                 left = pause if expiry is None else max(expiry - time.monotonic(), 0.0)
                 self._watching = left is not None
                 self._watched.wait(left)
                 self._wake_ups += 1
-                self._set_aside()
-                # Woken for a read that has ended already, it must not be woken for the next one too.
-                pause = self._hung_seconds if left is None else None
+                refused = self._set_aside()
+            self._refuse(refused)
+            # Woken for a read that has ended already, it must not be woken for the next one too.
+            pause = self._hung_seconds if left is None else None
 
-    def _set_aside(self) -> None:
+    def _set_aside(self) -> list[_Refused]:
+        """Note reads that hang, with the lock held; return as ``_launch``."""
         hung = self._flights.check(time.monotonic())
         for flight in hung:
             name, seconds = flight.client.name, time.monotonic() - flight.started
             _log.error("client %s: a read has not ended for %.0f s", name, seconds)
             if flight.replaced:
-                self._reads.replace(flight)
-        if hung:
-            self._launch()
-            self._quiet.notify()
+                self._replace(flight)
+        if not hung:
+            return []
+        self._quiet.notify()
+        return self._launch()
+
+    def _replace(self, flight: ReadFlight) -> None:
+        """Replace the thread that ``flight`` blocks, if the system gives another one."""
+        try:
+            self._reads.replace(flight)
+        except _NO_THREAD as exc:
+            self._flights.cancel_replacement(flight)
+            _log.error(
+                "client %s: no thread replaces the one that hangs: %s", flight.client.name, exc
+            )

@@ -25,7 +25,11 @@ class _FileReader(Reader):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
         except OSError as exc:
             raise ReadError(f"{path}: {exc.strerror or exc}") from exc
-        self._opened = os.fstat(self._descriptor)
+        try:
+            self._opened = os.fstat(self._descriptor)
+        except OSError as exc:
+            self.close()
+            raise ReadError(f"{path}: {exc.strerror or exc}") from exc
         self._looks = _looks(self._opened)
 
     def read_into(self, offset: int, target: memoryview) -> None:
@@ -120,7 +124,7 @@ def open_reader(path: Path, direct: Callable[[Path], Reader] = DirectReader) -> 
             block = Buffer(min(PAGE_BYTES, size))
             reader.read_into(0, block.bytes.data)
             block.close()
-        except ReadError:
+        except BaseException:
             reader.close()
             raise
         return reader

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from pipeline.devices.base import Launch, nothing
 from pipeline.execution.baton import FREE, ComputeClaim
-from pipeline.execution.errors import CancelledError, DeadlineError
+from pipeline.execution.deadlines import check_limits
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.schedule.schedule import Action, Schedule, Stage
 from pipeline.schedule.trace import Recorder, TraceEvent
@@ -160,15 +160,3 @@ class ComputingSweeper:
             schedule.completed(stage, index)
             record(TraceEvent("complete", name, index, end))
             at = end
-
-
-def check_limits(deadline: float | None, cancelled: Callable[[], bool]) -> None:
-    """Raise what a sweep ends with where it was cancelled, or its deadline has passed.
-
-    Raises:
-        CancelledError, DeadlineError: so it is.
-    """
-    if cancelled():
-        raise CancelledError("cancelled")
-    if deadline is not None and time.monotonic() > deadline:
-        raise DeadlineError("the deadline passed")

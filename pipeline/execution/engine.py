@@ -5,6 +5,7 @@ the plan names, and no other, belongs to the engine from ``open`` to ``close``. 
 call ``run``.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -167,15 +168,14 @@ class Engine(Answering):
         self._memory = EngineMemory(program, plan, device, lease)
         #: The lease, where it is of an arena that others use, too.
         self._shared = lease if isinstance(lease, SharedLease) else None
-        # Last: a client of the pool is not given back where the engine could not be made.
-        try:
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._memory.close)
             self._reads = WeightReads(program, plan, self._memory, device, pool, reader)
-        except BaseException:
-            self._memory.close()
-            raise
-        self._carrier = Carrier(
-            program, self._memory.lanes, self._reads, reader, plan.read_bytes, verify
-        )
+            failed.callback(self._reads.close)
+            self._carrier = Carrier(
+                program, self._memory.lanes, self._reads, reader, plan.read_bytes, verify
+            )
+            failed.pop_all()
 
     @property
     def plan(self) -> Plan:
@@ -213,11 +213,14 @@ class Engine(Answering):
         self._is_open = True
 
     def populate(self) -> None:
-        """Take memory from the system on a thread beside what is done next, until ``close``."""
-        self._populating = threading.Thread(
-            target=self._memory.populate, name="populate", daemon=True
-        )
-        self._populating.start()
+        """Take memory from the system on a thread beside what is done next, until ``close``.
+
+        Where there is no thread for it, kernels take each page as they touch it.
+        """
+        thread = threading.Thread(target=self._memory.populate, name="populate", daemon=True)
+        with contextlib.suppress(RuntimeError):
+            thread.start()
+            self._populating = thread
 
     def run_lanes(
         self,

@@ -58,14 +58,14 @@ class EngineMemory:
                 lease = OwnArena(device, plan.arena_bytes)
                 self._held.append(lease)
             self.scratch = allocate("scratch", plan.scratch_bytes)
+            self.lease = lease
+            self.lanes = [
+                LaneMemory(program, plan, lease.memory, self.weights, number)
+                for number in range(plan.choice.lanes)
+            ]
         except BaseException:
             self.close()
             raise
-        self.lease = lease
-        self.lanes = [
-            LaneMemory(program, plan, lease.memory, self.weights, number)
-            for number in range(plan.choice.lanes)
-        ]
 
     def weights(self, operand: Operand) -> Any:
         """Return where weights lie, for kernels."""

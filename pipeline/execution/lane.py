@@ -1,6 +1,5 @@
 """A lane, one of several requests in a sweep: its tensors, and its part of the memory."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +11,8 @@ from models.packs.records.pieces import Operand
 from models.packs.records.ports import Port
 from pipeline.devices.base import Cell, DeviceLostError, Launch, as_strings, takes
 from pipeline.devices.device_memory import Memory
-from pipeline.execution.errors import CancelledError, DeadlineError, InputError
+from pipeline.execution.deadlines import check_limits
+from pipeline.execution.errors import CancelledError, InputError
 from pipeline.execution.given import Arrays, GivenRows, Take, Tensor, Tensors, copies
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
@@ -86,10 +86,7 @@ class LaneRun:
 
     def _check(self, lane: int) -> None:
         request = self._lanes[lane]
-        if request.cancelled():
-            raise CancelledError("cancelled")
-        if request.deadline is not None and time.monotonic() > request.deadline:
-            raise DeadlineError("the deadline passed")
+        check_limits(request.deadline, request.cancelled)
 
 
 def _last(lanes: Sequence[Lane]) -> float | None:

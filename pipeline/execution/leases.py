@@ -14,16 +14,14 @@ from contextlib import contextmanager
 
 from pipeline.devices.base import Device
 from pipeline.devices.device_memory import Memory, Space
-from pipeline.execution.errors import (
-    ArenaLostError,
-    CancelledError,
-    DeadlineError,
-    EngineClosedError,
-)
+from pipeline.execution.deadlines import check_deadline
+from pipeline.execution.errors import ArenaLostError, CancelledError, EngineClosedError
 
 #: What engines that run in turns have once, of the kinds of ``Plan.memory``: only the request that runs
 #: uses it. What others hold meanwhile, inputs in line and answers on their way, is the memory of requests.
 SHARED_KINDS = frozenset({"arena", "scratch", "io"})
+
+_CLOSE_SECONDS = 60.0
 
 
 class ArenaLease(ABC):
@@ -146,14 +144,17 @@ class SharedArena:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuse new turns, turn waiting ones away, wait for the turn that runs, give the memory back."""
+        """Refuse new turns, turn waiting ones away, wait for the turn that runs, give the memory back.
+
+        A turn that does not end in ``_CLOSE_SECONDS`` keeps the memory: its kernel does not return.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._line)
+            is_free = self._changed.wait_for(lambda: not self._line, _CLOSE_SECONDS)
         with self._resizing:
             self._members.clear()
-            if self._lost_bytes is None:
+            if is_free and self._lost_bytes is None:
                 self._space.close()
 
     def _check_open(self) -> None:
@@ -165,10 +166,7 @@ class SharedArena:
             raise EngineClosedError("the arena that models share is closed")
 
     def _wait(self, deadline: float | None) -> None:
-        left = None if deadline is None else deadline - time.monotonic()
-        if left is not None and left <= 0:
-            raise DeadlineError("the deadline passed while another model was running")
-        self._changed.wait(left)
+        self._changed.wait(check_deadline(deadline, "while another model was running"))
 
 
 class SharedLease(ArenaLease):

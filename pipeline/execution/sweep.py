@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 
 from pipeline.devices.base import Done, Launch, nothing
 from pipeline.execution.baton import FREE, ComputeClaim
-from pipeline.execution.computing import ComputingSweeper, SweepState, check_limits
+from pipeline.execution.computing import ComputingSweeper, SweepState
+from pipeline.execution.deadlines import check_limits, seconds_left
 from pipeline.execution.errors import DeadlineError, DrainError
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
@@ -117,19 +118,23 @@ class Sweeper:
                 raise DrainError(f"{self._flying} reads have not ended after {DRAIN_SECONDS:.0f} s")
 
     def _begin(self, record: Recorder | None) -> SweepState:
-        if self._head_failed:
-            # What was read for this sweep is not there: start over, once nothing writes there.
-            self.settle()
-            self._head.clear()
-            self._head_failed = False
-        with self._lock:
+        with self._lock:  # a read ahead may fail at any time: after this, it fails the new sweep
+            if self._head_failed:
+                # What was read for this sweep is not there: start over, once nothing writes there. The
+                # wait gives the lock away, as often as this thread has it.
+                self.settle()
+                self._head.clear()
+                self._head_failed = False
             state = self._state = SweepState(Schedule(self._stages, len(self._head)), record)
             self._sweep += 1
-            for index in self._head:
-                state.note("release", 0, index)
-            for index in [index for index, ended in self._head.items() if ended]:
-                state.complete(0, index)
-            self._head = {}
+            head, self._head = self._head, {}
+            try:
+                for index in head:
+                    state.note("release", 0, index)
+                for index in [index for index, ended in head.items() if ended]:
+                    state.complete(0, index)
+            except Exception as exc:  # noqa: BLE001  raised once the reads in flight have ended
+                state.fail(exc)
             return state
 
     def _advance(self, state: SweepState) -> None:
@@ -165,23 +170,26 @@ class Sweeper:
                 action.index, lambda error, seconds: self._ended(sweep, action, error, seconds)
             )
         except Exception as exc:  # noqa: BLE001  raised again by the thread that runs the sweep
-            self._flying -= 1
-            state.fail(exc)
+            self._ended(sweep, action, exc, 0.0)
 
     def _ended(self, sweep: int, action: Action, error: Exception | None, seconds: float) -> None:
         """Note the end of a read or copy that ``sweep`` started, this one or the one before."""
         with self._lock:
             state = self._state
             ahead = self._is_ahead(action)
-            if error is not None and ahead and (sweep == self._sweep):
-                self._head_failed = True
-            elif sweep == self._sweep:
-                self._complete(state, action, error, seconds)
-                if ahead:
-                    self._head[self._of_next(action)] = True
-            else:
-                self._complete(state, Action(0, self._of_next(action)), error, seconds)
-            self._land()  # last: a thread that waits for this may use the memory and see the state
+            try:
+                if error is not None and ahead and (sweep == self._sweep):
+                    self._head_failed = True
+                elif sweep == self._sweep:
+                    if ahead and error is None:
+                        self._head[self._of_next(action)] = True
+                    self._complete(state, action, error, seconds)
+                else:
+                    self._complete(state, Action(0, self._of_next(action)), error, seconds)
+            except Exception as exc:  # noqa: BLE001  as above: this thread is a reader's
+                state.fail(exc)
+            finally:
+                self._land()  # last: a thread that waits for this may use the memory and see the state
 
     def _land(self) -> None:
         """Note that an operation is over, with the lock held."""
@@ -214,18 +222,29 @@ class Sweeper:
             return state.ready.get_nowait()
         self._advance(state)
         claim.give()
-        left = DRAIN_SECONDS if deadline is None else deadline - time.monotonic()
+        left = seconds_left(deadline)
         before = time.perf_counter()
         self._hurry()
         try:
-            return state.ready.get(timeout=min(max(left, 0.0), DRAIN_SECONDS))
+            if left is None or left > DRAIN_SECONDS:
+                return self._awaited_weights(state)
+            return state.ready.get(timeout=left)
         except queue.Empty:
-            if deadline is None or time.monotonic() <= deadline:
-                raise DrainError(f"no weights came in {DRAIN_SECONDS:.0f} s") from None
             raise DeadlineError("the deadline passed while waiting for weights") from None
         finally:
             if self._finish is None:
                 state.stall_seconds += time.perf_counter() - before
+
+    def _awaited_weights(self, state: SweepState) -> int | None:
+        """Return as ``_wait_for_kernels``, after a wait that no deadline ends.
+
+        Raises:
+            DrainError: nothing came for as long as a disk may take.
+        """
+        try:
+            return state.ready.get(timeout=DRAIN_SECONDS)
+        except queue.Empty:
+            raise DrainError(f"no weights came in {DRAIN_SECONDS:.0f} s") from None
 
     def _run_kernels(
         self,
@@ -283,14 +302,18 @@ class Sweeper:
     def _finished(self, state: SweepState, index: int, error: Exception | None) -> None:
         """Note that kernels up to ``index`` have ended; a sweep does not end before that."""
         with self._lock:
-            if error is not None:
-                state.fail(error)
-            else:
-                state.end_kernels(index, time.perf_counter())
-                self._advance(state)
-                if state.schedule.finished:
-                    state.ready.put(None)  # nothing else wakes the thread that runs the sweep
-            self._land()
+            try:
+                if error is not None:
+                    state.fail(error)
+                else:
+                    state.end_kernels(index, time.perf_counter())
+                    self._advance(state)
+                    if state.schedule.finished:
+                        state.ready.put(None)  # nothing else wakes the thread that runs the sweep
+            except Exception as exc:  # noqa: BLE001  raised again by the thread that runs the sweep
+                state.fail(exc)
+            finally:
+                self._land()
 
     def _check(
         self, state: SweepState, deadline: float | None, cancelled: Callable[[], bool]

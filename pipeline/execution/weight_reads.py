@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from loader.errors import LoaderError
 from loader.pool.jobs import ReadJob
 from loader.pool.order import Urgency
 from loader.pool.pool import ReadPool
@@ -64,9 +63,10 @@ class WeightReads:
             expansion_of([program.spans[span] for span in self._spans(index)])
             for index in range(len(plan.groups) if plan.architecture.copies else 0)
         )
-        self._client = pool.client(program.name, plan.choice.depth)
         #: Reads in flight that bring weights to the arena.
         self._into_arena: set[int] = set()
+        # Last: where this raises, no client of the pool is left.
+        self._client = pool.client(program.name, plan.choice.depth)
 
     @property
     def writes_to_arena(self) -> bool:
@@ -74,32 +74,45 @@ class WeightReads:
         return bool(self._into_arena)
 
     def start_read(self, index: int, done: Done) -> None:
-        """Start read ``index`` of a sweep; ``done`` is called once, on another thread."""
+        """Start read ``index`` of a sweep; ``done`` is called once, on another thread.
+
+        Raises:
+            LoaderError: the pool does not take it. DeviceError: its memory cannot be lent. ``done`` is not
+                called, and nothing is lent.
+        """
         read = self._reads[index]
 
         def arrived(error: Exception | None, seconds: float) -> None:
-            try:
-                read.memory.reclaim(read.offset, read.length)
-            except Exception as exc:  # noqa: BLE001  the sweep that waits must get it
-                error = error or exc
-            self._into_arena.discard(index)
-            done(error, seconds)
+            done(self._reclaim(index, read, error), seconds)
 
         read.memory.lend(read.offset, read.length)
-        if read.memory is self._memory.lease.memory:
-            self._into_arena.add(index)
-        self._pool.submit(
-            ReadJob(
-                self._reader,
-                read.ranges,
-                read.target,
-                self.verify,
-                arrived,
-                self._client,
-                read.urgency,
-                self.deadline,
+        try:
+            if read.memory is self._memory.lease.memory:
+                self._into_arena.add(index)
+            self._pool.submit(
+                ReadJob(
+                    self._reader,
+                    read.ranges,
+                    read.target,
+                    self.verify,
+                    arrived,
+                    self._client,
+                    read.urgency,
+                    self.deadline,
+                )
             )
-        )
+        except Exception as exc:
+            self._reclaim(index, read, exc)  # nothing reads: the pool takes all of a job or nothing
+            raise
+
+    def _reclaim(self, index: int, read: _Read, error: Exception | None) -> Exception | None:
+        """Take back what was lent for read ``index``; return the first error, None if there is none."""
+        try:
+            read.memory.reclaim(read.offset, read.length)
+        except Exception as exc:  # noqa: BLE001  the sweep that waits must get it
+            error = error or exc
+        self._into_arena.discard(index)
+        return error
 
     def start_copy(self, index: int, done: Done) -> None:
         """Start to copy to the ring what read ``index`` has brought, expanded; ``done`` as above."""
@@ -195,15 +208,14 @@ def load_residents(
         )
         return
     staging = device.allocate("staging", largest)
-    stuck = False
     try:
         load_through(staging)
     except DrainError:
-        stuck = True
+        raise  # the disk may still write to it, as it may where an interrupt ends the wait
+    except Exception:
+        staging.close()
         raise
-    finally:
-        if not stuck:
-            staging.close()
+    staging.close()
 
 
 def _copy(
@@ -216,21 +228,23 @@ def _move(starts: Iterable[Callable[[Done], None]]) -> None:
     """Start what moves bytes, a few at once, and wait for all that was started.
 
     Raises:
-        LoaderError, DeviceError: one failed; none is started after it. DrainError: one never ended.
+        LoaderError, DeviceError, or what else a start raises: one failed; none is started after it, and
+        all that were have ended. DrainError: one never ended.
     """
     ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
     under_way = 0
     error: Exception | None = None
     waiting = iter(starts)
     while True:
-        start = None if error or under_way == _AT_ONCE else next(waiting, None)
-        if start is not None:
-            try:
+        try:
+            start = None if error or under_way == _AT_ONCE else next(waiting, None)
+            if start is not None:
                 start(lambda failed, seconds: ended.put(failed))
-            except LoaderError as exc:  # others may still be writing
-                error = exc
-            else:
-                under_way += 1
+        except Exception as exc:  # noqa: BLE001  raised below: others may still be writing
+            error = exc
+            continue
+        if start is not None:
+            under_way += 1
         elif under_way:
             error = _next(ended) or error
             under_way -= 1

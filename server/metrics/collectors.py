@@ -16,6 +16,7 @@ from server.access import Access
 from server.memory.budget import Budget
 from server.memory.holdings import Holding, account
 from server.memory.process_memory import memory_limit
+from server.operation.line_queue import dropped_lines
 from server.operation.process import ProcessMemory, process_memory
 from server.repository.entry import Absence, Entry
 from server.requests.exchange import Exchanges
@@ -83,6 +84,12 @@ def of_exchanges(exchanges: Exchanges) -> Iterator[Metric]:
 def of_access(access: Access) -> Iterator[Metric]:
     """Yield how many requests had no valid key, where keys are asked for."""
     yield _counter("unauthorized_requests", "Without a key, or a wrong one", value=access.refused)
+
+
+def of_logs() -> Iterator[Metric]:
+    """Yield how many lines for standard error and standard output were dropped."""
+    text = "Nobody read them, or they could not be written"
+    yield _counter("log_lines_dropped", text, value=dropped_lines())
 
 
 # The disk and the device.

@@ -21,6 +21,7 @@ from server.metrics.collectors import (
     of_connections,
     of_device,
     of_exchanges,
+    of_logs,
     of_models,
     of_process,
     of_reads,
@@ -73,6 +74,7 @@ class Metrics(Collector):
         yield from of_reads(self._pool)
         yield from of_device(self._device_memory, self._is_device_lost)
         yield from of_access(self._access)
+        yield from of_logs()
         if self.connections is not None:
             yield from of_connections(self.connections)
 

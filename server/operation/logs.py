@@ -7,9 +7,11 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import TextIO
 
 from models.errors import printable
+from server.operation.line_queue import LineStream
 
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 
@@ -104,10 +106,20 @@ def configure(log_format: str, environ: Mapping[str, str] = os.environ) -> None:
     time_format = "" if journalled else "%H:%M:%S " if sys.stderr.isatty() else "%Y-%m-%d %H:%M:%S "
     lines = JsonFormatter() if log_format == "json" else TextFormatter(time_format)
     handler.setFormatter(JournalFormatter(lines) if journalled else lines)
+    if isinstance(sys.stderr, LineStream):
+        sys.stderr.queue.notice = partial(_notice, handler)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # Requests are logged by our middleware, with their id and their delay; start and end by serve.py.
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def _notice(handler: logging.Handler, lines: int) -> str:
+    """Return the line that says how many ``lines`` were dropped, as ``handler`` writes lines."""
+    message = "1 log line was dropped" if lines == 1 else f"{lines} log lines were dropped"
+    record = logging.LogRecord(__name__, logging.WARNING, "", 0, message, None, None)
+    # It belongs to no request, whichever is answered meanwhile.
+    return contextvars.Context().run(handler.format, record) + "\n"
 
 
 def is_journal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:

@@ -20,13 +20,15 @@ from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
 from pipeline.program.program import Program
+from server.errors import NotServingError
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, shared_space
 from server.repository.fleet import Place
+from server.repository.on_disk import Slot
 from server.repository.preparing import Prepared, batching_of, naming
 from server.repository.served_engine import Running
 from server.repository.worker import Worker
-from server.requests.waiting import to_its_end
+from server.requests.waiting import in_thread, to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.settings.settings import Settings
 
@@ -67,7 +69,7 @@ class Opener:
             files. LoaderError, DeviceError: its pack is damaged, or is not for this machine. DrainError: a
             read never ended; its memory stays reserved.
         """
-        opening = asyncio.create_task(asyncio.to_thread(self._open, key, model, place))
+        opening = asyncio.create_task(in_thread(self._open, key, model, place))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -94,17 +96,29 @@ class Opener:
         with naming(name):
             self._budget.reserve(key, place.fitted.plan.memory, place.in_turns)
             try:
-                running = self._running(model, place)
+                worker = self._started(self._running(model, place), model.slot)
             except DrainError:
                 raise  # the disk may still write to the reserved memory
             except BaseException:
                 self._budget.release(key)
                 raise
         self._tell_of_profile(name, model.pack.folder)
-        return Worker(
-            *(running, self._settings.queue_limit, self._dispatcher),
-            batching_of(self._settings, model.slot),
-        )
+        return worker
+
+    def _started(self, running: Running, slot: Slot) -> Worker:
+        """Return a worker of ``running``, which is closed where the system gives no thread.
+
+        Raises:
+            NotServingError: so it is. DrainError: and a read of it never ended.
+        """
+        limit, batching = self._settings.queue_limit, batching_of(self._settings, slot)
+        try:
+            return Worker(running, limit, self._dispatcher, batching)
+        except RuntimeError as exc:
+            running.engine.close()
+            if running.engine.broken:
+                raise DrainError(running.engine.broken) from exc
+            raise NotServingError(f"model {slot.name!r}: {exc}") from exc
 
     def _tell_of_profile(self, name: str, folder: Path) -> None:
         """Log that there is none, once for each pack: one that is evicted is opened again and again."""

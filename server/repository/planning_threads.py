@@ -1,6 +1,8 @@
 """Planning beside the event loop, on threads; a search that is not wanted any more ends soon.
 
-A call that is cancelled waits for the end of its planning, so that the next one takes no memory beside it.
+A call that is cancelled waits a moment for the end of its planning. What goes on after that counts as
+abandoned, and a lock under which it was started is released only when it has finished: the next call takes
+no memory in addition to it, and its state is never partial.
 """
 
 import asyncio
@@ -16,7 +18,8 @@ from server.requests.waiting import to_its_end
 
 #: How many plan at once; further ones wait.
 _MOST = 8
-#: How long a cancelled call waits for a search that does not check whether it is wanted.
+#: How long a cancelled call waits for a search that does not check whether it is wanted; and how long, once
+#: all is closed, a lock waits for it.
 _END_SECONDS = 1.0
 
 T = TypeVar("T")
@@ -38,6 +41,10 @@ class PlanningThreads:
 
     def __init__(self) -> None:
         self._closed = False
+        #: What goes on although its caller was cancelled.
+        self._abandoned: set[asyncio.Future[Any]] = set()
+        #: Called when nothing abandoned goes on any more.
+        self._waiting: list[Callable[[], None]] = []
         # At normal priority: a thread with a lower one would wait for a core while it holds the
         # interpreter, and hold up the event loop.
         self._threads = ThreadPoolExecutor(_MOST, "planner")
@@ -46,10 +53,11 @@ class PlanningThreads:
         """Return the result of ``work``.
 
         When this is cancelled, ``work`` ends as soon as its search checks whether it is wanted, and this
-        ends with it; or a second later, if the search does not check.
+        ends with it; or a second later, if the search does not check: then ``when_over`` waits for it.
 
         Raises:
-            NotServingError: it is closed. Otherwise the errors of ``work``.
+            NotServingError: it is closed. RuntimeError: the system gives no thread; ``work`` never begins.
+            Otherwise the errors of ``work``.
         """
         if self._closed:
             raise NotServingError("the server is stopping")
@@ -64,26 +72,54 @@ class PlanningThreads:
                 go_on()
                 return waiting.pop()()
 
-        planned = asyncio.get_running_loop().run_in_executor(
-            self._threads, copy_context().run, stoppable
-        )
+        try:
+            planned = asyncio.get_running_loop().run_in_executor(
+                self._threads, copy_context().run, stoppable
+            )
+        except BaseException:
+            unwanted.set()  # the pool may have it in its queue nevertheless
+            raise
         try:
             return await asyncio.shield(planned)
         except PlanningStoppedError as exc:
             raise NotServingError("the server is stopping") from exc
         except asyncio.CancelledError:
             unwanted.set()
-            planned.add_done_callback(_take)
+            self._abandoned.add(planned)
+            planned.add_done_callback(self._end)
             await to_its_end(asyncio.wait({planned}, timeout=_END_SECONDS))
             raise
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        """Call ``call`` when no planning goes on whose caller was cancelled: now, or when the last ends.
+
+        Once this is closed nothing begins any more, and ``call`` does not wait longer than a moment.
+        """
+        self._waiting.append(call)
+        if not any(not planned.done() for planned in self._abandoned):
+            self._call()
+        elif self._closed:
+            self._give_up()
 
     def close(self) -> None:
         """End all planning; later calls fail."""
         self._closed = True
         self._threads.shutdown(wait=False)
+        if self._waiting:
+            self._give_up()
 
+    def _end(self, planned: asyncio.Future[Any]) -> None:
+        """Note the end of abandoned planning, and read its error: asyncio logs errors that are not read."""
+        if not planned.cancelled():
+            planned.exception()
+        self._abandoned.discard(planned)
+        if not self._abandoned:
+            self._call()
 
-def _take(planned: asyncio.Future[Any]) -> None:
-    """Read the error of planning that is not wanted any more: asyncio logs errors that are not read."""
-    if not planned.cancelled():
-        planned.exception()
+    def _give_up(self) -> None:
+        asyncio.get_running_loop().call_later(_END_SECONDS, self._call)
+
+    def _call(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()

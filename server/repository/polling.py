@@ -150,7 +150,8 @@ class Poller:
         if self._repository.models.is_unloaded(name):
             return
         try:
-            await self._repository.load(name, is_whole=False)
+            is_unloaded = self._repository.models.is_unloaded
+            await self._repository.load(name, is_whole=False, unless=is_unloaded)
         except FAILURES as exc:
             _log.warning("model %s: not taken: %s", name, exc)
             if may_pass(exc) or isinstance(exc, RefusedError):
@@ -170,9 +171,14 @@ async def follow(repository: Repository) -> None:
     there = repository.models.on_disk()
     for name in sorted({entry.model for entry in repository.entries()}.difference(there)):
         await repository.remove(name)
-    for name in repository.models.names():
-        if not repository.models.is_unloaded(name) and not repository.models.is_evicted(name):
+    models = repository.models
+
+    def stays_away(name: str) -> bool:
+        return models.is_unloaded(name) or models.is_evicted(name)
+
+    for name in models.names():
+        if not stays_away(name):
             try:
-                await repository.load(name)
+                await repository.load(name, unless=stays_away)
             except FAILURES as exc:
                 _log.error("not served: model %s: %s", name, exc)

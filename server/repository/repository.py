@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ class Repository:
             RefusedError: there is not as much. NotServingError: the server ends.
         """
         activations = self._opener.activations
-        await self._wishes.planning.run(lambda: self.models.set_aside(activations))
+        await self._wishes.run_in_thread(lambda: self.models.set_aside(activations))
 
     async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
         """Load the models that the settings name; one that fails is noted, for the caller to tell of.
@@ -108,10 +109,11 @@ class Repository:
         ``set_aside`` is called before the first: it reserves memory that models do not share. No other call
         changes what is loaded meanwhile. Raises the errors of ``set_aside``; NotFoundError: no repository.
         """
-        for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
-            _log.warning("%s: removed: left by a compilation that was killed", folder)
         async with self._wishes.alone():
-            for slot in await asyncio.to_thread(lambda: [*self.models.slots()]):
+            root = self._settings.repository
+            for folder in await self._wishes.run_in_thread(lambda: clear_repository(root)):
+                _log.warning("%s: removed: left by a compilation that was killed", folder)
+            for slot in await self._wishes.run_in_thread(lambda: [*self.models.slots()]):
                 self.models.known(slot.name, slot.model).become(_COMING)
             await set_aside()
             await self._load_served()
@@ -126,15 +128,24 @@ class Repository:
                 pass
             for entry in self.models.of(name):
                 slot = entry.slot if self._evicts and entry.absence == "refused" else None
-                if slot is not None and await asyncio.to_thread(self.models.fits_alone, slot):
+                if slot is not None and await self._wishes.run_in_thread(
+                    partial(self.models.fits_alone, slot)
+                ):
                     entry.become(Unloaded(entry.reason, "evicted"))
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
 
-    async def load(self, name: str, *, is_whole: bool = True) -> Entry:
+    async def load(
+        self,
+        name: str,
+        *,
+        is_whole: bool = True,
+        unless: Callable[[str], bool] = lambda name: False,
+    ) -> Entry:
         """Load ``name`` as it is on disk now, within its share of the budget.
 
         ``is_whole``: the caller knows that all its bytes are there; else it is read once before, and its
-        entry has the error if they are not.
+        entry has the error if they are not. ``unless``: where it says so of the name when this call has
+        its turn, nothing is loaded: a client may have unloaded the model while this waited.
 
         Loaded models whose share it needs are closed and opened again with a smaller plan, one by one;
         requests to them wait in line. The least memory of models that are served and not loaded stays free,
@@ -151,6 +162,8 @@ class Repository:
             with self._noting(name):
                 await self._whole(name)
         async with self._wishes.alone():
+            if unless(name):
+                return self.models.find(name)
             entry = await self._load(name, self._evicts)
         for each in self.models.of(name):
             if not each.serves:
@@ -160,7 +173,7 @@ class Repository:
     async def _load(self, name: str, evicts: bool) -> Entry:
         """Do as ``load``; no other call changes what is loaded meanwhile."""
         with self._noting(name):
-            slots = await asyncio.to_thread(self.models.slots_of, name)
+            slots = await self._wishes.run_in_thread(lambda: self.models.slots_of(name))
         self.models.say_ignored(name, slots[0].config)
         missing = missing_versions(slots)
         await self._remove(name, {*missing, *(slot.name for slot in slots)})
@@ -190,11 +203,11 @@ class Repository:
 
     async def _whole(self, name: str, config: ModelConfig | None = None) -> list[Slot]:
         """Return the slots of ``name``, after a check of all bytes of those that were not tried before."""
-        slots = await asyncio.to_thread(self.models.slots_of, name, config)
+        slots = await self._wishes.run_in_thread(lambda: self.models.slots_of(name, config))
         for slot in slots:
             entry = self.models.get(slot.name)
             if entry is None or entry.slot is None or entry.slot.seen != slot.seen:
-                await asyncio.to_thread(check_whole, slot.folder)
+                await self._wishes.run_in_thread(partial(check_whole, slot.folder))
         return slots
 
     async def unload(self, name: str) -> None:

@@ -64,17 +64,33 @@ class Wishes:
 
     @contextlib.asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Let no other call change what is loaded; growth that is under way goes on afterwards."""
+        """Let no other call change what is loaded; growth that is under way goes on afterwards.
+
+        A call that is cancelled while a thread works for it keeps others out until the thread has ended.
+        """
         growth, self._growth = self._growth, None
         try:
             if growth is not None:
                 growth.cancel()
                 await asyncio.wait({growth})
-            async with self._alone:
+            async with self._exclusive():
                 yield
         finally:
             if growth is not None and (growth.cancelled() or not growth.done()):
                 self.grow_later()
+
+    @contextlib.asynccontextmanager
+    async def _exclusive(self) -> AsyncIterator[None]:
+        """Hold the lock until ``run_in_thread`` has finished, also where its caller was cancelled."""
+        await self._alone.acquire()
+        try:
+            yield
+        finally:
+            self.planning.when_over(self._alone.release)
+
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Return the result of ``work``, which blocks, from inside ``alone``; raises as PlanningThreads."""
+        return await self.planning.run(work)
 
     def grow_later(self) -> None:
         """Let the loaded models use free memory, in the background, when no other call changes them."""
@@ -254,7 +270,7 @@ class Wishes:
                 return
 
     async def _grown(self) -> None:
-        async with self._alone:
+        async with self._exclusive():
             await self._grow()
 
     async def _grow(self) -> None:
@@ -274,7 +290,7 @@ class Wishes:
     async def _fleet(self) -> Fleet:
         """Return the models that are loaded now."""
         models = {entry.name: entry.prepared for entry in self._models.values() if entry.prepared}
-        there = await asyncio.to_thread(lambda: {name: models[name].is_there() for name in models})
+        there = await self.run_in_thread(lambda: {name: models[name].is_there() for name in models})
         changed = [name for name, is_there in there.items() if not is_there]
         return Fleet(self._budget.without(()), dict(self._members(changed)), self._activations)
 
@@ -301,7 +317,7 @@ class Wishes:
 
     async def _prepared(self, slot: Slot) -> Prepared:
         """Return the model in ``slot``, ready to be planned; raises as Preparer.prepare."""
-        return await self.planning.run(lambda: self._preparer.prepare(slot))
+        return await self.run_in_thread(lambda: self._preparer.prepare(slot))
 
     async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> tuple[Place, list[Change]]:
         """Return as Fleet.coming."""
@@ -320,7 +336,7 @@ class Wishes:
                 return None
             return fleet.going(newcomer, self._models.absent({*fleet.members, slot.name}))
 
-        return await self.planning.run(chosen)
+        return await self.run_in_thread(chosen)
 
     async def _searched(self, decide: Callable[[], T]) -> T:
         """Return the result of ``decide``; meanwhile ``search`` says how far it is."""
@@ -347,4 +363,4 @@ class Wishes:
             finally:  # before models are opened with the plans
                 give_back()
 
-        return await self.planning.run(decided)
+        return await self.run_in_thread(decided)

@@ -36,6 +36,9 @@ class Worker:
 
     At most ``limit`` requests wait. ``dispatcher``: of all workers on the machine. ``batching``: how
     requests may share sweeps, as far as the plan has lanes.
+
+    Raises:
+        RuntimeError: the system gives no thread; no thread is left, and ``running`` is the caller's.
     """
 
     def __init__(
@@ -61,8 +64,13 @@ class Worker:
             threading.Thread(target=self._work, name=f"engine-{self.served.name}", daemon=True)
             for _ in range(self._callers)
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.line.close()  # which ends those that were started
+            self._dispatcher.forget(self.line.key)
+            raise
 
     @property
     def engine(self) -> Answering:
@@ -216,8 +224,10 @@ class Worker:
         try:
             while (job := self.line.take()) is not None:
                 if isinstance(job, Reopening):
-                    self._reopen(job)  # nothing else runs: the line sees to that
-                    self.line.made(job)
+                    try:
+                        self._reopen(job)  # nothing else runs: the line sees to that
+                    finally:
+                        self.line.made(job)
                 else:
                     self._compute(job)
                 del job  # else its memory would be kept while the thread waits for the next one
@@ -270,5 +280,18 @@ class Worker:
             tell(job.future, answer)
         if record is not None and answered and not claim.waited_seconds:
             self.served.judge(events, answered[0].statistics.delay_seconds)
-        late = not answered and time.monotonic() >= min(job.limit for job in jobs)
+        late = not answered and any(map(_is_late, jobs, answers))
         return took if answered or late else None, late
+
+
+def _is_late(job: Job, answer: object) -> bool:
+    """Return whether the time limit of ``job``, which has no answer, ended it.
+
+    The timer of the event loop may fire a little before the limit by the clock of this thread, so the error
+    of the future decides, and not the time.
+    """
+    if isinstance(answer, DeadlineError):
+        return True
+    future = job.future
+    error = future.exception() if future.done() and not future.cancelled() else None
+    return isinstance(error, DeadlineError)

@@ -6,6 +6,7 @@ import functools
 import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple
@@ -55,12 +56,26 @@ class Aside:
 
     def _given(self, work: Callable[[*Ps], T], *args: *Ps) -> "asyncio.Future[T]":
         if len(self._threads) < self._limit:
-            name = f"aside-{len(self._threads)}"
-            self._threads.append(threading.Thread(target=self._work, name=name, daemon=True))
-            self._threads[-1].start()
+            self._add()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put(partial(_do, future, work, *args))
         return future
+
+    def _add(self) -> None:
+        """Start a thread; where the system gives none, those that there are do the work.
+
+        Raises:
+            RuntimeError: there are none.
+        """
+        name = f"aside-{len(self._threads)}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
 
     def close(self) -> None:
         """End the threads, once they have done what was given to them; blocks."""
@@ -85,6 +100,27 @@ def _do(future: "asyncio.Future[T]", work: Callable[[*Ps], T], *args: *Ps) -> No
         tell(future, done)
     finally:
         del future  # see to_its_end
+
+
+async def in_thread(work: Callable[[*Ps], T], *args: *Ps) -> T:
+    """Return what ``work`` returns, as ``asyncio.to_thread`` does.
+
+    Raises:
+        RuntimeError: the system gives no thread; then ``work`` is never called, also not by a thread that
+            is free later: the pool may have it in its queue. Otherwise the errors of ``work``.
+    """
+    calls: list[Callable[[], T]] = [partial(copy_context().run, work, *args)]
+    try:
+        result = asyncio.get_running_loop().run_in_executor(None, _call_last, calls)
+    except BaseException:
+        calls.clear()
+        raise
+    return await result
+
+
+def _call_last(calls: list[Callable[[], T]]) -> T:
+    """Call the last of ``calls``, which it leaves: the pool may keep the list for long."""
+    return calls.pop()()
 
 
 # Work that must not stop half done.

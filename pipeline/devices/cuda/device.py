@@ -74,6 +74,7 @@ class Waiter:
             DeviceError: a call failed at once; ``done`` is not called.
         """
         with self._lock:  # events are waited for in the order in which they are recorded
+            self._have_thread()  # first: it may fail, and what is in the stream cannot be taken back
             start, end = self._event(), self._event()
             try:
                 self._driver.record(start, self._stream)
@@ -82,9 +83,6 @@ class Waiter:
             except BaseException:
                 self._free += (start, end)
                 raise
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._thread.start()
             self._waits.put(_Wait(start, end, done))
 
     def close(self) -> None:
@@ -96,6 +94,12 @@ class Waiter:
             thread.join()
         while self._free:
             self._driver.destroy_event(self._free.pop())
+
+    def _have_thread(self) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _event(self) -> int:
         return self._free.pop() if self._free else self._driver.create_event()

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.execution.errors import CancelledError, DeadlineError
+from pipeline.execution.deadlines import check_deadline
+from pipeline.execution.errors import CancelledError
 from pipeline.execution.given import Take, Tensors
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.planning.plan import BUFFERS
@@ -82,12 +83,7 @@ class Frame:
             return None  # what runs it asks itself
         if self.cancelled():
             raise CancelledError("cancelled while another frame was running")
-        if self.deadline is None:
-            return None
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise DeadlineError("the deadline passed while another frame was running")
-        return left
+        return check_deadline(self.deadline, "while another frame was running")
 
 
 # Turns of partitions.

@@ -38,6 +38,9 @@ class Pipeline(Answering):
     """Runs ``program`` as ``plan`` says, with an open engine for each partition; closes them.
 
     ``cores``: of each partition; () leaves threads where the system puts them.
+
+    Raises:
+        RuntimeError: the system gives no thread; none is left, and the engines are the caller's.
     """
 
     def __init__(
@@ -66,8 +69,15 @@ class Pipeline(Answering):
             )
             for number, cores in enumerate(self._cores)
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            with self._changed:  # which ends those that were started
+                self._closed = True
+                self._changed.notify_all()
+            self._edges.close()
+            raise
 
     @property
     def plan(self) -> PipelinePlan:

@@ -1,5 +1,6 @@
 """The CUDA device on the fake driver: memory kinds, named errors, nothing left behind."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -218,6 +219,25 @@ def test_callbacks_come_in_order_with_errors(driver: FakeDriver) -> None:
     driver.drain()
     driver.destroy_stream(stream)
     assert driver.held == 0
+
+
+def test_nothing_is_enqueued_where_no_thread_could_wait_for_it(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in a stream cannot be revoked: its memory would be closed while it is written."""
+    waiter, calls = Waiter(driver, driver.create_stream(), "test"), list[str]()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            waiter.after(lambda: calls.append("enqueued"), lambda *_: calls.append("done"))
+    assert calls == []
+    waiter.after(lambda: calls.append("enqueued"), lambda *_: calls.append("done"))
+    waiter.close()
+    assert calls == ["enqueued", "done"]
 
 
 def test_arguments_are_where_the_driver_wants_them() -> None:
