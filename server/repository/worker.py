@@ -235,10 +235,10 @@ class Worker:
 
     def _follow(self, running: Running) -> None:
         """Tell the line how long sweeps of the new engine take, and how many requests one carries."""
-        line, lanes = self.line, running.engine.plan.choice.lanes
-        line.batching = self._batching.within(lanes) if self._callers == 1 else ALONE
-        line.takes_turns = running.engine.takes_turns
-        self._dispatcher.expect(line.key, running.predicted_seconds, running.bound_seconds)
+        lanes = running.engine.plan.choice.lanes
+        batching = self._batching.within(lanes) if self._callers == 1 else ALONE
+        self.line.follow(batching, running.engine.takes_turns)
+        self._dispatcher.expect(self.line.key, running.predicted_seconds, running.bound_seconds)
 
     def _compute(self, sweep: Sweep) -> None:
         """Answer the requests of ``sweep`` except those that have ended already."""

@@ -121,7 +121,8 @@ class Agenda:
         """Take the next sweep that begins now out of the list; None: none does.
 
         ``can``: whether a sweep of a model may begin. The first one that can begins; it goes before others
-        only where that makes none of them late.
+        only where that makes none of them late. One with room for more requests waits for them, as long as
+        that makes none late, and nothing idles where another sweep would have to wait for it.
         """
         if not self._sweeps:
             return None
@@ -130,23 +131,36 @@ class Agenda:
             return None
         placed: _Placed = []  # made where it is needed
         barred: set[str] = set()
+        waits: int | None = None
         for position, sweep in enumerate(self._sweeps):
             if sweep.model in barred or not can(sweep.model):
                 barred.add(sweep.model)
                 continue
             ready = self._batching(sweep.model).ready_at(sweep)
             is_first = position == 0 and not place.running
-            if ready > now or not is_first:
-                placed = placed or self._placed(self._ends(self._sweeps, now))
-                # It waits for more requests, unless that makes one late.
-                if ready > now and self._keeps(placed, ready):
-                    continue
-                if not (is_first or self._may_go(position, place, placed, now)):
-                    continue
-            place.until = max(place.until, now) + self._cost_of(sweep)
-            place.running.append(sweep)
-            return self._sweeps.pop(position)
+            if ready <= now and is_first:
+                return self._begin(position, place, now)
+            placed = placed or self._placed(self._ends(self._sweeps, now))
+            if ready > now and self._keeps(placed, ready):
+                waits = position if waits is None else waits
+                continue
+            if is_first or self._may_go(position, place, placed, now):
+                return self._begin(position, place, now)
+            if waits is None or place.running:
+                continue
+            if waits == 0 or self._may_go(waits, place, placed, now):
+                return self._begin(waits, place, now)
         return None
+
+    def _begin(self, position: int, place: _Place, now: float) -> Sweep:
+        """Take a sweep out of the list, which begins at ``place``."""
+        sweep = self._sweeps[position]
+        # Since its requests joined, the model may have got a plan with fewer lanes.
+        begins, rest = sweep.split(self._batching(sweep.model).lanes)
+        self._sweeps[position : position + 1] = [rest] if rest.tickets else []
+        place.until = max(place.until, now) + self._cost_of(begins)
+        place.running.append(begins)
+        return begins
 
     def end(self, sweep: Sweep, now: float) -> None:
         """Note that ``sweep`` has ended, with or without an answer."""
@@ -164,10 +178,14 @@ class Agenda:
                 self._sweeps[position : position + 1] = [rest] if rest.tickets else []
                 return
 
-    def next_look(self, now: float) -> float:
-        """Return when a sweep that waits for more requests need wait no longer; infinity: none does."""
-        ready = (self._batching(sweep.model).ready_at(sweep) for sweep in self._sweeps)
-        return min((at for at in ready if at > now), default=math.inf)
+    def waits(self, now: float) -> dict[str, float]:
+        """Return of each model until when the first of its sweeps waits for more requests, if one does."""
+        waits: dict[str, float] = {}
+        for sweep in self._sweeps:
+            ready = self._batching(sweep.model).ready_at(sweep)
+            if ready > now:
+                waits[sweep.model] = min(ready, waits.get(sweep.model, ready))
+        return waits
 
     def _trials(self, ticket: Ticket, ends: list[float], now: float) -> Iterator[_Placed]:
         """Yield lists that have ``ticket``, too, first those that suit its rank best."""

@@ -1,13 +1,15 @@
 """The line of one model: a bounded one from which threads take sweeps and changes of the plan.
 
 Invariant: a request is let in or refused when it joins; one that was let in stays until a sweep takes it,
-or until its client leaves.
+or until its client leaves. What a decision depends on changes only within ``Line._deciding``, after which
+the sweeps that may begin do, and for the others it is set when a thread looks again.
 """
 
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -21,13 +23,18 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Desk:
-    """What the lines of one agenda share; ``start`` hands out the sweeps that begin now, under the lock."""
+    """What the lines of one agenda share.
+
+    ``dispatch``: hands out the sweeps that begin now, and says when to look again, under the lock.
+    ``condition``: what threads wait for, of a lock.
+    """
 
     lock: threading.RLock
     clock: Callable[[], float]
     costs: Costs
     agenda: Agenda
-    start: Callable[[], None]
+    dispatch: Callable[[], None]
+    condition: Callable[[threading.RLock], threading.Condition]
 
 
 class Line(Generic[C]):
@@ -55,8 +62,10 @@ class Line(Generic[C]):
         self._making: list[C] = []
         self._closed = False
         self._idle = 0
+        #: When a thread has to look for a sweep that waits for more requests; no later than that is ready.
+        self._look_at = math.inf
         self._lock = desk.lock
-        self._changed = threading.Condition(desk.lock)
+        self._changed = desk.condition(desk.lock)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -81,6 +90,18 @@ class Line(Generic[C]):
     def runs(self) -> bool:
         """Whether a sweep of it runs."""
         return bool(self._running)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """Hold the lock for a change of what a decision depends on, and decide anew after it."""
+        with self._lock:
+            yield
+            self._desk.dispatch()
+
+    def follow(self, batching: Batching, takes_turns: bool) -> None:
+        """Let requests share sweeps as ``batching`` says; ``takes_turns``: as the attribute."""
+        with self._deciding():
+            self.batching, self.takes_turns = batching, takes_turns
 
     def waiting(self) -> list[Ticket]:
         """Return the requests that wait."""
@@ -112,15 +133,13 @@ class Line(Generic[C]):
             BusyError: the line is full. LateError: its answer would come too late, or make that of another
             one late. NotServingError: the line is closed.
         """
-        desk = self._desk
-        with self._lock:
+        with self._deciding():
             self.check_room()
             ticket.model = self.key
-            refusal = desk.agenda.admit(ticket, desk.clock())
+            refusal = self._desk.agenda.admit(ticket, self._desk.clock())
             if refusal is not None:
                 raise self._late(refusal)
             self._waiting.add(ticket)
-            desk.start()
 
     def join_first(self, change: C) -> None:
         """Put ``change`` before all requests, also where the line is full.
@@ -128,29 +147,27 @@ class Line(Generic[C]):
         Raises:
             NotServingError: the line is closed.
         """
-        with self._lock:
+        with self._deciding():  # sweeps of other models do not wait for this one now
             if self._closed:
                 raise self._leaving()
             self._changes.append(change)
             self._changed.notify()
-            self._desk.start()  # sweeps of other models do not wait for this one now
 
     def made(self, change: C) -> None:
         """Note that ``change``, which a thread has taken, has been made or has failed."""
-        with self._lock:
+        with self._deciding():
             self._making.remove(change)
-            self._desk.start()
 
     def take_changes(self) -> list[C]:
         """Take the changes that wait out of the line."""
-        with self._lock:
+        with self._deciding():
             changes = list(self._changes)
             self._changes.clear()
             return changes
 
     def take_waiting(self) -> list[Ticket]:
         """Take the requests that wait out of the line, before a thread begins with one of them."""
-        with self._lock:
+        with self._deciding():
             tickets = list(self._waiting)
             for ticket in tickets:
                 self._forget(ticket)
@@ -159,11 +176,11 @@ class Line(Generic[C]):
 
     def leave(self, ticket: Ticket) -> None:
         """Take ``ticket`` out, if it still waits: its place is free for another."""
-        with self._lock:
-            if ticket in self._waiting:
-                self._forget(ticket)
-                self._desk.agenda.leave(ticket)
-                self._desk.start()
+        if ticket not in self._waiting:
+            return  # most have been computed, and need no decision
+        with self._deciding():
+            self._forget(ticket)
+            self._desk.agenda.leave(ticket)
 
     def grant(self, sweep: Sweep) -> None:
         """Hand ``sweep`` to a thread; the lock is held."""
@@ -173,6 +190,12 @@ class Line(Generic[C]):
             self._forget(ticket)
         self._changed.notify()
 
+    def look_at(self, at: float) -> None:
+        """Have threads look again ``at``, if they would later; the lock is held."""
+        if at < self._look_at:
+            self._look_at = at
+            self._changed.notify_all()
+
     def take(self) -> Sweep | C | None:
         """Wait for a sweep or a change, and return it; None when the line is closed and empty."""
         with self._lock:
@@ -180,7 +203,9 @@ class Line(Generic[C]):
             try:
                 while True:
                     self.wake_ups += 1
-                    self._desk.start()
+                    if self._look_at <= self._desk.clock():
+                        self._look_at = math.inf
+                    self._desk.dispatch()
                     if self._granted:
                         return self._granted.popleft()
                     # A change is made while nothing else is: until then it can be taken back.
@@ -198,14 +223,13 @@ class Line(Generic[C]):
 
         ``late``: as Costs.see.
         """
-        with self._lock:
+        with self._deciding():
             if sweep not in self._running:
                 return  # ``give_up`` has ended it already
             self._running.remove(sweep)
             if seconds is not None:
                 self._desk.costs.see(self.key, len(sweep.tickets), seconds, late)
             self._desk.agenda.end(sweep, self._desk.clock())
-            self._desk.start()
             if self._changes and not self._running:
                 self._changed.notify_all()
 
@@ -237,10 +261,10 @@ class Line(Generic[C]):
     def _patience(self) -> float | None:
         """Return how long to sleep at most: until a sweep has waited long enough for more requests."""
         if not self._waiting:
+            self._look_at = math.inf
+        if self._look_at == math.inf:
             return None
-        now = self._desk.clock()
-        look = self._desk.agenda.next_look(now)
-        return None if look == math.inf else look - now
+        return min(self._look_at - self._desk.clock(), threading.TIMEOUT_MAX)
 
     def _leaving(self) -> NotServingError:
         return NotServingError(f"model {self._name!r} is leaving service")

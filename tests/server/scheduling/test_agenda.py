@@ -66,7 +66,7 @@ class Machine:
     def run_to(self, until: float) -> None:
         while self.now < until:
             self._start()
-            look = min(self.agenda.next_look(self.now), until)
+            look = min([*self.agenda.waits(self.now).values(), until])
             if not self._left:
                 self.now = look
                 continue
@@ -202,10 +202,10 @@ def test_a_sweep_waits_for_more_but_not_at_sizes_that_are_preferred(
 
 def test_it_says_when_to_look_again() -> None:
     agenda = Agenda(cost, lambda model: Batching(4, (), 15.0))
-    assert agenda.next_look(0.0) == float("inf")
+    assert agenda.waits(0.0) == {}
     assert agenda.admit(Ticket("a", 100.0, arrived=1.0), 1.0) is None
-    assert agenda.next_look(1.0) == 16.0
-    assert agenda.next_look(16.0) == float("inf")
+    assert agenda.waits(1.0) == {"a": 16.0}
+    assert agenda.waits(16.0) == {}
 
 
 def test_no_sweep_waits_for_more_where_somebody_would_be_late() -> None:
