@@ -82,10 +82,8 @@ class Inference:
     ) -> None:
         """Count the request, and let the model go."""
         seconds = time.monotonic() - self.exchange.arrived_at
-        outcome, passage = "ok", None
-        if error is not None:
-            outcome = outcome_of(error) if isinstance(error, Exception) else "cancelled"
-        elif self._answer is not None:
+        outcome, passage = outcome_of(error), None
+        if error is None and self._answer is not None:
             passage = Passage(
                 queue=self._answer.queue_seconds,
                 compute_input=self._decoding_seconds,
