@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from server.errors import BusyError, LateError, NotServingError
-from server.scheduling.agenda import Agenda
+from server.scheduling.agenda import Agenda, Expected
 from server.scheduling.costs import Costs
 from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
 
@@ -56,7 +56,8 @@ class Line(Generic[C]):
         self._threads = threads
         self._waiting: set[Ticket] = set()
         self._granted: deque[Sweep] = deque()
-        self._running: list[Sweep] = []
+        #: Sweeps that were handed out; how long it took until a thread had each, once one has.
+        self._running: dict[Sweep, float] = {}
         self._changes: deque[C] = deque()
         #: Changes that a thread has taken and is making.
         self._making: list[C] = []
@@ -87,6 +88,11 @@ class Line(Generic[C]):
         return bool(self._changes or self._making)
 
     @property
+    def expects(self) -> bool:
+        """Whether requests are expected, of it or of another one whose sweeps take the same cores."""
+        return self._desk.agenda.expects
+
+    @property
     def runs(self) -> bool:
         """Whether a sweep of it runs."""
         return bool(self._running)
@@ -108,8 +114,10 @@ class Line(Generic[C]):
         with self._lock:
             return list(self._waiting)
 
-    def check_room(self, deadline: float | None = None) -> None:
+    def check_room(self, deadline: float | None = None, own: Expected | None = None) -> None:
         """Check that there is room for one more, which has to be answered by ``deadline`` if there is one.
+
+        ``own``: as Agenda.ask.
 
         Raises:
             BusyError: there is none. LateError: a request with this deadline would be refused now.
@@ -122,9 +130,25 @@ class Line(Generic[C]):
             raise BusyError(f"model {self._name!r}: {many} waiting")
         if deadline is not None:
             with self._lock:
-                refusal = self._desk.agenda.ask(Ticket(self.key, deadline), self._desk.clock())
+                ticket, now = Ticket(self.key, deadline), self._desk.clock()
+                refusal = self._desk.agenda.ask(ticket, now, own)
                 if refusal is not None:
                     raise self._late(refusal)
+
+    def expect(self, deadline: float, n_bytes: int) -> Expected:
+        """Expect a request that was let in, which is read now, and has a body of ``n_bytes``."""
+        with self._lock:
+            return self._desk.agenda.expect(self.key, deadline, n_bytes, self._desk.clock())
+
+    def expect_still(self, expected: Expected, waits_seconds: float) -> None:
+        """Expect a request as long as if it came now, and after it has waited here for so many seconds."""
+        with self._lock:
+            self._desk.agenda.expect_still(expected, self._desk.clock() + waits_seconds)
+
+    def came(self, expected: Expected) -> None:
+        """Expect it no longer: it joins, or does not come."""
+        with self._lock:
+            self._desk.agenda.came(expected)
 
     def join(self, ticket: Ticket) -> None:
         """Let ``ticket`` in.
@@ -185,7 +209,7 @@ class Line(Generic[C]):
     def grant(self, sweep: Sweep) -> None:
         """Hand ``sweep`` to a thread; the lock is held."""
         self._granted.append(sweep)
-        self._running.append(sweep)
+        self._running[sweep] = self._desk.clock()
         for ticket in sweep.tickets:
             self._forget(ticket)
         self._changed.notify()
@@ -207,7 +231,9 @@ class Line(Generic[C]):
                         self._look_at = math.inf
                     self._desk.dispatch()
                     if self._granted:
-                        return self._granted.popleft()
+                        sweep = self._granted.popleft()
+                        self._running[sweep] = self._desk.clock() - self._running[sweep]
+                        return sweep
                     # A change is made while nothing else is: until then it can be taken back.
                     if self._changes and not (self._running or self._making):
                         self._making.append(self._changes.popleft())
@@ -221,14 +247,15 @@ class Line(Generic[C]):
     def done(self, sweep: Sweep, seconds: float | None, late: bool = False) -> None:
         """Note that ``sweep`` has ended, after so many ``seconds`` of computing; None: unknown.
 
-        ``late``: as Costs.see.
+        It costs the time, too, in which its thread woke: the next sweep begins as much later. ``late``: as
+        Costs.see.
         """
         with self._deciding():
             if sweep not in self._running:
                 return  # ``give_up`` has ended it already
-            self._running.remove(sweep)
+            woke_seconds = self._running.pop(sweep)
             if seconds is not None:
-                self._desk.costs.see(self.key, len(sweep.tickets), seconds, late)
+                self._desk.costs.see(self.key, len(sweep.tickets), woke_seconds + seconds, late)
             self._desk.agenda.end(sweep, self._desk.clock())
             if self._changes and not self._running:
                 self._changed.notify_all()
@@ -246,7 +273,7 @@ class Line(Generic[C]):
             self._changed.notify_all()
 
     def _late(self, seconds: float) -> LateError:
-        if self._desk.agenda.idle:
+        if self._desk.agenda.is_idle:
             self._desk.costs.doubt(self.key)
         return LateError(
             f"model {self._name!r}: no answer in time, but {max(seconds, 0.01):.2f} s later",
