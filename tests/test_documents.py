@@ -15,7 +15,7 @@ import pytest
 import layerstream
 from cli.commands import COMMANDS, loaded
 from cli.reference import markdown
-from server.metrics.requests import OUTCOMES
+from server.metrics.requests import Outcome
 from server.protocol.errors import CLIENT_CLOSED, STATUSES
 from tests.check_readme import environment, script
 from tests.documents import (
@@ -281,7 +281,7 @@ def test_options_are_those_of_the_commands() -> None:
 
 def test_every_outcome_is_described() -> None:
     text = (REFERENCE / "metrics.md").read_text("utf-8")
-    assert {outcome for outcome in OUTCOMES if f"`{outcome}`" not in text} == set()
+    assert {outcome for outcome in Outcome if f"`{outcome}`" not in text} == set()
 
 
 def test_every_status_and_error_is_described() -> None:

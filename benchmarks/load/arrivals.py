@@ -14,11 +14,12 @@ from benchmarks.load.percentiles import summary_ms
 class ArrivalRate:
     """So many requests a second for so long, over at most ``connections`` kept ones.
 
+    Each is one of ``requests``, drawn.
     ``deadline`` is what the requests themselves ask for, in seconds; answers after it are counted.
     """
 
     port: int
-    request: bytes
+    requests: tuple[bytes, ...]
     rate: float
     seconds: float
     connections: int = 128
@@ -80,7 +81,7 @@ class _Run:
             self.tally.unsent += 1
             return
         try:
-            client.send(self._given.request)
+            client.send(self._random.choice(self._given.requests))
         except OSError:
             self._lose(client)
 

@@ -6,6 +6,7 @@ The child reads one job a line on its standard input and answers each with one l
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,18 +30,18 @@ class LoadProcess:
     def closed(
         self,
         port: int,
-        request: Path,
+        requests: Path | Sequence[Path],
         clients: int,
         seconds: float,
         deadline: float | None = None,
     ) -> dict[str, Any]:
-        """Return ``closed_loop`` of the request in a file."""
+        """Return ``closed_loop`` of the requests in files."""
         job = {"port": port, "clients": clients, "seconds": seconds, "deadline": deadline}
-        return self._do({"loop": "closed", "request": str(request), **job})
+        return self._do({"loop": "closed", "requests": _names(requests), **job})
 
-    def open(self, port: int, request: Path, **job: Any) -> dict[str, Any]:
-        """Return ``open_loop`` of the request in a file; ``job`` has the fields of ``ArrivalRate``."""
-        return self._do({"loop": "open", "request": str(request), "port": port, **job})
+    def open(self, port: int, requests: Path | Sequence[Path], **job: Any) -> dict[str, Any]:
+        """Return ``open_loop`` of the requests in files; ``job`` has the fields of ``ArrivalRate``."""
+        return self._do({"loop": "open", "requests": _names(requests), "port": port, **job})
 
     def paced(
         self, port: int, request: Path, clients: int, seconds: float, **more: Any
@@ -73,13 +74,18 @@ class LoadProcess:
         self._process.communicate()
 
 
+def _names(files: Path | Sequence[Path]) -> list[str]:
+    return [str(file) for file in ([files] if isinstance(files, Path) else files)]
+
+
 def _answer(job: dict[str, Any]) -> dict[str, Any]:
     loop = job.pop("loop")
-    job["request"] = Path(job["request"]).read_bytes()
+    if loop == "paced":
+        job["request"] = Path(job["request"]).read_bytes()
+        return paced_loop(**job)
+    job["requests"] = tuple(Path(file).read_bytes() for file in job["requests"])
     if loop == "closed":
         return closed_loop(**job)
-    if loop == "paced":
-        return paced_loop(**job)
     return open_loop(
         ArrivalRate(**{**job, "addresses": tuple(job.get("addresses", ("127.0.0.1",)))})
     )

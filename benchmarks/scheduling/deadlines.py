@@ -1,14 +1,14 @@
 """Deadlines at three times the capacity: what would be late is refused at once; a plain server beside it.
 
-``python -m benchmarks.scheduling.deadlines [tiny | heavy | PACK] [--seconds 8] [--rounds 3]
-[--timeout 150000] [--connections 256]``
+``python -m benchmarks.scheduling.deadlines [tiny | heavy | PACK...] [--seconds 8] [--rounds 3]
+[--timeout 150000] [--connections 256] [--budget 256MiB]``
 
 A model: ``tiny``, whose answer the event loop computes; ``heavy``, whose sweep takes most of a request; or
-a pack, asked with raw tensors. The first two have a plain server beside them (FastAPI, uvicorn and ONNX
-Runtime), which refuses nothing. In turns each server gets: 8 clients that send when they have their answer
-(its capacity, before and after); requests at random times (Poisson) at 3 x that, with a timeout in each,
-over at most so many connections; and, where the model is tiny, 120 connections kept busy with a timeout of
-5 ms.
+packs, asked in a mixture with raw tensors. The first two have a plain server beside them (FastAPI, uvicorn
+and ONNX Runtime), which refuses nothing. In turns each server gets: 8 clients that send when they have
+their answer (its capacity, before and after); requests at random times (Poisson) at 3 x that, with a
+timeout in each, over at most so many connections; and, where the model is tiny, 120 connections kept busy
+with a timeout of 5 ms.
 
 The client sees of the servers only what they send. ``late``: of the accepted (all but 503), the part that
 the client had read after the timeout; ``late_if_read_at_once``: that had come to its machine after it.
@@ -52,7 +52,7 @@ _BUILT = {"tiny": tiny, "heavy": heavy}
 def main() -> None:
     """Measure and print one JSON document."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", nargs="?", default="heavy", help="tiny, heavy or a model's folder")
+    parser.add_argument("models", nargs="*", help="tiny, heavy or models' folders")
     parser.add_argument("--budget", default="256MiB")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each load")
     parser.add_argument("--rounds", type=int, default=3)
@@ -60,11 +60,13 @@ def main() -> None:
     parser.add_argument("--over", type=float, default=3.0, help="times the capacity")
     parser.add_argument("--connections", type=int, default=256, help="at most")
     given = parser.parse_args()
+    given.models = given.models or ["heavy"]
     with tempfile.TemporaryDirectory(dir=".") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        pack = folder / "repository" / "served"
-        servers = dict(_servers(folder, pack, given, stack))
-        bench = _Bench(folder, open_pack(pack), given, stack.enter_context(LoadProcess()))
+        repository = folder / "repository"
+        servers = dict(_servers(folder, repository, given, stack))
+        packs = {pack.name: open_pack(pack) for pack in sorted(repository.iterdir())}
+        bench = _Bench(folder, packs, given, stack.enter_context(LoadProcess()))
         rounds = [
             {
                 name: bench.round(servers[name], number)
@@ -76,33 +78,37 @@ def main() -> None:
     faults = [
         f"{way}: {fault}" for way, run in medians["ours"].items() for fault in _faults(way, run)
     ]
-    document = {"model": given.model, "faults": faults, "median": medians, "rounds": rounds}
+    document = {"models": given.models, "faults": faults, "median": medians, "rounds": rounds}
     end(document, not faults)
 
 
 def _servers(
-    folder: Path, pack: Path, given: argparse.Namespace, stack: contextlib.ExitStack
+    folder: Path, repository: Path, given: argparse.Namespace, stack: contextlib.ExitStack
 ) -> Iterator[tuple[str, Served]]:
     """Start ours and, where the model is built here, a plain one; yield them by name."""
-    build = _BUILT.get(given.model)
+    build = _BUILT.get(given.models[0])
     if build is None:
-        shutil.copytree(given.model, pack)
+        for model in map(Path, given.models):
+            shutil.copytree(model, repository / model.name)
     else:
         source = build(folder)
-        compile_onnx(source, pack)
+        compile_onnx(source, repository / "served")
         yield "plain", stack.enter_context(running(peer(source)))
-    yield "ours", stack.enter_context(running(ours(pack.parent, given.budget), "--port"))
+    yield "ours", stack.enter_context(running(ours(repository, given.budget), "--port"))
 
 
 class _Bench:
     """The loads, made by ``load``."""
 
     def __init__(
-        self, folder: Path, pack: Pack, given: argparse.Namespace, load: LoadProcess
+        self, folder: Path, packs: dict[str, Pack], given: argparse.Namespace, load: LoadProcess
     ) -> None:
         self._given, self._load = given, load
         timeouts = (None, given.timeout, _SHORT)
-        self._asked = {timeout: _written(folder, pack, timeout) for timeout in timeouts}
+        self._asked = {
+            timeout: [_written(folder, name, pack, timeout) for name, pack in packs.items()]
+            for timeout in timeouts
+        }
 
     def round(self, served: Served, number: int) -> dict[str, Any]:
         """Return what came of each load of ``served``."""
@@ -119,7 +125,7 @@ class _Bench:
             seed=number,
         )
         runs = {"open": run}
-        if given.model == "tiny":
+        if given.models == ["tiny"]:
             runs["kept"] = self._load.closed(
                 served.port, self._asked[_SHORT], _KEPT, given.seconds, _SHORT / 1e6
             )
@@ -179,18 +185,18 @@ def _medians(rounds: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     }
 
 
-def _written(folder: Path, pack: Pack, timeout: int | None) -> Path:
-    """Write a request to ``pack``, with a timeout in microseconds or none."""
+def _written(folder: Path, name: str, pack: Pack, timeout: int | None) -> Path:
+    """Write a request to the model ``name``, a ``pack``, with a timeout in microseconds or none."""
     document: dict[str, Any] = {} if timeout is None else {"parameters": {"timeout": timeout}}
     arrays = random_inputs(pack.manifest)
     is_small = sum(array.size for array in arrays.values()) <= _AS_JSON
-    document["inputs"] = [_tensor(name, array, is_small) for name, array in arrays.items()]
-    file = folder / f"{'plain' if timeout is None else timeout}.request"
+    document["inputs"] = [_tensor(port, array, is_small) for port, array in arrays.items()]
+    file = folder / f"{name}-{'plain' if timeout is None else timeout}.request"
     if is_small:
-        file.write_bytes(infer_request("served", document))
+        file.write_bytes(infer_request(name, document))
     else:
         data = b"".join(array.tobytes() for array in arrays.values())
-        file.write_bytes(mixed_request("served", document, data))
+        file.write_bytes(mixed_request(name, document, data))
     return file
 
 

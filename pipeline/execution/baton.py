@@ -22,12 +22,21 @@ _NOBODY: Rank = (math.inf, 0)
 
 
 class Baton:
-    """As many as ``places`` compute at a time. Thread-safe."""
+    """As many as ``places`` compute at a time. Thread-safe.
 
-    def __init__(self, places: int = 1) -> None:
+    ``clock``: of deadlines, by which the waits of ``condition`` end.
+    """
+
+    def __init__(
+        self,
+        places: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        condition: Callable[[threading.RLock], threading.Condition] = threading.Condition,
+    ) -> None:
         self._places = places
+        self._clock = clock
         self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = condition(self._lock)
         self._began = 0
         self._held: set[ComputeClaim] = set()
         self._waiting: list[ComputeClaim] = []
@@ -57,10 +66,11 @@ class Baton:
             self._held.discard(claim)
             self._waiting.append(claim)
             try:
+                if not self._is_next(claim):
+                    self._look()  # once: those that wait would go on to wake each other
+                    began = time.perf_counter()
                 while not self._is_next(claim):
-                    self._look()
-                    began = began or time.perf_counter()
-                    _wait(self._changed, claim, deadline, cancelled)
+                    self._wait(claim, deadline, cancelled)
                 self._held.add(claim)
             finally:
                 if began is not None:
@@ -82,6 +92,17 @@ class Baton:
         if claim.over or len(self._held) >= self._places:
             return False
         return claim is min(self._waiting, key=lambda each: each.rank)
+
+    def _wait(
+        self, claim: "ComputeClaim", deadline: float | None, cancelled: Callable[[], bool]
+    ) -> None:
+        """Wait for a change, until ``deadline``. Raises as Claim.hold."""
+        if claim.over or cancelled():
+            raise CancelledError("cancelled while another model was computing")
+        left = None if deadline is None else deadline - self._clock()
+        if left is not None and left <= 0:
+            raise DeadlineError("the deadline passed while another model was computing")
+        self._changed.wait(left)
 
     def _look(self) -> None:
         """Note the foremost of those that wait, and have all of them look whether they are next."""
@@ -124,17 +145,3 @@ class ComputeClaim:
 
 #: For a sweep that has the machine to itself.
 FREE = ComputeClaim(None, (0.0, 0))
-
-
-def _wait(
-    changed: threading.Condition,
-    claim: ComputeClaim,
-    deadline: float | None,
-    cancelled: Callable[[], bool],
-) -> None:
-    if claim.over or cancelled():
-        raise CancelledError("cancelled while another model was computing")
-    left = None if deadline is None else deadline - time.monotonic()
-    if left is not None and left <= 0:
-        raise DeadlineError("the deadline passed while another model was computing")
-    changed.wait(left)

@@ -21,8 +21,10 @@ from server.codec.messages import (
     ModelRequest,
     Signature,
     asked,
+    is_count,
     matched_inputs,
     parse_fields,
+    timeout_seconds,
 )
 from server.codec.raw import RawReader, RawTensor, bare_tensor, raw_bytes, raw_pieces, raw_tensor
 from server.codec.text.arrays import PortArray
@@ -103,6 +105,25 @@ def decode_at_once(body: bytes, framing: Framing, model: Signature) -> ModelRequ
         return asked(fields, arrays, model, time.perf_counter() - began)
     except (ServiceError, TypeError, ValueError):
         return None
+
+
+def text_that_is_here(begun: bytes, framing: Framing, is_whole: bool) -> bytes | None:
+    """Return the JSON of a body that has ``begun``, or of a ``is_whole`` one; None: it is not all there."""
+    length = framing.json_bytes
+    if framing.coding != "identity" or length == 0:
+        return None
+    if length is None:
+        return begun if is_whole else None
+    return begun[:length] if length <= len(begun) else None
+
+
+def named_timeout(text: bytes) -> float | None:
+    """Return the timeout in seconds that the JSON of a request has; None: none that a request can have."""
+    try:
+        timeout = orjson.loads(text)["parameters"]["timeout"]
+    except (ValueError, TypeError, LookupError):
+        return None
+    return timeout_seconds(timeout) if is_count(timeout) else None
 
 
 class BodyDecoder:

@@ -184,12 +184,13 @@ def _data_fault(tensor: RequestInput) -> str:
         return ".data: Field required"
     if size is not None and tensor.data is not None:
         return ": both data and binary_data_size are given"
-    if size is not None and not _is_count(size):
+    if size is not None and not is_count(size):
         return ".parameters.binary_data_size: not a number of bytes"
     return ""
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
+    """Return whether ``value`` is a whole number from 0 on."""
     return type(value) is int and value >= 0
 
 
@@ -217,13 +218,16 @@ def asked(
     parameters = fields.parameters
     wanted = _wanted_outputs(fields, model)
     timeout, priority = parameters.get("timeout", 0), parameters.get("priority", 0)
-    if not _is_count(timeout):
+    if not is_count(timeout):
         raise InvalidRequestError("parameters.timeout: not a whole number of microseconds")
-    if not _is_count(priority):
+    if not is_count(priority):
         raise InvalidRequestError("parameters.priority: not a whole number from 0 on")
-    return ModelRequest(
-        inputs, wanted, fields.id, timeout / _MICROSECONDS or None, seconds, priority
-    )
+    return ModelRequest(inputs, wanted, fields.id, timeout_seconds(timeout), seconds, priority)
+
+
+def timeout_seconds(timeout: int) -> float | None:
+    """Return a ``timeout`` of microseconds as seconds; None: 0, which is none."""
+    return timeout / _MICROSECONDS or None
 
 
 def check_tensor(where: str, kind: object, shape: object, port: Port) -> None:
@@ -293,7 +297,7 @@ def _wanted(where: str, output: RequestOutput, port: Port, is_binary: bool) -> W
     if "shared_memory_region" in parameters:
         raise InvalidRequestError(where + _SHARED_MEMORY)
     n_classes = parameters.get("classification", 0)
-    if "classification" in parameters and not (_is_count(n_classes) and n_classes):
+    if "classification" in parameters and not (is_count(n_classes) and n_classes):
         raise InvalidRequestError(
             f"{where}.parameters.classification: not a number of classes above 0"
         )

@@ -292,7 +292,7 @@ def _address(wire: ServicerContext) -> str:
 class _Message:
     """The client of one message, which comes when it is asked for; until then its length is unknown."""
 
-    at = None
+    at = expected = None
     declared_bytes = 0
     is_whole = False
     wants_body = takes_chunks = True

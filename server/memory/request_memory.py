@@ -15,6 +15,7 @@ one's last request is.
 
 import asyncio
 import os
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,10 +91,23 @@ class _Waiter:
     granted: asyncio.Future[None]
 
 
+# The time a byte takes to be free again is a mean over so many grants; each refusal for its sake lowers it.
+_MEAN_OF = 8
+_DOUBT = 0.99
+# A wait may become so many times as long as the mean says.
+_HEADROOM = 1.5
+
+
 class RequestMemory:
     """A pool of ``capacity_bytes`` for which ``limit`` requests may wait. It only counts bytes."""
 
-    def __init__(self, capacity_bytes: int, limit: int = 64) -> None:
+    def __init__(
+        self, capacity_bytes: int, limit: int = 64, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        # Seconds that a byte takes to be free again while requests wait, and since when the first one does.
+        self._pace = 0.0
+        self._waits_since = 0.0
         self.capacity_bytes = capacity_bytes
         self.limit = limit
         self.used_bytes = 0
@@ -140,6 +154,21 @@ class RequestMemory:
         if self._is_full and self._victim(client) is None:
             raise _busy()
 
+    def wait_seconds(self, n_bytes: int, client: str) -> float:
+        """Return how long a request of ``client`` for ``n_bytes`` waits, from above.
+
+        That is until all that wait now have theirs, or as many of each client as there are of this one:
+        others may come later and go before it, since clients take turns.
+        """
+        own = n_bytes + sum(waiter.n_bytes for waiter in self._line if waiter.client == client)
+        clients = {waiter.client for waiter in self._line} | {client}
+        everything = n_bytes + sum(waiter.n_bytes for waiter in self._line)
+        return _HEADROOM * min(everything, own * len(clients)) * self._pace
+
+    def doubt(self) -> None:
+        """Note that a request was refused since it would wait for too long: it may be a wrong guess."""
+        self._pace *= _DOUBT
+
     def take_at_once(self, n_bytes: int, client: str, holds: bool) -> bool:
         """Take ``n_bytes`` if no other request comes first; return whether they were taken."""
         may_pass = holds or not self._line or n_bytes <= SMALL_BYTES
@@ -158,6 +187,8 @@ class RequestMemory:
         elif len(self._newcomers) < len(self._line):
             raise BusyError("the memory of requests is taken by others (setting request_memory)")
         waiter = _Waiter(n_bytes, client, holds, asyncio.get_running_loop().create_future())
+        if not self._line:
+            self._waits_since = self._clock()
         self._line.append(waiter)
         try:
             await waiter.granted
@@ -242,9 +273,16 @@ class RequestMemory:
             elif self._grant(waiter.n_bytes, waiter.client):
                 self._line.remove(waiter)
                 self._note_turn(waiter.client)
+                self._note_pace(waiter.n_bytes)
                 waiter.granted.set_result(None)
             else:
                 return  # no other may pass, or a large request could wait for ever
+
+    def _note_pace(self, n_bytes: int) -> None:
+        """Note that the first in line has its ``n_bytes``."""
+        now = self._clock()
+        pace, self._waits_since = (now - self._waits_since) / n_bytes, now
+        self._pace += (pace - self._pace) / _MEAN_OF if self._pace else pace
 
     def _note_turn(self, client: str) -> None:
         self._grants += 1
@@ -275,6 +313,10 @@ class Lease:
     def check_room(self) -> None:
         """Check that there is a place in line, if it must wait; raises as RequestMemory.check_room."""
         self.memory.check_room(self.client)
+
+    def wait_seconds(self, n_bytes: int) -> float:
+        """Return how long it waits to hold ``n_bytes``, as RequestMemory.wait_seconds."""
+        return self.memory.wait_seconds(n_bytes - self.held_bytes, self.client)
 
     def hold_at_once(self, n_bytes: int) -> bool:
         """Hold ``n_bytes`` from now on if no other request comes first; return whether they are held."""

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
 from prometheus_client.core import (
@@ -17,6 +18,32 @@ from prometheus_client.utils import floatToGoString
 
 from pipeline.execution.statistics import SweepStatistics
 from server.operation.tracing import current
+
+# How requests end.
+
+
+class Outcome(StrEnum):
+    """How a request ended, and ``reason``: why it failed, in Triton's words; None: it was answered."""
+
+    OK = "ok", None
+    INVALID = "invalid", "OTHER"
+    BUSY = "busy", "REJECTED"
+    LATE = "late", "REJECTED"
+    DEADLINE = "deadline", "OTHER"
+    CANCELLED = "cancelled", "CANCELED"
+    FAILED = "failed", "BACKEND"
+
+    reason: str | None
+
+    def __new__(cls, label: str, reason: str | None) -> Self:
+        """Return the outcome that ``label`` names; one without a reason cannot be written."""
+        outcome = str.__new__(cls, label)
+        outcome._value_, outcome.reason = label, reason
+        return outcome
+
+
+#: Why requests fail.
+REASONS = tuple(dict.fromkeys(each.reason for each in Outcome if each.reason is not None))
 
 # Triton's counters of each version of a model.
 
@@ -36,6 +63,10 @@ class Passage(NamedTuple):
     compute_infer: float
     compute_output: float
     lanes: int = 1
+
+
+#: Of a request that was answered without a sweep.
+_NOTHING = Passage(0.0, 0.0, 0.0, 0.0)
 
 
 def _duration(count: int, ns: int) -> dict[str, int]:
@@ -76,18 +107,19 @@ class ModelStatistics:
     """
 
     last_inference: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
+    failures: Counter[Outcome] = field(default_factory=Counter)
     success_ns: int = 0
     fail_ns: int = 0
     queue_ns: int = 0
     batches: dict[int, Computed] = field(default_factory=dict)
 
-    def add(self, outcome: str, seconds: float, passage: Passage | None) -> None:
-        """Count a request of ``seconds``; without a passage it was not answered."""
-        if passage is None:
+    def add(self, outcome: Outcome, seconds: float, passage: Passage | None) -> None:
+        """Count a request of ``seconds``; ``passage``: of one that was answered by a sweep."""
+        if outcome is not Outcome.OK:
             self.fail_ns += round(seconds * _NANOSECONDS)
             self.failures[outcome] += 1
             return
+        passage = passage or _NOTHING
         self.last_inference = time.time_ns() // 1_000_000
         self.success_ns += round(seconds * _NANOSECONDS)
         self.queue_ns += round(passage.queue * _NANOSECONDS)
@@ -157,7 +189,6 @@ class InferenceStatistics:
 #
 # Plain numbers, since all of it happens on the event loop.
 
-OUTCOMES = ("ok", "invalid", "busy", "late", "deadline", "cancelled", "failed")
 STAGES = ("queue", "read", "copy", "kernel", "stall", "preprocess")
 
 _DELAY_BUCKETS = (
@@ -174,7 +205,7 @@ class _Figures:
     ``stages``: how many there were of each, and their seconds.
     """
 
-    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     delays: list[int] = field(default_factory=lambda: [0] * len(_BOUNDS))
     delay_seconds: float = 0.0
     stages: dict[str, list[float]] = field(
@@ -204,17 +235,17 @@ class RequestMetrics:
         self,
         model: str,
         version: str,
-        outcome: str,
+        outcome: Outcome,
         seconds: float,
         passage: Passage | None = None,
     ) -> None:
-        """Count one request of a known model, which took so many seconds; ``outcome``: one of OUTCOMES.
+        """Count one request of a known model, which took so many seconds.
 
         Only answers count as delays: quick refusals under load would make them look better.
         """
         figures = self._models[model]
         figures.outcomes[outcome] += 1
-        if outcome == "ok":
+        if outcome is Outcome.OK:
             figures.delays[bisect_left(_DELAY_BUCKETS, seconds)] += 1
             figures.delay_seconds += seconds
         self.inferences.of(model, version).add(outcome, seconds, passage)
@@ -280,14 +311,6 @@ class RequestMetrics:
 # of its own. Times are of answered requests, as Triton counts them. What it counts and we do not have is
 # absent.
 
-#: Why a request failed, in Triton's words, by how it ended here.
-REASONS = {
-    "busy": "REJECTED",
-    "cancelled": "CANCELED",
-    "failed": "BACKEND",
-    "deadline": "OTHER",
-    "invalid": "OTHER",
-}
 _PREFIX = "nv_inference_"
 _TEXTS = {
     "request_success": "Number of successful inference requests",
@@ -321,8 +344,8 @@ def _samples(figures: ModelStatistics) -> Iterator[tuple[str, str, int]]:
     """Yield name, more labels, value."""
     computed = figures.computed
     yield "request_success", "", computed.count
-    for reason in dict.fromkeys(REASONS.values()):
-        count = sum(figures.failures[outcome] for outcome in REASONS if REASONS[outcome] == reason)
+    for reason in REASONS:
+        count = sum(n for outcome, n in figures.failures.items() if outcome.reason == reason)
         yield "request_failure", f',reason="{reason}"', count
     yield "count", "", computed.count
     yield "exec_count", "", figures.executions

@@ -28,6 +28,7 @@ from server.errors import (
     UnsupportedError,
 )
 from server.failures import reason_of
+from server.metrics.requests import Outcome
 
 _log = logging.getLogger(__name__)
 
@@ -70,13 +71,13 @@ STATUSES: dict[type[Exception], int] = {
 _STATES = (BusyError, DeadlineError, NotServingError, UnsupportedError)
 
 _OUTCOMES = {
-    400: "invalid",
-    404: "invalid",
-    408: "cancelled",
-    413: "invalid",
-    415: "invalid",
-    CLIENT_CLOSED: "cancelled",
-    504: "deadline",
+    400: Outcome.INVALID,
+    404: Outcome.INVALID,
+    408: Outcome.CANCELLED,
+    413: Outcome.INVALID,
+    415: Outcome.INVALID,
+    CLIENT_CLOSED: Outcome.CANCELLED,
+    504: Outcome.DEADLINE,
 }
 
 
@@ -85,11 +86,15 @@ def status_of(exc: Exception) -> int:
     return next((STATUSES[kind] for kind in type(exc).__mro__ if kind in STATUSES), 500)
 
 
-def outcome_of(exc: Exception) -> str:
-    """Return the outcome under which a request that ended with ``exc`` is counted."""
-    if isinstance(exc, LateError):
-        return "late"
-    return "busy" if isinstance(exc, BusyError) else _OUTCOMES.get(status_of(exc), "failed")
+def outcome_of(exc: BaseException | None) -> Outcome:
+    """Return the outcome of a request that ended with ``exc``; None: it was answered."""
+    if exc is None:
+        return Outcome.OK
+    if not isinstance(exc, Exception):
+        return Outcome.CANCELLED
+    if isinstance(exc, BusyError):
+        return Outcome.LATE if isinstance(exc, LateError) else Outcome.BUSY
+    return _OUTCOMES.get(status_of(exc), Outcome.FAILED)
 
 
 def told(exc: Exception, root: Path) -> str:

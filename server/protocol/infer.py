@@ -13,7 +13,14 @@ from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
 from server.codec.compression import BodyOpener
 from server.codec.framing import Coding, Framing, answer_coding
-from server.codec.infer_bodies import Body, BodyDecoder, best_classes, decode_at_once
+from server.codec.infer_bodies import (
+    Body,
+    BodyDecoder,
+    best_classes,
+    decode_at_once,
+    named_timeout,
+    text_that_is_here,
+)
 from server.codec.messages import ModelAnswer, ModelRequest, Output, Signature, WantedOutput
 from server.context import Context
 from server.errors import BusyError, NotFoundError, NotServingError
@@ -29,8 +36,9 @@ from server.requests.exchange import FREE_BYTES, Exchange
 from server.transport.http1 import Head
 from server.transport.intake import Arrived
 
-#: Raises an error where a request with this timeout in seconds is refused; None: it has none of its own.
-Check = Callable[[float | None], None]
+#: Raises an error where a request is refused that has this timeout in seconds (None: none of its own), and
+#: has to wait for so many bytes of memory before it is read on. Returns how long it may wait for them.
+Check = Callable[[float | None, int], float | None]
 
 
 async def infer(asked: Asked, name: str, version: str | None = None) -> Answer:
@@ -61,15 +69,20 @@ async def read_tensors(
 
     The first few bytes of a body are read freely; before more is read, the request holds the memory that it
     needs, ``short_bytes`` where its JSON is short. ``check`` is called when the JSON of a body has come and
-    raw tensors follow: where it raises, these are not read.
+    the body has to wait for memory, or raw tensors follow: where it raises, it does not wait, and these are
+    not read.
 
     Raises:
         InvalidRequestError: it is none. TooLargeError: it is over a limit. DisconnectedError: the client
             went away. Otherwise as Exchange.hold and ``check``.
     """
     part = await exchange.beginning()
-    is_here = len(part) <= FREE_BYTES
-    await exchange.hold(_needed_bytes(framing, short_bytes, is_here))
+    is_here = exchange.is_read and len(part) <= FREE_BYTES
+    needed_bytes = _needed_bytes(framing, short_bytes, is_here)
+    if not exchange.lease.hold_at_once(needed_bytes):
+        text = text_that_is_here(part, framing, exchange.is_read)
+        seconds = None if text is None else check(named_timeout(text), needed_bytes)
+        await exchange.hold(needed_bytes, seconds)
     if exchange.is_read:
         request = decode_at_once(part, framing, model)
         if request is not None:
@@ -89,7 +102,7 @@ async def read_tensors(
         if exchange.is_read:
             break
         if decoder.begun is not None and not is_checked:
-            check(decoder.begun.timeout_seconds)
+            check(decoder.begun.timeout_seconds, 0)
             is_checked = True
         part = await exchange.part()
     opened.finish()
@@ -186,16 +199,23 @@ class InferReception:
         limit = self._context.settings.request_timeout
         seconds = _named(request) or entry.timeout_seconds
         deadline = request.at + min(seconds or limit, limit)
+        line, left = worker.line, deadline - time.monotonic()
         try:
-            if not worker.line.idle:
-                worker.check_room(deadline - time.monotonic())
+            if line.expects or not line.idle:
+                worker.check_room(left)
         except NotServingError:
             return None  # the handler reports this when it reads the body
+        if not (
+            line.idle and worker.served.is_quick
+        ):  # else the event loop answers it once it begins
+            request.expected = worker.expect(left, request.declared_bytes)
         return deadline
 
     def refusal(self, request: Arrived, why: BusyError) -> Answer:
         """Return the answer to ``request``, which is refused, and count it."""
         entry = self._asked(request.head)
+        if entry is not None and entry.worker is not None and request.expected is not None:
+            entry.worker.line.came(request.expected)
         if entry is not None and entry.version is not None:
             outcome, seconds = outcome_of(why), time.monotonic() - request.at
             self._context.metrics.requests.end(entry.model, entry.version, outcome, seconds)

@@ -28,6 +28,11 @@ from server.requests.exchange import Exchange, TimeLimit
 
 A = TypeVar("A")
 
+# A request may wait for memory for this part of the time that is left to it; then it is read, waits for
+# others, and is computed.
+_MEMORY_OF_TIME = 0.3
+_PASSED = "its timeout of {:g} s passed while the request came, or waited for memory"
+
 
 class Kept(NamedTuple, Generic[A]):
     """What a request keeps of the outputs, and the bytes of that; ``is_raw``: they are sent as they are."""
@@ -82,10 +87,8 @@ class Inference:
     ) -> None:
         """Count the request, and let the model go."""
         seconds = time.monotonic() - self.exchange.arrived_at
-        outcome, passage = "ok", None
-        if error is not None:
-            outcome = outcome_of(error) if isinstance(error, Exception) else "cancelled"
-        elif self._answer is not None:
+        outcome, passage = outcome_of(error), None
+        if error is None and self._answer is not None:
             passage = Passage(
                 queue=self._answer.queue_seconds,
                 compute_input=self._decoding_seconds,
@@ -94,6 +97,7 @@ class Inference:
                 lanes=self._answer.lanes,
             )
         self.context.metrics.requests.end(self.name, self.pack.version, outcome, seconds, passage)
+        self._came()
         if self.use.uses is not None:
             self.use.uses.end()
 
@@ -121,15 +125,32 @@ class Inference:
             return self.exchange.within(self._limit)
         return self.exchange.within(self._left(), limit_seconds=self._given())
 
-    def check(self, timeout_seconds: float | None) -> None:
+    def check(self, timeout_seconds: float | None, n_bytes: int = 0) -> float | None:
         """Check, before all of the request has come, that it would be let in with this timeout.
+
+        ``n_bytes``: of memory for which it has to wait before. Return for how long it may, of its own time;
+        None: it has none.
 
         Raises:
             As ``reading``.
         """
-        seconds_left = self._left(timeout_seconds)
+        seconds_left, lease = self._left(timeout_seconds), self.exchange.lease
+        waits_seconds = lease.wait_seconds(n_bytes) if n_bytes else 0.0
         if self.use.worker is not None:
-            self.use.worker.check_room(seconds_left)
+            expected = self.exchange.expected
+            try:
+                self.use.worker.check_room(seconds_left - waits_seconds, expected)
+            except LateError:
+                lease.memory.doubt()
+                raise
+            if expected is not None:
+                self.use.worker.line.expect_still(expected, waits_seconds)
+        if seconds_left == self._limit:
+            return None
+        if self.exchange.limit is not None:
+            late = LateError(_PASSED.format(self._given(timeout_seconds)))
+            self.exchange.limit.shorten(seconds_left, late)
+        return seconds_left * _MEMORY_OF_TIME
 
     async def compute(self, question: ModelRequest, keep: Callable[[Arrays], Kept[A]]) -> A:
         """Return what ``keep`` takes of the outputs, before the next sweep overwrites them.
@@ -150,6 +171,7 @@ class Inference:
             return keep(outputs)
 
         try:
+            self._came()
             answer = await worker.answer(
                 question.inputs, seconds_left, take, question.priority, self.exchange
             )
@@ -161,6 +183,12 @@ class Inference:
         self._decoding_seconds, self._answer = question.decoding_seconds, answer
         self._encodes_since = time.perf_counter()
         return answer.outputs.what
+
+    def _came(self) -> None:
+        """Let its line expect it no longer: it joins, or has ended."""
+        if self.use.worker is not None and self.exchange.expected is not None:
+            self.use.worker.line.came(self.exchange.expected)
+            self.exchange.expected = None
 
     async def _bring_back(self, question: ModelRequest) -> None:
         """Load an evicted model again for ``question``, which was read without it."""
@@ -199,10 +227,7 @@ class Inference:
             return self._limit
         passed = time.monotonic() - self.exchange.arrived_at
         if wanted <= passed:
-            raise LateError(
-                f"its timeout of {wanted:g} s passed while the request came, or waited for memory",
-                passed - wanted,
-            )
+            raise LateError(_PASSED.format(wanted), passed - wanted)
         return min(self._limit, wanted - passed)
 
 

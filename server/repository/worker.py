@@ -24,6 +24,7 @@ from server.repository.served_engine import ComputedAnswer, Running, ServedEngin
 from server.repository.working import Job, Reopening, Underway, jobs_of
 from server.requests.exchange import Client, Exchange
 from server.requests.waiting import settle, tell, to_its_end
+from server.scheduling.agenda import Expected
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
 from server.scheduling.sweeps import ALONE, Batching, Sweep
@@ -105,8 +106,10 @@ class Worker:
         self.line.give_up()
         self._over.release(self._callers)
 
-    def check_room(self, seconds: float | None = None) -> None:
+    def check_room(self, seconds: float | None = None, own: Expected | None = None) -> None:
         """Check that a request that came now would find a place, with so much time to answer it.
+
+        ``own``: as Line.check_room.
 
         Raises:
             BusyError: ``limit`` requests wait already. LateError: it would be late. NotServingError: the
@@ -115,8 +118,15 @@ class Worker:
         if seconds is None:
             self.line.check_room()
         else:
-            outside = self._dispatcher.costs.outside_seconds
-            self.line.check_room(time.monotonic() + seconds - outside)
+            self.line.check_room(self._deadline(seconds), own)
+
+    def expect(self, seconds: float, n_bytes: int) -> Expected:
+        """Expect a request that has so many ``seconds``, and whose body of ``n_bytes`` is read now."""
+        return self.line.expect(self._deadline(seconds), n_bytes)
+
+    def _deadline(self, seconds: float) -> float:
+        """Return by when the sweep of a request has to end that has so many ``seconds``."""
+        return self._dispatcher.costs.deadline(time.monotonic(), seconds)
 
     async def infer(
         self, inputs: Tensors, limit_seconds: float
@@ -160,8 +170,7 @@ class Worker:
         client: Client | None,
     ) -> ComputedAnswer[T]:
         """Queue a request of ``client`` and wait for what its future ends with; raises as ``answer``."""
-        outside = self._dispatcher.costs.outside_seconds
-        job = Job.within(limit_seconds, inputs, take, priority, outside)
+        job = Job.within(limit_seconds, inputs, take, priority, self._deadline(limit_seconds))
         self.line.join(job)
         late = partial(settle, job.future, DeadlineError(f"no answer within {limit_seconds:g} s"))
         timer = job.future.get_loop().call_later(limit_seconds, late)
@@ -182,8 +191,12 @@ class Worker:
                 client.on_leave(None)
             # The error of a future refers to this frame: a circle, which only a collection would free.
             del job, late, timer
-        self._dispatcher.costs.see_outside(time.monotonic() - answer.ended_at)
+        # Called when the loop has run what is ready, and has sent what was written.
+        asyncio.get_running_loop().call_soon(self._see_outside, answer.ended_at)
         return answer
+
+    def _see_outside(self, ended_at: float) -> None:
+        self._dispatcher.costs.see_outside(time.monotonic() - ended_at)
 
     async def reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
         """Close the engine and serve with the one that ``make`` opens, on the worker's thread.
@@ -245,10 +258,10 @@ class Worker:
 
     def _follow(self, running: Running) -> None:
         """Tell the line how long sweeps of the new engine take, and how many requests one carries."""
-        line, lanes = self.line, running.engine.plan.choice.lanes
-        line.batching = self._batching.within(lanes) if self._callers == 1 else ALONE
-        line.takes_turns = running.engine.takes_turns
-        self._dispatcher.expect(line.key, running.predicted_seconds, running.bound_seconds)
+        lanes = running.engine.plan.choice.lanes
+        batching = self._batching.within(lanes) if self._callers == 1 else ALONE
+        self.line.follow(batching, running.engine.takes_turns)
+        self._dispatcher.expect(self.line.key, running.predicted_seconds, running.bound_seconds)
 
     def _compute(self, sweep: Sweep) -> None:
         """Answer the requests of ``sweep`` except those that have ended already."""

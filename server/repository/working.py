@@ -28,21 +28,20 @@ class Job(Ticket):
 
     @classmethod
     def within(
-        cls, seconds: float, inputs: Tensors, take: Take[Any], priority: int, outside_seconds: float
+        cls, seconds: float, inputs: Tensors, take: Take[Any], priority: int, deadline: float
     ) -> Self:
-        """Return a request that came now.
+        """Return a request that came now, and has so many ``seconds``.
 
-        ``priority``: as clients number it. ``outside_seconds``: how long an answer takes outside its sweep.
+        ``priority``: as clients number it. ``deadline``: as Costs.deadline.
         """
         now = time.monotonic()
-        limit = now + seconds
         return cls(
             model="",
-            deadline=limit - outside_seconds,
+            deadline=deadline,
             priority=level(priority),
             arrived=now,
             inputs=inputs,
-            limit=limit,
+            limit=now + seconds,
             take=take,
             future=asyncio.get_running_loop().create_future(),
         )

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from pipeline.execution.errors import DeadlineError
-from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
+from server.errors import BusyError, DisconnectedError, LateError, StalledError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.waiting import Interruption
 from server.transport.limits import PROGRESS_BYTES
@@ -46,6 +46,10 @@ class Client(Protocol):
     @property
     def at(self) -> float | None:
         """When the first byte of the request came, on time.monotonic's clock; None: unknown."""
+
+    @property
+    def expected(self) -> Any:
+        """What the line of its model expects, where it was let in before it was read; else None."""
 
     @property
     def is_whole(self) -> bool:
@@ -113,6 +117,8 @@ class Exchange:
         self.arrived_at = time.monotonic() if client.at is None else client.at
         #: How long the body is, by its header; 0: it does not say.
         self.declared_bytes = client.declared_bytes
+        #: As Client has it, until it joins.
+        self.expected = client.expected
         #: What has come of it.
         self.received_bytes = 0
         #: Whether it was read to its end.
@@ -184,7 +190,9 @@ class Exchange:
             As ``part``.
         """
         begun = await self.part()
-        while not (self.is_read or len(begun) > FREE_BYTES):
+        # What is longer by its header has begun with half of that: a read less.
+        enough = FREE_BYTES // 2 if self.declared_bytes > FREE_BYTES else FREE_BYTES
+        while not (self.is_read or len(begun) > enough):
             begun += await self.part()
         return begun
 
@@ -195,11 +203,13 @@ class Exchange:
         self._waits_since = None
         self._waited, self._progress = 0.0, 0
 
-    async def hold(self, n_bytes: int) -> None:
+    async def hold(self, n_bytes: int, seconds: float | None = None) -> None:
         """Hold ``n_bytes`` of the pool from now on; waiting for them is not the client's fault.
 
+        ``seconds``: that it may wait at most, of a request whose time is short; None: as long as its limit.
+
         Raises:
-            As Lease.hold.
+            LateError: it would have to wait for longer. Otherwise as Lease.hold.
         """
         if n_bytes == self.lease.held_bytes:
             return
@@ -207,7 +217,14 @@ class Exchange:
             self.arm()
             if self.limit is not None:
                 self.limit.is_short = True
-            await self.lease.hold(n_bytes)
+            try:
+                async with asyncio.timeout(seconds):
+                    await self.lease.hold(n_bytes)
+            except TimeoutError:
+                raise LateError(
+                    f"there was no memory for the request within {seconds:.3g} s, and no time to wait "
+                    "for longer (setting request_memory)"
+                ) from None
             if self.limit is not None:
                 self.limit.is_short = False
         self._waited, self._progress = 0.0, 0
@@ -293,6 +310,8 @@ class TimeLimit(Interruption):
         self._began = time.monotonic()
         #: It waits for memory, or waited for it when its time was over.
         self.is_short = False
+        # Why it is over, where it was shortened.
+        self._early: Exception | None = None
 
     def __enter__(self) -> Self:
         self._exchange.limit = self
@@ -312,14 +331,34 @@ class TimeLimit(Interruption):
         """Set the timer, once."""
         if self._task is None:
             super().arm()
-            left = self._seconds - (time.monotonic() - self._began)
-            self._handle = asyncio.get_running_loop().call_later(max(left, 0.0), self._is_over)
+            self._set()
+
+    def shorten(self, seconds: float, why: Exception) -> None:
+        """End what happens inside in so many ``seconds`` at the latest, with the error ``why``."""
+        less = self._left() - seconds
+        if less <= 0.0:
+            return
+        self._seconds -= less
+        self._early = why
+        if self._task is not None and self._why is None and self._handle is not None:
+            self._handle.cancel()
+            self._set()
+
+    def _left(self) -> float:
+        return self._seconds - (time.monotonic() - self._began)
+
+    def _set(self) -> None:
+        self._handle = asyncio.get_running_loop().call_later(max(self._left(), 0.0), self._is_over)
 
     def _is_over(self) -> None:
+        self._why = self._early or self._too_long()
+        self._early = None  # else a circle: the error refers to the frame that has this
+        self._cancel()
+
+    def _too_long(self) -> Exception:
         within = f"within {self._limit_seconds:.3g} s"
         short = f"there was no memory for the request {within} (setting request_memory)"
-        self._why = BusyError(short) if self.is_short else DeadlineError(f"{self._what} {within}")
-        self._cancel()
+        return BusyError(short) if self.is_short else DeadlineError(f"{self._what} {within}")
 
 
 class Exchanges:

@@ -12,8 +12,9 @@ requests have no such promise: it is not known when it comes back, so no other r
 import heapq
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate, pairwise
 
@@ -23,6 +24,10 @@ from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
 Cost = Callable[[str, int], float]
 #: Sweeps in the order in which they run, each with the time by which it has to have ended.
 _Placed = list[tuple[Sweep, float]]
+#: A request that was let in before it was read joins within so long,
+_EXPECTED_SECONDS = 0.05
+#: and the time that its body takes at so many bytes a second; else nothing is kept for it any more.
+_PACE = 16 << 20
 #: Sweeps at one place: one computes, and a second one reads its weights and computes in the gaps.
 _AT_A_PLACE = 2
 
@@ -33,6 +38,16 @@ class _Place:
 
     until: float = 0.0
     running: list[Sweep] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Expected:
+    """A request to ``model`` that was let in, and comes: it joins before ``until``, or has to ask anew."""
+
+    model: str
+    deadline: float
+    n_bytes: int
+    until: float = 0.0
 
 
 class _Room:
@@ -78,6 +93,7 @@ class Agenda:
         self._away = away
         self._places = [_Place() for _ in range(places)]
         self._sweeps: list[Sweep] = []
+        self._expected: dict[Expected, None] = {}
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
@@ -85,9 +101,15 @@ class Agenda:
         return tuple(self._sweeps)
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing runs or waits."""
-        return not self._sweeps and not any(place.running for place in self._places)
+    def expects(self) -> bool:
+        """Whether requests are expected that may take a place before one that comes."""
+        return bool(self._expected)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs, waits or is expected."""
+        runs = any(place.running for place in self._places)
+        return not (self._sweeps or self._expected or runs)
 
     def admit(self, ticket: Ticket, now: float) -> float | None:
         """Let ``ticket`` in, or refuse it: return None, or in how many seconds it would be let in.
@@ -100,9 +122,42 @@ class Agenda:
             self._sweeps = [sweep for sweep, _ in trial]
         return refusal
 
-    def ask(self, ticket: Ticket, now: float) -> float | None:
-        """Return what ``admit`` would, and change nothing."""
-        return self._trial(ticket, now)[1]
+    def ask(self, ticket: Ticket, now: float, own: Expected | None = None) -> float | None:
+        """Return what ``admit`` would if all came that is expected before it, and change nothing.
+
+        ``own``: what is expected is the request itself.
+        """
+        seconds = self._expected_seconds(ticket.deadline, now, own)
+        return self._trial(replace(ticket, deadline=ticket.deadline - seconds), now)[1]
+
+    def expect(self, model: str, deadline: float, n_bytes: int, now: float) -> Expected:
+        """Expect a request whose body of ``n_bytes`` comes from ``now`` on: others are let in beside it."""
+        expected = Expected(model, deadline, n_bytes)
+        self.expect_still(expected, now)
+        return expected
+
+    def expect_still(self, expected: Expected, since: float) -> None:
+        """Expect it as long as if it came from ``since`` on."""
+        expected.until = since + _EXPECTED_SECONDS + expected.n_bytes / _PACE
+        self._expected[expected] = None
+
+    def came(self, expected: Expected) -> None:
+        """Expect it no longer: it joins, or does not come."""
+        self._expected.pop(expected, None)
+
+    def _expected_seconds(self, deadline: float, now: float, own: Expected | None) -> float:
+        """Return what the requests take that are expected, and have to be answered before ``deadline``."""
+        self._expected = {each: None for each in self._expected if each.until > now}
+        models = Counter(
+            each.model for each in self._expected if each.deadline <= deadline and each is not own
+        )
+        seconds = 0.0
+        for model, count in models.items():
+            lanes = self._batching(model).lanes
+            sweeps, rest = divmod(count, lanes)
+            seconds += sweeps * self._cost(model, lanes) if sweeps else 0.0
+            seconds += self._cost(model, rest) if rest else 0.0
+        return seconds / len(self._places)
 
     def _trial(self, ticket: Ticket, now: float) -> tuple[_Placed | None, float | None]:
         """Return a list that has ``ticket``, too, and in which every sweep is in time.
@@ -121,7 +176,8 @@ class Agenda:
         """Take the next sweep that begins now out of the list; None: none does.
 
         ``can``: whether a sweep of a model may begin. The first one that can begins; it goes before others
-        only where that makes none of them late.
+        only where that makes none of them late. One with room for more requests waits for them, as long as
+        that makes none late, and nothing idles where another sweep would have to wait for it.
         """
         if not self._sweeps:
             return None
@@ -130,23 +186,36 @@ class Agenda:
             return None
         placed: _Placed = []  # made where it is needed
         barred: set[str] = set()
+        waits: int | None = None
         for position, sweep in enumerate(self._sweeps):
             if sweep.model in barred or not can(sweep.model):
                 barred.add(sweep.model)
                 continue
             ready = self._batching(sweep.model).ready_at(sweep)
             is_first = position == 0 and not place.running
-            if ready > now or not is_first:
-                placed = placed or self._placed(self._ends(self._sweeps, now))
-                # It waits for more requests, unless that makes one late.
-                if ready > now and self._keeps(placed, ready):
-                    continue
-                if not (is_first or self._may_go(position, place, placed, now)):
-                    continue
-            place.until = max(place.until, now) + self._cost_of(sweep)
-            place.running.append(sweep)
-            return self._sweeps.pop(position)
+            if ready <= now and is_first:
+                return self._begin(position, place, now)
+            placed = placed or self._placed(self._ends(self._sweeps, now))
+            if ready > now and self._keeps(placed, ready):
+                waits = position if waits is None else waits
+                continue
+            if is_first or self._may_go(position, place, placed, now):
+                return self._begin(position, place, now)
+            if waits is None or place.running:
+                continue
+            if waits == 0 or self._may_go(waits, place, placed, now):
+                return self._begin(waits, place, now)
         return None
+
+    def _begin(self, position: int, place: _Place, now: float) -> Sweep:
+        """Take a sweep out of the list, which begins at ``place``."""
+        sweep = self._sweeps[position]
+        # Since its requests joined, the model may have got a plan with fewer lanes.
+        begins, rest = sweep.split(self._batching(sweep.model).lanes)
+        self._sweeps[position : position + 1] = [rest] if rest.tickets else []
+        place.until = max(place.until, now) + self._cost_of(begins)
+        place.running.append(begins)
+        return begins
 
     def end(self, sweep: Sweep, now: float) -> None:
         """Note that ``sweep`` has ended, with or without an answer."""
@@ -164,10 +233,14 @@ class Agenda:
                 self._sweeps[position : position + 1] = [rest] if rest.tickets else []
                 return
 
-    def next_look(self, now: float) -> float:
-        """Return when a sweep that waits for more requests need wait no longer; infinity: none does."""
-        ready = (self._batching(sweep.model).ready_at(sweep) for sweep in self._sweeps)
-        return min((at for at in ready if at > now), default=math.inf)
+    def waits(self, now: float) -> dict[str, float]:
+        """Return of each model until when the first of its sweeps waits for more requests, if one does."""
+        waits: dict[str, float] = {}
+        for sweep in self._sweeps:
+            ready = self._batching(sweep.model).ready_at(sweep)
+            if ready > now:
+                waits[sweep.model] = min(ready, waits.get(sweep.model, ready))
+        return waits
 
     def _trials(self, ticket: Ticket, ends: list[float], now: float) -> Iterator[_Placed]:
         """Yield lists that have ``ticket``, too, first those that suit its rank best."""

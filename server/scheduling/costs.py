@@ -15,6 +15,9 @@ _WINDOW = 32
 _ANSWERS = 128
 #: A sweep may take so many times the second-longest; the longest counts as an accident.
 _MARGIN = 1.2
+#: This part of its time is left to the client, which counts from before the request comes to after it has
+#: read the answer, but no more than so many seconds.
+_WAY, _LONGEST_WAY_SECONDS = 0.05, 0.02
 #: So many refusals, at most, for one request that is let in to try.
 _MOST_REFUSALS = 32
 
@@ -129,6 +132,10 @@ class Costs:
     def outside_seconds(self) -> float:
         """How long an answer takes outside of its sweep, from above."""
         return _longest(self._outside) if self._outside else 0.0
+
+    def deadline(self, now: float, seconds: float) -> float:
+        """Return by when the sweep has to end of a request whose answer is due in so many ``seconds``."""
+        return now + seconds - self.outside_seconds - min(seconds * _WAY, _LONGEST_WAY_SECONDS)
 
     def sweep_seconds(self, model: str, requests: int) -> float:
         """Return how long a sweep of so many requests takes, from above; 0: nothing is known."""

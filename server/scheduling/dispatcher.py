@@ -4,7 +4,8 @@ Each model has a line (line.py) from which its thread takes sweeps. Models that 
 an agenda and a baton; one that computes on cores of its own has its own agenda, and needs no baton.
 
 Invariant: an agenda is asked only with the lock held, and after everything that may let a sweep begin: a
-request came or left, a sweep ended, a thread is free.
+request came or left, a sweep ended, a thread is free, or a sweep has waited long enough for more requests.
+For the last there is no event, so ``_dispatch`` sets when the threads of that line look again.
 """
 
 import itertools
@@ -23,16 +24,26 @@ C = TypeVar("C")
 
 
 class Dispatcher:
-    """Lines of all models. ``places``: sweeps that compute at once. Thread-safe."""
+    """Lines of all models. ``places``: sweeps that compute at once. Thread-safe.
 
-    def __init__(self, places: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+    ``condition``: of a lock, whose waits end by ``clock``.
+    """
+
+    def __init__(
+        self,
+        places: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        condition: Callable[[threading.RLock], threading.Condition] = threading.Condition,
+    ) -> None:
         self.costs = Costs()
-        self.baton = Baton(places)
+        self.baton = Baton(places, clock, condition)
         self._lock = threading.RLock()
-        self._clock = clock
+        self._clock, self._condition = clock, condition
         self._numbers = itertools.count()
         self._lines: dict[str, Line[Any]] = {}
-        self._shared = self._desk(places)
+        #: One for all lines that share the cores, and those of lines with cores of their own by their keys.
+        self._agendas: dict[str, Agenda] = {}
+        self._shared = self._desk("", places)
 
     def line(self, name: str, limit: int, threads: int = 1) -> Line[Any]:
         """Return the line of model ``name``, before which at most ``limit`` requests wait.
@@ -42,7 +53,7 @@ class Dispatcher:
         with self._lock:
             # A model may come back while its last requests are still being answered.
             key = f"{name}#{next(self._numbers)}"
-            desk = self._shared if threads == 1 else self._desk(threads - 1)
+            desk = self._shared if threads == 1 else self._desk(key, threads - 1)
             self._lines[key] = Line(desk, name, key, limit, threads)
             return self._lines[key]
 
@@ -57,21 +68,31 @@ class Dispatcher:
         """Begin anew with what is known of sweeps of a model, in seconds."""
         with self._lock:
             self.costs.expect(key, predicted, bound)
+            self._dispatch()
 
     def forget(self, key: str) -> None:
         """Drop a line that is closed, and from which no thread takes any more."""
         with self._lock:
             self._lines.pop(key, None)
+            self._agendas.pop(key, None)
             self.costs.forget(key)
 
-    def _desk(self, places: int) -> Desk:
+    def _desk(self, key: str, places: int) -> Desk:
         agenda = Agenda(self.costs.sweep_seconds, self._batching, places, self._is_away)
+        self._agendas[key] = agenda
+        return Desk(self._lock, self._clock, self.costs, agenda, self._dispatch, self._condition)
 
-        def start() -> None:
-            while (sweep := agenda.start(self._clock(), self._can_begin)) is not None:
+    def _dispatch(self) -> None:
+        """Hand out the sweeps that begin now, and set when threads look for those that wait for requests.
+
+        Of all agendas, since a sweep may end the turn with an arena for a line of another one.
+        """
+        now = self._clock()
+        for agenda in self._agendas.values():
+            while (sweep := agenda.start(now, self._can_begin)) is not None:
                 self._lines[sweep.model].grant(sweep)
-
-        return Desk(self._lock, self._clock, self.costs, agenda, start)
+            for model, ready in agenda.waits(now).items():
+                self._lines[model].look_at(ready)
 
     def _can_begin(self, key: str) -> bool:
         line = self._lines[key]

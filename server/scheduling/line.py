@@ -1,18 +1,20 @@
 """The line of one model: a bounded one from which threads take sweeps and changes of the plan.
 
 Invariant: a request is let in or refused when it joins; one that was let in stays until a sweep takes it,
-or until its client leaves.
+or until its client leaves. What a decision depends on changes only within ``Line._deciding``, after which
+the sweeps that may begin do, and for the others it is set when a thread looks again.
 """
 
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from server.errors import BusyError, LateError, NotServingError
-from server.scheduling.agenda import Agenda
+from server.scheduling.agenda import Agenda, Expected
 from server.scheduling.costs import Costs
 from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
 
@@ -21,13 +23,18 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Desk:
-    """What the lines of one agenda share; ``start`` hands out the sweeps that begin now, under the lock."""
+    """What the lines of one agenda share.
+
+    ``dispatch``: hands out the sweeps that begin now, and says when to look again, under the lock.
+    ``condition``: what threads wait for, of a lock.
+    """
 
     lock: threading.RLock
     clock: Callable[[], float]
     costs: Costs
     agenda: Agenda
-    start: Callable[[], None]
+    dispatch: Callable[[], None]
+    condition: Callable[[threading.RLock], threading.Condition]
 
 
 class Line(Generic[C]):
@@ -49,14 +56,17 @@ class Line(Generic[C]):
         self._threads = threads
         self._waiting: set[Ticket] = set()
         self._granted: deque[Sweep] = deque()
-        self._running: list[Sweep] = []
+        #: Sweeps that were handed out; how long it took until a thread had each, once one has.
+        self._running: dict[Sweep, float] = {}
         self._changes: deque[C] = deque()
         #: Changes that a thread has taken and is making.
         self._making: list[C] = []
         self._closed = False
         self._idle = 0
+        #: When a thread has to look for a sweep that waits for more requests; no later than that is ready.
+        self._look_at = math.inf
         self._lock = desk.lock
-        self._changed = threading.Condition(desk.lock)
+        self._changed = desk.condition(desk.lock)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -78,17 +88,36 @@ class Line(Generic[C]):
         return bool(self._changes or self._making)
 
     @property
+    def expects(self) -> bool:
+        """Whether requests are expected, of it or of another one whose sweeps take the same cores."""
+        return self._desk.agenda.expects
+
+    @property
     def runs(self) -> bool:
         """Whether a sweep of it runs."""
         return bool(self._running)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """Hold the lock for a change of what a decision depends on, and decide anew after it."""
+        with self._lock:
+            yield
+            self._desk.dispatch()
+
+    def follow(self, batching: Batching, takes_turns: bool) -> None:
+        """Let requests share sweeps as ``batching`` says; ``takes_turns``: as the attribute."""
+        with self._deciding():
+            self.batching, self.takes_turns = batching, takes_turns
 
     def waiting(self) -> list[Ticket]:
         """Return the requests that wait."""
         with self._lock:
             return list(self._waiting)
 
-    def check_room(self, deadline: float | None = None) -> None:
+    def check_room(self, deadline: float | None = None, own: Expected | None = None) -> None:
         """Check that there is room for one more, which has to be answered by ``deadline`` if there is one.
+
+        ``own``: as Agenda.ask.
 
         Raises:
             BusyError: there is none. LateError: a request with this deadline would be refused now.
@@ -101,9 +130,25 @@ class Line(Generic[C]):
             raise BusyError(f"model {self._name!r}: {many} waiting")
         if deadline is not None:
             with self._lock:
-                refusal = self._desk.agenda.ask(Ticket(self.key, deadline), self._desk.clock())
+                ticket, now = Ticket(self.key, deadline), self._desk.clock()
+                refusal = self._desk.agenda.ask(ticket, now, own)
                 if refusal is not None:
                     raise self._late(refusal)
+
+    def expect(self, deadline: float, n_bytes: int) -> Expected:
+        """Expect a request that was let in, which is read now, and has a body of ``n_bytes``."""
+        with self._lock:
+            return self._desk.agenda.expect(self.key, deadline, n_bytes, self._desk.clock())
+
+    def expect_still(self, expected: Expected, waits_seconds: float) -> None:
+        """Expect a request as long as if it came now, and after it has waited here for so many seconds."""
+        with self._lock:
+            self._desk.agenda.expect_still(expected, self._desk.clock() + waits_seconds)
+
+    def came(self, expected: Expected) -> None:
+        """Expect it no longer: it joins, or does not come."""
+        with self._lock:
+            self._desk.agenda.came(expected)
 
     def join(self, ticket: Ticket) -> None:
         """Let ``ticket`` in.
@@ -112,15 +157,13 @@ class Line(Generic[C]):
             BusyError: the line is full. LateError: its answer would come too late, or make that of another
             one late. NotServingError: the line is closed.
         """
-        desk = self._desk
-        with self._lock:
+        with self._deciding():
             self.check_room()
             ticket.model = self.key
-            refusal = desk.agenda.admit(ticket, desk.clock())
+            refusal = self._desk.agenda.admit(ticket, self._desk.clock())
             if refusal is not None:
                 raise self._late(refusal)
             self._waiting.add(ticket)
-            desk.start()
 
     def join_first(self, change: C) -> None:
         """Put ``change`` before all requests, also where the line is full.
@@ -128,29 +171,27 @@ class Line(Generic[C]):
         Raises:
             NotServingError: the line is closed.
         """
-        with self._lock:
+        with self._deciding():  # sweeps of other models do not wait for this one now
             if self._closed:
                 raise self._leaving()
             self._changes.append(change)
             self._changed.notify()
-            self._desk.start()  # sweeps of other models do not wait for this one now
 
     def made(self, change: C) -> None:
         """Note that ``change``, which a thread has taken, has been made or has failed."""
-        with self._lock:
+        with self._deciding():
             self._making.remove(change)
-            self._desk.start()
 
     def take_changes(self) -> list[C]:
         """Take the changes that wait out of the line."""
-        with self._lock:
+        with self._deciding():
             changes = list(self._changes)
             self._changes.clear()
             return changes
 
     def take_waiting(self) -> list[Ticket]:
         """Take the requests that wait out of the line, before a thread begins with one of them."""
-        with self._lock:
+        with self._deciding():
             tickets = list(self._waiting)
             for ticket in tickets:
                 self._forget(ticket)
@@ -159,19 +200,25 @@ class Line(Generic[C]):
 
     def leave(self, ticket: Ticket) -> None:
         """Take ``ticket`` out, if it still waits: its place is free for another."""
-        with self._lock:
-            if ticket in self._waiting:
-                self._forget(ticket)
-                self._desk.agenda.leave(ticket)
-                self._desk.start()
+        if ticket not in self._waiting:
+            return  # most have been computed, and need no decision
+        with self._deciding():
+            self._forget(ticket)
+            self._desk.agenda.leave(ticket)
 
     def grant(self, sweep: Sweep) -> None:
         """Hand ``sweep`` to a thread; the lock is held."""
         self._granted.append(sweep)
-        self._running.append(sweep)
+        self._running[sweep] = self._desk.clock()
         for ticket in sweep.tickets:
             self._forget(ticket)
         self._changed.notify()
+
+    def look_at(self, at: float) -> None:
+        """Have threads look again ``at``, if they would later; the lock is held."""
+        if at < self._look_at:
+            self._look_at = at
+            self._changed.notify_all()
 
     def take(self) -> Sweep | C | None:
         """Wait for a sweep or a change, and return it; None when the line is closed and empty."""
@@ -180,9 +227,13 @@ class Line(Generic[C]):
             try:
                 while True:
                     self.wake_ups += 1
-                    self._desk.start()
+                    if self._look_at <= self._desk.clock():
+                        self._look_at = math.inf
+                    self._desk.dispatch()
                     if self._granted:
-                        return self._granted.popleft()
+                        sweep = self._granted.popleft()
+                        self._running[sweep] = self._desk.clock() - self._running[sweep]
+                        return sweep
                     # A change is made while nothing else is: until then it can be taken back.
                     if self._changes and not (self._running or self._making):
                         self._making.append(self._changes.popleft())
@@ -196,16 +247,16 @@ class Line(Generic[C]):
     def done(self, sweep: Sweep, seconds: float | None, late: bool = False) -> None:
         """Note that ``sweep`` has ended, after so many ``seconds`` of computing; None: unknown.
 
-        ``late``: as Costs.see.
+        It costs the time, too, in which its thread woke: the next sweep begins as much later. ``late``: as
+        Costs.see.
         """
-        with self._lock:
+        with self._deciding():
             if sweep not in self._running:
                 return  # ``give_up`` has ended it already
-            self._running.remove(sweep)
+            woke_seconds = self._running.pop(sweep)
             if seconds is not None:
-                self._desk.costs.see(self.key, len(sweep.tickets), seconds, late)
+                self._desk.costs.see(self.key, len(sweep.tickets), woke_seconds + seconds, late)
             self._desk.agenda.end(sweep, self._desk.clock())
-            self._desk.start()
             if self._changes and not self._running:
                 self._changed.notify_all()
 
@@ -222,7 +273,7 @@ class Line(Generic[C]):
             self._changed.notify_all()
 
     def _late(self, seconds: float) -> LateError:
-        if self._desk.agenda.idle:
+        if self._desk.agenda.is_idle:
             self._desk.costs.doubt(self.key)
         return LateError(
             f"model {self._name!r}: no answer in time, but {max(seconds, 0.01):.2f} s later",
@@ -237,10 +288,10 @@ class Line(Generic[C]):
     def _patience(self) -> float | None:
         """Return how long to sleep at most: until a sweep has waited long enough for more requests."""
         if not self._waiting:
+            self._look_at = math.inf
+        if self._look_at == math.inf:
             return None
-        now = self._desk.clock()
-        look = self._desk.agenda.next_look(now)
-        return None if look == math.inf else look - now
+        return min(self._look_at - self._desk.clock(), threading.TIMEOUT_MAX)
 
     def _leaving(self) -> NotServingError:
         return NotServingError(f"model {self._name!r} is leaving service")

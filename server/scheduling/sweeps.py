@@ -50,6 +50,14 @@ class Sweep:
         """Return the sweep without one of its requests."""
         return replace(self, tickets=tuple(each for each in self.tickets if each is not ticket))
 
+    def split(self, lanes: int) -> tuple["Sweep", "Sweep"]:
+        """Return a sweep of its first ``lanes`` requests by rank, and one of the others."""
+        if len(self.tickets) <= lanes:
+            return self, replace(self, tickets=())
+        ranked = sorted(self.tickets, key=lambda ticket: (ticket.priority, ticket.deadline))
+        first, others = ranked[:lanes], ranked[lanes:]
+        return replace(self, tickets=(*first,)), replace(self, tickets=(*others,))
+
 
 @dataclass(frozen=True)
 class Batching:

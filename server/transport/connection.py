@@ -70,6 +70,8 @@ class Request:
         self.client, self.owner = client, owner
         self.at = at
         self.declared_bytes = head.n_bytes or 0
+        #: As Arrived has it.
+        self.expected: Any = None
         #: What has come of the body and was not handed on.
         self.body = bytearray()
         #: Whether all of the body has come.

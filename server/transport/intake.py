@@ -74,10 +74,19 @@ class Refused(Protocol):
 
 
 class Arrived(Protocol):
-    """A request whose header has come. Either ``begin`` or ``refuse`` is called once."""
+    """A request whose header has come. Either ``begin`` or ``refuse`` is called once.
+
+    ``expected``: what the reception keeps for it until it joins the requests of its model.
+    """
+
+    expected: Any
 
     @property
     def head(self) -> Head: ...
+
+    @property
+    def declared_bytes(self) -> int:
+        """How long its body is, by its header; 0: it does not say."""
 
     @property
     def body(self) -> bytes | bytearray:

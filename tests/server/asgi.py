@@ -30,6 +30,7 @@ class _Client:
         self.owner = self.client[0] if self.client else ""
         self.at = scope.get("arrived_at")
         length = dict(self.headers).get(b"content-length", b"")
+        self.expected = None
         self.declared_bytes = int(length[:20]) if length.isdigit() else 0
         self._connection = scope.get("connection")
         self.is_whole = self._connection is None or self._connection.body_has_come

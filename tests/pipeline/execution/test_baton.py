@@ -1,13 +1,20 @@
 """One sweep computes, the others read: which one has the baton, and which gets it next."""
 
+import math
+import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.execution.baton import FREE, Baton, ComputeClaim
 from pipeline.execution.errors import CancelledError, DeadlineError
+from tests.examples import examples
+from tests.virtual_time import VirtualTime
 
 
 def never() -> bool:
@@ -132,3 +139,89 @@ def test_who_waits_for_weights_most_is_foremost() -> None:
         computing.hold(time.monotonic(), never)
     thread.join()
     assert baton.has(reading)
+
+
+@dataclass(frozen=True)
+class Computing:
+    """A sweep that begins ``at``, launches kernels of so many seconds, with pauses in which it reads.
+
+    ``deadline``, ``cancelled``, ``ended``: when it has to end, is cancelled, and is given up.
+    """
+
+    at: float
+    kernels: list[float]
+    pause: float
+    deadline: float
+    cancelled: float
+    ended: float
+
+
+class Computes:
+    """The thread of a sweep."""
+
+    def __init__(self, sweep: Computing, time: VirtualTime, baton: Baton) -> None:
+        self.sweep, self.time, self.baton = sweep, time, baton
+        self.claim: ComputeClaim | None = None
+        #: Since when it waits for the baton.
+        self.waits: float | None = None
+        time.start(self._run)
+
+    def is_cancelled(self) -> bool:
+        return self.time() >= self.sweep.cancelled
+
+    def end(self) -> None:
+        """Give it up, once it has begun and as it comes."""
+        if self.claim is not None:
+            self.claim.end()
+
+    def _run(self) -> None:
+        self.time.sleep(self.sweep.at)
+        self.claim = self.baton.claim()
+        try:
+            for seconds in self.sweep.kernels:
+                self.waits = self.time()
+                self.claim.hold(self.sweep.deadline, self.is_cancelled)
+                self.waits = None
+                self.time.sleep(seconds)
+                if self.sweep.pause:
+                    self.claim.give()
+                    self.time.sleep(self.sweep.pause)
+        except (CancelledError, DeadlineError):
+            self.waits = None
+        finally:
+            self.claim.give()
+
+    def check(self, at: float, has_room: bool) -> None:
+        """Check that it does not wait from now until ``at`` if it need not."""
+        if self.waits is not None and at > self.time():
+            assert not has_room
+            assert not self.is_cancelled()
+            assert at <= self.sweep.deadline
+
+
+times = st.sampled_from([0.0, 1.0, 5.0, 30.0])
+later = st.sampled_from([0.0, 1.0, 5.0, 30.0, 1e9])
+computing = st.builds(Computing, times, st.lists(times, max_size=3), times, later, later, later)
+
+
+@given(st.integers(1, 2), st.lists(computing, max_size=5), st.integers(0, 99))
+@examples(25, many=1000, deadline=None)
+def test_none_waits_beyond_its_deadline_or_while_nothing_computes(
+    places: int, sweeps: list[Computing], seed: int
+) -> None:
+    with VirtualTime(random.Random(seed).randrange) as time:
+        baton = Baton(places, time, time.condition)
+        running = [Computes(sweep, time, baton) for sweep in sweeps]
+        events = [(each.sweep.cancelled, baton.wake) for each in running]
+        events += [(each.sweep.ended, each.end) for each in running]
+        for event_at, happen in sorted(events, key=lambda event: event[0]):
+            while time.now < event_at:
+                time.run_to(time.now)
+                at = min(time.next_end(), event_at)
+                for each in running:
+                    each.check(at, len(baton._held) < places)
+                time.run_to(at)
+            happen()
+        time.run_to(math.inf)
+        assert not baton._waiting
+        assert not baton._held

@@ -304,3 +304,40 @@ def test_after_less_was_held_growth_counts_from_there(heap: Heap, trimming: Trim
 def test_what_the_system_does_not_say_is_nothing(tmp_path: Path) -> None:
     assert anonymous_bytes(tmp_path / "missing") == 0
     assert anonymous_bytes() > 0
+
+
+async def test_how_long_a_wait_will_be_is_known_from_those_before() -> None:
+    now = 0.0
+    memory = RequestMemory(6 * MIB, clock=lambda: now)
+    assert memory.wait_seconds(MIB, "a") == 0.0  # none has waited
+    await memory.take(memory.room_bytes, "holder")
+    waiting = [asyncio.create_task(memory.take(MIB, "b")) for _ in range(4)]
+    await asyncio.sleep(0)
+    for _ in range(3):
+        now += 2.0
+        memory.give(MIB, "holder")
+    # Of those that wait one is left; the estimate is half as much again as it was so far.
+    assert memory.waiting == 1
+    assert memory.wait_seconds(MIB, "b") == pytest.approx(1.5 * (2.0 + 2.0))
+    assert memory.wait_seconds(2 * MIB, "b") == pytest.approx(1.5 * (2.0 + 4.0))
+    waiting += [asyncio.create_task(memory.take(MIB, "b")) for _ in range(8)]
+    await asyncio.sleep(0)
+    assert memory.wait_seconds(MIB, "b") == pytest.approx(1.5 * 10 * 2.0)
+    # Another client takes turns with that one.
+    assert memory.wait_seconds(MIB, "new") == pytest.approx(1.5 * 2 * 2.0)
+    # A wrong guess does not last.
+    for _ in range(500):
+        memory.doubt()
+    assert memory.wait_seconds(MIB, "b") < 2.0
+    for task in waiting[4:]:
+        task.cancel()
+    memory.give(MIB, "holder")
+    await asyncio.wait(waiting)
+    # Time in which none waited does not count.
+    now += 1000.0
+    task = asyncio.create_task(memory.take(MIB, "b"))
+    await asyncio.sleep(0)
+    now += 2.0
+    memory.give(MIB, "holder")
+    await task
+    assert memory.wait_seconds(MIB, "new") < 4.0

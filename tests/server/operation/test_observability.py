@@ -235,7 +235,7 @@ async def test_outcomes_add_up(service: Service) -> None:
         if name == REQUESTS and dict(labels)["model"] == "pair" and value
     }
     assert counts == sent
-    assert counts.keys() <= set(requests.OUTCOMES)
+    assert counts.keys() <= set(requests.Outcome)
     assert not any(dict(labels).get("model") == "none" for _, labels in found)
 
 

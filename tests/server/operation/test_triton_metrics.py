@@ -1,14 +1,24 @@
 """Triton's metrics: its names as they are, the counts of requests, text that Prometheus reads."""
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.metrics.requests import NAMES, REASONS, InferenceStatistics, Passage, text
-from tests.examples import examples
+from server.metrics.requests import (
+    NAMES,
+    REASONS,
+    InferenceStatistics,
+    Outcome,
+    Passage,
+    RequestMetrics,
+    text,
+)
+from tests.examples import examples, over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Service, inputs_for, picture, samples, serving
 
@@ -31,8 +41,8 @@ async def test_names_and_counts(service: Service) -> None:
     assert {name for name, _ in found if name.startswith("nv_")} == set(READ.values())
     assert {key for key in before if "nv_" in key[0]} == {key for key in found if "nv_" in key[0]}
     assert value("request_success") == value("count") == value("exec_count") == 4
-    failures = {reason: value("request_failure", reason=reason) for reason in REASONS.values()}
-    assert failures == {**dict.fromkeys(REASONS.values(), 0), "OTHER": 1}
+    failures = {reason: value("request_failure", reason=reason) for reason in REASONS}
+    assert failures == {**dict.fromkeys(REASONS, 0), "OTHER": 1}
     assert value("compute_input_duration_us") > 0
     assert value("compute_output_duration_us") > 0
     parts = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -48,6 +58,75 @@ async def test_types_are_counters_without_a_suffix(service: Service) -> None:
         assert READ[name] not in shown
 
 
+def totals(counted: RequestMetrics) -> dict[str, float]:
+    """Return the sums of all counts of requests, by where they are exposed."""
+    theirs = samples(text(counted.inferences))
+    failures = {
+        dict(labels)["reason"]: count
+        for (name, labels), count in theirs.items()
+        if name == READ["nv_inference_request_failure"]
+    }
+    assert failures.keys() == set(REASONS)
+    (statistics,) = [each.as_dict()["inference_stats"] for *_, each in counted.inferences]
+    ours = next(iter(counted.collect()))
+    succeeded = sum(
+        n for (name, _), n in theirs.items() if name == READ["nv_inference_request_success"]
+    )
+    return {
+        "ours": sum(sample.value for sample in ours.samples if sample.name.endswith("_total")),
+        "theirs": succeeded + sum(failures.values()),
+        "statistics": statistics["success"]["count"] + statistics["fail"]["count"],
+    }
+
+
+@examples(few=15, many=300)
+@given(
+    st.lists(st.tuples(st.sampled_from(Outcome), st.sampled_from([None, Passage(1, 1, 1, 1, 2)])))
+)
+def test_every_request_is_counted_once_wherever_requests_are(
+    ended: list[tuple[Outcome, Passage | None]],
+) -> None:
+    counted = RequestMetrics()
+    counted.expect("tiny", "1")
+    for outcome, passage in ended:
+        counted.end("tiny", "1", outcome, 0.1, passage)
+    assert set(totals(counted).values()) == {len(ended)}
+
+
+@over("outcome", Outcome)
+def test_what_was_not_answered_has_one_reason(outcome: Outcome) -> None:
+    counted = RequestMetrics()
+    for _ in range(1000):
+        counted.end("tiny", "1", outcome, 0.1)
+    found = samples(text(counted.inferences))
+    failed = {
+        dict(labels)["reason"]: count
+        for (name, labels), count in found.items()
+        if name == READ["nv_inference_request_failure"] and count
+    }
+    assert failed == ({} if outcome is Outcome.OK else {outcome.reason: 1000})
+
+
+LABELS = re.compile(r"""outcome=~?\\?"([^"\\]+(?:\\+\|[^"\\]+)*)\\?\"""")
+
+
+def test_what_is_shipped_and_written_asks_for_outcomes_that_there_are() -> None:
+    root = Path(__file__).parents[3]
+    files = [*root.glob("deploy/**/*"), *root.glob("docs/**/*.md")]
+    asked: set[str] = set()
+    for file in files:
+        if file.suffix in {".yml", ".py", ".json", ".md"}:
+            for match in LABELS.finditer(file.read_text(encoding="utf-8")):
+                asked |= set(re.split(r"\\*\|", match[1]))
+    assert {"late", "deadline", "busy"} < asked
+    assert asked <= set(Outcome)
+    page = (root / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    (row,) = [
+        line for line in page.splitlines() if line.startswith("| `layerstream_requests_total{")
+    ]
+    assert re.findall(r"`(\w+)`", row) == [*Outcome]
+
+
 NAME = st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1, max_size=20)
 
 
@@ -56,7 +135,7 @@ NAME = st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1
 def test_whatever_models_are_called(names: dict[str, str]) -> None:
     counted = InferenceStatistics()
     for model, version in names.items():
-        counted.of(model, version).add("ok", 0.5, Passage(0.1, 0.1, 0.1, 0.1))
+        counted.of(model, version).add(Outcome.OK, 0.5, Passage(0.1, 0.1, 0.1, 0.1))
     found = samples(text(counted))
     for model, version in names.items():
         labels = frozenset({"model": model, "version": version}.items())
@@ -69,7 +148,7 @@ def test_versions_that_keep_coming_are_forgotten() -> None:
     counted = InferenceStatistics()
     sizes = []
     for version in range(30):
-        counted.of("tiny", str(version)).add("busy", 0.1, None)
+        counted.of("tiny", str(version)).add(Outcome.BUSY, 0.1, None)
         sizes.append(text(counted).count("\nnv_"))
     assert sizes[-1] == sizes[20] < 200
     assert 'version="29"' in text(counted)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-from server.metrics.requests import OUTCOMES
+from server.metrics.requests import Outcome
 from tests.examples import examples, over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -38,8 +38,8 @@ async def outcomes(service: Service, model: str) -> dict[str, float]:
     """How many requests ended how."""
     name = "layerstream_requests_total"
     found = await service.metrics(name)
-    labels = {outcome: {"model": model, "outcome": outcome} for outcome in OUTCOMES}
-    return {key: found.get((name, frozenset(labels[key].items())), 0) for key in OUTCOMES}
+    labels = {outcome: {"model": model, "outcome": outcome} for outcome in Outcome}
+    return {key: found.get((name, frozenset(labels[key].items())), 0) for key in Outcome}
 
 
 async def still_serves(shared: Service) -> None:

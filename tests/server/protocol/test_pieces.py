@@ -30,7 +30,8 @@ class Taking:
         self.wants_body, self.takes_chunks = method != "HEAD", version >= "1.1"
         self.headers: Sequence[tuple[bytes, bytes]] = ()
         self.is_whole = self.is_gone = False
-        self.at, self.declared_bytes = None, 0
+        self.at = self.expected = None
+        self.declared_bytes = 0
         self.body = b""
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:

@@ -3,7 +3,8 @@
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,8 @@ class Came:
     method: str = "POST"
     age: float = 0.0
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    declared_bytes: int = 0
+    expected: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.at = time.monotonic() - self.age
@@ -66,6 +69,7 @@ async def test_a_deadline_counts_from_the_first_byte(shared: Service) -> None:
     ):
         deadline = reception.deadline(came, is_free=False)
         assert deadline == pytest.approx(came.at + seconds)
+        shared.worker("tiny").line.came(came.expected)
         assert reception.deadline(came, is_free=True) == math.inf
 
 
@@ -104,7 +108,7 @@ async def test_what_the_line_would_refuse_is_refused_unread(
     worker = shared.worker("tiny")
     line = worker.line
 
-    def full(deadline: float | None = None) -> None:
+    def full(deadline: float | None = None, own: object = None) -> None:
         raise BusyError("full")
 
     monkeypatch.setattr(line, "check_room", full)
@@ -112,7 +116,7 @@ async def test_what_the_line_would_refuse_is_refused_unread(
     with pytest.raises(BusyError):
         InferReception(shared.context, TABLE).deadline(Came(), is_free=True)
 
-    def closed(deadline: float | None = None) -> None:
+    def closed(deadline: float | None = None, own: object = None) -> None:
         raise NotServingError("closed")
 
     monkeypatch.setattr(line, "check_room", closed)

@@ -11,6 +11,7 @@ import pytest
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.framing import Framing
+from server.codec.infer_bodies import named_timeout
 from server.codec.messages import ModelRequest, Signature
 from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
@@ -22,6 +23,7 @@ from server.memory.request_needs import (
 )
 from server.protocol.infer import Check, read_tensors
 from server.requests.exchange import BodyLimit, Exchange
+from tests.examples import over
 
 SHAPE = (1, 3, 224, 224)
 X = Port(name="x", dtype="float32", shape=SHAPE, value=0)
@@ -46,7 +48,7 @@ class Sender:
 
     # What an exchange asks
 
-    owner, at, declared_bytes = "", None, 0
+    owner, at, expected, declared_bytes = "", None, None, 0
     wants_body = takes_chunks = True
 
     @property
@@ -77,7 +79,7 @@ class Sender:
         framing: Framing,
         port: Port = X,
         max_body: int = 4 * MIB,
-        check: Check = lambda timeout: None,
+        check: Check = lambda timeout, n_bytes: None,
     ) -> ModelRequest:
         fields: dict[str, Any] = {"inputs": (port,), "outputs": (Y,)}
         manifest = Manifest.model_construct(**fields)
@@ -147,7 +149,7 @@ async def test_a_short_compressed_body_may_open_to_a_long_one() -> None:
 
 
 async def test_what_is_refused_is_not_read() -> None:
-    def refuse(timeout: float | None) -> None:
+    def refuse(timeout: float | None, n_bytes: int) -> float | None:
         raise LateError(f"not within {timeout}", 1.0)
 
     head = json.loads(text(X, parameters={"binary_data_size": ARRAY.nbytes}))
@@ -155,11 +157,69 @@ async def test_what_is_refused_is_not_read() -> None:
     sender = Sender(begun + ARRAY.tobytes())
     with pytest.raises(LateError, match=r"not within 0\.05"):
         await sender.tensors(Framing(len(begun)), check=refuse)
-    assert sender.read == 2  # the rest of many; where all is there the check is not called
+    # The rest of many is not read, nor waited for with memory; where all is there the check is not called.
+    assert sender.read == 2
+    assert not any(sender.held)
     assert sender.memory.used_bytes == 0
     await Sender(text(X, data=ARRAY.ravel().tolist())).tensors(
         Framing(), check=refuse, max_body=16 * MIB
     )
+
+
+async def test_what_has_to_wait_for_memory_is_checked_before_it_does() -> None:
+    class WaitsError(Exception):
+        pass
+
+    def refuse(timeout: float | None, n_bytes: int) -> float | None:
+        raise WaitsError(timeout, n_bytes)
+
+    head = json.loads(text(X, parameters={"binary_data_size": ARRAY.nbytes}))
+    begun = json.dumps({**head, "parameters": {"timeout": 50_000}}).encode()
+    short = json.dumps({**head, "parameters": {"timeout": 50_000}, "inputs": []}).encode()
+    for body, framing in ((begun + ARRAY.tobytes(), Framing(len(begun))), (short, Framing())):
+        sender = Sender(body)
+        await sender.memory.take(sender.memory.room_bytes, "other")
+        with pytest.raises(WaitsError) as caught:
+            await sender.tensors(framing, check=refuse)
+        timeout, n_bytes = caught.value.args
+        assert timeout == 0.05
+        assert n_bytes > ARRAY.nbytes
+
+
+async def test_it_waits_no_longer_than_it_may() -> None:
+    body, framing = raw(X, ARRAY.tobytes())
+    sender = Sender(body)
+    await sender.memory.take(sender.memory.room_bytes, "other")
+    with pytest.raises(LateError, match=r"no memory for the request within 0\.001 s"):
+        await sender.tensors(framing, check=lambda timeout, n_bytes: 0.001)
+    assert sender.memory.waiting == 0
+    assert sender.memory.used_bytes == sender.memory.room_bytes
+
+
+@over(
+    "document, seconds",
+    [
+        ({"parameters": {"timeout": 50_000}}, 0.05),
+        ({"parameters": {"timeout": 0}}, None),
+        ({"parameters": {"timeout": -1}}, None),
+        ({"parameters": {"timeout": 1.5}}, None),
+        ({"parameters": {"timeout": "5"}}, None),
+        ({"parameters": {"timeout": True}}, None),
+        ({"parameters": {"timeout": {}}}, None),
+        ({"parameters": []}, None),
+        ({"parameters": None}, None),
+        ({"outputs": [{"name": "y", "parameters": {"timeout": 5}}]}, None),
+        ({"parameters": {"timeout": 10**30}}, None),
+        ([], None),
+        ("text", None),
+        (None, None),
+    ],
+)
+def test_the_timeout_of_what_has_begun(document: object, seconds: float | None) -> None:
+    text = json.dumps(document).encode()
+    assert named_timeout(text) == seconds
+    for end in range(len(text)):  # what is cut off has none
+        assert named_timeout(text[:end]) in {None, seconds}
 
 
 async def test_strings_are_held_as_they_come() -> None:

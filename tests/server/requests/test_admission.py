@@ -13,7 +13,7 @@ import pytest
 from pipeline.devices.base import DeviceLostError
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, NotServingError
-from server.metrics.requests import RequestMetrics
+from server.metrics.requests import Outcome, RequestMetrics
 from server.repository.worker import Worker
 from server.serve import create_app
 from tests.examples import over
@@ -72,7 +72,7 @@ async def outcomes(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
     ended: asyncio.Queue[str] = asyncio.Queue()
     count = RequestMetrics.end
 
-    def end(self: RequestMetrics, model: str, version: str, outcome: str, *more: Any) -> None:
+    def end(self: RequestMetrics, model: str, version: str, outcome: Outcome, *more: Any) -> None:
         count(self, model, version, outcome, *more)
         ended.put_nowait(outcome)
 

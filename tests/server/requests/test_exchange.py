@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.execution.errors import DeadlineError
-from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
+from server.errors import BusyError, DisconnectedError, LateError, StalledError, TooLargeError
 from server.memory import request_memory, request_needs
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange, Exchanges
@@ -37,6 +37,7 @@ class Client:
     """
 
     owner, at = "", None
+    expected = None
     wants_body = takes_chunks = True
 
     def __init__(self, length: int | None = None) -> None:
@@ -324,6 +325,37 @@ async def test_who_was_to_be_ended_and_went_on_can_be_ended_later(service: Servi
     assert client.aborted
     client.takes.set()
     await over(task)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 2 * MIB], ids=["reads", "waits for memory"])
+@pytest.mark.parametrize("is_armed", [False, True])
+async def test_a_limit_can_be_shortened(service: Service, n_bytes: int, is_armed: bool) -> None:
+    async def work(exchange: Exchange) -> None:
+        with exchange.within(NEVER) as limit:
+            if is_armed:
+                await exchange.part()
+            limit.shorten(2.0, LateError("its time has passed"))
+            limit.shorten(3.0, LateError("not shorter"))
+            await exchange.hold(n_bytes)
+            await exchange.part()
+
+    await service.memory.take(3 * MIB)
+    client = Client()
+    task = await service.begin(client, work)
+    client.sends(10)
+    if not is_armed and not n_bytes:
+        client.sends(0)
+        await settled()
+        assert task.done()
+        return
+    await settled()
+    service.clock.now += 1.5
+    await settled()
+    assert not task.done()
+    service.clock.now += 0.5
+    with pytest.raises(LateError, match="its time has passed"):
+        await over(task)
+    assert service.memory.used_bytes == 3 * MIB
 
 
 async def test_a_deadline_while_reading_and_while_waiting_for_memory(service: Service) -> None:

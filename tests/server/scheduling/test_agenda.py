@@ -1,5 +1,6 @@
 """The decision on a virtual clock: what was let in is in time, whatever comes and however sweeps end."""
 
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -66,7 +67,7 @@ class Machine:
     def run_to(self, until: float) -> None:
         while self.now < until:
             self._start()
-            look = min(self.agenda.next_look(self.now), until)
+            look = min([*self.agenda.waits(self.now).values(), until])
             if not self._left:
                 self.now = look
                 continue
@@ -118,7 +119,7 @@ def test_whoever_is_let_in_is_in_time(
             gone |= {id(ticket)} if waited else set()
     machine.away = frozenset()
     machine.run_to(at + 10_000)
-    assert machine.agenda.idle
+    assert machine.agenda.is_idle
     for ticket in machine.admitted:
         if id(ticket) not in gone:
             assert machine.ended[id(ticket)] <= ticket.deadline + 1e-6
@@ -202,10 +203,10 @@ def test_a_sweep_waits_for_more_but_not_at_sizes_that_are_preferred(
 
 def test_it_says_when_to_look_again() -> None:
     agenda = Agenda(cost, lambda model: Batching(4, (), 15.0))
-    assert agenda.next_look(0.0) == float("inf")
+    assert agenda.waits(0.0) == {}
     assert agenda.admit(Ticket("a", 100.0, arrived=1.0), 1.0) is None
-    assert agenda.next_look(1.0) == 16.0
-    assert agenda.next_look(16.0) == float("inf")
+    assert agenda.waits(1.0) == {"a": 16.0}
+    assert agenda.waits(16.0) == {}
 
 
 def test_no_sweep_waits_for_more_where_somebody_would_be_late() -> None:
@@ -252,3 +253,54 @@ def test_what_still_runs_counts_when_the_one_beside_it_has_ended() -> None:
     agenda.end(sweep, 5.0)
     assert agenda.admit(Ticket("a", 20.0), 5.0) == pytest.approx(2.0)
     assert agenda.admit(Ticket("a", 22.0), 5.0) is None
+
+
+# Requests that were let in, and are still being read
+
+
+def test_what_is_expected_takes_time_from_those_behind_it() -> None:
+    agenda = Agenda(cost)
+    assert agenda.ask(Ticket("b", 25.0), 0.0) is None
+    expected = agenda.expect("b", 20.0, 0, 0.0)
+    assert agenda.ask(Ticket("b", 20.0), 0.0) is None
+    assert agenda.ask(Ticket("b", 20.0), 0.0, expected) is None
+    agenda.expect("b", 20.0, 0, 0.0)
+    assert agenda.ask(Ticket("b", 25.0), 0.0) == pytest.approx(5.0)
+    assert agenda.ask(Ticket("b", 20.0), 0.0, expected) is None, "it does not wait for itself"
+    assert agenda.ask(Ticket("b", 12.0), 0.0) is None, "those with later deadlines are behind it"
+    # It joins, or has ended.
+    agenda.came(expected)
+    agenda.came(expected)
+    assert agenda.ask(Ticket("b", 25.0), 0.0) is None
+    # While it waits for memory it is no fault of its own that it does not come.
+    agenda.expect_still(expected, 5.0)
+    assert agenda.ask(Ticket("b", 24.0), 5.0) == pytest.approx(1.0)
+
+
+@over("n_bytes", [0, 1 << 20, 1 << 24])
+def test_nothing_is_kept_for_long_for_what_does_not_come(n_bytes: int) -> None:
+    agenda = Agenda(lambda model, requests: 1.0)
+    for _ in range(100):
+        agenda.expect("b", 2.0, n_bytes, 0.0)
+    assert agenda.ask(Ticket("b", 2.0), 0.01) is not None
+    assert not agenda.is_idle
+    assert agenda.ask(Ticket("b", 4.0), 0.1 + n_bytes / (1 << 24)) is None
+    assert agenda.is_idle
+
+
+@given(arrivals, st.randoms(use_true_random=False))
+@examples(15, many=500, deadline=None)
+def test_all_that_are_let_in_unread_are_let_in_when_they_have_come(
+    coming: list[Arrival], order: random.Random
+) -> None:
+    """In whatever order they come, where they were asked for in that of their deadlines."""
+    agenda = Agenda(cost)
+    let_in = []
+    for each in sorted(coming, key=lambda each: each.seconds):
+        ticket = Ticket(each.model, each.seconds)
+        if agenda.ask(ticket, 0.0) is None:
+            let_in.append((ticket, agenda.expect(each.model, each.seconds, 0, 0.0)))
+    order.shuffle(let_in)
+    for ticket, expected in let_in:
+        agenda.came(expected)
+        assert agenda.admit(ticket, 0.0) is None

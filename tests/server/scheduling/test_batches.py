@@ -155,3 +155,15 @@ async def test_what_its_model_can_never_answer_in_time_is_refused_unread(
         assert nonsense.headers["Retry-After"] == "2"
         # It was a guess, and no other request was there.
         assert (await service.infer("tiny", inputs_for("tiny"))).status_code == 200
+
+
+@pytest.mark.parametrize("requests", [1, 2, 5])
+async def test_requests_that_wait_for_others_are_answered_without_them(
+    settings: SettingsFactory, packs: Packs, requests: int
+) -> None:
+    delayed = settings(BUDGET, lanes=4, lane_delay=0.002, models=("tiny",), request_timeout=5.0)
+    async with serving(delayed) as service:
+        given = [inputs_for("tiny", seed) for seed in range(requests)]
+        answers = await asyncio.gather(*(service.infer("tiny", each) for each in given))
+        for inputs, answer in zip(given, answers, strict=True):
+            close(arrays(answer), packs.expected("tiny", inputs))

@@ -102,3 +102,11 @@ def test_a_plan_begins_anew() -> None:
     costs = costs_of((1, 60.0))
     costs.expect("m", 1.0, None)
     assert costs.sweep_seconds("m", 1) == 1.0
+
+
+def test_a_sweep_ends_before_its_answer_is_due() -> None:
+    costs = costs_of()
+    assert costs.deadline(10.0, 1.0) == pytest.approx(10.98)  # the way to the client
+    assert costs.deadline(10.0, 0.1) == pytest.approx(10.095)
+    costs.see_outside(0.5)
+    assert costs.deadline(10.0, 1.0) == pytest.approx(10.38)

@@ -12,6 +12,7 @@ from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
 from server.scheduling.sweeps import Batching, Sweep, Ticket
 from tests.examples import examples, over
+from tests.virtual_time import VirtualTime
 
 
 class Clock:
@@ -130,6 +131,23 @@ def test_what_would_be_late_is_refused_and_says_when_to_come_again() -> None:
     quick.done(sweep_of(quick), 1.0)
     # What was measured counts from now on.
     slow.join(ticket(clock.now + 4.0))
+
+
+def test_what_it_takes_until_a_thread_has_a_sweep_is_in_its_cost() -> None:
+    with VirtualTime() as time:
+        dispatcher = Dispatcher(clock=time, condition=time.condition)
+        line: Line[str] = dispatcher.line("m", 4)
+
+        def work() -> None:
+            sweep = sweep_of(line)
+            time.sleep(3.0)
+            line.done(sweep, 3.0)
+
+        time.start(work)
+        line.join(ticket())
+        time.now += 1.0  # before it wakes
+        time.run_to(10.0)
+        assert dispatcher.costs.sweep_seconds(line.key, 1) == pytest.approx(1.2 * 4.0)
 
 
 def test_an_idle_machine_that_refuses_comes_to_doubt_what_it_knows() -> None:

@@ -80,6 +80,8 @@ class Asking:
     work: float = WORK
     body: bytes = b""
     head: Head = HEAD
+    declared_bytes: int = 0
+    expected: Any = None
     begun: float = math.inf
     answered: float = math.inf
     refused: float = math.inf

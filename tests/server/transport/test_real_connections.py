@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from server.context import Context
-from server.metrics.requests import RequestMetrics
+from server.metrics.requests import Outcome, RequestMetrics
 from server.operation.service_manager import Notifier
 from server.serve import serve
 from server.transport.listener import PortError, listen
@@ -83,7 +83,7 @@ async def real(
     ended: asyncio.Queue[str] = asyncio.Queue()
     count = RequestMetrics.end
 
-    def end(self: RequestMetrics, model: str, version: str, outcome: str, *more: Any) -> None:
+    def end(self: RequestMetrics, model: str, version: str, outcome: Outcome, *more: Any) -> None:
         count(self, model, version, outcome, *more)
         ended.put_nowait(outcome)
 

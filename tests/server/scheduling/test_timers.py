@@ -1,0 +1,274 @@
+"""Whatever comes, and when: no request waits beyond its delay and the work that runs.
+
+The lines of several models, their threads and all of their timers, on a virtual clock.
+"""
+
+import heapq
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.errors import BusyError, NotServingError
+from server.scheduling.dispatcher import Dispatcher
+from server.scheduling.line import Line
+from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL, Batching, Sweep, Ticket
+from tests.examples import examples, over
+from tests.virtual_time import VirtualTime
+
+DELAY = 15.0
+SECONDS = [0.0, 0.5, 7.0, 40.0]
+"""That sweeps, changes and pauses between events take."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """``threads``: with several it has an agenda of its own; ``in_arena``: it takes turns with others."""
+
+    batching: Batching
+    threads: int
+    in_arena: bool
+    #: What its plan expects of a sweep, and what sweeps take, in turn.
+    expected: float
+    takes: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Event:
+    """``what`` happens ``after`` the event before; ``seconds``: until a deadline, or of a change.
+
+    ``number``: which of the waiting requests, or how many lanes the model has after a change.
+    """
+
+    after: float
+    what: str
+    model: int
+    seconds: float = math.inf
+    number: int = 0
+    priority: int = NORMAL
+
+
+@dataclass(frozen=True)
+class Change:
+    seconds: float
+    lanes: int
+
+
+@dataclass(eq=False)
+class Served:
+    """A model, its line, and what its threads do."""
+
+    model: Model
+    line: Line[Change]
+    runs: int = 0
+    changes: list[Change] = field(default_factory=list)
+    lanes: int = 1
+    is_abandoned: bool = False
+
+    @property
+    def delay(self) -> float:
+        return self.model.batching.delay_seconds
+
+
+class Machine:
+    """Plays events with the dispatcher; time passes without work only where nothing has to be done."""
+
+    def __init__(self, time: VirtualTime, models: Sequence[Model]) -> None:
+        self.time = time
+        self.dispatcher = Dispatcher(clock=time, condition=time.condition)
+        self.served: list[Served] = []
+        self.computed: Counter[Ticket] = Counter()
+        #: When requests have to be answered, and leave.
+        self._deadlines: list[tuple[float, int, Served, Ticket]] = []
+        self._numbers = itertools.count()
+        for number, model in enumerate(models):
+            line: Line[Change] = self.dispatcher.line(f"m{number}", 6, model.threads)
+            each = Served(model, line, lanes=model.batching.lanes)
+            line.follow(model.batching, model.in_arena)
+            self.dispatcher.expect(line.key, model.expected, None)
+            self.served.append(each)
+            takes = itertools.cycle(model.takes)
+            for _ in range(model.threads):
+                time.start(partial(self._work, each, takes))
+
+    def _work(self, served: Served, takes: Iterator[float]) -> None:
+        line = served.line
+        while (work := line.take()) is not None:
+            seconds = next(takes)
+            served.runs += 1
+            if isinstance(work, Sweep):
+                assert len(work.tickets) <= served.lanes
+                self.time.sleep(seconds)
+                self.computed.update(work.tickets)
+                line.done(work, seconds)
+            else:
+                self.time.sleep(work.seconds)
+                served.lanes = work.lanes
+                line.follow(served.model.batching.within(work.lanes), served.model.in_arena)
+                line.made(work)
+                served.changes.remove(work)
+            served.runs -= 1
+
+    def play(self, event: Event) -> Ticket | None:
+        """Let ``event`` happen now; return the request that was let in, if one was."""
+        served = self.served[event.model % len(self.served)]
+        line = served.line
+        if event.what == "join":
+            deadline = self.time() + event.seconds
+            ticket = Ticket("", deadline, event.priority, self.time())
+            try:
+                line.join(ticket)
+            except (BusyError, NotServingError):
+                return None
+            if deadline < math.inf:
+                entry = (deadline, next(self._numbers), served, ticket)
+                heapq.heappush(self._deadlines, entry)
+            return ticket
+        if event.what == "leave" and (waiting := sorted(line.waiting(), key=id)):
+            line.leave(waiting[event.number % len(waiting)])
+        elif event.what == "change":
+            change = Change(min(event.seconds, 20.0), 1 + event.number % 4)
+            try:
+                line.join_first(change)
+            except NotServingError:
+                return None
+            served.changes.append(change)
+        elif event.what == "close":
+            line.close()
+        elif event.what == "abandon":  # as Worker.abandon
+            served.is_abandoned = True
+            line.close()
+            for taken in line.take_changes():
+                served.changes.remove(taken)
+            line.take_waiting()
+            line.give_up()
+        return None
+
+    def run_to(self, until: float) -> None:
+        while True:
+            self.time.run_to(self.time.now)
+            deadline = self._deadlines[0][0] if self._deadlines else math.inf
+            at = min(self.time.next_end(), deadline, until)
+            self._check(at)
+            if at == math.inf:
+                return
+            self.time.run_to(at)
+            while self._deadlines and self._deadlines[0][0] <= at:
+                *_, served, ticket = heapq.heappop(self._deadlines)
+                served.line.leave(ticket)
+            if at >= until:
+                self.time.run_to(at)
+                return
+
+    def _check(self, at: float) -> None:
+        """Check that no request is due that could run, if nothing happens between now and ``at``."""
+        for served in self.served:
+            if served.line.changing or any(map(self._is_before(served), self.served)):
+                continue
+            for ticket in served.line.waiting():
+                assert at <= ticket.arrived + served.delay
+
+    def _is_before(self, served: Served) -> "partial[bool]":
+        return partial(_holds_up, served)
+
+
+def _holds_up(served: Served, other: Served) -> bool:
+    """Return whether ``other`` runs where a request of ``served`` has to wait for it."""
+    shares_cores = served.model.threads == other.model.threads == 1
+    shares_arena = served.model.in_arena and other.model.in_arena
+    return bool(other.line.runs) and (served is other or shares_cores or shares_arena)
+
+
+seconds = st.sampled_from(SECONDS)
+models = st.builds(
+    Model,
+    st.builds(
+        Batching, st.integers(1, 4), st.sampled_from([(), (2,)]), st.sampled_from([0.0, 1.0, DELAY])
+    ),
+    st.sampled_from([1, 1, 2]),
+    st.booleans(),
+    seconds,
+    st.lists(seconds, min_size=1, max_size=4),
+)
+events = st.builds(
+    Event,
+    seconds,
+    st.sampled_from(["join"] * 12 + ["leave", "leave", "change", "close", "abandon"]),
+    st.integers(0, 2),
+    st.sampled_from([math.inf, math.inf, 5.0, 30.0, 100.0]),
+    st.integers(0, 5),
+    st.sampled_from([HIGHEST, NORMAL, NORMAL, LOWEST]),
+)
+
+
+@given(
+    st.lists(models, min_size=1, max_size=3),
+    st.lists(events, max_size=15),
+    st.integers(0, 1 << 16),
+)
+@examples(25, many=2000, deadline=None)
+def test_no_request_waits_beyond_its_delay_and_the_work_that_runs(
+    shared: list[Model], coming: list[Event], seed: int
+) -> None:
+    with VirtualTime(random.Random(seed).randrange) as time:
+        machine = Machine(time, shared)
+        admitted = []
+        at = 0.0
+        for event in coming:
+            at += event.after
+            machine.run_to(at)
+            ticket = machine.play(event)
+            admitted += [] if ticket is None else [ticket]
+        machine.run_to(math.inf)
+        assert not any(served.line.waiting() or served.runs for served in machine.served)
+        assert machine.computed.keys() <= set(admitted)
+        assert set(machine.computed.values()) <= {1}
+
+
+def begins(
+    batching: Batching, arrivals: Sequence[float], takes: float = 0.0, threads: int = 1
+) -> list[float]:
+    """Return when each of the requests of ``arrivals`` is taken, of a model whose sweeps take so long."""
+    found: dict[int, float] = {}
+    with VirtualTime() as time:
+        line: Line[str] = Dispatcher(clock=time, condition=time.condition).line("m", 99, threads)
+        line.follow(batching, takes_turns=False)
+
+        def work() -> None:
+            while isinstance(sweep := line.take(), Sweep):
+                found.update({id(ticket): time() for ticket in sweep.tickets})
+                time.sleep(takes)
+                line.done(sweep, takes)
+
+        for _ in range(threads):
+            time.start(work)
+        tickets = []
+        for at in arrivals:
+            time.run_to(at)
+            tickets.append(Ticket("", math.inf, arrived=at))
+            line.join(tickets[-1])
+        time.run_to(1e6)
+        return [found.get(id(ticket), math.inf) for ticket in tickets]
+
+
+@over("threads", [1, 2, 3])
+def test_one_two_and_many_requests_wait_no_longer_than_the_delay(threads: int) -> None:
+    two = Batching(2, (), DELAY)
+    assert begins(two, [3.0], threads=threads) == [18.0]
+    assert begins(two, [3.0, 4.0], threads=threads) == [4.0, 4.0]
+    assert begins(two, [3.0, 40.0], threads=threads) == [18.0, 55.0]
+    assert begins(two, [1.0, 2.0, 3.0, 4.0, 5.0], threads=threads) == [2.0, 2.0, 4.0, 4.0, 20.0]
+    # Those that come while one computes have waited long enough when it has ended.
+    busy = begins(two, [0.0, 1.0, 2.0], takes=50.0)
+    assert busy == [1.0, 1.0, 51.0]
+
+
+@over("delay", [1e9, 1e12, 1e300])
+def test_a_delay_may_be_longer_than_a_condition_can_wait(delay: float) -> None:
+    assert begins(Batching(2, (), delay), [0.0, 1.0]) == [1.0, 1.0]
