@@ -44,8 +44,8 @@ def test_a_new_retired_name_is_an_error_with_the_words_of_the_table(checkout: Pa
     before = (checkout / words.LIST).read_text()
     error, parameter = words.check(checkout)
     assert error.startswith("server/names.py:3: bring_wished has a retired word; use")
-    assert '"bring": load (' in error
-    assert '"wished": desired state (' in error
+    assert 'for "bring": load' in error
+    assert 'for "wished": desired state' in error
     assert parameter.startswith("server/names.py:3: told ")
     assert (checkout / words.LIST).read_text() == before
 

@@ -232,12 +232,14 @@ class Survey:
             self._add(path, line, f"{word}:{digest}", {word: self._table.prose[word]})
         self._sentences.clear()
 
-    def advice(self, item: str) -> str:
-        """Return the rows of the table that concern an item, as text."""
-        return "; ".join(
-            f'"{word}": ' + " | ".join(f"{row.field} ({row.where})" for row in rows)
-            for word, rows in self._rows[item].items()
+    def complaint(self, path: str, item: str) -> str:
+        """Return the line about an item that the list does not have: where, and the words to use."""
+        lines = ", ".join(str(line) for line in sorted(self.lines[path, item]))
+        subject = "this sentence" if ":" in item else item
+        words = "; ".join(
+            f'for "{word}": {_fields(rows)}' for word, rows in self._rows[item].items()
         )
+        return f"{path}:{lines}: {subject} has a retired word; use {words}"
 
     def _add_name(self, path: str, line: int, name: str) -> None:
         if name not in self._rows:
@@ -252,6 +254,13 @@ class Survey:
         self.usage[path, item] += 1
         self.lines[path, item].append(line)
         self._rows[item] = rows
+
+
+def _fields(rows: list[Row]) -> str:
+    """Return the field's words; if they depend on the meaning, with it."""
+    if len(rows) == 1:
+        return rows[0].field
+    return " | ".join(f"{row.field} ({row.where.partition(':')[0]})" for row in rows)
 
 
 def survey(root: Path, table: Table) -> Survey:
@@ -338,15 +347,6 @@ def grown(old: Usage, new: Usage) -> dict[str, list[str]]:
     }
 
 
-def complaints(current: Survey, stored: Usage) -> Iterator[str]:
-    """Yield a line for each retired name or sentence that the stored list does not have."""
-    for item, paths in sorted(grown(stored, current.usage).items()):
-        subject = "this sentence" if ":" in item else item
-        for path in paths:
-            lines = ", ".join(str(line) for line in sorted(current.lines[path, item]))
-            yield f"{path}:{lines}: {subject} has a retired word; use {current.advice(item)}"
-
-
 def versions(root: Path) -> list[str]:
     """Return the list as it is committed, newest first; nothing where there is no history."""
 
@@ -372,7 +372,11 @@ def check(root: Path) -> list[str]:
         for item, paths in grown(old, new).items()
     ]
     current = survey(root, table)
-    errors += complaints(current, history[0])
+    errors += sorted(
+        current.complaint(path, item)
+        for item, paths in grown(history[0], current.usage).items()
+        for path in paths
+    )
     if (root / GLOSSARY).read_text("utf-8") != glossary(table):
         errors.append(f"{GLOSSARY} is not what the table says: python -m tools.words glossary")
     if not errors and current.usage != history[0]:
