@@ -88,7 +88,7 @@ class ModelStatistics:
             self.fail_ns += round(seconds * _NANOSECONDS)
             self.failures[outcome] += 1
             return
-        self.last_inference = time.time_ns() // 1_000_000
+        self.last_inference = time.time_ns() // 1_000_000  # noqa: TID251  a date
         self.success_ns += round(seconds * _NANOSECONDS)
         self.queue_ns += round(passage.queue * _NANOSECONDS)
         batch = self.batches.get(passage.lanes)
