@@ -22,7 +22,7 @@ from server.codec.messages import first_error
 from server.context import Context
 from server.errors import BusyError, InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing
-from server.protocol.administration import Caller, check_may_change
+from server.protocol.administration import Caller, check_host, check_may_change
 from server.protocol.answers import Answer, Headers, as_error, as_json
 from server.protocol.attending import attend
 from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
@@ -264,6 +264,7 @@ class Asked:
         kind = "body" if route is None else route.body
         with context.exchanges.exchange(self.client, kind) as self.exchange:
             try:
+                check_host(context, self.header("host"))
                 if route is not None and route.admitted == "admin":
                     check_may_change(context, self.key, self.caller)
                 if self.admitted != "form":
