@@ -54,7 +54,7 @@ class _Run:
         self.device, self.options, self.folder = device, options, folder
         self.document: dict[str, Any] = {
             "command": "python -m benchmarks.gpu " + " ".join(sys.argv[1:]),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),  # noqa: TID251  a date
             "machine": {
                 "gpu": device.gpu,
                 "threads": device.threads,

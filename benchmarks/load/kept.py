@@ -9,7 +9,6 @@ import errno
 import os
 import selectors
 import socket
-import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,11 +16,10 @@ from typing import Any
 
 from benchmarks.load.messages import Response, ResponseReader
 from benchmarks.load.percentiles import summary_ms
+from server.transport.arrivals import ANCILLARY_BYTES, ArrivalTimes, stamp_arrivals
 
 _READ_BYTES = 1 << 18
-# SO_TIMESTAMPNS of asm-generic/socket.h.
-_TIMESTAMP = 35
-_TIMESPEC = struct.Struct("@ll")
+_ARRIVALS = ArrivalTimes(time.perf_counter)
 
 
 def receive_all(
@@ -64,8 +62,7 @@ class KeptConnection:
         self.socket = socket.socket()
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with contextlib.suppress(OSError):  # emulators cannot: answers came when they are read
-                self.socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
+            stamp_arrivals(self.socket)
             self.socket.bind((source, 0))
             self.socket.setblocking(False)
             code = self.socket.connect_ex(("127.0.0.1", port))
@@ -93,16 +90,11 @@ class KeptConnection:
     def receive(self) -> Response | None:
         """Read what is there; return the answer once it is whole."""
         try:
-            data, ancillary, _, _ = self.socket.recvmsg(
-                _READ_BYTES, socket.CMSG_SPACE(_TIMESPEC.size)
-            )
+            data, ancillary, _, _ = self.socket.recvmsg(_READ_BYTES, ANCILLARY_BYTES)
         except BlockingIOError:
             return None
-        self.came_at = time.perf_counter()
-        for _, kind, stamp in ancillary:
-            if kind == _TIMESTAMP:
-                seconds, nanoseconds = _TIMESPEC.unpack(stamp)
-                self.came_at -= max(0.0, time.time() - seconds - nanoseconds * 1e-9)
+        came_at = _ARRIVALS.stamped_at(ancillary)
+        self.came_at = time.perf_counter() if came_at is None else came_at
         response = self._reader.feed(data) if data else self._reader.end()
         if response is None and not data:
             raise ConnectionError("the server closed the connection")

@@ -337,7 +337,7 @@ def _summary(pack: Pack, device: Device, samples: _Samples, tuning: Tuning, disk
     return Profile(
         manifest=manifest_checksum(pack),
         machine=this_machine(pack.weights_path, device, disk),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),  # noqa: TID251  a date
         reads=tuple(
             ReadTime(n_bytes=n_bytes, depth=depth, seconds=of(seconds))
             for (n_bytes, depth), seconds in samples.reads.items()

@@ -76,7 +76,10 @@ class Tracing:
         from opentelemetry.trace import SpanKind
 
         parent = self._propagator.extract(headers)
-        return Trace(self, self._tracer.start_span(name, parent, SpanKind.SERVER, about))
+        began = time.time_ns()  # noqa: TID251  a date
+        ahead = began - time.monotonic_ns()
+        span = self._tracer.start_span(name, parent, SpanKind.SERVER, about, start_time=began)
+        return Trace(self, span, ahead)
 
     def add(
         self, parent: "Trace", name: str, began: int, ended: int, **values: float | str
@@ -95,15 +98,24 @@ class Tracing:
 
 
 class Trace:
-    """The span of one request, until ``end``."""
+    """The span of one request, until ``end``.
 
-    def __init__(self, tracing: Tracing, span: "Span") -> None:
+    ``ahead``: what the day's clock was ahead of the monotonic one when it began, in nanoseconds. It holds
+    for all of the trace, so that its durations are right also if the day's clock is set meanwhile.
+    """
+
+    def __init__(self, tracing: Tracing, span: "Span", ahead: int) -> None:
         self._tracing = tracing
+        self._ahead = ahead
         self.span = span
+
+    def _now(self) -> int:
+        """Return the time in nanoseconds since 1970."""
+        return time.monotonic_ns() + self._ahead
 
     def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
         """Add the wait and the sweep of a request that was computed just now."""
-        ended = time.time_ns()
+        ended = self._now()
         began = ended - int(statistics.delay_seconds * 1e9)
         queued = began - int(queue_seconds * 1e9)
         self._tracing.add(self, "queue", queued, began, model=model)
@@ -130,4 +142,4 @@ class Trace:
         self.span.set_attribute(name, value)
         if is_fault:
             self.span.set_status(Status(StatusCode.ERROR))
-        self.span.end()
+        self.span.end(self._now())

@@ -1,14 +1,16 @@
-"""Which requests may change what is served: the key's role decides, or without keys the client's place.
+"""Which requests are answered, and which may change what is served: by keys, or by place and name.
 
 Pages of other sites in a browser on this machine can send requests, too: for a plain POST the browser does
 not ask the server first. But it adds an Origin header that the page cannot choose. A site may also point
-its name to an address of this machine (DNS rebinding); its page then still sends that name as Host.
+its name to an address of this machine (DNS rebinding), and its page could read all answers as if they were
+the site's; but it still sends that name as Host. So without keys the server is asked under its own names.
 """
 
 import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 from server.access import Key
@@ -19,6 +21,8 @@ from server.requests.exchange import headers_named
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]+)(?::(\d{1,5}))?")
 # Headers of proxies: a request that has one counts as another machine's, even if the proxy runs here.
 _FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
+# The answers for so many hosts are remembered; the number has a limit since clients may send any.
+_RECENT_HOSTS = 64
 _OTHER_SITES = ("cross-site", "same-site")
 
 
@@ -61,6 +65,34 @@ class Caller:
             forwarded=any(name in _FORWARDED for name, _ in headers),
             scheme=scheme,
         )
+
+
+def check_host(context: Context, host: str | None) -> None:
+    """Check that a request with this Host header is for this server, if no keys are asked for.
+
+    Raises:
+        ForbiddenError: it is not.
+    """
+    # No page has a key of its own, so with keys no page learns anything by another name.
+    why = "" if context.access.wants_keys else host_refusal(host, context.names)
+    if why:
+        raise ForbiddenError(why)
+
+
+@lru_cache(_RECENT_HOSTS)
+def host_refusal(host: str | None, names: frozenset[str]) -> str:
+    """Return why a request with this Host header is not answered; empty: it is.
+
+    Addresses cannot be pointed elsewhere, and no browser leaves the header out or empty. ``names``: those
+    that clients may use, in lower case; "*": any.
+    """
+    name = _name(host)
+    if not host or "*" in names or name in names or _is_address(name):
+        return ""
+    return (
+        f"this server is not asked under the name {_quoted(host)} (the Host header): use its address, or "
+        "start it with --allowed-hosts and the name"
+    )
 
 
 def refusal(caller: Caller, own_host: str, allow_admin: bool) -> str:

@@ -6,6 +6,7 @@ JSON. FastAPI's router is not used, since it takes as long as a small network.
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,12 +22,13 @@ from server.codec.messages import first_error
 from server.context import Context
 from server.errors import BusyError, InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing
-from server.protocol.administration import Caller, check_may_change
+from server.protocol.administration import Caller, check_host, check_may_change
 from server.protocol.answers import Answer, Headers, as_error, as_json
 from server.protocol.attending import attend
 from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
 from server.requests.exchange import Client, Exchange, Kind, headers_named
 from server.transport.http1 import Head
+from server.transport.intake import PAUSE_SECONDS
 
 Document = dict[str, Any]
 Admission = Admitted | Literal["admin"]
@@ -55,6 +57,10 @@ class HttpClient(Client, Protocol):
 
     @property
     def scheme(self) -> str: ...
+
+    @property
+    def turn_at(self) -> float | None:
+        """When it could be answered at the earliest, on time.monotonic's clock; None: unknown."""
 
     @property
     def is_begun(self) -> bool:
@@ -258,6 +264,7 @@ class Asked:
         kind = "body" if route is None else route.body
         with context.exchanges.exchange(self.client, kind) as self.exchange:
             try:
+                check_host(context, self.header("host"))
                 if route is not None and route.admitted == "admin":
                     check_may_change(context, self.key, self.caller)
                 if self.admitted != "form":
@@ -289,9 +296,12 @@ class Asked:
         return self.client.is_begun
 
     async def refuse(self, why: Exception, said: str) -> None:
-        """Answer that it failed, and ``why``."""
+        """Answer that it failed, and ``why``; a refusal after a pause, as those of the intake."""
+        status, turn_at = status_of(why), self.client.turn_at
+        if status == HTTPStatus.SERVICE_UNAVAILABLE and turn_at is not None:
+            await asyncio.sleep(max(turn_at + PAUSE_SECONDS - time.monotonic(), 0.0))
         with self.context.exchanges.exchange(self.client) as self.exchange:
-            await self._send(self._error(said, status_of(why), hints_of(why)))
+            await self._send(self._error(said, status, hints_of(why)))
 
     def _error(self, said: str, status: int, hints: Mapping[str, str] | None = None) -> Answer:
         return as_error(said, status, hints, self._found and self._found.failed)

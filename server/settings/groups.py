@@ -387,6 +387,9 @@ class NetworkSettings(Group):
         return value
 
 
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]{0,253}[A-Za-z0-9_])?")
+
+
 class AccessSettings(Group):
     """Which requests are answered, and which may change what is served."""
 
@@ -400,6 +403,23 @@ class AccessSettings(Group):
     allow_admin: bool = Field(
         False, description="Without keys: let other machines load and unload models, too."
     )
+    allowed_hosts: Annotated[
+        Names, Default("localhost, host, the machine's name; all addresses are")
+    ] = Field(
+        (),
+        description="Without keys: names under which clients may ask (their Host header), beside the usual "
+        "ones; *: any.",
+    )
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name != "*" and not _HOST_NAME.fullmatch(name):
+                raise ValueError(
+                    f"{shown(name)} is no name of a host; write it without a port, or * for any"
+                )
+        return value
 
 
 class UploadSettings(Group):

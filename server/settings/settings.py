@@ -95,6 +95,13 @@ def warn_of_variables() -> None:
         _log.warning("%s", unknown)
 
 
+def own_names(settings: Settings) -> frozenset[str]:
+    """Return the names, in lower case, under which the server may be asked where it asks for no keys."""
+    machine = socket.gethostname().lower()
+    usual = {"localhost", settings.host.lower(), machine, f"{machine.partition('.')[0]}.local"}
+    return frozenset(usual.union(name.lower() for name in settings.allowed_hosts))
+
+
 # A warning at the start where other machines can reach the server.
 
 

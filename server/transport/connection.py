@@ -20,9 +20,10 @@ from typing import Any, cast
 from uvicorn.server import ServerState
 
 from server.errors import DisconnectedError
+from server.transport.arrivals import ArrivalTimes
 from server.transport.giving_way import Worth
-from server.transport.http1 import Event, Head, Refusal, Requests, WireAnswer, refused
-from server.transport.intake import Intake, Refused, came_at
+from server.transport.http1 import Event, Head, Refusal, Requests, WireAnswer
+from server.transport.intake import Intake, Refused
 from server.transport.limits import (
     AHEAD_BYTES,
     GRACE_SECONDS,
@@ -59,16 +60,24 @@ class Request:
     """A request of ``connection`` from its head on, for the intake and for the application.
 
     ``client``: its client's address, as far as it is known; ``owner``: of that address, as limits count.
-    ``at``: when its first byte came, on time.monotonic's clock.
+    ``at``: when its first byte came, on time.monotonic's clock; ``turn_at``: when it could be answered.
     """
 
     def __init__(
-        self, connection: "Connection", head: Head, client: Address, owner: str, at: float
+        self,
+        connection: "Connection",
+        head: Head,
+        answer: WireAnswer,
+        client: Address,
+        owner: str,
+        *,
+        at: float,
+        turn_at: float,
     ) -> None:
         self._connection = connection
         self.head, self.headers = head, head.headers
         self.client, self.owner = client, owner
-        self.at = at
+        self.at, self.turn_at = at, turn_at
         self.declared_bytes = head.n_bytes or 0
         #: As Arrived has it.
         self.expected: Any = None
@@ -76,11 +85,9 @@ class Request:
         self.body = bytearray()
         #: Whether all of the body has come.
         self.is_whole = False
-        #: Whether the client waits for "100 Continue" before it sends the body.
-        self.is_expecting = head.expects
         #: Whether the client does not wait for the answer any more.
         self.is_gone = False
-        self.answer = WireAnswer(head, connection.state.default_headers)
+        self.answer = answer
         #: Whether more than one read of the body may lie here unread.
         self.reads_ahead = False
         # Done when there is what ``part`` waits for; None: no call of it has waited.
@@ -165,9 +172,8 @@ class Request:
         Raises:
             DisconnectedError: the client has left, or has had its answer.
         """
-        if self.is_expecting and not self._connection.is_closing():
-            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self.is_expecting = False
+        if self.answer.expects and not self._connection.is_closing():
+            self._connection.write(self.answer.proceed())
         self.reads_ahead = reads_ahead
         if not (self.is_whole or self.is_gone or self.answer.is_complete):
             self._connection.read_on()
@@ -194,9 +200,6 @@ class Request:
         if self.is_gone:
             return
         connection, answer = self._connection, self.answer
-        if answer.is_begun:
-            raise RuntimeError("the answer has begun")
-        self.is_expecting = False
         if answer.keeps and connection.is_wanted_back():
             answer.keeps = False
         answer.begin(status, headers)
@@ -228,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
 
     Without ``has_place`` its request is refused. ``state``: the connections and tasks for which uvicorn
     waits when it ends. ``intake``: None: every request begins at once. ``visitor``: its client and its
-    socket.
+    socket. ``arrivals``: when bytes came; None: when they are read.
     """
 
     def __init__(
@@ -240,24 +243,27 @@ class Connection(asyncio.BufferedProtocol):
         *,
         visitor: Visitor,
         has_place: bool = True,
+        arrivals: ArrivalTimes | None = None,
     ) -> None:
         self.answer = answer
         self.loop = asyncio.get_running_loop()
+        self._clock = time.monotonic
         self.state = state
         self._registry = registry
         self._intake = intake
         self._visitor = visitor
+        self._arrivals = arrivals
         self._has_place = has_place
         self.peer = visitor.peer
         self.used = False
-        self._requests = Requests()
+        self._requests = Requests(lambda: state.default_headers)
         self._request: Request | None = None
         self._is_paused = False
         self._buffer = BUFFER
         # When the bytes that are read next came, as far as the kernel or the intake knows.
         self._came_at: float | None = None
-        # When the first byte of the current request came.
-        self._at = 0.0
+        # When the first byte of the current request came, and when the last answer was complete.
+        self._at = self._answered_at = 0.0
         # Since when the client has sent nothing that counts as progress.
         self._since = self.loop.time()
         self._body_bytes = 0  # bytes of the body since the last progress
@@ -286,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None:
             request.leave()
         self.resume_writing()
-        self._requests.close()
+        self._requests.stop()
 
     # Reading
 
@@ -309,8 +315,11 @@ class Connection(asyncio.BufferedProtocol):
         looked_at = 0.0 if self._intake is None else self._intake.looked_at
         # The kernel knows exactly, but asking it takes a hundredth of the time of a short request. It is
         # always asked for the first bytes of a new connection, which may have waited with it at the door.
-        is_exact = self.used and time.monotonic() - looked_at < _EXACT_SECONDS
-        self._came_at = looked_at if is_exact else came_at(self._visitor.sock)
+        is_exact = self.used and self._clock() - looked_at < _EXACT_SECONDS
+        if is_exact:
+            self._came_at = looked_at
+        elif self._arrivals is not None:
+            self._came_at = self._arrivals.came_at(self._visitor.sock)
 
     def data_received(self, data: bytes) -> None:
         """Take ``data``, which the client has sent."""
@@ -323,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
         if requests.is_between:
             self._since = self.loop.time()
         if not requests.rest:  # else the first bytes of the next request came earlier
-            self._at = time.monotonic() if self._came_at is None else self._came_at
+            self._at = self._clock() if self._came_at is None else self._came_at
             self._came_at = None
         self._take(requests.receive(data))
 
@@ -333,11 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         for event in events:
             match event:
                 case Head():
-                    client, client_owner = self._client, self._owner
-                    proxies = self._registry.limits.proxies
-                    if self.peer.is_proxy and (named := proxies.client(event.headers)):
-                        client, client_owner = (named, 0), owner(named)
-                    new = self._request = Request(self, event, client, client_owner, self._at)
+                    new = self._request = self._begun(event)
                 case bytes():
                     self._take_body(event)
                 case Refusal():
@@ -348,6 +353,15 @@ class Connection(asyncio.BufferedProtocol):
         if new is not None:
             new.begin() if self._intake is None else self._intake.take(new)
         self._steer()
+
+    def _begun(self, head: Head) -> Request:
+        client, client_owner, answer = self._client, self._owner, self._requests.answer
+        proxies = self._registry.limits.proxies
+        if self.peer.is_proxy and (named := proxies.client(head.headers)):
+            client, client_owner = (named, 0), owner(named)
+        assert answer is not None
+        turn_at = max(self._at, self._answered_at)
+        return Request(self, head, answer, client, client_owner, at=self._at, turn_at=turn_at)
 
     def _take_body(self, data: bytes) -> None:
         request = self._request
@@ -410,12 +424,13 @@ class Connection(asyncio.BufferedProtocol):
     def answered(self, request: Request) -> None:
         """Go on with the next request after an answer; the registry ends a connection without one."""
         self.used = True
+        self._answered_at = self._clock()
         self._since, self._left_over_bytes = self.loop.time(), 0
         if not request.answer.keeps:
             self.end()
         if self.is_closing():
             return
-        self._take(self._requests.resume() if request.is_whole else [])
+        self._take(self._requests.resume())
 
     def pause_writing(self) -> None:
         self.writable = asyncio.Event()
@@ -467,7 +482,10 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.abort()
 
     def refuse(self, status: int, message: str) -> None:
-        """Answer bytes that are no whole request with an error; cut off an answer that has begun."""
+        """Answer bytes that are no whole request with an error, and end; cut off an answer that has begun.
+
+        Where they belong to a request that has had its answer, there is no other.
+        """
         running = self._running
         if running is not None and running.answer.is_begun:
             self.transport.abort()
@@ -476,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if running is not None:
             running.leave()  # a task that waits for its body goes on
-        self.write(refused(status, message, self.state.default_headers))
+        self.write(self._requests.refuse(status, message))
         self._request = None
         self.end()
 
@@ -515,7 +533,7 @@ class Connection(asyncio.BufferedProtocol):
     def _waits_for_body(self, request: Request) -> bool:
         """Return whether ``request`` waits for the client to send its body, not for the application."""
         wants_more = not (request.is_whole or request.body or request.answer.is_begun)
-        return wants_more and not (request.is_expecting or self._is_paused)
+        return wants_more and not (request.answer.expects or self._is_paused)
 
     def silence(self, now: float) -> float | None:
         running = self._running

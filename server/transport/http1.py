@@ -1,15 +1,15 @@
 """HTTP/1.1 without a network: bytes that have come become events, answers become bytes.
 
-Nothing here waits or knows the time. httptools parses; it is fed heads as a whole, and never bytes of two
-requests at once. So the events do not depend on how reads cut the bytes, limits are exact, and bytes behind
-a request are not looked at before it has its answer.
+Nothing here waits or knows the time. httptools parses heads, each as a whole and with a parser of its own;
+bodies are read here. So the events do not depend on how reads cut the bytes, limits are exact, no request
+changes how another is read, and bytes behind a request are not looked at before it has its answer.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from random import getrandbits
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import httptools
@@ -25,7 +25,7 @@ _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _BEGINNING = re.compile(_TOKEN + rb"{0,32}(?: |\Z)")
 _FIRST_LINE = re.compile(rb"(" + _TOKEN + rb"{1,32}) (\S+)(?: HTTP/([0-9]\.[0-9]))?")
 _FIELD = re.compile(_TOKEN + rb"+:[^\0\r\n]*")
-_UPGRADE = re.compile(rb"\r\nupgrade:[^\r]*", re.IGNORECASE)
+_TRAILER = re.compile(_FIELD.pattern + rb"\r\n")
 
 # Messages to clients that have sent no valid request.
 _NO_REQUEST = "this is not an HTTP request: it does not begin with a line METHOD PATH HTTP/1.1"
@@ -80,23 +80,30 @@ _HEAD, _BODY, _WHOLE, _OVER = range(4)
 
 
 class Requests:
-    """The requests of a connection, one after the other."""
+    """The requests of a connection, one after the other, and which answers they may have.
 
-    def __init__(self) -> None:
-        self._parser = httptools.HttpRequestParser(self)
+    All bytes of answers come from here or from ``answer``. So no request has two, and nothing goes behind
+    an answer that ends the connection, whatever the caller does.
+
+    ``usual``: returns headers that every answer has.
+    """
+
+    def __init__(self, usual: Callable[[], Headers] = tuple) -> None:
+        self._usual = usual
         self._state = _HEAD
         #: The bytes that have come and were not looked at yet.
         self.rest = b""
+        #: The answer to the request whose head came last, until the next one may begin.
+        self.answer: WireAnswer | None = None
         self._events: list[Event] = []
         # How many bytes of empty lines came before a head.
         self._skipped = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        # How many bytes of a body are to come, where its header says how long it is; None: it comes in
-        # chunks. Of chunks: their last bytes, how many bytes are left of a block, and whether the block had
-        # bytes of the body.
-        self._left: int | None = None
-        self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
+        self._parser: httptools.HttpRequestParser | None = None
+        # How many bytes of a body are to come, where it does not come in chunks.
+        self._left = 0
+        self._chunks: _Chunks | None = None
 
     @property
     def is_between(self) -> bool:
@@ -112,6 +119,8 @@ class Requests:
         """Take ``data``; return the events of the request to which it belongs."""
         self.rest = self.rest + data if self.rest else data
         events = self._events = []
+        if self.answer is not None and self.answer.is_last:
+            self.stop()
         while self.rest and self._state <= _BODY:
             if self._state == _BODY:
                 self._read_body()
@@ -121,18 +130,23 @@ class Requests:
 
     def resume(self) -> list[Event]:
         """Go on with the bytes behind a request that is whole and has its answer; return their events."""
-        if self._state == _WHOLE:
-            self._state, self._skipped = _HEAD, 0
+        answer = self.answer
+        if self._state == _WHOLE and answer is not None and answer.is_complete:
+            self._state, self._skipped, self.answer = _HEAD, 0, None
+            if not answer.keeps:
+                self.stop()
         return self.receive(b"") if self.rest else []
+
+    def refuse(self, status: int, message: str) -> bytes:
+        """Answer what is no whole request, and stop; return b"" if its request has its answer already."""
+        self.stop()
+        if self.answer is None:
+            self.answer = WireAnswer(_NO_HEAD, self._usual())
+        return b"" if self.answer.is_begun else self.answer.refuse(status, message)
 
     def stop(self) -> None:
         """Drop all bytes, also those that come later."""
         self._state, self.rest = _OVER, b""
-
-    def close(self) -> None:
-        """Drop the parser, which refers to this object: else only the garbage collector frees both."""
-        self.stop()
-        del self._parser
 
     def _refuse(self, status: int, message: str) -> None:
         self._events.append(Refusal(status, message))
@@ -163,57 +177,46 @@ class Requests:
         return is_whole
 
     def _feed(self, head: bytes) -> None:
+        """Parse ``head`` with a parser that sees nothing else, so that no request changes another."""
         self._url, self._headers, wrong = b"", [], None
+        self._parser = parser = httptools.HttpRequestParser(self)
         try:
-            self._parser.feed_data(head)
+            parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            if self._state == _WHOLE:
-                # Upgrades are ignored. This parser would take all bytes that follow for the other protocol.
-                self._parser, self._state = httptools.HttpRequestParser(self), _HEAD
-                self._events.clear()
-                self._feed(_UPGRADE.sub(b"", head))
+            pass  # upgrades are ignored
         except httptools.HttpParserError as exc:
             wrong = _wrong(head, isinstance(exc, httptools.HttpParserInvalidMethodError))
-        else:
-            if self._state == _HEAD:  # the parser skips the first bytes of HTTP/2
-                wrong = _wrong(head, is_method_unknown=True)
+        finally:
+            self._parser = None  # it refers to this object
+        if wrong is None and self._state == _HEAD:  # the parser skips the first bytes of HTTP/2
+            wrong = _wrong(head, is_method_unknown=True)
         if wrong is not None and self._state != _OVER:
             self._events.clear()
+            self.answer = None
             self._refuse(*wrong)
+        elif self._state == _BODY and not self._left and self._chunks is None:
+            self._finish()
 
     # The body
 
     def _read_body(self) -> None:
-        """Parse the bytes that have come, up to the end of the body."""
-        size = self._cut() if self._left is None else self._left
-        part, self.rest = self.rest[:size], self.rest[size:]
-        try:
-            self._parser.feed_data(part)
-        except httptools.HttpParserError:
-            self._refuse(400, _NO_CHUNKS)
-            return
-        if self._left is not None:
-            self._left -= len(part)
-        elif self._state == _BODY:
-            self._count(len(part))
+        """Read the bytes that have come, up to the end of the body."""
+        chunks = self._chunks
+        if chunks is None:
+            body, self.rest = self.rest[: self._left], self.rest[self._left :]
+            self._left -= len(body)
+        else:
+            body, self.rest = chunks.read(self.rest)
+        if body:
+            self._events.append(body)
+        if chunks is not None and chunks.fault is not None:
+            self._refuse(*chunks.fault)
+        elif chunks.is_complete if chunks is not None else not self._left:
+            self._finish()
 
-    def _cut(self) -> int:
-        """Return how many bytes of ``rest`` may be fed: chunks can end only after an empty line."""
-        joined = self._tail + self.rest
-        end = joined.find(_END) + len(_END)
-        size = end - len(self._tail) if end >= len(_END) else len(self.rest)
-        size = min(size, self._block_left)
-        self._tail = joined[: len(self._tail) + size][1 - len(_END) :]
-        return size
-
-    def _count(self, n_bytes: int) -> None:
-        """Count ``n_bytes`` of chunks, and refuse a whole block that has no byte of the body."""
-        self._block_left -= n_bytes
-        if self._block_left:
-            return
-        if not self._has_moved:
-            self._refuse(431, f"the chunks have {HEADER_BYTES} bytes without any of the body")
-        self._block_left, self._has_moved = HEADER_BYTES, False
+    def _finish(self) -> None:
+        self._events.append(_THE_END)
+        self._state = _WHOLE
 
     # What the parser calls
 
@@ -221,12 +224,12 @@ class Requests:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._state == _HEAD:  # fields after the chunks (trailers) are ignored
-            self._headers.append((name.lower(), value))
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Check the head that the parser has read, and add it to the events."""
         headers, parser = self._headers, self._parser
+        assert parser is not None
         method, version = parser.get_method().decode("ascii"), parser.get_http_version()
         if method == "CONNECT":
             self._refuse(501, _UNKNOWN % method)
@@ -249,35 +252,104 @@ class Requests:
         elif hosts > 1 or (hosts == 0 and version == "1.1"):
             self._refuse(400, f"a request has one Host header, this one has {hosts or 'none'}")
         else:
-            length = first.get(b"content-length")
-            self._left = None if length is None else int(length)
-            self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
-            self._state = _BODY
-            self._events.append(
-                Head(
-                    method=method,
-                    version=version,
-                    path=unquote(path) if "%" in path else path,
-                    raw_path=url.path,
-                    query=url.query or b"",
-                    headers=headers,
-                    # HTTP/1.0 has no chunks: a client that sends some may see another end of the body.
-                    keeps=parser.should_keep_alive()
-                    and (version == "1.1" or b"transfer-encoding" not in first),
-                    expects=version == "1.1"
-                    and first.get(b"expect", b"").lower() == b"100-continue",
-                    n_bytes=self._left,
-                )
+            if url.host is not None:  # RFC 9112, section 3.2.2: it counts more than the header
+                headers = [_host(url), *(field for field in headers if field[0] != b"host")]
+            # The parser takes a length or a transfer coding that ends with chunks, and never both.
+            length, is_chunked = first.get(b"content-length"), b"transfer-encoding" in first
+            self._left, self._chunks = int(length or 0), _Chunks() if is_chunked else None
+            head = Head(
+                method=method,
+                version=version,
+                path=unquote(path) if "%" in path else path,
+                raw_path=url.path,
+                query=url.query or b"",
+                headers=headers,
+                # HTTP/1.0 has no chunks: a client that sends some may see another end of the body.
+                keeps=parser.should_keep_alive() and (version == "1.1" or not is_chunked),
+                expects=version == "1.1" and first.get(b"expect", b"").lower() == b"100-continue",
+                n_bytes=None if length is None else int(length),
             )
+            self._state, self.answer = _BODY, WireAnswer(head, self._usual())
+            self._events.append(head)
 
-    def on_body(self, body: bytes) -> None:
-        self._has_moved = True
-        self._events.append(body)
 
-    def on_message_complete(self) -> None:
-        if self._state == _BODY:
-            self._events.append(_THE_END)
-            self._state = _WHOLE
+# The line end behind a chunk and the line with the size of the next one, and what may become both.
+# Extensions are ignored.
+_EXTENSION = rb"(?:;[^\0-\x08\x0a-\x1f\x7f]*)?"
+_SIZE = re.compile(rb"\r\n([0-9A-Fa-f]{1,16})" + _EXTENSION + rb"\r\n")
+_SIZE_BEGINNING = re.compile(rb"\r?|\r\n(?:[0-9A-Fa-f]{1,16}(?:" + _EXTENSION + rb"\r?)?)?")
+
+
+class _Chunks:
+    """A body that comes in chunks (RFC 9112, section 7.1); its trailer section is read and dropped.
+
+    It consumes all bytes up to its end. Between two bytes of the body there are at most HEADER_BYTES.
+    """
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        #: What is wrong with it.
+        self.fault: Refusal | None = None
+        # What has come of a line, or of a size; no line end stands before the first size.
+        self._line = b"\r\n"
+        self._is_behind = False  # in the trailer section
+        self._left = 0  # of the current chunk
+        self._others = 0  # bytes since the last one of the body
+
+    def read(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the bytes of the body in ``data``, and those behind its end."""
+        parts, at, left = list[bytes](), 0, self._left
+        while at < len(data) and not (self.is_complete or self.fault):
+            if left:
+                part = data[at : at + left]
+                parts.append(part)
+                at += len(part)
+                left -= len(part)
+                self._others = 0
+                continue
+            is_inside = bool(self._line) or self._is_behind
+            matched = None if is_inside else _SIZE.match(data, at)
+            if matched is None or matched.end() - at > HEADER_BYTES:
+                at, left = self._add(data, at)
+            else:  # all of it is here: a client may send a byte in each chunk
+                self._others = matched.end() - at
+                at, left = matched.end(), int(matched[1], 16)
+                self._is_behind = not left
+        self._left = left
+        return b"".join(parts), data[at:]
+
+    def _add(self, data: bytes, at: int) -> tuple[int, int]:
+        """Read ``data`` from ``at`` up to the end of a line; return where that is, and a size behind it."""
+        if self._others >= HEADER_BYTES:
+            message = f"the chunks have {HEADER_BYTES} bytes without any of the body"
+            self.fault = Refusal(431, message)
+            return at, 0
+        end = data.find(b"\n", at) + 1 or len(data)
+        end = min(end, at + HEADER_BYTES - self._others)
+        self._line += data[at:end]
+        self._others += end - at
+        return end, self._read_trailer() if self._is_behind else self._read_size()
+
+    # Both look at what has come of a line, and drop one that is whole.
+
+    def _read_size(self) -> int:
+        """Return the size, 0 if it has not come."""
+        matched, size = _SIZE.fullmatch(self._line), 0
+        if matched is not None:
+            size = int(matched[1], 16)
+            self._line, self._is_behind = b"", not size
+        elif not _SIZE_BEGINNING.fullmatch(self._line):
+            self.fault = Refusal(400, _NO_CHUNKS)
+        return size
+
+    def _read_trailer(self) -> int:
+        line = self._line
+        if line.endswith(b"\n"):
+            self._line = b""
+            self.is_complete = line == b"\r\n"
+            if not (self.is_complete or _TRAILER.fullmatch(line)):
+                self.fault = Refusal(400, _NO_CHUNKS)
+        return 0
 
 
 def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
@@ -296,6 +368,12 @@ def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
     return Refusal(400, _NO_LENGTH if is_about_length else _NO_REQUEST)
 
 
+def _host(url: Any) -> tuple[bytes, bytes]:
+    """Return the Host header that says what ``url`` says."""
+    host = b"[%b]" % url.host if b":" in url.host else url.host
+    return b"host", host if url.port is None else b"%b:%d" % (host, url.port)
+
+
 def _status_line(status: int) -> bytes:
     try:
         phrase = HTTPStatus(status).phrase.encode()
@@ -306,31 +384,44 @@ def _status_line(status: int) -> bytes:
 
 _STATUS_LINES = {status: _status_line(status) for status in range(100, 600)}
 _WITHOUT_BODY = (204, 304)
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class WireAnswer:
     """The answer to ``head``: makes bytes of the status, headers and body that the application gives.
 
     ``usual``: headers that every answer has. ``keeps``: whether the connection is kept after it; where that
-    is False when it begins, it has "Connection: close".
+    is False when it begins, it has "Connection: close". ``expects``: the client waits for ``proceed``.
     """
 
     def __init__(self, head: Head, usual: Headers) -> None:
         self._usual = usual
         self._has_body = head.method != "HEAD"
         self._is_old = head.version < "1.1"
-        self.keeps = head.keeps
+        self.keeps, self.expects = head.keeps, head.expects
         self.is_begun = self.is_complete = False
         self._held = b""
         self._left: int | None = None  # None: it goes in chunks, or to the end of the connection
         self._is_chunked = False
 
+    @property
+    def is_last(self) -> bool:
+        """Whether it is complete and nothing goes behind it."""
+        return self.is_complete and not self.keeps
+
+    def proceed(self) -> bytes:
+        """Return what lets a client send its body that waits for that; b"" where none waits."""
+        expects, self.expects = self.expects, False
+        return _CONTINUE if expects else b""
+
     def begin(self, status: int, headers: Headers) -> None:
         """Begin; the head is kept until the first bytes of the body, so that both go as one segment.
 
         Raises:
-            RuntimeError: a header has a line end in it.
+            RuntimeError: it has begun already, or a header has a line end in it.
         """
+        if self.is_begun:
+            raise RuntimeError("the answer has begun")
         every = [*self._usual, *headers]
         values_by_name = dict(every)
         length = values_by_name.get(b"content-length")
@@ -350,7 +441,7 @@ class WireAnswer:
         head = b"\r\n".join(lines) + _END
         if len(head.splitlines()) != len(lines) + 1 or b"\0" in head:
             raise RuntimeError("a header of the answer has a line end in it")
-        self._held, self.is_begun = head, True
+        self._held, self.is_begun, self.expects = head, True, False
 
     def body(self, data: bytes | memoryview, more: bool) -> bytes | memoryview:
         """Return the bytes to send for ``data``, a part of the body; without ``more`` the last one.
@@ -380,20 +471,24 @@ class WireAnswer:
         head, self._held = self._held, b""
         return head
 
+    def refuse(self, status: int, message: str) -> bytes:
+        """Return all of an error, the last answer of its connection; raises as ``begin``."""
+        body = orjson.dumps({"error": message})
+        headers = [
+            (b"content-length", b"%d" % len(body)),
+            (b"content-type", b"application/json"),
+            (b"x-request-id", b"%032x" % getrandbits(128)),
+        ]
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            headers.append((b"retry-after", b"1"))
+        self.keeps = False
+        self.begin(status, headers)
+        return bytes(self.body(body, more=False))
+
 
 _NO_HEAD: Final = Head("", "1.1", "", b"", b"", [], keeps=False, expects=False)
 
 
 def refused(status: int, message: str, usual: Headers = ()) -> bytes:
     """Return the answer to bytes that are no whole request: the last answer of a connection."""
-    body = orjson.dumps({"error": message})
-    headers = [
-        (b"content-length", b"%d" % len(body)),
-        (b"content-type", b"application/json"),
-        (b"x-request-id", b"%032x" % getrandbits(128)),
-    ]
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers.append((b"retry-after", b"1"))
-    answer = WireAnswer(_NO_HEAD, usual)
-    answer.begin(status, headers)
-    return bytes(answer.body(body, more=False))
+    return WireAnswer(_NO_HEAD, usual).refuse(status, message)

@@ -7,10 +7,8 @@ deadlines are known, and not unseen in sockets.
 Decisions only: a request itself knows how to begin or to be refused, and the clock is an argument.
 """
 
-import socket
-import struct
 import time
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, TimerHandle
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
@@ -18,13 +16,13 @@ from typing import Any, Protocol
 
 from server.errors import BusyError, LateError
 from server.transport.http1 import Head
-from server.transport.listener import TIMESTAMP
 
 # The loop works for so long before it looks at the sockets again: for this part of the time that is left to
 # the first deadline, within bounds. A look costs as much as a few short answers.
 _SLICE_OF_LEFT = 1 / 20
 SLICES_SECONDS = (0.001, 0.004)
-#: No refusal goes sooner after its request: clients that ask again at once would keep the loop refusing.
+#: No refusal goes sooner after its request, nor after the answer before it on its connection: clients that
+#: ask again at once, or that have asked already, would keep the loop refusing.
 PAUSE_SECONDS = 0.02
 # An estimated wait may become so many times as long, since other threads use the processor, too.
 _HEADROOM = 3.0
@@ -35,34 +33,6 @@ _MEAN_OF = 32
 _MOST_OF_MEAN = 4.0
 
 _LATE = "the server has more requests than it can answer in time"
-
-# When a request came, which the kernel knows also of one that has waited in its socket.
-
-_TIMESPEC = struct.Struct("@ll")
-_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
-
-
-def came_at(sock: socket.socket | None) -> float | None:
-    """Return when the first byte that waits in ``sock`` came, on time.monotonic's clock.
-
-    None: nothing waits, or the kernel has no time (as of Unix sockets). Bytes that came in parts may have
-    been joined; then it is the time of the last part.
-    """
-    if sock is None:
-        return None
-    try:
-        _, ancillary, _, _ = sock.recvmsg(1, _ANCILLARY_BYTES, socket.MSG_PEEK)
-    except OSError:
-        return None
-    for _, kind, data in ancillary:
-        if kind == TIMESTAMP and len(data) == _TIMESPEC.size:
-            seconds, nanoseconds = _TIMESPEC.unpack(data)
-            age = time.time() - float(seconds) - nanoseconds * 1e-9
-            return time.monotonic() - max(float(age), 0.0)
-    return None
-
-
-# Which requests begin.
 
 
 class Refused(Protocol):
@@ -95,6 +65,10 @@ class Arrived(Protocol):
     @property
     def at(self) -> float:
         """When its first byte came, on time.monotonic's clock."""
+
+    @property
+    def turn_at(self) -> float:
+        """When it could be answered at the earliest: it had come, and the one before it had its answer."""
 
     def begin(self) -> None:
         """Start to answer it."""
@@ -141,6 +115,8 @@ class Intake:
         self._waiting: list[tuple[float, Arrived]] = []
         # Refused requests: when the answer is due, the request, the answer.
         self._refused: deque[tuple[float, Arrived, Refused]] = deque()
+        # The one timer for all of them; None: none are waiting.
+        self._timer: TimerHandle | None = None
         self._working = False
         # Of a slice: the most requests that may begin in it, how many began, and when they began; they go
         # on after the look at the sockets.
@@ -222,20 +198,26 @@ class Intake:
         return mean + (seconds_each - mean) * self._begun / (self._begun + _MEAN_OF)
 
     def _refuse(self, request: Arrived, why: BusyError) -> None:
-        answer, due = self._reception.refusal(request, why), request.at + PAUSE_SECONDS
+        answer, due = self._reception.refusal(request, why), request.turn_at + PAUSE_SECONDS
         self._refused.append((due, request, answer))
-        if len(self._refused) == 1:
-            self._loop.call_later(max(due - self._clock(), 0.0), self._answer)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """Have the first refusal sent when it is due; there is one timer at a time."""
+        if self._refused and self._timer is None:
+            seconds = max(self._refused[0][0] - self._clock(), 0.0)
+            self._timer = self._loop.call_later(seconds, self._answer)
 
     def _answer(self) -> None:
-        """Send the refusals that are due."""
-        tick = SLICES_SECONDS[0]
-        now = self._clock()
-        while self._refused and self._refused[0][0] <= now + tick:
-            _, request, answer = self._refused.popleft()
-            request.refuse(answer)
-        if self._refused:
-            self._loop.call_later(self._refused[0][0] - now, self._answer)
+        """Send the refusals that are due. What their connections are refused next is not due yet."""
+        due = self._clock() + SLICES_SECONDS[0]
+        try:
+            while self._refused and self._refused[0][0] <= due:
+                _, request, answer = self._refused.popleft()
+                request.refuse(answer)
+        finally:
+            self._timer = None
+            self._set_timer()
 
 
 def _deadline(waiting: tuple[float, Arrived]) -> float:

@@ -1,6 +1,5 @@
 """Listening: on an address, a path, or an inherited socket."""
 
-import contextlib
 import errno
 import os
 import socket
@@ -8,25 +7,16 @@ import stat
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from server.transport.arrivals import stamp_arrivals
+
 #: Connections that the kernel keeps until they are accepted.
 BACKLOG = 512
-#: SO_TIMESTAMPNS of asm-generic/socket.h: the kernel notes when bytes come.
-TIMESTAMP = 35
 # The first descriptor of systemd's socket activation.
 _FIRST_INHERITED = 3
 
 
 class PortError(Exception):
     """The address cannot be listened on."""
-
-
-def stamp_arrivals(sock: socket.socket) -> None:
-    """Let the kernel note when bytes come to ``sock`` and to sockets that it accepts.
-
-    Emulators of the system call refuse; then times are not known.
-    """
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, TIMESTAMP, 1)
 
 
 def listen(host: str, port: int, flag: str = "--port") -> socket.socket:

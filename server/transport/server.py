@@ -16,6 +16,7 @@ from types import FrameType
 import uvicorn
 
 from server.transport.accepting import accept
+from server.transport.arrivals import ArrivalTimes
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection, Request
 from server.transport.encryption import Encrypted
@@ -56,6 +57,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._waits = waits
         self._answer, self._reception = answer, reception
+        self._arrivals = ArrivalTimes()
         self._listener = listener
         self._registry = registry
         self._certificate = certificate
@@ -126,6 +128,7 @@ class Server(uvicorn.Server):
             *(answer, self.server_state, self._registry, self._intake),
             visitor=visitor,
             has_place=has_place,
+            arrivals=self._arrivals,
         )
         return connection if certificate is None else Encrypted(connection, certificate.context)
 
@@ -134,6 +137,7 @@ class Server(uvicorn.Server):
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             try:
+                self._arrivals.compare()
                 self._registry.sweep(loop.time())
                 self._sweep(loop.time())
             except Exception:  # noqa: BLE001  without this task no connection would be cut off again

@@ -165,7 +165,7 @@ def test_beside_a_hostile_client_no_other_loses_a_request(
 ) -> None:
     """All come from one address: what one of them does ends nothing of another's."""
     photograph = PHOTOGRAPH.read_bytes()
-    head = "POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n"
+    head = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n"
     request = head.format(CLASSIFY, len(photograph)).encode()
     with behind(name, tmp_path, repository, "127.0.0.1") as proxied, ExitStack() as stack:
         for crowd in (

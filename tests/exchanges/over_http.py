@@ -22,6 +22,7 @@ from tests.exchanges.wire import (
 def usual(server: Server) -> Iterator[Exchange]:
     for room in (about, models, inference, wrong_tensors, wrong_bodies, images, methods, framing):
         yield from room(server)
+    yield from other_names(server)
     yield from repository(server)
     # What it counted of all this.
     for path in ("/v2/models/stats", "/v2/models/total/stats", "/v2/models/total/versions/1/stats"):
@@ -168,6 +169,21 @@ def methods(server: Server) -> Iterator[Exchange]:
         yield f"method {method} {path}"[:70], http(server, ask(method, path))
 
 
+def other_names(server: Server) -> Iterator[Exchange]:
+    """Under a name that is not the server's."""
+    for method, path, body in (
+        *(("GET", path, None) for path in ("/", "/metrics", "/v2", "/v2/health/live", "/nothing")),
+        *(("GET", f"/{path}", None) for path in ("page/events", "v2/models/stats", "openapi.json")),
+        *(("HEAD", "/v2", None), ("POST", INFER, GOOD), ("PUT", "/v2", b"body")),
+        ("POST", "/v2/models/photo:classify", b"no picture"),
+    ):
+        for host in ("evil.example:8080", "localhost.evil.example"):
+            asked = ask(method, path, body, host=host)
+            yield f"{method} {path} of {host}", http(server, asked)
+    for host in ("127.0.0.1:1", "LOCALHOST:80", "10.0.0.7", "[::1]:8080"):
+        yield f"live of {host}", http(server, ask("GET", "/v2/health/live", host=host))
+
+
 def framing(server: Server) -> Iterator[Exchange]:
     live, host = "/v2/health/live", "host: localhost"
     alive = ask("GET", live)
@@ -239,6 +255,22 @@ def framing(server: Server) -> Iterator[Exchange]:
         "a large size": b"ffffffffffffffffff\r\n{}",
     }.items():
         yield f"chunked: {what}", http(server, chunks + data)
+    for what, trailer in {
+        "close": b"connection: close",
+        "a length": b"content-length: 5",
+        "a coding": b"transfer-encoding: gzip",
+        "an upgrade": b"connection: upgrade\r\nupgrade: h2c",
+        "no field": b"what",
+    }.items():
+        head = chunks.replace(INFER.encode(), b"/nothing")
+        data = head + chunked(GOOD, end=b"0\r\n" + trailer + b"\r\n\r\n") + alive
+        yield f"chunked: {what} in a trailer", http(server, data, answers=2)
+    for what, path in {"another method": live, "no model": "/v2/models/nobody/infer"}.items():
+        with Wire(server) as wire:
+            wire.send(chunks.replace(INFER.encode(), path.encode()))
+            said = wire.answer()
+            wire.send(b"zz\r\n")
+            yield f"chunked: a wrong size behind the answer to {what}", [*said, wire.end()]
     expecting = begun + b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(GOOD)
     with Wire(server) as wire:
         wire.send(expecting)

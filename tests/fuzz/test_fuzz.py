@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.fuzz import cfg as cfg_fuzzer
 from tests.fuzz import fleet as fleet_fuzzer
 from tests.fuzz import grpc_infer as grpc_infer_fuzzer
+from tests.fuzz import http_answers as answers_fuzzer
 from tests.fuzz import http_infer as http_infer_fuzzer
 from tests.fuzz import http_requests as requests_fuzzer
 from tests.fuzz import infer as infer_fuzzer
@@ -66,6 +67,11 @@ def test_model_config_reader() -> None:
 
 def test_requests_on_the_wire() -> None:
     accepted = [requests_fuzzer.run(number) for number in range(EXAMPLES)]
+    assert 0 < sum(accepted) < EXAMPLES
+
+
+def test_answers_on_the_wire() -> None:
+    accepted = [answers_fuzzer.run(number) for number in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 

@@ -20,7 +20,8 @@ export class History {
       const before = this.#before.get(model.name);
       const { sweeps: answered, sweep_seconds, stall_seconds } = model;
       this.#before.set(model.name, { sweeps: answered, sweep_seconds, stall_seconds, at: now });
-      if (!before || !(model.sweeps >= before.sweeps)) continue;
+      // The clock may have been set back before the page was loaded again.
+      if (!before || !(model.sweeps >= before.sweeps && now > before.at)) continue;
       const sweeps = model.sweeps - before.sweeps;
       model.rate = sweeps / ((now - before.at) / 1e3);
       const samples = this.#samples.get(model.name) ?? [];
@@ -29,8 +30,7 @@ export class History {
         const stalled = Math.max(model.stall_seconds - before.stall_seconds, 0);
         samples.push({ at: now, delay: (model.sweep_seconds - before.sweep_seconds) / sweeps, stall: stalled / sweeps });
       }
-      while (samples.length && samples[0].at < now - KEPT_MS) samples.shift();
-      this.#samples.set(model.name, samples);
+      this.#samples.set(model.name, samples.filter(({ at }) => now - KEPT_MS <= at && at <= now));
     }
     for (const model of state.models) {
       const last = this.of(model.name).at(-1);

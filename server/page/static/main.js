@@ -60,7 +60,7 @@ function show(model) {
   if (model.predicted_seconds != null) facts.push(`predicted ${milliseconds(model.predicted_seconds)}`);
   if (model.bound_seconds != null) facts.push(`bound ${milliseconds(model.bound_seconds)}`);
   element("look-facts").textContent = facts.join(" · ");
-  showRecent(history.of(model.name), Date.now());
+  showRecent(history.of(model.name), now());
   frontier.now(model);
   if (model.plan_bytes !== planned) {
     planned = model.plan_bytes;
@@ -68,8 +68,13 @@ function show(model) {
   }
 }
 
+// Milliseconds since 1970 on a clock that nobody sets while the page is open.
+function now() {
+  return performance.timeOrigin + performance.now();
+}
+
 function take(state) {
-  history.take(state, Date.now());
+  history.take(state, now());
   ({ models } = state);
   element("version").textContent = state.version;
   showMemory(state);

@@ -1,11 +1,15 @@
 """Traces: the spans of a request or a call, in the trace that the client names."""
 
+import itertools
+import time
+
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from pipeline.execution.statistics import SweepStatistics
 from server.grpc.call import SERVICE
 from server.operation.tracing import Tracing
 from tests.server.conftest import SettingsFactory
@@ -89,3 +93,29 @@ async def test_spans_of_calls(settings: SettingsFactory, monkeypatch: pytest.Mon
             "rpc.grpc.status_code": code,
         }
         assert span.status.status_code is StatusCode.UNSET
+
+
+@pytest.mark.parametrize("step", [20, -20])
+@pytest.mark.parametrize("stepped_before", range(5))
+def test_durations_are_right_while_the_clock_is_set(
+    step: int, stepped_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its n-th reading and all later ones are ``step`` seconds off."""
+    kept, readings = InMemorySpanExporter(), itertools.count()
+    day = time.time_ns  # noqa: TID251  what is faked
+
+    def stepping() -> int:
+        return day() + (step * 10**9 if next(readings) >= stepped_before else 0)
+
+    monkeypatch.setattr(time, "time_ns", stepping)
+    monkeypatch.setattr("opentelemetry.sdk.trace.time_ns", stepping)
+    began = time.monotonic_ns()
+    trace = Tracing(SimpleSpanProcessor(kept)).begin("POST", PATH, {})
+    trace.sweep("tiny", SweepStatistics(1e-9, 0.0, 0.0, 0.0, 0.0), queue_seconds=1e-9)
+    trace.end(200)
+    seconds = time.monotonic_ns() - began
+    queue, sweep, request = map(times, kept.get_finished_spans())
+    assert 0 <= request[1] - request[0] <= seconds
+    assert queue[1] == sweep[0]
+    assert sweep[1] <= request[1]
+    assert queue[0] >= request[0] - 2

@@ -1,13 +1,20 @@
-"""The right to load and unload: this machine, by default, and never a page of another site."""
+"""What is answered without keys, and what may load and unload: never a page of another site."""
 
 import logging
+from ipaddress import ip_address
+from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from server.protocol.administration import Caller, refusal
-from server.settings.settings import is_loopback, warn_of_exposure
-from tests.examples import over
+from server.access import add_key
+from server.protocol.administration import Caller, host_refusal, refusal
+from server.routes import TABLE
+from server.settings.settings import is_loopback, own_names, warn_of_exposure
+from tests.examples import examples, over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Service, error, serving
 
@@ -31,6 +38,123 @@ FOREIGN = (
     ),
     *("localhost@evil.example", "localhost/x", None),
 )
+
+
+# Under which names the server is asked
+
+NAMES = frozenset({"localhost", "box.lan", "raspberrypi.local"})
+
+
+@over(
+    "host",
+    [
+        *OWN,
+        *("10.0.0.7:8080", "[2001:db8::1]", "[::ffff:10.0.0.7]:1", "0.0.0.0:80", "255.255.255.255"),
+        *("RaspberryPi.local:8080", "", None),
+    ],
+)
+def test_under_addresses_and_its_own_names_all_ask(host: str | None) -> None:
+    assert host_refusal(host, NAMES) == ""
+
+
+OTHER_NAMES = (
+    *("evil.example", "evil.example:8080", "EVIL.EXAMPLE", "localhost.evil.example", "evil"),
+    *("127.0.0.1.evil.example", "127.0.0.1.nip.io:80", "xn--bcher-kva.example", "evil.local"),
+    *("a b", "localhost:80:80", "[::1", "::1", "localhost@evil.example", "localhost/x", "*"),
+    *(
+        "evil.example#localhost",
+        "localhost,evil.example",
+        "l\u043ecalhost",
+        "box.lan.",
+        "\0",
+        "2130706433",
+    ),
+    *(
+        "[::1]evil.example",
+        "127.0.0.1:80evil",
+        "box.lan evil.example",
+        " ",
+        "[evil.example]",
+        "0x7f.1",
+    ),
+)
+
+
+@over("host", OTHER_NAMES)
+def test_under_no_other_name(host: str) -> None:
+    message = host_refusal(host, NAMES)
+    assert "Host" in message
+    assert "--allowed-hosts" in message
+    assert host_refusal(host, NAMES | {"*"}) == ""
+
+
+@given(st.text(max_size=30))
+@examples(few=20, many=5000)
+def test_what_is_admitted_is_an_address_or_one_of_the_names(host: str) -> None:
+    if host and not host_refusal(host, NAMES):
+        name, colon, port = host.lower().rpartition(":")
+        name = name if colon and port.isdigit() else host.lower()
+        assert name in NAMES or ip_address(name.strip("[]")) is not None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "Box.lan"])
+def test_names_follow_from_the_settings(
+    settings: SettingsFactory, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Board.Example.org")
+    names = own_names(settings(host=host, allowed_hosts="vision.Example.org, cells"))
+    machine = {"localhost", "board.example.org", "board.local"}
+    assert names == machine | {host.lower(), "vision.example.org", "cells"}
+
+
+@over("name", ["evil.example:80", "a b", "http://x", "", "-x", "x/", "*.example.org", "[::1]"])
+def test_a_name_that_is_none_is_refused(settings: SettingsFactory, name: str) -> None:
+    with pytest.raises(ValidationError, match="allowed_hosts"):
+        settings(allowed_hosts=(name,))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_route_answers_under_another_name(shared: Service) -> None:
+    """Also none that is no route, or is asked by another method."""
+    routes = [(route.method, path) for route in TABLE.routes for path in route.paths]
+    others = [
+        ("GET", "/nothing"),
+        ("HEAD", "/v2"),
+        ("OPTIONS", "/v2"),
+        ("PUT", "/metrics"),
+        ("GET", "/v2/"),
+    ]
+    assert len(routes) > 40
+    for method, path in routes + others:
+        place = path.format(name="tiny", version="1", region="r")
+        for host in ("evil.example:8080", "evil"):
+            answer = await shared.client.request(
+                method, place, headers={"Host": host}, content=b"{"
+            )
+            if method == "HEAD":
+                assert answer.status_code == 403
+            else:
+                error_of(answer, host)
+
+
+def error_of(answer: httpx.Response, host: str) -> None:
+    assert answer.status_code == 403, answer.text
+    assert host in answer.json()["error"]
+    assert set(answer.json()) <= {"error", "success"}
+
+
+async def test_with_keys_any_name_will_do(settings: SettingsFactory, tmp_path: Path) -> None:
+    """No page has a key, and probes have their own names for what they ask."""
+    key = add_key(tmp_path / "keys", "camera", "infer")
+    async with serving(settings(keys=tmp_path / "keys")) as service:
+        for headers, status in (({}, 401), ({"Authorization": f"Bearer {key}"}, 200)):
+            given = {"Host": "evil.example", **headers}
+            assert (await service.client.get("/v2", headers=given)).status_code == status
+        health = await service.client.get("/v2/health/live", headers={"Host": "evil.example"})
+        assert health.status_code == 200
+
+
+# What may change what is served
 
 
 @over("host", OWN)
@@ -127,7 +251,6 @@ async def test_over_http(settings: SettingsFactory) -> None:
         for method, headers in (
             (LOAD, {"Origin": "http://evil.example", "Content-Type": "text/plain"}),
             (UNLOAD, {"Origin": "null"}),
-            (UNLOAD, {"Host": "evil.example"}),
             (UNLOAD, {"Sec-Fetch-Site": "cross-site"}),
             (UNLOAD, {"X-Forwarded-For": "127.0.0.1"}),
             (UNLOAD, {"Forwarded": "for=127.0.0.1"}),
@@ -187,9 +310,9 @@ async def test_who_has_no_address(
 
 
 async def test_others_are_let_in_by_a_setting(settings: SettingsFactory) -> None:
-    async with serving(settings(allow_admin=True)) as service:
+    async with serving(settings(allow_admin=True, allowed_hosts=("bOx",))) as service:
         other = httpx.ASGITransport(service.asgi, client=("10.0.0.7", 5))
-        async with httpx.AsyncClient(transport=other, base_url="http://box:8080") as outside:
+        async with httpx.AsyncClient(transport=other, base_url="http://Box:8080") as outside:
             assert (await outside.post(UNLOAD.format("tiny"))).status_code == 200
             headers = {"Origin": "http://evil.example"}
             error(await outside.post(LOAD.format("tiny"), headers=headers), 403, "Origin")

@@ -1,5 +1,6 @@
 """Infer requests before they begin: by when they have to be answered, and what is refused unread."""
 
+import asyncio
 import json
 import math
 import time
@@ -12,9 +13,9 @@ from server.errors import BusyError, LateError, NotServingError
 from server.protocol.infer import InferReception
 from server.routes import TABLE
 from server.transport.http1 import Head
-from server.transport.intake import Refused
+from server.transport.intake import PAUSE_SECONDS, Refused
 from tests.examples import over
-from tests.server.support import Connection, Service, inputs_for, request
+from tests.server.support import Connection, Service, inputs_for, request, settled, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,7 +37,7 @@ class Came:
     expected: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.at = time.monotonic() - self.age
+        self.at = self.turn_at = time.monotonic() - self.age
         self.head = Head(
             *(self.method, "1.1", self.path, self.path.encode(), b"", list(self.headers)),
             keeps=True,
@@ -130,3 +131,49 @@ async def test_what_waited_in_a_socket_counts(shared: Service, waited: float, st
     client = Connection("/v2/models/tiny/infer", hurried(20_000_000), arrived_at=arrived_at)
     await client.call(shared.asgi)
     assert client.status == status, client.answer
+
+
+@over(
+    "limit, turn, pauses",
+    [
+        (20.0, 0.0, [PAUSE_SECONDS]),
+        (20.0, -PAUSE_SECONDS / 2, [PAUSE_SECONDS / 2]),
+        (20.0, -9.0, [0.0]),
+        (20.0, None, []),
+        (30.0, 0.0, []),
+    ],
+)
+async def test_also_what_is_refused_when_it_was_read_is_refused_after_a_pause(
+    shared: Service, limit: float, turn: float | None, pauses: list[float]
+) -> None:
+    now, found, slept = time.monotonic(), list[float](), asyncio.sleep
+    task = asyncio.current_task()
+
+    async def sleep(seconds: float) -> None:
+        if asyncio.current_task() is task:
+            found.append(seconds)
+        await slept(0.0 if asyncio.current_task() is task else seconds)
+
+    body = hurried(round(limit * 1e6))
+    turn_at = None if turn is None else now + turn
+    client = Connection("/v2/models/tiny/infer", body, arrived_at=now - 21.0, turn_at=turn_at)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(asyncio, "sleep", sleep)
+        await client.call(shared.asgi)
+    assert client.status == (503 if limit == 20.0 else 200)
+    assert found == pytest.approx(pauses, abs=0.01)
+
+
+async def test_a_refusal_that_is_cancelled_in_its_pause_says_nothing(shared: Service) -> None:
+    now = time.monotonic()
+    client = Connection(
+        "/v2/models/tiny/infer", hurried(20_000_000), arrived_at=now - 21.0, turn_at=now + 9.0
+    )
+    call = asyncio.create_task(client.call(shared.asgi))
+    await settled()
+    await until(lambda: not len(shared.context.exchanges))
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert client.status == 0
+    assert not len(shared.context.exchanges)

@@ -80,5 +80,5 @@ async def test_a_renewed_one_is_for_those_who_come(tmp_path: Path) -> None:
         held.reload()
     assert serials[0] != serials[1]
     for wire in wires:  # earlier connections stay
-        await wire.says(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n")
+        await wire.says(b"GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert wire.read.endswith(b"ok")

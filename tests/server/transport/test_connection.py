@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from server.errors import DisconnectedError
@@ -25,7 +27,9 @@ from server.transport.limits import (
 )
 from server.transport.proxies import TrustedProxies
 from server.transport.registry import Registry, Visitor
-from tests.examples import over
+from tests.examples import examples, over
+from tests.fuzz import http_answers as answers_fuzzer
+from tests.fuzz.http_requests import TRAILERS
 from tests.server.transport.wire import (
     LIMITS,
     Application,
@@ -632,9 +636,8 @@ async def test_behind_the_last_answer_there_is_none(more: bytes, who: str) -> No
     field = b"connection: close\r\n" if who == "client" else b""
     await wire.sends(GET[:-2] + field + b"\r\n" + more)
     await wire.settled()
-    if more != b"nonsense":
-        assert wire.answer.count(b"HTTP/1.1") == 1
-        assert len(started) == 1
+    assert wire.answer.count(b"HTTP/1.1") == 1
+    assert len(started) == 1
     assert wire.transport.has_eof or wire.transport.is_closing()
     await wire.time_passes(LINGER_SECONDS)
     assert wire.transport.is_closing()
@@ -738,9 +741,73 @@ async def test_who_lingers_at_the_end_of_the_server_lingers_a_second() -> None:
     assert wire.transport.aborts
 
 
-@pytest.mark.parametrize("chunks", [b"zz\r\n", b"2\r\nokzz\r\n"])
-async def test_a_chunk_that_is_none_gets_400_before_an_answer_has_begun(chunks: bytes) -> None:
+# Bodies in chunks: what is wrong with one, and what stands behind one
+
+BAD_CHUNKS = {
+    b"zz\r\n": 400,
+    b"2\r\nokzz\r\n": 400,
+    b"2\r\nok\r\n0\r\nno field\r\n\r\n": 400,
+    b"0\r\na: b\nc: d\r\n\r\n": 400,
+    b"2;" + b"x" * HEADER_BYTES + b"\r\nok\r\n": 431,
+    b"0\r\n" + b"a:\r\n" * HEADER_BYTES + b"\r\n": 431,
+}
+
+
+@over("chunks, status", BAD_CHUNKS.items())
+async def test_a_chunk_that_is_none_is_refused_before_an_answer_has_begun(
+    chunks: bytes, status: int
+) -> None:
     wire = Wire(reads_all)
     await wire.sends(CHUNKED + chunks)
     await wire.settled()
-    wire.refused(400, "not an HTTP request")
+    wire.refused(status, "chunks" if status == 431 else "not an HTTP request")
+    assert wire.answer.count(b"HTTP/1.1") == 1
+
+
+@over("chunks, status", BAD_CHUNKS.items())
+async def test_a_chunk_that_is_none_behind_an_answer_ends_the_connection_without_another(
+    chunks: bytes, status: int
+) -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(CHUNKED)
+    await wire.sends(chunks + GET)
+    assert wire.answer == OK
+    assert wire.transport.has_eof
+    await wire.time_passes(LINGER_SECONDS)
+    assert wire.transport.aborts
+
+
+@over("trailer", TRAILERS)
+@over("app", [answers_at_once, reads_all])
+async def test_fields_behind_a_body_say_nothing_of_the_connection(
+    app: Application, trailer: bytes
+) -> None:
+    for parts in ([CHUNKED, b"1\r\nx\r\n0\r\n" + trailer, b"\r\n", GET, GET], None):
+        wire = Wire(app)
+        await wire.sends(CHUNKED + b"1\r\nx\r\n0\r\n" + trailer + b"\r\n" + GET + GET)
+        for part in parts or ():
+            await wire.sends(part)
+        await wire.settled()
+        assert wire.answer.count(b"HTTP/1.1 200") == (6 if parts else 3)
+        assert wire.answer.count(b"HTTP/1.1") == wire.answer.count(b"200 OK")
+        assert not wire.transport.is_closing()
+
+
+@given(st.integers(0, 1 << 40))
+@examples(few=20, many=4000)
+def test_each_request_has_one_answer_at_most(number: int) -> None:
+    answers_fuzzer.run(number)
+
+
+@over("method, has_body", [(b"HEAD", False), (b"GET", True)])
+async def test_an_error_for_a_request_has_the_form_that_its_method_wants(
+    method: bytes, has_body: bool
+) -> None:
+    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ValueError("as it happens")
+
+    wire = Wire(fails)
+    await wire.sends(GET.replace(b"GET", method))
+    head, body = wire.answer.split(b"\r\n\r\n", 1)
+    assert head.startswith(b"HTTP/1.1 500")
+    assert bool(body) == has_body

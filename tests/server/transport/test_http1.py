@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from server.transport.http1 import End, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.limits import HEADER_BYTES, HEADER_FIELDS
 from tests.examples import examples, over
-from tests.fuzz.http_requests import cut, said, stream
+from tests.fuzz.http_requests import answered, cut, said, stream
 
 GET = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -38,6 +38,41 @@ def test_the_limit_of_a_header_is_exact(over: int, blank: int, cuts: list[int]) 
         assert found[1:] == [End()]
     else:
         assert found == [Refusal(431, f"the header is over the limit of {HEADER_BYTES} bytes")]
+
+
+@given(
+    st.integers(-3, 3),
+    st.sampled_from(
+        ["an extension", "a field behind", "fields behind", "nothing of the last line"]
+    ),
+    st.lists(st.integers(0, HEADER_BYTES + 99), max_size=4),
+)
+@examples(few=15, many=2000)
+def test_the_limit_of_what_is_no_body_is_exact(over: int, what: str, cuts: list[int]) -> None:
+    """From one byte of a body in chunks to the next, or to its end."""
+    before, end = b"3\r\nabc", b"\r\n0\r\n\r\n"
+    most = HEADER_BYTES + over
+    if what == "an extension":
+        frame = b"\r\n1;%b\r\n"
+        before += frame % (b"x" * (most - len(frame) + 2)) + b"d"
+    elif what == "a field behind":
+        end = b"\r\n0\r\na:" + b"x" * (most - 11) + b"\r\n\r\n"
+    else:
+        n_fields, left = divmod(most - len(end), 4)
+        end = b"\r\n0\r\n" + b"a" * left + b"a:\r\n" * n_fields + b"\r\n"
+        end = end[:-2] if what.startswith("nothing") else end
+    data = GET[:-2] + b"transfer-encoding: chunked\r\n\r\n" + before + end
+    ends = sorted({0, len(data), *(each for each in cuts if each < len(data))})
+    head, body, *rest = said(data[start:end] for start, end in pairwise(ends))
+    assert isinstance(head, Head)
+    assert body == (b"abcd" if what == "an extension" and over <= 0 else b"abc")
+    if what.startswith("nothing") and over <= 2:
+        assert rest == []
+    elif over <= 0:
+        assert rest == [End()]
+    else:
+        message = f"the chunks have {HEADER_BYTES} bytes without any of the body"
+        assert rest == [Refusal(431, message)]
 
 
 @over(
@@ -82,13 +117,31 @@ def test_a_request_names_its_host_once(version: bytes, hosts: int, is_taken: boo
         assert "one Host header" in found[0].message
 
 
+@over(
+    "target, host",
+    [
+        (b"/", b"x"),
+        (b"http://evil.example/v2", b"evil.example"),
+        (b"http://localhost@evil.example:81/v2", b"evil.example:81"),
+        (b"http://[::1]:8080/v2", b"[::1]:8080"),
+    ],
+)
+def test_the_host_in_a_target_counts_more_than_the_field(target: bytes, host: bytes) -> None:
+    """As RFC 9112 has it (3.2.2): else one of them could be checked and the other one asked."""
+    head, _ = said([b"GET %b HTTP/1.1\r\nhost: x\r\na: b\r\n\r\n" % target])
+    assert isinstance(head, Head)
+    assert [value for name, value in head.headers if name == b"host"] == [host]
+    assert (b"a", b"b") in head.headers
+
+
 def test_what_is_behind_a_request_waits_for_its_answer() -> None:
     requests = Requests()
     found = requests.receive(GET + b"nonsense")
     assert [type(each) for each in found] == [Head, End]
     assert requests.receive(b"\r\n\r\n") == []
     assert not requests.is_between
-    (refusal,) = requests.resume()
+    assert requests.resume() == []
+    (refusal,) = answered(requests)
     assert isinstance(refusal, Refusal)
     assert requests.receive(GET) == requests.resume() == []
 
@@ -171,6 +224,56 @@ def test_no_header_of_an_answer_becomes_two(header: tuple[bytes, bytes]) -> None
     answer = WireAnswer(Head("GET", "1.1", "/", b"/", b"", [], keeps=True, expects=False), [])
     with pytest.raises(RuntimeError, match="line end"):
         answer.begin(200, [header])
+
+
+def test_what_has_had_its_answer_has_no_other() -> None:
+    requests = Requests()
+    requests.receive(GET[:-2] + b"transfer-encoding: chunked\r\n\r\n")
+    answer = requests.answer
+    assert answer is not None
+    answer.begin(204, [])
+    assert answer.body(b"", more=False)
+    with pytest.raises(RuntimeError, match="begun"):
+        answer.begin(200, [])
+    with pytest.raises(RuntimeError, match="whole"):
+        answer.body(b"", more=False)
+    (refusal,) = requests.receive(b"zz")
+    assert isinstance(refusal, Refusal)
+    assert requests.refuse(400, "no") == b""
+    assert requests.refuse(400, "no") == b""
+    assert requests.receive(GET) == requests.resume() == []
+
+
+def test_a_refusal_is_the_one_answer() -> None:
+    for data in (b"", GET[:9], GET, GET[:-2] + b"content-length: 3\r\n\r\n"):
+        requests = Requests()
+        requests.receive(data)
+        assert requests.refuse(408, "late").startswith(b"HTTP/1.1 408")
+        assert requests.refuse(408, "late") == b""
+        assert requests.answer is not None
+        with pytest.raises(RuntimeError, match="begun"):
+            requests.answer.begin(200, [])
+        assert requests.receive(GET) == requests.resume() == []
+
+
+def test_behind_an_answer_that_ends_the_connection_nothing_is_read() -> None:
+    """Whether or not the caller stops."""
+    requests = Requests()
+    requests.receive(GET[:-2] + b"connection: close\r\n\r\n" + GET)
+    assert answered(requests) == requests.receive(GET) == []
+
+
+def test_who_waits_for_a_word_gets_it_once_and_before_an_answer() -> None:
+    data = GET[:-2] + b"expect: 100-continue\r\ncontent-length: 3\r\n\r\n"
+    for begins in (False, True):
+        requests = Requests()
+        requests.receive(data)
+        answer = requests.answer
+        assert answer is not None
+        if begins:
+            answer.begin(200, [])
+        assert bool(answer.proceed()) != begins
+        assert answer.proceed() == b""
 
 
 @pytest.mark.parametrize("body", [b"o", b"okk"])

@@ -5,8 +5,6 @@ import heapq
 import itertools
 import math
 import random
-import socket
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,9 +21,7 @@ from server.transport.intake import (
     Arrived,
     Intake,
     Refused,
-    came_at,
 )
-from server.transport.listener import TIMESTAMP, stamp_arrivals
 from tests.server.transport.wire import Wire, answers_at_once
 
 WORK, READ = 0.0002, 0.00003
@@ -42,6 +38,7 @@ class Loop:
         self.unwritten: list[Asking] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
+        self.most_timers = 0
 
     def time(self) -> float:
         return self.now
@@ -49,8 +46,10 @@ class Loop:
     def call_soon(self, call: Callable[[], None]) -> None:
         self.ready.append(call)
 
-    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> object:
+        self.most_timers = max(self.most_timers, len(self._timers) + 1)
         heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), call))
+        return self._timers[0]
 
     def turn(self) -> None:
         """Run the timers that are due and what is ready now, not what that makes ready; then write."""
@@ -98,6 +97,10 @@ class Asking:
         assert self.begun == math.inf
         assert answer == _FULL
         self.refused = self.loop.now
+
+    @property
+    def turn_at(self) -> float:
+        return self.at
 
     @property
     def is_late(self) -> bool:
@@ -173,6 +176,7 @@ def test_at_three_times_the_capacity_those_that_begin_are_in_time(
     delays = sorted(each.refused - each.at for each in refused)
     assert delays[0] >= PAUSE_SECONDS - SLICES_SECONDS[0] - READ
     assert delays[int(0.99 * len(delays))] <= 0.05
+    assert loop.most_timers == 1
 
 
 def test_where_there_is_time_for_all_nobody_is_refused(loop: Loop, intake: Intake) -> None:
@@ -233,6 +237,8 @@ def test_what_its_line_refuses_is_refused_and_not_sooner_than_after_a_pause(loop
 
 # On a connection
 
+PIPELINED = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
+
 
 class Refusing(Timeouts):
     """Refuses all, and says so in HTTP."""
@@ -266,8 +272,10 @@ async def test_a_refused_request_never_begins_and_its_connection_lives_on() -> N
     assert wire.answer.count(b"HTTP/1.1 503") == 1
     # Two in one segment, and one whose body comes later.
     await wire.sends(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n" * 2)
+    for n_refused in (1, 2, 3):
+        assert wire.answer.count(b"HTTP/1.1 503") == n_refused
+        await wire.time_passes(0.1)
     await wire.sends(b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\na")
-    await wire.time_passes(0.1)
     await wire.time_passes(0.1)
     assert wire.answer.count(b"HTTP/1.1 503") == 4
     await wire.sends(b"bc")
@@ -281,6 +289,68 @@ async def test_a_refused_request_never_begins_and_its_connection_lives_on() -> N
 class _Begins(Timeouts):
     def deadline(self, request: Arrived, is_free: bool) -> float | None:
         return None
+
+
+EMPTY = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("n_connections", "data"), [(1, PIPELINED * 400), (7, PIPELINED), (3, EMPTY * 2)]
+)
+async def test_however_many_are_sent_at_once_a_connection_is_refused_once_a_pause(
+    n_connections: int, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And all refusals together have one timer."""
+    wires = [Wire(answers_at_once) for _ in range(n_connections)]
+    first, timers = wires[0], set[object]()
+    loop, waiting = first.connection.loop, list[int]()
+    call_later = loop.call_later
+
+    def counted(seconds: float, call: Any, *more: Any) -> asyncio.TimerHandle:
+        timer = object()
+        timers.add(timer)
+
+        def fire() -> None:
+            timers.discard(timer)
+            call(*more)
+
+        return call_later(seconds, fire)
+
+    monkeypatch.setattr(loop, "call_later", counted)
+    intake = Intake(Refusing(), loop, first._time)
+    seconds, step = 1.0, 0.004
+    for wire in wires:
+        wire.connection._intake, wire.connection._clock = intake, first._time
+    loop.time = first._time  # type: ignore[method-assign]
+    for _ in range(round(seconds / step)):
+        for wire in wires:
+            await wire.sends(data)
+        await first.time_passes(step)
+        waiting.append(len(timers))
+    refused = [wire.answer.count(b"HTTP/1.1 503") for wire in wires]
+    assert max(waiting) == 1
+    assert max(refused) <= seconds / PAUSE_SECONDS + 1
+    assert min(refused) >= seconds / (PAUSE_SECONDS + 2 * step)
+
+
+async def test_a_refusal_that_fails_holds_up_no_other() -> None:
+    loop = Loop()
+    reception = Timeouts()
+    reception.full = True
+    intake = Intake(reception, cast(asyncio.AbstractEventLoop, loop), loop.time)
+
+    class Failing(Asking):
+        def refuse(self, answer: Refused) -> None:
+            raise RuntimeError("no line ends")
+
+    failing, sound = Failing(loop, loop.now, 1.0), Asking(loop, loop.now, 1.0)
+    intake.take(failing)
+    intake.take(sound)
+    loop.now += PAUSE_SECONDS
+    with pytest.raises(RuntimeError, match="line ends"):
+        loop.turn()
+    play(loop, intake, [])
+    assert math.isfinite(sound.refused)
 
 
 async def test_who_asks_once_and_is_refused_is_closed() -> None:
@@ -310,57 +380,3 @@ async def test_a_client_that_leaves_while_it_waits_begins_nothing() -> None:
     await wire.settled()
     assert begun == []
     assert wire.answer == b""
-
-
-# When bytes came
-
-
-def is_stamped(sock: socket.socket) -> bool:
-    try:
-        return bool(sock.getsockopt(socket.SOL_SOCKET, TIMESTAMP))
-    except OSError:
-        return False
-
-
-def test_the_kernel_says_when_the_first_byte_came() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.create_connection(listener.getsockname()) as client,
-        listener.accept()[0] as server,
-    ):
-        server.setblocking(False)
-        stamp_arrivals(server)
-        if not is_stamped(server):
-            pytest.skip("the kernel has no time stamps of sockets")  # that which qemu makes up
-        assert came_at(server) is None
-        server.settimeout(10.0)
-        found, before = None, 0.0
-        for _ in range(1000):  # the kernel begins with it a moment after it is asked to
-            before = time.monotonic()
-            client.sendall(b"x")
-            assert server.recv(1, socket.MSG_PEEK) == b"x"
-            if (found := came_at(server)) is not None:
-                break
-            server.recv(1)
-        assert found is not None
-        # Two clocks are read one after the other.
-        assert before - 0.01 <= found <= time.monotonic()
-        server.close()
-        assert came_at(server) is None
-
-
-def test_where_the_kernel_notes_nothing_it_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Qemu has no such option."""
-    monkeypatch.setattr("server.transport.listener.TIMESTAMP", 9999)
-    with socket.socket() as sock:
-        stamp_arrivals(sock)
-        assert came_at(sock) is None
-
-
-def test_of_a_unix_socket_it_says_nothing() -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        stamp_arrivals(one)
-        other.sendall(b"x")
-        assert came_at(one) is None
-        assert one.recv(10) == b"x"

@@ -55,7 +55,7 @@ class Real:
 
     async def connect(self, head: str, body: bytes = b"") -> Streams:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(f"{head}\r\nHost: x\r\n\r\n".encode() + body)
+        writer.write(f"{head}\r\nHost: localhost\r\n\r\n".encode() + body)
         await writer.drain()
         return reader, writer
 

@@ -20,7 +20,7 @@ from tests.server.asgi import answering_with
 from tests.server.support import LIMIT_SECONDS, REQUEST_MEMORY, Packs, serving_port
 from tests.server.transport.wire import LIMITS, answers_at_once
 
-POST = b"POST /v2/models/tiny/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
+POST = b"POST /v2/models/tiny/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"
 
 
 def make(
@@ -70,7 +70,7 @@ async def test_requests_are_answered_while_it_begins_and_the_end_cancels_that() 
         running = asyncio.create_task(server.run_until_told())
         async with asyncio.timeout(LIMIT_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             writer.close()
             server.should_exit = True
@@ -104,7 +104,7 @@ async def test_who_knocks_between_two_servers_is_answered_by_the_second() -> Non
     async with asyncio.timeout(LIMIT_SECONDS):
         with listen("127.0.0.1", 0) as held:
             reader, writer = await asyncio.open_connection(*held.getsockname())
-            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             with pytest.raises(ValueError, match="no model"):
                 await make(held.dup(), fails, said, waits=True).run_until_told()
             server = make(held.dup(), begin, said, waits=True)

@@ -75,6 +75,7 @@ class Wire:
         )
         self._began = self.connection.loop.time()
         self.connection.loop.time = self._time  # type: ignore[method-assign]
+        self.connection._clock = self._time
         self.passed = 0.0
         self._connect()
 
