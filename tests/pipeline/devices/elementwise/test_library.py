@@ -1,20 +1,24 @@
 """A library that cannot be used is named, and passed over."""
 
 import platform
+import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from pipeline.devices.elementwise import library
 from pipeline.devices.elementwise.building import (
     BUILT,
+    SOURCES,
     BuildError,
     build,
     file_name,
     sources_digest,
 )
-from pipeline.devices.elementwise.library import Library, LibraryError, find_library
+from pipeline.devices.elementwise.library import LIMITS, Library, LibraryError, find_library
 from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import needs_library
 
@@ -74,6 +78,40 @@ def test_made_of_other_sources(tmp_path: Path) -> None:
     assert refused(tmp_path) == f"{file_name()} was made of other sources"
 
 
+def _limits_in_c(limits: Mapping[str, int]) -> str:
+    lines = ", ".join(f'{{"{name}", {value}}}' for name, value in limits.items())
+    return (
+        "static const struct { const char *name; unsigned long value; } limits[] = "
+        f"{{{lines}, {{0, 0}}}};\nconst void *elementwise_limits(void) {{ return limits; }}\n"
+    )
+
+
+@needs_library
+@over("name", list(LIMITS))
+def test_a_limit_that_python_has_otherwise(name: str) -> None:
+    there, others = LIMITS[name], {each: LIMITS[each] for each in LIMITS if each != name}
+    for own, expected in ({**others, name: there + 1}, there + 1), (others, None):
+        reason = re.escape(f"{file_name()}: {name} is {there}, expected {expected}") + "$"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(library, "LIMITS", own)
+            with pytest.raises(LibraryError, match=reason):
+                Library(BUILT / file_name())
+
+
+def test_each_limit_of_the_kernels_is_compared() -> None:
+    """But those that bound work inside of one kernel, and refuse nothing."""
+    inside = {"MOST_GROUP", "MOST_RUNS"}
+    sources = [path.read_text() for path in SOURCES.rglob("*.[ch]")]
+    declared = {
+        name
+        for text in sources
+        for block in re.findall(r"enum(?: \w+)? \{(.*?)\}", text, re.DOTALL)
+        for name in re.findall(r"\b(MOST_\w+|WORTH_\w+|N_OPERATORS|N_PLANES)\b", block)
+    }
+    assert {"MOST_TENSORS", "MOST_JOINED"} < declared
+    assert declared - inside <= LIMITS.keys()
+
+
 @needs_compiler
 def test_no_kernels_for_this_processor(tmp_path: Path) -> None:
     source = tmp_path / "old.c"
@@ -86,6 +124,7 @@ def test_no_kernels_for_this_processor(tmp_path: Path) -> None:
         "void integers_fit(void) {}\nvoid integers_run(void) {}\n"
         "void integers_hand_over(void) {}\nvoid integers_average(void) {}\n"
         "void integers_use_dot_products(void) {}\n"
+        f"{_limits_in_c(LIMITS)}"
     )
     command = ["cc", "-shared", "-fPIC", str(source), "-o", str(tmp_path / file_name())]
     subprocess.run(command, check=True)
