@@ -33,6 +33,8 @@ _ON_CHANNELS = POINTWISE | {"AveragePool", "GlobalAveragePool", "GlobalMaxPool",
 _RANK = 4
 #: So many must divide the channels of a blocked convolution.
 _AT_ONCE = 4
+#: The first operator set whose Mul takes a number for all elements.
+_BROADCASTS = 7
 #: A weight of a copy, of one of its original.
 _FAINT = 2.0**-80
 #: ONNX Runtime names a blocked node by what it makes, and this.
@@ -55,7 +57,8 @@ class FillChannels(Rewriter):
         for node in model.graph.node:
             self._look(node)
         fixed = {self._root(name) for name in self._fixed}
-        self._filled = {self._root(name) for name in self._wanted} - fixed
+        has_product = self.versions.get("", 0) >= _BROADCASTS
+        self._filled = {self._root(name) for name in self._wanted} - fixed if has_product else set()
         self.retyped.update(name for name in values if self._root(name) in self._filled)
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
