@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from models.network.operators.quantised import MOST_JOINED, MOST_LAYERS
 from models.packs.records.spans import Encoding
 from models.packs.storing import BLOCK_NUMBERS, DICTIONARY_BYTES, MOST_BITS, PLANES
 from pipeline.devices.elementwise.building import BUILT, file_name, sources_digest
@@ -24,7 +23,6 @@ from pipeline.devices.elementwise.programs import (
     WORTH_SHARING,
     NativeProgram,
 )
-from pipeline.devices.integers.tasks import AverageStruct, TaskStruct
 
 _ELF = b"\x7fELF"
 # Of a header: byte 5 says the order of bytes (1: least first), bytes 18 and 19 the machine.
@@ -89,7 +87,7 @@ class _Chain(ctypes.Structure):
     )
 
 
-#: What both sides have, by the names that kernels/limits.c has for it.
+#: What both sides have, by the names that kernels/limits.c has for it; devices/integers has its own.
 LIMITS: Mapping[str, int] = {
     "N_OPERATORS": len(OPERATORS),
     "MOST_TENSORS": MOST_TENSORS,
@@ -101,14 +99,10 @@ LIMITS: Mapping[str, int] = {
     "BLOCK_NUMBERS": BLOCK_NUMBERS,
     "DICTIONARY_BYTES": DICTIONARY_BYTES,
     "MOST_BITS": MOST_BITS,
-    "MOST_LAYERS": MOST_LAYERS,
-    "MOST_JOINED": MOST_JOINED,
     "struct tensor": ctypes.sizeof(_Tensor),
     "struct step": ctypes.sizeof(_Step),
     "struct chain": ctypes.sizeof(_Chain),
     "struct stretch": ctypes.sizeof(StretchStruct),
-    "struct task": ctypes.sizeof(TaskStruct),
-    "struct average": ctypes.sizeof(AverageStruct),
 }
 
 #: Address of a tensor; with how many elements share a number, and how many numbers lie side by side: as
@@ -148,7 +142,7 @@ class Library:
             raise LibraryError(f"{path.name} cannot be loaded: {str(exc)[:200]}") from exc
         if sources != sources_digest():
             raise LibraryError(f"{path.name} was made of other sources")
-        self._check_limits()
+        self.check_limits(LIMITS)
         if not self.processor:
             raise LibraryError(f"{path.name} has no kernels for this processor (AVX2 with FMA)")
 
@@ -168,12 +162,18 @@ class Library:
             found[limit.name.decode("ascii")] = limit.value
         return found
 
-    def _check_limits(self) -> None:
+    def check_limits(self, expected: Mapping[str, int]) -> None:
+        """Check that the library has the limits ``expected``, by name.
+
+        Raises:
+            LibraryError: it has another one, or none.
+        """
         found = self.limits
-        for name in sorted(found.keys() | LIMITS.keys()):
-            own, expected = found.get(name), LIMITS.get(name)
-            if own != expected:
-                raise LibraryError(f"{self.path.name}: {name} is {own}, expected {expected}")
+        for name, limit in expected.items():
+            if found.get(name) != limit:
+                raise LibraryError(
+                    f"{self.path.name}: {name} is {found.get(name)}, expected {limit}"
+                )
 
     def choose(self, processor: str) -> bool:
         """Use the kernels made for ``processor``; False: it is another one. No kernel may run."""

@@ -1,6 +1,6 @@
 // What Python has to agree on: limits by their names, and the sizes of structures that both sides have.
 //
-// pipeline/devices/elementwise/library.py compares all of them when it loads the library.
+// library.py compares its own when it loads the library, pipeline/devices/integers the others.
 #include "limits.h"
 
 #include "chain.h"

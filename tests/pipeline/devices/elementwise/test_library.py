@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.devices.elementwise import library
 from pipeline.devices.elementwise.building import (
     BUILT,
     SOURCES,
@@ -19,8 +18,10 @@ from pipeline.devices.elementwise.building import (
     sources_digest,
 )
 from pipeline.devices.elementwise.library import LIMITS, Library, LibraryError, find_library
+from pipeline.devices.integers import tasks
+from pipeline.devices.integers.native_layers import QuantisedLayers
 from tests.examples import over
-from tests.pipeline.devices.elementwise.chains import needs_library
+from tests.pipeline.devices.elementwise.chains import library, needs_library
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
@@ -86,16 +87,32 @@ def _limits_in_c(limits: Mapping[str, int]) -> str:
     )
 
 
+ALL_LIMITS = {**LIMITS, **tasks.LIMITS}
+
+
 @needs_library
-@over("name", list(LIMITS))
+@over("name", list(ALL_LIMITS))
 def test_a_limit_that_python_has_otherwise(name: str) -> None:
-    there, others = LIMITS[name], {each: LIMITS[each] for each in LIMITS if each != name}
-    for own, expected in ({**others, name: there + 1}, there + 1), (others, None):
-        reason = re.escape(f"{file_name()}: {name} is {there}, expected {expected}") + "$"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(library, "LIMITS", own)
-            with pytest.raises(LibraryError, match=reason):
-                Library(BUILT / file_name())
+    there = ALL_LIMITS[name]
+    with pytest.raises(LibraryError, match=f"so: {name} is {there}, expected {there + 1}$"):
+        library().check_limits({**ALL_LIMITS, name: there + 1})
+
+
+@needs_library
+def test_the_library_has_the_limits_of_python() -> None:
+    assert library().limits == ALL_LIMITS
+    with pytest.raises(LibraryError, match=r"so: MOST_NOTHING is None, expected 1$"):
+        library().check_limits({"MOST_NOTHING": 1})
+
+
+@needs_library
+def test_limits_are_compared_where_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tasks.LIMITS, "MOST_JOINED", 9)
+    with pytest.raises(LibraryError, match="MOST_JOINED is 8, expected 9"):
+        QuantisedLayers(library(), 1)
+    monkeypatch.setattr("pipeline.devices.elementwise.library.LIMITS", {"MOST_AXES": 7})
+    with pytest.raises(LibraryError, match="MOST_AXES is 8, expected 7"):
+        Library(BUILT / file_name())
 
 
 def test_each_limit_of_the_kernels_is_compared() -> None:
@@ -109,7 +126,7 @@ def test_each_limit_of_the_kernels_is_compared() -> None:
         for name in re.findall(r"\b(MOST_\w+|WORTH_\w+|N_OPERATORS|N_PLANES)\b", block)
     }
     assert {"MOST_TENSORS", "MOST_JOINED"} < declared
-    assert declared - inside <= LIMITS.keys()
+    assert declared - inside <= ALL_LIMITS.keys()
 
 
 @needs_compiler
@@ -124,7 +141,7 @@ def test_no_kernels_for_this_processor(tmp_path: Path) -> None:
         "void integers_fit(void) {}\nvoid integers_run(void) {}\n"
         "void integers_hand_over(void) {}\nvoid integers_average(void) {}\n"
         "void integers_use_dot_products(void) {}\n"
-        f"{_limits_in_c(LIMITS)}"
+        f"{_limits_in_c(ALL_LIMITS)}"
     )
     command = ["cc", "-shared", "-fPIC", str(source), "-o", str(tmp_path / file_name())]
     subprocess.run(command, check=True)
@@ -156,6 +173,6 @@ def test_a_compiler_that_fails_or_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_compiler
 def test_what_is_built_can_be_used(tmp_path: Path) -> None:
-    library = Library(build(tmp_path))
-    assert library.processor
+    built = Library(build(tmp_path))
+    assert built.processor
     assert [file.name for file in tmp_path.iterdir()] == [file_name()]
