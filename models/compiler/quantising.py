@@ -27,7 +27,14 @@ from models.compiler.optimising.optimise import fold
 from models.compiler.optimising.rewrite import rewritable
 from models.errors import CompileError
 from models.graphs.inputs import Warn
-from models.graphs.nodes import all_graphs, attributes, label, replace_nodes, versions_of
+from models.graphs.nodes import (
+    all_graphs,
+    attributes,
+    label,
+    name_nodes,
+    replace_nodes,
+    versions_of,
+)
 from models.graphs.traits import infinite_tensors, is_quantised
 from models.images.preprocess import Preprocess
 from models.network.operators.reading import LAYERS
@@ -293,8 +300,7 @@ def write_quantised(
     if versions_of(model.opset_import)[""] < _PER_CHANNEL_OPSET:
         model = onnx.version_converter.convert_version(model, _PER_CHANNEL_OPSET)
     model = onnx.shape_inference.infer_shapes(model)
-    for node in model.graph.node:
-        node.name = label(node)  # nodes of functions have no name
+    name_nodes(model)  # those of functions have no name
     quantizer = QDQQuantizer(
         model,
         True,  # a scale for each output channel

@@ -1,6 +1,7 @@
 """What nodes of an ONNX graph have: attributes, names read and made, graphs, tensors, an order."""
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -80,6 +81,31 @@ def domain_of(name: str) -> str:
 def label(node: onnx.NodeProto) -> str:
     """Return what to call ``node`` in messages and tables."""
     return node.name or made(node)[0]
+
+
+def name_nodes(model: onnx.ModelProto) -> bool:
+    """Let no node of ``model`` lack a name or share one; return whether one of them did.
+
+    A name is what the node makes, or longer. ONNX Runtime derives names of what it inserts from those of
+    nodes: derived from none, they are those of an earlier file, and it refuses its own.
+    """
+    taken: set[str] = set()
+    others = []
+    for graph in all_graphs(model.graph):
+        for node in graph.node:
+            if node.name and node.name not in taken:
+                taken.add(node.name)
+            else:
+                others.append(node)
+    counts: Counter[str] = Counter()
+    for node in others:
+        name = own = node.name or next(iter(made(node)), node.op_type)
+        while own in taken:
+            counts[name] += 1
+            own = f"{name}_{counts[name]}"
+        taken.add(own)
+        node.name = own
+    return bool(others)
 
 
 def made(node: onnx.NodeProto) -> list[str]:

@@ -22,6 +22,8 @@ from models.network.fields import Array
 from models.network.node import KnownTensors, UnsuitedError
 from models.network.operators.reading import Operator, read_operator
 
+_RESIZE_WITHOUT_REGION = 13
+
 
 class Rewriter(ABC):
     """A pass over ``model``. ``values``: of known size; ``tensors``: its constants; both by name.
@@ -105,6 +107,20 @@ class Rewriter(ABC):
         """Return the node that makes ``result`` of ``name``."""
         given = self.constant(f"{result}/shape", np.array(tuple(shape), np.int64))
         return helper.make_node("Reshape", [name, given], [result])
+
+    def resize(
+        self, name: str, result: str, factors: Iterable[float], label: str, **attributes: str
+    ) -> onnx.NodeProto:
+        """Return the node ``label`` that makes ``result`` of ``name``, larger by ``factors``.
+
+        Before opset 13 no input of Resize may be left out, not even the region that only tf_crop_and_resize
+        reads.
+        """
+        scales = self.constant(f"{result}/scales", np.array(tuple(factors), np.float32))
+        region = ""
+        if self.versions.get("", 0) < _RESIZE_WITHOUT_REGION:
+            region = self.constant(f"{result}/region", np.zeros(0, np.float32))
+        return helper.make_node("Resize", [name, region, scales], [result], label, **attributes)
 
     def array(self, name: str) -> Array | None:
         """Return dtype and shape of a value or constant."""

@@ -15,7 +15,15 @@ import onnx
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from models.errors import OnnxError
-from models.graphs.nodes import all_graphs, fresh, made, reads, replace_nodes, stable_order
+from models.graphs.nodes import (
+    all_graphs,
+    fresh,
+    made,
+    name_nodes,
+    reads,
+    replace_nodes,
+    stable_order,
+)
 
 # A sparse weight becomes a dense one inside a protobuf message, which cannot exceed 2 GiB.
 _MAX_DENSE_BYTES = 1 << 30
@@ -34,7 +42,7 @@ _TYPES = {
 
 
 def tidy(path: Path, model: onnx.ModelProto) -> None:
-    """Name the graph, sort its nodes, spell operator sets one way, make sparse weights dense.
+    """Name graphs and nodes, sort these, spell operator sets one way, make sparse weights dense.
 
     Args:
         path: the file, for messages.
@@ -54,6 +62,7 @@ def tidy(path: Path, model: onnx.ModelProto) -> None:
         _replace_sparse_constants(path, graph.node)
     for function in model.functions:
         _replace_sparse_constants(path, function.node)
+    name_nodes(model)
 
 
 def _spell_domains(model: onnx.ModelProto) -> None:

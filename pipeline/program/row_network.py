@@ -81,6 +81,15 @@ class RowNetwork:
                 ranges.append(range(piece, piece + 1))
         return ranges
 
+    def run_to(self, end: int) -> range:
+        """Return the pieces before ``end`` that are all covered: regions that end there are of them."""
+        at = bisect_left(self._ends_of_runs, end)
+        return range(self.runs[at].start, end)
+
+    @cached_property
+    def _ends_of_runs(self) -> list[int]:
+        return [run.stop for run in self.runs]
+
     @cached_property
     def places(self) -> frozenset[int]:
         """The pieces before which a region may begin or end."""

@@ -18,7 +18,6 @@ a convolution, which is rounded once less.
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import onnx
 from onnx import helper
 
@@ -333,11 +332,10 @@ class InterpolateFew(Rewriter):
         given, result = attributes(node), found[node.output[0]]
         ends = (end for name in found for end in self.readers[name] if self._ends(end))
         before = f"{result}/before"
-        scales = self.constant(f"{result}/scales", np.array(given["scales"], np.float32))
-        resize = helper.make_node(
-            "Resize",
-            [before, "", scales],
-            [result],
+        resize = self.resize(
+            before,
+            result,
+            given["scales"],
             node.name,
             mode="linear",
             coordinate_transformation_mode=given["coordinate_transformation_mode"],

@@ -16,7 +16,7 @@ from models.compiler.analysis.graph import ValueTypes, value_types
 from models.compiler.optimising.bodies import rename_inner
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, aligned, copy_range, refer, reference
-from models.graphs.nodes import all_graphs, label, made, reads, replace_nodes, subgraphs
+from models.graphs.nodes import all_graphs, label, made, name_nodes, reads, replace_nodes, subgraphs
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_session, reason, session_options
 
@@ -95,13 +95,10 @@ _MOVES_SCALES = "QDQPropagationTransformer"
 def write_reference(model: onnx.ModelProto, folder: Path) -> Path:
     """Write ``model``, from ``read_onnx``, as a file in ``folder`` with its weights beside it; return it.
 
-    ONNX Runtime maps the weights. Nodes without a name get one, so that its errors can say which failed.
+    ONNX Runtime maps the weights.
     """
     file = folder / "reference.onnx"
     move_weights(model, file.with_suffix(".data"))
-    for graph in all_graphs(model.graph):
-        for node in graph.node:
-            node.name = node.name or next(iter(made(node)), "")
     file.write_bytes(model.SerializeToString())
     return file
 
@@ -129,6 +126,8 @@ def optimised_file(
     ``without``: those of its optimisers that do nothing, with semicolons between.
     """
     given = onnx.load(source, load_external_data=False)
+    if name_nodes(given):  # passes, and ONNX Runtime itself, insert some without
+        source.write_bytes(given.SerializeToString())
     if any(True for node in given.graph.node for _ in subgraphs(node)):
         without = ";".join(filter(None, (without, _MOVES_SCALES)))
     options = session_options(optimise=True)

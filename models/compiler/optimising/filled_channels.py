@@ -1,11 +1,18 @@
-"""Padding of channels: where four does not divide the channels of a convolution, a few of zeros are added.
+"""Padding of channels: where four does not divide the channels of a convolution, they become whole blocks.
 
 ONNX Runtime computes such convolutions unrolled, all others in blocks. So channels like those of ShuffleNet
-(58) are filled up where no result shows it: weights of zero make them, operators on elements and pools keep
-them as they are, and weights of zero read them. The same numbers: each sum has a few zeros more.
+(58) are filled up where no result shows it, with copies of other channels: convolutions make both with the
+same weights. Operators on elements and pools take each channel by itself, so they make the same of both,
+whatever they compute: a channel that fills has no infinity and no NaN that its original does not have.
+(Zeros would: Log and Reciprocal make infinities of them, and a convolution makes NaN of an infinity and a
+weight of zero.)
 
-ONNX Runtime itself fills the last block of what a blocked convolution makes. Which channels are used is
-taken from the model as it was before (``used_channels``); a device without blocks leaves out the others.
+A convolution that reads a copy multiplies it with the weight of its original and with 2^-80. That changes
+no sum of numbers, which is rounded to 24 bits, and an infinity in both channels keeps its sign in the sum.
+
+ONNX Runtime itself fills the last block of what a blocked convolution makes, with zeros. Which channels are
+used is taken from the model as it was before (``used_channels``); a device without blocks leaves out the
+others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,21 +24,19 @@ from onnx import helper
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.graphs.nodes import attributes, made, reads, set_attributes
 from models.graphs.rewriting import Rewriter
-from models.network.activations import OPERATORS
 from models.network.fields import Array
 from models.network.operators.convolution import CONVOLUTIONS
+from models.network.operators.elements import POINTWISE
 
-#: They make of a zero a number, element by element, and nothing of one channel goes to another.
-_ON_CHANNELS = frozenset(
-    (
-        *("Add", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "Mul", "Sub"),
-        "Sum",
-        *(OPERATORS - {"Log", "Reciprocal"}),
-    )
-)
+#: They make of each channel another one, all in the same way.
+_ON_CHANNELS = POINTWISE | {"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"}
 _RANK = 4
 #: So many must divide the channels of a blocked convolution.
 _AT_ONCE = 4
+#: The first operator set whose Mul takes a number for all elements.
+_BROADCASTS = 7
+#: A weight of a copy, of one of its original.
+_FAINT = 2.0**-80
 #: ONNX Runtime names a blocked node by what it makes, and this.
 _BLOCKED = "_nchwc"
 
@@ -39,8 +44,8 @@ _BLOCKED = "_nchwc"
 class FillChannels(Rewriter):
     """Fills up channels that convolutions make and read; ``block``: channels in a block.
 
-    ``_first``: of values with the same channels one that stands for all. ``_units``: of some values, by
-    the number that should divide the number of their channels.
+    ``_first``: of values with the same channels one that stands for all. ``_wanted``: values that
+    convolutions would read in blocks. ``_filled``: those that stand for values that are filled up.
     """
 
     def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
@@ -48,15 +53,12 @@ class FillChannels(Rewriter):
         self._block = block
         self._first: dict[str, str] = {}
         self._fixed = {port.name for port in (*model.graph.input, *model.graph.output)}
-        self._units: dict[str, int] = {}
+        self._wanted: set[str] = set()
         for node in model.graph.node:
             self._look(node)
         fixed = {self._root(name) for name in self._fixed}
-        self._filled: dict[str, int] = {}
-        for name, unit in self._units.items():
-            root = self._root(name)
-            if root not in fixed:
-                self._filled[root] = max(unit, self._filled.get(root, 1))
+        has_product = self.versions.get("", 0) >= _BROADCASTS
+        self._filled = {self._root(name) for name in self._wanted} - fixed if has_product else set()
         self.retyped.update(name for name in values if self._root(name) in self._filled)
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
@@ -82,9 +84,8 @@ class FillChannels(Rewriter):
         return value is not None and len(value.shape) == _RANK and value.dtype == "float32"
 
     def _is_on_channels(self, node: onnx.NodeProto, tensors: list[str]) -> bool:
-        held = [self.numbers(name) for name in reads(node) if name in self.tensors]
-        finite = all(n is not None and n.size == 1 and np.isfinite(n).all() for n in held)
-        return finite and len({self.values[name].shape[1] for name in tensors}) == 1
+        single = all(self.is_single(name) for name in reads(node) if name in self.tensors)
+        return single and len({self.values[name].shape[1] for name in tensors}) == 1
 
     def _note(self, node: onnx.NodeProto) -> None:
         """Note what a convolution says of the channels that it reads and makes."""
@@ -92,10 +93,10 @@ class FillChannels(Rewriter):
         channels, features = (self.values[name].shape[1] for name in (x, y))
         group = attributes(node).get("group", 1)
         if group == 1 and channels > self._block:
-            self._units[x] = max(_AT_ONCE, self._units.get(x, 1))
+            self._wanted.add(x)
         elif group == channels == features > 1:
             self._join([x, y])
-            self._units[x] = _AT_ONCE
+            self._wanted.add(x)
         elif group > 1:
             self._fixed.update([x, y])
 
@@ -111,32 +112,47 @@ class FillChannels(Rewriter):
 
     def _more(self, name: str) -> int:
         """Return how many channels ``name`` gets."""
-        unit = self._filled.get(self._root(name))
-        return 0 if unit is None else -self.values[name].shape[1] % unit
+        if self._root(name) not in self._filled:
+            return 0
+        channels = self.values[name].shape[1]
+        return -channels % self._block if channels % _AT_ONCE else 0
 
     def _weights(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Let ``node`` read and make more channels; yield what makes its weights."""
         inputs, features = (self._more(name) for name in (node.input[0], node.output[0]))
-        dims = list(self.tensors[node.input[1]].dims)
         depthwise = attributes(node).get("group", 1) > 1
         if inputs and not depthwise:
-            yield self._longer(node, 1, 1, [dims[0], inputs, *dims[2:]])
-            dims[1] += inputs
+            yield from self._with_faint(node, inputs)
         if features:
-            yield self._longer(node, 1, 0, [features, *dims[1:]])
-            if len(node.input) > 2 and node.input[2]:
-                yield self._longer(node, 2, 0, [features])
+            for place in range(1, len(node.input)):
+                if node.input[place]:
+                    yield self._with_copies(node, place, features)
         if features and depthwise:
-            set_attributes(node, group=dims[0] + features)
+            set_attributes(node, group=self.values[node.output[0]].shape[1] + features)
 
-    def _longer(
-        self, node: onnx.NodeProto, place: int, axis: int, shape: list[int]
-    ) -> onnx.NodeProto:
-        """Let input ``place`` of ``node`` have zeros of ``shape`` behind it; return what makes it."""
-        held, title = node.input[place], node.output[0]
-        zeros = self.constant(f"{title}/zeros {place} {axis}", np.zeros(shape, np.float32))
-        node.input[place] = self.fresh(f"{title}/filled {place} {axis}")
-        return helper.make_node("Concat", [held, zeros], [node.input[place]], axis=axis)
+    def _with_faint(self, node: onnx.NodeProto, count: int) -> Iterator[onnx.NodeProto]:
+        """Let weights of ``node`` have others behind them, for ``count`` copies; yield what makes them."""
+        held, title = node.input[1], f"{node.output[0]}/faint"
+        copies, faint, node.input[1] = map(
+            self.fresh, (f"{title} copies", title, f"{title} behind")
+        )
+        first = self._places(title, range(count), self.values[node.input[0]].shape[1])
+        factor = self.constant(f"{title} factor", np.array(_FAINT, np.float32))
+        yield helper.make_node("Gather", [held, first], [copies], copies, axis=1)
+        yield helper.make_node("Mul", [copies, factor], [faint], faint)
+        yield helper.make_node("Concat", [held, faint], [node.input[1]], node.input[1], axis=1)
+
+    def _with_copies(self, node: onnx.NodeProto, place: int, count: int) -> onnx.NodeProto:
+        """Let input ``place`` of ``node`` have copies of features behind it; return what makes it."""
+        held, title = node.input[place], f"{node.output[0]}/filled {place}"
+        features = self.values[node.output[0]].shape[1]
+        every = self._places(title, range(features + count), features)
+        node.input[place] = self.fresh(title)
+        return helper.make_node("Gather", [held, every], [node.input[place]], title, axis=0)
+
+    def _places(self, title: str, channels: range, count: int) -> str:
+        """Return a constant: of which of ``count`` channels each of ``channels`` is a copy, or itself."""
+        return self.constant(f"{title} places", np.array(channels, np.int64) % count)
 
 
 def used_channels(graph: Graph, plain: Mapping[str, Array]) -> dict[str, int]:

@@ -146,9 +146,7 @@ class ScaleResizes(Rewriter):
         factors = operator.factors if isinstance(operator, Resize) else None
         if factors is None or is_scaled(node):
             return None
-        scales = self.constant(f"{node.output[0]}/scales", np.array(factors, np.float32))
-        given = [node.input[0], "", scales]
-        return [helper.make_node("Resize", given, node.output, node.name, **_REPEATS)]
+        return [self.resize(node.input[0], node.output[0], factors, node.name, **_REPEATS)]
 
 
 def is_scaled(node: onnx.NodeProto) -> bool:

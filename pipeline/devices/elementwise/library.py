@@ -8,11 +8,21 @@ import functools
 import io
 import platform
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
+from models.packs.records.spans import Encoding
+from models.packs.storing import BLOCK_NUMBERS, DICTIONARY_BYTES, MOST_BITS, PLANES
 from pipeline.devices.elementwise.building import BUILT, file_name, sources_digest
-from pipeline.devices.elementwise.programs import MOST_TENSORS, NativeProgram
+from pipeline.devices.elementwise.programs import (
+    MOST_AXES,
+    MOST_BLOCKS,
+    MOST_TENSORS,
+    OPERATORS,
+    WORTH_SHARING,
+    NativeProgram,
+)
 
 _ELF = b"\x7fELF"
 # Of a header: byte 5 says the order of bytes (1: least first), bytes 18 and 19 the machine.
@@ -45,6 +55,12 @@ class _Step(ctypes.Structure):
     )
 
 
+class _Limit(ctypes.Structure):
+    """As `struct limit` in kernels/limits.h."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("value", ctypes.c_size_t))
+
+
 class StretchStruct(ctypes.Structure):
     """As `struct stretch` in kernels/expansion.h."""
 
@@ -57,8 +73,8 @@ class StretchStruct(ctypes.Structure):
         ("start", ctypes.c_size_t),
         ("scales", ctypes.c_size_t),
         ("kept", ctypes.c_size_t),
-        ("exceptions", ctypes.c_size_t * 4),
-        ("bits", ctypes.c_uint8 * 4),
+        ("exceptions", ctypes.c_size_t * PLANES),
+        ("bits", ctypes.c_uint8 * PLANES),
     )
 
 
@@ -70,6 +86,24 @@ class _Chain(ctypes.Structure):
         ("tensors", _Tensor * MOST_TENSORS),
     )
 
+
+#: What both sides have, by the names that kernels/limits.c has for it; devices/integers has its own.
+LIMITS: Mapping[str, int] = {
+    "N_OPERATORS": len(OPERATORS),
+    "MOST_TENSORS": MOST_TENSORS,
+    "MOST_BLOCKS": MOST_BLOCKS,
+    "MOST_AXES": MOST_AXES,
+    "WORTH_SHARING": WORTH_SHARING,
+    "N_ENCODINGS": 1 + len(get_args(Encoding)),  # and zeros
+    "N_PLANES": PLANES,
+    "BLOCK_NUMBERS": BLOCK_NUMBERS,
+    "DICTIONARY_BYTES": DICTIONARY_BYTES,
+    "MOST_BITS": MOST_BITS,
+    "struct tensor": ctypes.sizeof(_Tensor),
+    "struct step": ctypes.sizeof(_Step),
+    "struct chain": ctypes.sizeof(_Chain),
+    "struct stretch": ctypes.sizeof(StretchStruct),
+}
 
 #: Address of a tensor; with how many elements share a number, and how many numbers lie side by side: as
 #: `struct tensor` in kernels/chain.h.
@@ -108,6 +142,7 @@ class Library:
             raise LibraryError(f"{path.name} cannot be loaded: {str(exc)[:200]}") from exc
         if sources != sources_digest():
             raise LibraryError(f"{path.name} was made of other sources")
+        self.check_limits(LIMITS)
         if not self.processor:
             raise LibraryError(f"{path.name} has no kernels for this processor (AVX2 with FMA)")
 
@@ -116,6 +151,29 @@ class Library:
         """What the kernels in use were made for: avx2, avx512, neon."""
         name: bytes = self._functions.elementwise_processor()
         return name.decode("ascii")
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Limits of the library, and sizes of its structures, by name."""
+        found: dict[str, int] = {}
+        for limit in self._functions.elementwise_limits():
+            if limit.name is None:
+                break
+            found[limit.name.decode("ascii")] = limit.value
+        return found
+
+    def check_limits(self, expected: Mapping[str, int]) -> None:
+        """Check that the library has the limits ``expected``, by name.
+
+        Raises:
+            LibraryError: it has another one, or none.
+        """
+        found = self.limits
+        for name, limit in expected.items():
+            if found.get(name) != limit:
+                raise LibraryError(
+                    f"{self.path.name}: {name} is {found.get(name)}, expected {limit}"
+                )
 
     def choose(self, processor: str) -> bool:
         """Use the kernels made for ``processor``; False: it is another one. No kernel may run."""
@@ -183,6 +241,7 @@ class Library:
         functions.integers_use_dot_products.restype = None
         functions.elementwise_sources.restype = ctypes.c_char_p
         functions.elementwise_processor.restype = ctypes.c_char_p
+        functions.elementwise_limits.restype = ctypes.POINTER(_Limit)
         functions.elementwise_choose.argtypes = [ctypes.c_char_p]
         functions.elementwise_run.argtypes = [ctypes.c_void_p]
         functions.elementwise_run.restype = None

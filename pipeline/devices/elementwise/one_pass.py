@@ -27,6 +27,10 @@ from pipeline.program.program import NativeChain
 _BOUND_BYTES = 2 << 10
 # A session with one chain, beside its message. Measured 24 to 27 KB.
 _SESSION_BYTES = 34 << 10
+# Both hold so many steps. What each further one takes: its structure, and beside that six integers, as
+# ONNX Runtime reads them and as it keeps them.
+_STEPS = 48
+_STEP_BYTES, _NODE_STEP_BYTES = 24, 128
 
 
 def decided(
@@ -44,11 +48,13 @@ def decided(
     if result_shapes and any(strides_of(shape, result_shapes[0]) is None for shape in shapes):
         return None
     model = chain_model(native, shapes) if result_shapes and are_sessions else None
+    more = max(len(native.steps) - _STEPS, 0)
+    session_bytes = _SESSION_BYTES + more * _NODE_STEP_BYTES
     return NativeChain(
-        bound_bytes=_BOUND_BYTES,
+        bound_bytes=_BOUND_BYTES + more * _STEP_BYTES,
         shared_elements=WORTH_SHARING if are_sessions else None,
         together_bytes=JOB_BYTES if are_sessions else 0,
-        node_bytes=None if model is None else _SESSION_BYTES + 2 * len(model),
+        node_bytes=None if model is None else session_bytes + 2 * len(model),
     )
 
 

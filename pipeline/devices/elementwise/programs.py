@@ -25,10 +25,13 @@ def _kind(operator: str) -> tuple[str, int]:
 
 _OPERATOR_OF = {_kind(operator): at for at, operator in enumerate(OPERATORS)} | {("relu", 1): _CLIP}
 _BOUNDS = (-math.inf, math.inf)
-#: Tensors, and values in between that live at once, that one program has at most (kernels/chain.h).
+# Limits of kernels/chain.h: library.py compares them when it loads the library. Steps have none.
+#: Tensors, and values in between that live at once, that one program has at most.
 MOST_TENSORS = 12
 MOST_BLOCKS = 6
-#: Elements from which on several threads are worth it, as in kernels/.
+#: Axes of the results of a program that is a node of ONNX Runtime.
+MOST_AXES = 8
+#: Elements from which on several threads compute a program.
 WORTH_SHARING = 16 << 10
 
 

@@ -162,6 +162,14 @@ class AverageStruct(ctypes.Structure):
     )
 
 
+#: What both sides have, by the names that elementwise/kernels/limits.c has for it.
+LIMITS = {
+    "MOST_LAYERS": MOST_LAYERS,
+    "MOST_JOINED": MOST_JOINED,
+    "struct task": ctypes.sizeof(TaskStruct),
+    "struct average": ctypes.sizeof(AverageStruct),
+}
+
 # Constants, tasks and their places.
 
 _FLIP = 0x80

@@ -1,14 +1,14 @@
 """A network on plain tensors, of one in ONNX Runtime's blocked layout (NCHWc).
 
 Reorders go, weights get their order back, and channels that only fill a block are left out: the manifest
-says of which values there are some (``used_channels``). Weights make and read zeros there.
+says of which values there are some (``used_channels``), blocked or not. They change no other channel.
 
 Operators on elements, Concat and Split are the same on blocked tensors as on plain ones
 (models/compiler/optimising/blocked.py), and so is a softmax along channels, which the compiler turned.
 Anything else reads blocks in a way that is not known here, and plain tensors would give it other numbers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.node import Node
+from models.network.operators.convolution import CONVOLUTIONS
 from models.network.operators.elements import POINTWISE
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import TurnedSoftmax
@@ -108,6 +109,8 @@ class _Translation:
         elif node.operator.startswith(_BLOCKED):
             self._in_blocks.update(node.outputs)
             yield self._in_planes(node)
+        elif self._fills(node):
+            yield self._with_used(node, self.constants.get)
         elif not self._in_blocks.isdisjoint(node.inputs):
             self._check(node)
             yield node
@@ -115,6 +118,11 @@ class _Translation:
             yield from _summed(node)
         else:
             yield node
+
+    def _fills(self, node: Node) -> bool:
+        """Return whether ``node`` is a plain convolution with channels that only fill."""
+        is_plain = node.operator.rpartition(".")[2] in CONVOLUTIONS
+        return is_plain and any(name in self._used for name in (node.inputs[0], node.output))
 
     def _left(self, node: Node) -> Iterator[Node]:
         """Yield what leaves the blocks: planes without those that only fill, or pixels of these."""
@@ -150,15 +158,24 @@ class _Translation:
 
     def _convolution(self, node: Node) -> Node:
         """Return a blocked convolution with plain weights, if they are constants."""
+
+        def weights(name: str) -> NDArray[Any] | None:
+            held = self.constants.get(name)
+            return None if held is None else plain_weight(np.asarray(held), self._block)
+
+        return self._with_used(node, weights)
+
+    def _with_used(self, node: Node, weights: Callable[[str], NDArray[Any] | None]) -> Node:
+        """Return a convolution of the channels that are used; ``weights``: plain ones, by their name."""
         x, weight, *others = node.inputs
         attributes = dict(node.attributes)
         rows, depth = self._used.get(node.output), self._used.get(x)
         if rows is not None and attributes.get("group", 1) > 1:
             attributes["group"] = rows
-        if weight in self.constants:
-            plain = plain_weight(np.asarray(self.constants[weight]), self._block)
+        plain = weights(weight)
+        if plain is not None:
             weight = f"{node.output}/weight"
-            self.constants[weight] = np.ascontiguousarray(plain[:rows, :depth])
+            self.constants[weight] = np.ascontiguousarray(np.asarray(plain)[:rows, :depth])
             if others and others[0]:
                 bias = np.asarray(self.constants[others[0]])[:rows]
                 others[0] = f"{node.output}/bias"

@@ -207,7 +207,7 @@ class RegionEdges:
 
         And with at most ``reach`` operators for each row that it makes.
         """
-        run = next(run for run in self._network.runs if run.start < end <= run.stop)
+        run = self._network.run_to(end)
         most = max(reach * self._height(end), _FEW_OPERATORS)
         first, last = bisect_left(self._places, run.start), self._numbers[end]
         near = self._before[last] - self._before[first:last] <= most
@@ -216,14 +216,15 @@ class RegionEdges:
         return places
 
     def ends(self) -> list[int]:
-        """Return the places where regions may end, those first that have the least to keep far around."""
-        crossing = self._live.crossing
-        places = [
-            place for place in sorted(self._network.places) if place - 1 in self._network.covered
-        ]
+        """Return the places where regions may end, those first that have the least to keep far around.
 
+        There is an operator in each of these regions: where pieces only copy, none ends.
+        """
+        network, crossing = self._network, self._live.crossing
+        places = [place for place in sorted(network.places) if place - 1 in network.covered]
         reaches = dict(zip(places, _reaches([crossing[place] for place in places]), strict=True))
-        return sorted(places, key=lambda place: (-reaches[place], crossing[place], place))
+        ends = [place for place in places if network.operators_within(network.run_to(place))]
+        return sorted(ends, key=lambda place: (-reaches[place], crossing[place], place))
 
     def _height(self, end: int) -> int:
         """Return the rows of what the last operator of a region that ends there makes."""

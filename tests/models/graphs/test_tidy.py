@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node
 
 from models.errors import OnnxError
+from models.graphs.nodes import all_graphs, name_nodes
 from models.graphs.onnx_reader import read_onnx
 from tests.examples import over
 from tests.models.nets import answers, inputs_for, parsed, written
@@ -160,6 +161,28 @@ def times_a_constant() -> onnx.ModelProto:
     )
 
 
+def reshaped_rows() -> onnx.ModelProto:
+    """Two layers on rows whose shapes ONNX Runtime and the compiler both change: none has a name."""
+    return parsed(
+        """m (float[2,5,32] x) => (float y) {
+            a = MatMul(x, v)
+            b = Add(a, p)
+            c = Transpose<perm=[1,0,2]>(b)
+            s = Constant<value_ints=[1,1,10,48]>()
+            d = Reshape(c, s)
+            e = MatMul(d, w)
+            y = Add(e, q)
+        }""",
+        {"v": (32, 48), "p": (48,), "w": (48, 64), "q": (64,)},
+    )
+
+
+def named_as_another_is_made() -> onnx.ModelProto:
+    model = parsed("n (float[1,64] x) => (float y) { a = Relu(x)\n b = Neg(a)\n y = Exp(b) }")
+    model.graph.node[0].name = "y"
+    return model
+
+
 MODELS: list[Callable[[], onnx.ModelProto]] = [
     long_domain,
     both_domains,
@@ -177,6 +200,8 @@ MODELS: list[Callable[[], onnx.ModelProto]] = [
     taken_inside,
     stale_branches,
     times_a_constant,
+    reshaped_rows,
+    named_as_another_is_made,
 ]
 
 
@@ -201,6 +226,42 @@ def test_sorting_changes_as_little_as_it_can(tmp_path: Path) -> None:
     model.graph.node.extend(make_node("Relu", [needs[name]], [name]) for name in order)
     read = read_onnx(written(model, tmp_path / "m.onnx"))
     assert [node.output[0] for node in read.graph.node] == ["a", "c", "b", "d"]
+
+
+@over(
+    "given, expected",
+    [
+        (["", "", ""], ["a", "b", "y"]),
+        (["n", "b", "m"], ["n", "b", "m"]),
+        (["n", "n", "n"], ["n", "n_1", "n_2"]),
+        (["y", "a", ""], ["y", "a", "y_1"]),
+        (["", "a", "a"], ["a_1", "a", "a_2"]),
+        (["n", "n", "n_1"], ["n", "n_2", "n_1"]),
+    ],
+)
+def test_nodes_have_names_of_their_own(given: list[str], expected: list[str]) -> None:
+    model = parsed("n (float[4] x) => (float y) { a = Relu(x)\n b = Neg(a)\n y = Exp(b) }")
+    for node, name in zip(model.graph.node, given, strict=True):
+        node.name = name
+    assert name_nodes(model) == (given != expected)
+    assert [node.name for node in model.graph.node] == expected
+    assert not name_nodes(model)
+
+
+def test_nodes_in_bodies_have_names_of_their_own() -> None:
+    model = taken_inside()
+    name_nodes(model)
+    names = [node.name for graph in all_graphs(model.graph) for node in graph.node]
+    assert all(names)
+    assert len({*names}) == len(names)
+
+
+def test_many_nodes_of_one_name() -> None:
+    """Names that grow by a letter each would take gigabytes."""
+    model = parsed("n (float[4] x) => (float y) { y = Relu(x) }")
+    model.graph.node.extend(make_node("Relu", ["x"], [""], "n") for _ in range(2000))
+    name_nodes(model)
+    assert max(len(node.name) for node in model.graph.node) < 10
 
 
 def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:

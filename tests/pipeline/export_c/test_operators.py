@@ -430,6 +430,17 @@ def test_what_reads_blocks_in_their_order_is_refused(tiny_pack: Pack) -> None:
         plain_network(network, tiny_pack.manifest)
 
 
+@pytest.mark.parametrize("channels", thinned([58, 18, 57, 63], 4))
+def test_channels_that_only_fill_are_left_out(channels: int, tmp_path: Path) -> None:
+    """Of a convolution that reads the input, which has no blocks, too."""
+    model = parsed(
+        f"fill (float[1,{channels},6,5] x) => (float y) {{ a = Conv(x, w)\n b = Relu(a)\n"
+        f" c = Conv<group={channels}, pads=[1,1,1,1]>(b, d)\n y = Conv(c, v) }}",
+        {"w": (channels, channels, 1, 1), "d": (channels, 1, 3, 3), "v": (4, channels, 1, 1)},
+    )
+    check(model, tmp_path)
+
+
 @pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
 def test_a_softmax_along_one_block(tmp_path: Path) -> None:
     """The compiler does it on rows of the blocked tensor."""

@@ -252,3 +252,26 @@ def test_one_lane_is_what_fit_says(pack: Pack) -> None:
 def test_it_says_how_many_and_what_one_takes(pack: Pack) -> None:
     fitted = fit_lanes(Program.as_compiled(pack), AUTO, Wanted(total_bytes=1 << 30), None, 4)
     assert any("4 lanes of 4" in reason for reason in fitted.reasons)
+
+
+@pytest.mark.parametrize("step", thinned([-2, 2], 2))
+def test_a_network_of_which_only_copies_run_on_rows(step: int, tmp_path: Path) -> None:
+    """No region ends where there is no operator before it."""
+    bounds = ("-1", "-1000") if step < 0 else ("0", "1000")
+    constants = zip("besa", (*bounds, str(step), "1"), strict=True)
+    nodes = [f"{name} = Constant<value_ints=[{number}]>()" for name, number in constants]
+    text = "\n".join(
+        [
+            *nodes,
+            "p = Slice(x, b, e, a, s)",
+            "n = Neg(p)",
+            "c = Concat<axis=1>(p, n, p)",
+            "y = Softmax<axis=3>(c)",
+        ]
+    )
+    model = nets.parsed(f"copies (float[1,16,8,8] x) => (float y) {{ {text} }}")
+    pack = open_pack(compile_onnx(nets.written(model, tmp_path / "m.onnx"), tmp_path / "m"))
+    network = Program.as_compiled(pack)
+    assert not network.row_operators
+    assert any(value.end_piece for value in network.row_values)
+    assert fit(network, AUTO, LEAST).plan.total_bytes > 0

@@ -1,6 +1,7 @@
 // A chain: steps on elements that follow each other, and the tensors that they read and write.
 //
-// pipeline/devices/elementwise/library.py has the same structures; programs.py reads OPERATORS here.
+// pipeline/devices/elementwise/library.py has the same structures and limits (limits.c); programs.py reads
+// OPERATORS here.
 #ifndef ELEMENTWISE_CHAIN_H
 #define ELEMENTWISE_CHAIN_H
 
@@ -41,7 +42,10 @@ enum { N_OPERATORS = OPERATORS(ONE) };
 
 typedef void kernel(float *to, const float *a, const float *b, size_t n, float p, float q);
 
-enum { MOST_TENSORS = 12, MOST_BLOCKS = 6 };
+// Tensors of a chain, and blocks of memory in between; axes of a node. A chain has any number of steps.
+enum { MOST_TENSORS = 12, MOST_BLOCKS = 6, MOST_AXES = 8 };
+// Elements from which on several threads compute a chain.
+enum { WORTH_SHARING = 16 << 10 };
 
 // One tensor of a chain: as many elements as the chain has, or one for each channel: element i of the chain
 // takes number (i / plane) * width + i % width of it. `plane` 0: the first kind.

@@ -14,17 +14,15 @@
 #include "onnxruntime.h"
 #include "processors.h"
 
-enum { MOST_AXES = 8, MOST_STEPS = 64, HEAD = 4, OF_TENSOR = 2, OF_STEP = 6 };
-enum { MOST_INTEGERS = HEAD + MOST_AXES + OF_TENSOR * MOST_TENSORS + OF_STEP * MOST_STEPS };
-// Elements from which on several threads are worth it.
-enum { WORTH_SHARING = 16 << 10 };
+// Integers of a program before the lengths of axes, of each input, of each step.
+enum { HEAD = 4, OF_TENSOR = 2, OF_STEP = 6 };
 
 struct node {
     table functions;
     size_t n_inputs, n_outputs, n_axes;
     int64_t shape[MOST_AXES];
     struct chain chain;  // without memory
-    struct step steps[MOST_STEPS];
+    struct step steps[];
 };
 
 #define CALL(functions, number, type) ((type *)(functions)[number])
@@ -69,19 +67,22 @@ static int take_steps(struct node *node, const int64_t *from) {
     return (written & tensors) == tensors;
 }
 
-// Fills `node` from the attribute; 0: it is no program.
-static int take(struct node *node, const int64_t *from, size_t n) {
+// How many steps a program of `n` integers has; 0: it is none.
+static size_t count_steps(const int64_t *from, size_t n) {
     if (n < HEAD || !within(from[0], 1, MOST_TENSORS) || !within(from[1], 1, MOST_TENSORS) ||
-        from[0] + from[1] > MOST_TENSORS || !within(from[2], 0, MOST_AXES + 1) ||
-        !within(from[3], 1, MOST_STEPS + 1))
+        from[0] + from[1] > MOST_TENSORS || !within(from[2], 0, MOST_AXES + 1) || !within(from[3], 1, INT32_MAX))
         return 0;
+    const size_t n_steps = (size_t)from[3];
+    const size_t before = HEAD + (size_t)from[2] + OF_TENSOR * (size_t)from[0];
+    return n == before + OF_STEP * n_steps ? n_steps : 0;
+}
+
+// Fills `node` from a program whose steps were counted; 0: it is none.
+static int take(struct node *node, const int64_t *from) {
     node->n_inputs = (size_t)from[0];
     node->n_outputs = (size_t)from[1];
     node->n_axes = (size_t)from[2];
     node->chain.n_steps = (int32_t)from[3];
-    const size_t expected =
-        HEAD + node->n_axes + OF_TENSOR * node->n_inputs + OF_STEP * (size_t)node->chain.n_steps;
-    if (n != expected) return 0;
     from += HEAD;
     node->chain.n_elements = 1;
     for (size_t axis = 0; axis < node->n_axes; axis++, from++) {
@@ -97,15 +98,17 @@ static int take(struct node *node, const int64_t *from, size_t n) {
     return take_steps(node, from);
 }
 
-static status *create(const struct custom_operator *self, table functions, const node_info *info,
-                      void **made) {
-    (void)self;
-    int64_t read[MOST_INTEGERS];
-    size_t n = MOST_INTEGERS;
-    TRY(CALL(functions, INTEGERS, integers)(info, "program", read, &n));
-    struct node *node = calloc(1, sizeof *node);
-    if (!node) return CALL(functions, CREATE_STATUS, create_status)(FAIL, "no memory for a chain");
-    if (!take(node, read, n)) {
+static status *no_memory(table functions) {
+    return CALL(functions, CREATE_STATUS, create_status)(FAIL, "no memory for a chain");
+}
+
+// Makes a node of the program `from`, `n` integers.
+static status *create_node(table functions, const int64_t *from, size_t n, void **made) {
+    const size_t n_steps = count_steps(from, n);
+    if (!n_steps) return invalid(functions, "the program of a chain is none");
+    struct node *node = calloc(1, sizeof *node + n_steps * sizeof *node->steps);
+    if (!node) return no_memory(functions);
+    if (!take(node, from)) {
         free(node);
         return invalid(functions, "the program of a chain is none");
     }
@@ -113,6 +116,19 @@ static status *create(const struct custom_operator *self, table functions, const
     node->chain.steps = node->steps;
     *made = node;
     return NULL;
+}
+
+static status *create(const struct custom_operator *self, table functions, const node_info *info,
+                      void **made) {
+    (void)self;
+    size_t n = 0;
+    TRY(CALL(functions, INTEGERS, integers)(info, "program", NULL, &n));
+    int64_t *read = malloc((n + 1) * sizeof *read);  // of no integers, too
+    if (!read) return no_memory(functions);
+    status *failed = CALL(functions, INTEGERS, integers)(info, "program", read, &n);
+    if (!failed) failed = create_node(functions, read, n, made);
+    free(read);
+    return failed;
 }
 
 // How many elements a chain reads of `tensor`.

@@ -60,6 +60,7 @@ typedef status *tensor_data(value *of, void **found);
 typedef status *shape_of(const value *of, shape **made);
 typedef status *n_elements(const shape *of, size_t *found);
 typedef void release_shape(shape *made);
+// `found` NULL: only counts.
 typedef status *integers(const node_info *of, const char *name, int64_t *found, size_t *n_found);
 typedef status *parallel_for(const run_context *in, void (*part)(void *, size_t), size_t n_parts,
                              size_t n_batches, void *argument);

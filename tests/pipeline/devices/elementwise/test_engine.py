@@ -18,6 +18,7 @@ from models.packs.records.row_parts import RowOperator
 from models.packs.target import host_target
 from pipeline.devices.base import Launch
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.elementwise.programs import MOST_TENSORS
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
@@ -164,6 +165,25 @@ def test_threads_of_onnx_runtime_change_no_bit(
     for regions in ((), exact_regions(pack, 8)):
         assert answer(pack, pool, regions, 2).tobytes() == expected
     assert chains
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [70, 200])
+def test_long_chains_of_many_tensors(steps: int, tmp_path: Path, pool: ReadPool) -> None:
+    """Of more steps than a node once had, and of more tensors than the library takes."""
+    kinds = ("Sigmoid", "Tanh")
+    chain_nodes = [f"e{at + 1} = {kinds[at % 2]}(e{at})" for at in range(steps)]
+    several = [f"t{at} = Conv(e0, wd) n{at} = Neg(t{at})" for at in range(MOST_TENSORS + 2)]
+    sums = [f"s{at + 1} = Add(s{at}, n{at})" for at in range(MOST_TENSORS + 2)]
+    nodes = ["e0 = Conv<pads=[1,1,1,1]>(x, wa)", *chain_nodes, *several]
+    nodes += [f"s0 = Neg(e{steps})", *sums, f"y = Conv(s{MOST_TENSORS + 2}, we)"]
+    pack = compiled("\n".join(nodes), _SHAPES, tmp_path)
+    expected = answer(pack, pool, threads=1)
+    plain = answer(pack, pool, native=False)
+    np.testing.assert_allclose(expected, plain, rtol=0, atol=1e-5 * np.abs(plain).max())
+    for rows, threads in ((None, 2), (8, 2), (8, 3)):
+        regions = exact_regions(pack, rows) if rows else ()
+        assert answer(pack, pool, regions, threads).tobytes() == expected.tobytes()
 
 
 def test_where_onnx_runtime_does_not_take_the_operator_its_threads_are_left_alone(

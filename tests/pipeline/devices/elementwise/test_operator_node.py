@@ -1,5 +1,6 @@
 """Chains as an operator of ONNX Runtime: the bits of the library alone; what is no program is refused."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,18 @@ from pipeline.devices.elementwise.operator_node import (
     node,
     why_not_shared,
 )
-from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram
+from pipeline.devices.elementwise.programs import (
+    MOST_AXES,
+    MOST_BLOCKS,
+    MOST_TENSORS,
+    OPERATORS,
+    WORTH_SHARING,
+    NativeProgram,
+)
 from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import (
     Floats,
+    bound,
     computed,
     library,
     native,
@@ -82,6 +91,50 @@ def test_a_factor_for_each_channel_and_two_results() -> None:
     np.testing.assert_array_equal(y, np.clip(x * f, 0, 6))
 
 
+@over("steps", [1, 63, 64, 65, 66, 80, 300, 2000])
+def test_chains_of_any_length(steps: int) -> None:
+    todo = [ElementStep(kind=("tanh", "negative")[at % 2], reads=(at,)) for at in range(steps)]
+    program = native(*todo)
+    x = np.random.default_rng(steps).standard_normal(WORTH_SHARING + 5, np.float32)
+    alone, shared = np.empty_like(x), np.empty_like(x)
+    bound(program, [x, alone])()
+    run(program, 2, x, shared)
+    np.testing.assert_array_equal(shared.view(np.uint32), alone.view(np.uint32))
+
+
+@over("n_axes, fits", [(MOST_AXES, True), (MOST_AXES + 1, False)])
+def test_as_many_axes_as_the_library_takes(n_axes: int, fits: bool) -> None:
+    shape = (1,) * (n_axes - 1) + (8,)
+    assert (chain_model(_MISH, [shape, shape]) is not None) == fits
+    ports = [("x", shape)], [("y", shape)]
+    program = (1, 1, n_axes, 1, *shape, 0, 0, *_RIGHT[7:])
+    graph = model([node(OPERATOR, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
+    with nullcontext() if fits else pytest.raises(SessionError):
+        open_piece(graph, 1, library().path)
+
+
+@over("n_inputs, fits", [(MOST_TENSORS - 1, True), (MOST_TENSORS, False)])
+def test_as_many_tensors_as_the_library_takes(n_inputs: int, fits: bool) -> None:
+    step = OPERATORS.index("add"), n_inputs, 0, n_inputs - 1, 0, 0
+    program = (n_inputs, 1, 1, 1, 8, *(0, 0) * n_inputs, *step)
+    names = [f"x{number}" for number in range(n_inputs)]
+    ports = [(name, (8,)) for name in names], [("y", (8,))]
+    graph = model([node(OPERATOR, DOMAIN, names, ["y"], program=program)], *ports, [(DOMAIN, 1)])
+    with nullcontext() if fits else pytest.raises(SessionError):
+        open_piece(graph, 1, library().path)
+
+
+@over("block, fits", [(MOST_BLOCKS - 1, True), (MOST_BLOCKS, False)])
+def test_as_many_values_in_between_as_the_library_takes(block: int, fits: bool) -> None:
+    place, negative = MOST_TENSORS + block, OPERATORS.index("negative")
+    steps = (negative, place, 0, 0, 0, 0, negative, 1, place, place, 0, 0)
+    program = (1, 1, 1, 2, 8, 0, 0, *steps)
+    ports = [("x", (8,))], [("y", (8,))]
+    graph = model([node(OPERATOR, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
+    with nullcontext() if fits else pytest.raises(SessionError):
+        open_piece(graph, 1, library().path)
+
+
 def test_shapes_that_do_not_go_together_make_no_node() -> None:
     assert chain_node(only("multiply", 2), [(4, 3), (4, 2), (4, 3)], ["x", "f", "y"]) is None
     axes = (1,) * 9
@@ -111,6 +164,9 @@ _RIGHT = (1, 1, 1, 1, 8, 0, 0, 8, 1, 0, 0, 0, 0)
         (*_RIGHT[:9], 12, *_RIGHT[10:]),  # and a block
         (*_RIGHT[:8], 12, *_RIGHT[9:]),  # writes no output
         (1, 1, 1, 1, 8, 4, 5, *_RIGHT[7:]),
+        (1, 1, 1, 2, *_RIGHT[4:]),  # more steps than there are
+        (1, 1, 1, (1 << 31) - 2, *_RIGHT[4:]),
+        (1, 1, 1, 1 << 62, *_RIGHT[4:]),
         (1, 1, 3, 1, 1 << 30, 1 << 30, 1 << 30, *_RIGHT[5:]),
     ],
 )
