@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from models.errors import PackError
+from models.errors import PackError, absent
 
 #: Of the format of packs: the one that is written and read.
 FORMAT_VERSION: Literal[4] = 4
@@ -42,14 +42,15 @@ def find_pack(path: Path) -> Path:
     if path.is_file():
         raise PackError(f"{path}: a file, not a pack (compile makes one of an ONNX file)")
     if not path.is_dir():
-        raise PackError(f"{path}: no such folder")
+        raise PackError(f"{path}: no such folder") from absent(path)
     if path.resolve().name.startswith("."):
         raise PackError(f"{path}: not a pack: its name starts with a dot")
     if (path / "manifest.json").exists():
         return path
     folders = versions(path)
     if not folders:
-        raise PackError(f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
+        why = f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)"
+        raise PackError(why) from absent(path / "1")
     return folders[-1]
 
 

@@ -1,6 +1,7 @@
 """From a plan to a model that serves: reserve memory, read weights, start the worker."""
 
 import asyncio
+import contextlib
 import logging
 from functools import partial
 from pathlib import Path
@@ -94,17 +95,27 @@ class Opener:
         with naming(name):
             self._budget.reserve(key, place.fitted.plan.memory, place.in_turns)
             try:
-                running = self._running(model, place)
+                worker = self._working(model, place)
             except DrainError:
                 raise  # the disk may still write to the reserved memory
             except BaseException:
                 self._budget.release(key)
                 raise
-        self._tell_of_profile(name, model.pack.folder)
-        return Worker(
-            *(running, self._settings.queue_limit, self._dispatcher),
-            batching_of(self._settings, model.slot),
-        )
+        with contextlib.suppress(OSError):  # what is said of it is no reason to have no model
+            self._tell_of_profile(name, model.pack.folder)
+        return worker
+
+    def _working(self, model: Prepared, place: Place) -> Worker:
+        """Open ``model`` and start what answers; after an error its engine is closed."""
+        running = self._running(model, place)
+        try:
+            return Worker(
+                *(running, self._settings.queue_limit, self._dispatcher),
+                batching_of(self._settings, model.slot),
+            )
+        except BaseException:
+            running.engine.close()
+            raise
 
     def _tell_of_profile(self, name: str, folder: Path) -> None:
         """Log that there is none, once for each pack: one that is evicted is opened again and again."""

@@ -65,7 +65,7 @@ def test_what_else_records_hold_stays(program: Program) -> None:
     shared = (1.5, "x")
     one, other = through([shared, shared])
     assert one is other
-    named = BodyLimit(1, "a")  # type: ignore[arg-type]
+    named = BodyLimit(1, "a")
     assert through(named) == named
 
 
