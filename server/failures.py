@@ -20,40 +20,30 @@ from server.errors import NotFoundError, NotServingError, ServiceError
 FAILURES = (ServiceError, ModelError, LoaderError, PlanError, DeviceError, EngineError, OSError)
 # A disk may recover, and other programs may free memory.
 _MAY_PASS = (LoaderError, NotServingError)
-#: What the system says of a path, which is as it is until somebody changes it. Everything else that it says
-#: is of the system itself: a disk that is full, fails or is away, a limit on memory, threads or open files.
-_OF_PATHS = frozenset(
-    {
-        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EXDEV),
-        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.EFBIG),
-        *(errno.EINVAL, errno.ENOTSUP, errno.ENOEXEC),
-    }
-)
+# A disk that is full or fails, a limit on open files.
+_SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 
 
 def may_pass(exc: BaseException) -> bool:
     """Return whether the next try may succeed although no file and no setting was changed.
 
-    Some errors say so of themselves; others come of a system that was short of something. Bytes that are
-    not those of the manifest stay so.
+    Some errors say so of themselves; others come of a system that was short of something.
     """
-    if isinstance(exc, ChecksumError):
-        return False
-    of_system = any(
-        isinstance(each, MemoryError) or (isinstance(each, OSError) and each.errno not in _OF_PATHS)
-        for each in _causes(exc)
-    )
-    return isinstance(exc, _MAY_PASS) or of_system or getattr(exc, "may_pass", False)
+    cause = exc.__cause__
+    is_shortage = isinstance(cause, OSError) and cause.errno in _SHORTAGES
+    return isinstance(exc, _MAY_PASS) or is_shortage or getattr(exc, "may_pass", False)
 
 
 def may_come_back(exc: BaseException) -> bool:
     """Return whether a model that is to be served may be loaded later, after loading it ended with ``exc``.
 
-    Besides what may pass: that it, or a file of it, is not there, or nobody may read it. So it is with
-    folders while a file system is mounted again, a disk is plugged in, or a server restarts.
+    Whatever the system says may pass, also that a file is not there, or that nobody may read it: so it is
+    with folders while a file system is mounted again, a disk is plugged in, or a server restarts. What was
+    read does not: a manifest that is wrong, bytes that are not those of the manifest.
     """
-    of_system = any(isinstance(each, OSError) for each in _causes(exc))
-    return of_system or isinstance(exc, NotFoundError) or may_pass(exc)
+    of_system = any(isinstance(each, OSError | MemoryError) for each in _causes(exc))
+    may = of_system or isinstance(exc, NotFoundError) or may_pass(exc)
+    return may and not isinstance(exc, ChecksumError)
 
 
 def _causes(exc: BaseException | None) -> Iterator[BaseException]:
