@@ -25,7 +25,7 @@ CODE = Path(__file__).resolve().parents[1]
 #: Packages lie there beside those of others, and every interpreter of this installation looks there.
 _INSTALLED = ("site-packages", "dist-packages")
 
-# What a process inherits: who and where it is, and how many threads, devices and arenas libraries use.
+# What a process inherits: its user and places, and how many threads, devices and arenas libraries use.
 # Keys and settings of the service are not among it.
 _INHERITED = frozenset(
     {

@@ -37,7 +37,7 @@ def may_pass(exc: BaseException) -> bool:
 def may_come_back(exc: BaseException) -> bool:
     """Return whether a model that is to be served may be loaded later, after loading it ended with ``exc``.
 
-    Whatever the system says may pass, also that a file is not there, or that nobody may read it: so it is
+    Whatever the system says may pass, also that a file is not there, or cannot be read: so it is
     with folders while a file system is mounted again, a disk is plugged in, or a server restarts. What was
     read does not: a manifest that is wrong, bytes that are not those of the manifest.
     """

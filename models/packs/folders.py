@@ -92,13 +92,20 @@ def remove_leftovers(parent: Path) -> list[Path]:
 def clear_repository(repository: Path) -> list[Path]:
     """Remove what killed compilations left of any model of ``repository``; return what is gone.
 
-    What may not be removed stays.
+    A model's folder in which there was nothing else goes, too. What may not be removed stays.
     """
     try:
         models = sorted(path for path in repository.iterdir() if path.is_dir())
     except OSError:
         return []
-    return [gone for folder in (repository, *models) for gone in remove_leftovers(folder)]
+    removed = remove_leftovers(repository)
+    for folder in models:
+        gone = remove_leftovers(folder)
+        removed += gone
+        if gone:
+            with contextlib.suppress(OSError):  # there is more in it
+                folder.rmdir()
+    return removed
 
 
 def _removed(folder: Path) -> bool:

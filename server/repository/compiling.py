@@ -17,7 +17,7 @@ from server.repository.limited_process import (
     Failed,
     Limits,
     Message,
-    Said,
+    Progress,
     message_of,
     name_of,
     task,
@@ -67,7 +67,7 @@ class Compiler:
             process.stdin.close()
             async with aclosing(_messages(process)) as messages:
                 async for last in messages:
-                    if isinstance(last, Said):
+                    if isinstance(last, Progress):
                         yield _step_of(last.message)
             await process.wait()  # its output has ended; now its status is needed
         finally:
@@ -93,8 +93,8 @@ class Compiler:
         # A process that lacks memory ends by one of these signals.
         if number in {signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV}:
             return self._over_memory()
-        said = ended_with(-number, errors)
-        return ServiceError(f"compiling it ended without a word ({said})")
+        status = ended_with(-number, errors)
+        return ServiceError(f"compiling it ended without a word ({status})")
 
     def _over_memory(self) -> ServiceError:
         allowed = format_size(self._limits.memory_bytes)

@@ -39,7 +39,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Said:
+class Progress:
     """What the function says on the way."""
 
     message: Any
@@ -60,7 +60,7 @@ class Failed:
     message: str
 
 
-Message = Said | Ended | Failed
+Message = Progress | Ended | Failed
 
 
 def task(function: Callable[..., Any], arguments: tuple[Any, ...], limits: Limits) -> bytes:
@@ -88,7 +88,7 @@ def message_of(line: bytes) -> Message:
     """
     match json.loads(line):
         case {"say": message}:
-            return Said(message)
+            return Progress(message)
         case {"ended": result}:
             return Ended(result)
         case {"error": str(error), "message": str(text)}:

@@ -57,7 +57,7 @@ class Models(dict[str, Entry]):
     def note(self, model: str, exc: Exception) -> None:
         """Note the error ``exc`` of loading ``model`` as it is on disk now, if it is there at all.
 
-        Where the whole repository is away, nobody knows whether there is such a model.
+        Where the whole repository is away, it is not known whether there is such a model.
         """
         entries = self.of(model)
         if isinstance(exc, NotFoundError) or (isinstance(exc, AwayError) and not entries):

@@ -3,7 +3,7 @@
 A file system is away while it is mounted again, a disk is pulled out and put back, a server restarts, the
 system is short of memory or files: nothing tells when that is over. So such a model is tried again whatever
 ``model_control`` is, after pauses that double up to a limit: a short loss heals soon, a long one costs
-little. What cannot pass, such as a damaged pack, is not tried before somebody changes it.
+little. What cannot pass, such as a damaged pack, is not tried before it is another.
 """
 
 import asyncio

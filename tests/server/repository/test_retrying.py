@@ -349,7 +349,7 @@ async def test_errors_at_each_step_of_a_load_pass(
     repository: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The load of a lost model, and the looks of who follows the folder, fail at each of their calls."""
+    """The load of a lost model, and looks at the folder, fail at each of their calls."""
     mode, number, every = astuple(case)
     flaky = Flaky(repository, number)
     async with kept(mode, settings, packs, repository) as service:
