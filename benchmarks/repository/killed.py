@@ -162,8 +162,12 @@ class _KilledError(OSError):
 def _compile(repository: Path, rng: random.Random) -> None:
     """Compile a model into the repository, in place of what is there, and kill that at a random moment."""
     command = python_command("cli", "compile", str(_SOURCE), "-o", str(repository / "fourth"))
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([*command, "--force"], env=child_environment(), **quiet) as process:
+    with subprocess.Popen(
+        [*command, "--force"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=child_environment(),
+    ) as process:
         try:
             process.wait(rng.uniform(0.0, _COMPILE_SECONDS))
         except subprocess.TimeoutExpired:
