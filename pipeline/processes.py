@@ -149,8 +149,11 @@ def start(command: Sequence[str], file_bytes: int) -> Child:
             stderr=errors.descriptor,
             env=child_environment(),
         )
-    finally:
+    except BaseException:
         errors.close()
+        errors.text()  # nothing of it stays open
+        raise
+    errors.close()
     _limit_files(process.pid, file_bytes)
     return Child(process, errors)
 
@@ -169,8 +172,11 @@ async def start_beside(
             env=child_environment(),
             limit=message_bytes,
         )
-    finally:
+    except BaseException:
         errors.close()
+        errors.text()  # nothing of it stays open
+        raise
+    errors.close()
     _limit_files(process.pid, file_bytes)
     return process, errors
 

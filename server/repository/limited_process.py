@@ -86,7 +86,11 @@ def message_of(line: bytes) -> Message:
     Raises:
         ValueError: it is none.
     """
-    match json.loads(line):
+    try:
+        document = json.loads(line)
+    except RecursionError as exc:
+        raise ValueError("nested too deeply") from exc
+    match document:
         case {"say": message}:
             return Progress(message)
         case {"ended": result}:

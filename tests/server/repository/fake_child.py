@@ -1,8 +1,8 @@
 """Stands for what the process that compiles calls: does what the "model" that it gets says.
 
 ``copy PACK`` makes that pack; ``fail KIND`` fails so; ``fail open`` says which shapes it got, or wants one;
-``die NUMBER`` ends by a signal; ``sleep`` goes on until it is killed; ``babble`` and ``flood`` say what is
-no message; ``grow`` writes a file of 2 GiB.
+``die NUMBER`` ends by a signal; ``sleep`` goes on until it is killed; ``babble``, ``nest`` and ``flood``
+say what is no message; ``grow`` writes a file of 2 GiB.
 """
 
 import os
@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from server.errors import InvalidRequestError, ServiceError, SpoolError
+from server.repository import limited_process
 from server.repository.compiling_child import UploadStep, failures
 from server.repository.limited_process import say
 
@@ -41,7 +42,12 @@ def fake_compile(
     elif word == "babble":
         say({"step": ["no", "text"], "detail": ""})
     elif word == "flood":
+        for _ in range(300):
+            say("a" * 5000)
         say("a" * (2 << 20))
+    elif word == "nest":
+        with os.fdopen(os.dup(limited_process._to_server.fileno()), "w") as pipe:
+            pipe.write("[" * 200_000 + "\n")
     elif word == "grow":
         with failures(), Path(destination).open("wb") as file:
             file.truncate(2 << 30)

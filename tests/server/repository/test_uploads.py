@@ -150,6 +150,7 @@ FAILURES: list[tuple[str, int, tuple[str, ...]]] = [
     ),
     ("babble", 500, ("no step",)),
     ("flood", 500, ("no message",)),
+    ("nest", 500, ("no message", "nested")),
     ("grow", 413, ("File too large", "compile_memory")),
     ("x" * ((1 << 20) + 1), 413, ("1048576 bytes", "max_upload")),
 ]
