@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from pipeline.processes import child_environment, python_command
+
 _OTHERS = (
     "benchmarks.served_memory",
     "benchmarks.tight_memory",
@@ -21,9 +23,11 @@ _OTHERS = (
 )
 
 
-def _run(*arguments: str) -> int:
-    print(f"\n== {' '.join(arguments)}", flush=True)
-    return subprocess.run([sys.executable, "-m", *arguments], check=False).returncode
+def _run(module: str, *arguments: str) -> int:
+    print(f"\n== {' '.join((module, *arguments))}", flush=True)
+    return subprocess.run(
+        python_command(module, *arguments), check=False, env=child_environment()
+    ).returncode
 
 
 def main() -> None:

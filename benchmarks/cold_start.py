@@ -11,7 +11,6 @@ best peer's time or 0.4 of its anonymous memory.
 
 import argparse
 import os
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.peers import PEERS
 from pipeline.peers.peer import save_inputs
+from pipeline.processes import python_command
 from pipeline.program.prepare import prepare
 
 OURS = "layerstream"
@@ -55,12 +55,14 @@ def summary(runs: list[dict[str, float]]) -> dict[str, float]:
 
 def commands(options: argparse.Namespace, pack: Path, inputs: Path) -> dict[str, list[str]]:
     """Return what answers ``inputs`` once, by name."""
-    python, threads = [sys.executable, "-m"], str(options.threads)
-    ours = [*python, "cli", "run", str(pack), "--input", str(inputs), "--json"]
+    threads = str(options.threads)
+    ours = python_command("cli", "run", str(pack), "--input", str(inputs), "--json")
     ours += ["--weights", f"{options.weights}%", "--threads", threads]
-    peer = [*python, "benchmarks.children.cold_child"]
     given = [str(options.onnx), str(inputs), threads]
-    return {OURS: ours, **{name: [*peer, name, *given] for name in PEERS}}
+    return {
+        OURS: ours,
+        **{name: python_command("benchmarks.children.cold_child", name, *given) for name in PEERS},
+    }
 
 
 def main() -> None:

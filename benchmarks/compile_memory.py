@@ -7,7 +7,6 @@ Run as ``python -m benchmarks.compile_memory [--network yolov4-p6] [--resolution
 """
 
 import argparse
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,14 @@ from typing import Any
 from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import run_sampled
 from benchmarks.turns import end
+from pipeline.processes import python_command
 from server.settings.sizes import parse_size
 
 
 def attempt(environment: Environment, arguments: list[str], limit: int) -> dict[str, Any]:
     """Run one command of ours inside ``limit`` bytes; return what happened."""
     environment.drop()
-    command = environment.private([sys.executable, "-m", "cli", *arguments])
+    command = environment.private(python_command("cli", *arguments))
     run = run_sampled("layerstream-compile", command, limit)
     return {
         "seconds": round(run.seconds, 2),

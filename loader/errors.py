@@ -13,6 +13,13 @@ class FileChangedError(ReadError):
     """The file is not the one that was opened: written to, truncated, removed or replaced."""
 
 
+class FileLostError(FileChangedError):
+    """The file cannot be reached any more: it, its folder or its file system is away, maybe for a moment.
+
+    Whether it comes back, as it was or changed, is known when it is opened anew.
+    """
+
+
 class FileReplacedError(FileChangedError):
     """Another file has its path; the one that was opened is as it was, and can be read."""
 

@@ -1,5 +1,8 @@
 """What can be wrong with a model on disk. Messages are one line and name the file and the field."""
 
+import errno
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # completion of a command shows texts, and waits for no library
@@ -33,6 +36,14 @@ class CompileError(ModelError):
 
 class PackError(ModelError):
     """A pack on disk is not what its manifest or the format says."""
+
+
+def absent(path: Path) -> FileNotFoundError:
+    """Return the system's error of ``path``, where nothing is: the cause of an error that says so.
+
+    Code that loads packs which were there tells by it what may come back.
+    """
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
 # Pydantic's messages for dataclasses, by the type of error, in the words that it has for models.

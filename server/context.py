@@ -28,6 +28,7 @@ from server.repository.limited_process import Limits
 from server.repository.on_disk import model_names
 from server.repository.polling import Poller
 from server.repository.repository import Repository
+from server.repository.retrying import Retrier
 from server.repository.uploads import Uploads
 from server.requests.exchange import Exchanges
 from server.requests.waiting import Aside
@@ -146,7 +147,8 @@ class Context:
         """
         if self._tasks:
             return
-        poller = await asyncio.to_thread(self._poller)
+        retrier = Retrier(self.repository)
+        poller = await asyncio.to_thread(self._poller, retrier)
         await self._load()
         entries = self.repository.entries()
         for entry in entries:
@@ -158,6 +160,7 @@ class Context:
         self._tasks = [
             asyncio.create_task(beat(self.notifier, self._fault)),
             asyncio.create_task(watching.watch(self.repository)),
+            asyncio.create_task(retrier.run()),
         ]
         if poller is not None:
             following = poller.run(self.settings.poll_interval)
@@ -189,10 +192,11 @@ class Context:
             reasons = few([entry.reason for entry in failed], "; ")
             raise StartupError(reasons, may_pass=any(entry.may_pass for entry in failed))
 
-    def _poller(self) -> Poller | None:
+    def _poller(self, retrier: Retrier) -> Poller | None:
         """Return what follows the repository, if the settings say so; blocks."""
-        follows = self.settings.model_control == "poll"
-        return Poller(self.repository, self.settings.models) if follows else None
+        if self.settings.model_control != "poll":
+            return None
+        return Poller(self.repository, self.settings.models, retrier)
 
     async def _load(self) -> None:
         """Load the models, and tell the service manager how far loading is."""

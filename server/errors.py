@@ -60,6 +60,10 @@ class NotServingError(ServiceError):
     """The model is to be served, but is loading, could not be loaded, or is leaving service."""
 
 
+class AwayError(NotServingError):
+    """The repository itself is not there, maybe for a moment: what is in it is not known."""
+
+
 class FilesChangedError(NotServingError):
     """The files of a model have changed since it was loaded, so it cannot be opened again."""
 

@@ -5,14 +5,15 @@ Models, loader and pipeline know nothing of each other's errors, so there is no 
 
 import errno
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from loader.errors import LoaderError
+from loader.errors import ChecksumError, LoaderError
 from models.errors import ModelError
 from pipeline.devices.base import DeviceError
 from pipeline.execution.errors import EngineError
 from pipeline.planning.plan import PlanError
-from server.errors import NotServingError, ServiceError
+from server.errors import NotFoundError, NotServingError, ServiceError
 
 #: Errors of files, of the disk or the device, of memory, and of the service itself. Each has an HTTP status
 #: (protocol/errors.py).
@@ -31,6 +32,25 @@ def may_pass(exc: BaseException) -> bool:
     cause = exc.__cause__
     is_shortage = isinstance(cause, OSError) and cause.errno in _SHORTAGES
     return isinstance(exc, _MAY_PASS) or is_shortage or getattr(exc, "may_pass", False)
+
+
+def may_come_back(exc: BaseException) -> bool:
+    """Return whether a model that is to be served may be loaded later, after loading it ended with ``exc``.
+
+    Whatever the system says may pass, also that a file is not there, or cannot be read: so it is
+    with folders while a file system is mounted again, a disk is plugged in, or a server restarts. What was
+    read does not: a manifest that is wrong, bytes that are not those of the manifest.
+    """
+    of_system = any(isinstance(each, OSError | MemoryError) for each in _causes(exc))
+    may = of_system or isinstance(exc, NotFoundError) or may_pass(exc)
+    return may and not isinstance(exc, ChecksumError)
+
+
+def _causes(exc: BaseException | None) -> Iterator[BaseException]:
+    """Yield ``exc``, its cause, the cause of that, and so on."""
+    while exc is not None:
+        yield exc
+        exc = exc.__cause__
 
 
 def reason_of(failure: BaseException | str, root: Path | None = None) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Self
 from benchmarks.load.arrivals import ArrivalRate, open_loop
 from benchmarks.load.closed import closed_loop
 from benchmarks.load.paced import paced_loop
+from pipeline.processes import child_environment, python_command
 
 
 class LoadProcess:
@@ -21,10 +22,11 @@ class LoadProcess:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.load.child"],
+            python_command("benchmarks.load.child"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=child_environment(),
         )
 
     def closed(

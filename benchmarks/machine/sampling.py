@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from pipeline.peers.cgroup import MemoryGroup, Usage, memory_group
+from pipeline.processes import child_environment
 
 _SECONDS = 0.015
 _MINUTE = 60.0
@@ -156,7 +157,11 @@ def run_sampled(name: str, command: Sequence[str], limit_bytes: int | None = Non
     with sampled_group(name, limit_bytes) as memory, tempfile.TemporaryFile("w+") as errors:
         began = time.perf_counter()
         process = subprocess.Popen(
-            memory.group.inside(command), stdout=subprocess.PIPE, stderr=errors, text=True
+            memory.group.inside(command),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=child_environment(),
         )
         assert process.stdout is not None
         with process.stdout as said:

@@ -15,6 +15,7 @@ from benchmarks.mill.errands import Errand
 from benchmarks.mill.good import Book, GoodClient
 from benchmarks.mill.measuring import Counts, PeakSampler, count
 from benchmarks.servers.served import Served
+from pipeline.processes import child_environment, python_command
 
 #: What a phase without an attack is called.
 CALM = "calm"
@@ -133,8 +134,9 @@ class Mill:
         cpu_before = cpu_seconds(self._served.pid)
         given = [str(self._served.port), f"{seconds:.1f}", str(seed), addresses]
         attacker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "benchmarks.mill.attacker", *given, *attacks,
+            *python_command("benchmarks.mill.attacker", *given, *attacks),
             stdout=asyncio.subprocess.PIPE,
+            env=child_environment(),
         )  # fmt: skip
         attack = asyncio.ensure_future(attacker.communicate())
         late = time.monotonic() + seconds + _GRACE

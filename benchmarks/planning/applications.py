@@ -16,7 +16,6 @@ Exit 1 where outputs differ, an arena is larger than planned, or a peak exceeds 
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -48,6 +47,7 @@ from papers.applications.reduction import Constraints, GeneticSettings, reduce_b
 from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.plan import Plan
+from pipeline.processes import python_command
 from pipeline.program.program import Program
 
 #: The network whole, on one core, beside its partitions on several.
@@ -164,7 +164,7 @@ def run(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run one plan in a group of its own; return its figures, and the most that it held."""
     (folder / "job.json").write_text(json.dumps(task), "utf-8")
     paths = [str(folder / "job.json"), str(folder / "result.json")]
-    command = [sys.executable, "-m", "benchmarks.children.application", *paths]
+    command = python_command("benchmarks.children.application", *paths)
     done = run_sampled("applications", command)
     if done.status:
         raise SystemExit(done.message)

@@ -1,11 +1,12 @@
 """Kill -9 while models come and go: whole models only, and nothing left behind after the next start?
 
-A service on a small repository loads, unloads and reloads, takes uploads and packs that are put there, all
-at once, and is killed at a random moment. Looked at then: every version that can be seen is whole to the
-last byte, and no process of it lives on. Then it starts again: nothing hidden is left, every model answers.
+A service on a small repository loads, unloads and reloads, takes uploads and packs that are compiled or put
+there, all at once, and is killed at a random moment, with what compiles. Looked at then: every version that
+can be seen is whole to the last byte, and no process of it lives on. Then it starts again: nothing hidden
+is left, every model answers.
 
-Run as ``python -m benchmarks.repository.killed [--rounds 100] [--first SEED]``; exit 1 at the first fault,
-whose seed is named.
+Run as ``python -m benchmarks.repository.killed [--rounds 100] [--first SEED] [--only KIND...]``; KIND: what
+clients do, compile, upload, load, unload or copy. Exit 1 at the first fault, whose seed is named.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -32,6 +34,7 @@ from benchmarks.servers.client import beside
 from benchmarks.servers.served import Served, ours, running
 from models.compiler import compile_onnx
 from models.packs.folders import PREFIX, versions
+from pipeline.processes import CODE, child_environment, python_command
 from server.repository.on_disk import check_whole, model_names
 
 _SOURCE = Path(__file__).parents[2] / "models" / "default" / "cifar10.onnx"
@@ -42,7 +45,13 @@ _BUDGET = "4MiB"
 #: An upload takes two seconds, two at once four, and more on a busy machine: the kill falls into all of it.
 _LONGEST_SECONDS = 10.0
 _END_SECONDS = 20.0
+_COMPILE_SECONDS = 6.0
 _GONE = (urllib.error.URLError, http.client.HTTPException, OSError)
+
+
+# Processes that work for the service: they are told of the repository by it alone.
+_CHILD = b"server.repository.limited_process"
+_OURS = f"PYTHONPATH={CODE}\0".encode()
 
 
 class LeftBehindError(Exception):
@@ -56,8 +65,10 @@ def make_repository(folder: Path) -> Path:
     return folder / "repository"
 
 
-def round_of(seed: int, repository: Path) -> Counter[str]:
+def round_of(seed: int, repository: Path, only: Sequence[str] = ()) -> Counter[str]:
     """Change things, kill the service, look, start it again, look; return what was done how often.
+
+    ``only``: the kinds of clients; none: all.
 
     Raises:
         LeftBehindError: what was found.
@@ -65,7 +76,7 @@ def round_of(seed: int, repository: Path) -> Counter[str]:
     rng, counts = random.Random(seed), Counter[str]()
     with contextlib.suppress(*_GONE), running(_command(repository), "--port") as served:
         after = rng.uniform(0.0, _LONGEST_SECONDS)
-        with _busy(served, repository, rng, counts):
+        with _busy(served, repository, rng, counts, only):
             time.sleep(after)
             served.process.kill()
         served.process.wait()
@@ -87,16 +98,23 @@ def _command(repository: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _busy(
-    served: Served, repository: Path, rng: random.Random, counts: Counter[str]
+    served: Served,
+    repository: Path,
+    rng: random.Random,
+    counts: Counter[str],
+    only: Sequence[str],
 ) -> Iterator[None]:
     """Have several clients change what is served, until the service is gone; ``counts`` what they do."""
-    seeds = [rng.random() for _ in range(4)]
-    kinds: list[tuple[str, Callable[[random.Random], None]]] = [
+    all_kinds: list[tuple[str, Callable[[random.Random], None]]] = [
         ("upload of a new model", lambda _: _upload(served.base, "third")),
         ("upload of a version", lambda own: _upload(served.base, own.choice(_MODELS))),
-        ("load or unload", lambda own: _load(served.base, own)),
+        ("load", lambda own: _load(served.base, own.choice(_MODELS))),
+        ("unload", lambda own: _unload(served.base, own.choice(_MODELS))),
         ("copy", lambda own: _copy(repository, own)),
+        ("compile", lambda own: _compile(repository, own)),
     ]
+    kinds = [kind for kind in all_kinds if not only or kind[0].split()[0] in only]
+    seeds = [rng.random() for _ in kinds]
 
     def work(
         kind: str, act: Callable[[random.Random], None], seed: float, over: threading.Event
@@ -125,10 +143,36 @@ def _upload(base: str, name: str) -> None:
     _post(f"{base}/v2/repository/models/{name}/upload", _SOURCE.read_bytes())
 
 
-def _load(base: str, rng: random.Random) -> None:
-    verb, name = rng.choice(("load", "unload")), rng.choice(_MODELS)
-    _post(f"{base}/v2/repository/models/{name}/{verb}")
-    _infer(base, rng.choice(_MODELS))
+def _load(base: str, name: str) -> None:
+    """Load a model, for which the other one goes, and ask it."""
+    _post(f"{base}/v2/repository/models/{name}/load")
+    _infer(base, name)
+
+
+def _unload(base: str, name: str) -> None:
+    """Unload a model, and load it again, so that there is one to unload."""
+    _post(f"{base}/v2/repository/models/{name}/unload")
+    _post(f"{base}/v2/repository/models/{name}/load")
+
+
+class _KilledError(OSError):
+    """A compilation was killed before it ended."""
+
+
+def _compile(repository: Path, rng: random.Random) -> None:
+    """Compile a model into the repository, in place of what is there, and kill that at a random moment."""
+    command = python_command("cli", "compile", str(_SOURCE), "-o", str(repository / "fourth"))
+    with subprocess.Popen(
+        [*command, "--force"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=child_environment(),
+    ) as process:
+        try:
+            process.wait(rng.uniform(0.0, _COMPILE_SECONDS))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise _KilledError from None
 
 
 def _copy(repository: Path, rng: random.Random) -> None:
@@ -164,11 +208,10 @@ def _check_alone(repository: Path) -> None:
 def _processes(repository: Path) -> Iterator[int]:
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if (
-                int(file.parent.name) != os.getpid()
-                and str(repository).encode() in file.read_bytes()
-            ):
-                yield int(file.parent.name)
+            number, command = int(file.parent.name), file.read_bytes()
+            is_child = _CHILD in command and _OURS in (file.parent / "environ").read_bytes()
+            if number != os.getpid() and (str(repository).encode() in command or is_child):
+                yield number
 
 
 def _check_whole(repository: Path) -> None:
@@ -199,12 +242,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.repository.killed")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
+    kinds = ("compile", "upload", "load", "unload", "copy")
+    parser.add_argument("--only", nargs="+", choices=kinds, default=())
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         repository, counts = make_repository(Path(folder)), Counter[str]()
         for seed in itertools.islice(itertools.count(chosen.first), chosen.rounds):
             try:
-                counts += round_of(seed, repository)
+                counts += round_of(seed, repository, chosen.only)
             except Exception as exc:  # noqa: BLE001  whatever it is, it is named
                 print(f"round {seed} found: {type(exc).__name__}: {exc}", file=sys.stderr)
                 return 1

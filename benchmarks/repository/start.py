@@ -27,6 +27,7 @@ from benchmarks.machine.processes import children, cpu_seconds_of_all
 from benchmarks.servers.client import KeptClient, beside, process_memory
 from benchmarks.servers.served import free_port, ours
 from benchmarks.turns import end
+from pipeline.processes import child_environment
 
 _EVERY_SECONDS = 0.02
 _PATIENCE_SECONDS = 600.0
@@ -137,7 +138,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     port = free_port()
     flags = ["--models", options.model, "--model-control", "explicit", "--allow-admin"]
     command = ours(options.repository, options.budget, *flags, "--port", str(port))
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    server = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=child_environment()
+    )
     try:
         began = time.monotonic()
         _until_open(port, server)

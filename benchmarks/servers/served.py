@@ -3,13 +3,13 @@
 import contextlib
 import random
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.servers.client import wait_ready
+from pipeline.processes import child_environment, python_command
 from server.transport.listener import PortError, listen
 
 _FIRST_PORT = 10_000
@@ -57,13 +57,13 @@ def free_port() -> int:
 
 def ours(repository: Path, budget: str, *flags: str) -> list[str]:
     """Return the command, less its port, that serves ``repository`` in ``budget``."""
-    command = [sys.executable, "-m", "cli", "serve", "--repository", str(repository)]
+    command = python_command("cli", "serve", "--repository", str(repository))
     return [*command, "--budget", budget, *flags]
 
 
 def peer(model: Path, runtime: str = "onnxruntime") -> list[str]:
     """Return the command, less its port, that serves the file ``model`` as most would."""
-    command = [sys.executable, "-m", "benchmarks.children.peer_server", "--runtime", runtime]
+    command = python_command("benchmarks.children.peer_server", "--runtime", runtime)
     return [*command, str(model)]
 
 
@@ -82,7 +82,11 @@ def running(
     port = free_port()
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [*command, *port_flag, str(port)], stdout=subprocess.DEVNULL, stderr=log, text=True
+            [*command, *port_flag, str(port)],
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            text=True,
+            env=child_environment(),
         )
         served = Served(process, port)
         try:

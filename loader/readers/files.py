@@ -7,7 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loader.buffers import PAGE_BYTES, Buffer
-from loader.errors import ClosedError, FileChangedError, FileReplacedError, ReadError
+from loader.errors import (
+    ClosedError,
+    FileChangedError,
+    FileLostError,
+    FileReplacedError,
+    ReadError,
+)
 from loader.readers.interface import Filling, Reader
 
 _log = logging.getLogger(__name__)
@@ -54,13 +60,16 @@ class _FileReader(Reader):
 
     def _find_change(self) -> None:
         """Raise what has changed; a file that was moved away and back has not."""
-        now = os.fstat(self._descriptor)
+        try:
+            now = os.fstat(self._descriptor)
+        except OSError as exc:
+            raise FileLostError(f"{self._path}: {exc.strerror or exc}") from exc
         if (now.st_size, now.st_mtime_ns) != (self._opened.st_size, self._opened.st_mtime_ns):
             raise FileChangedError(f"{self._path}: the file was changed since it was opened")
         try:
             there = self._path.stat()
         except OSError as exc:
-            raise FileChangedError(f"{self._path}: {exc.strerror or exc}") from exc
+            raise FileLostError(f"{self._path}: {exc.strerror or exc}") from exc
         if (there.st_dev, there.st_ino) != (now.st_dev, now.st_ino):
             raise FileReplacedError(f"{self._path}: another file took its place")
 
@@ -154,7 +163,24 @@ class ReplaceableReader(Reader):
         self.kind, self.name, self.alignment = reader.kind, reader.name, reader.alignment
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        self._reader.read_into(offset, target)
+        """Do as the reader does.
+
+        Raises:
+            FileLostError: the system refuses to read a file that was replaced, as where its disk was pulled
+                out and another is mounted there: the one that was opened does not come back.
+        """
+        try:
+            self._reader.read_into(offset, target)
+        except ReadError as exc:
+            if not isinstance(exc.__cause__, OSError):
+                raise
+            try:
+                self._reader.check()
+            except FileReplacedError:
+                raise FileLostError(str(exc)) from exc.__cause__
+            except FileChangedError:  # the next sweep begins with that check
+                pass
+            raise
 
     def check(self) -> None:
         """Do as the reader does, but for FileReplacedError, which is logged once."""

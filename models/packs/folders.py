@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from models.errors import PackError
+from models.errors import PackError, absent
 
 #: Of the format of packs: the one that is written and read.
 FORMAT_VERSION: Literal[4] = 4
@@ -42,14 +42,15 @@ def find_pack(path: Path) -> Path:
     if path.is_file():
         raise PackError(f"{path}: a file, not a pack (compile makes one of an ONNX file)")
     if not path.is_dir():
-        raise PackError(f"{path}: no such folder")
+        raise PackError(f"{path}: no such folder") from absent(path)
     if path.resolve().name.startswith("."):
         raise PackError(f"{path}: not a pack: its name starts with a dot")
     if (path / "manifest.json").exists():
         return path
     folders = versions(path)
     if not folders:
-        raise PackError(f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
+        why = f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)"
+        raise PackError(why) from absent(path / "1")
     return folders[-1]
 
 
@@ -91,13 +92,20 @@ def remove_leftovers(parent: Path) -> list[Path]:
 def clear_repository(repository: Path) -> list[Path]:
     """Remove what killed compilations left of any model of ``repository``; return what is gone.
 
-    What may not be removed stays.
+    A model's folder in which there was nothing else goes, too. What may not be removed stays.
     """
     try:
         models = sorted(path for path in repository.iterdir() if path.is_dir())
     except OSError:
         return []
-    return [gone for folder in (repository, *models) for gone in remove_leftovers(folder)]
+    removed = remove_leftovers(repository)
+    for folder in models:
+        gone = remove_leftovers(folder)
+        removed += gone
+        if gone:
+            with contextlib.suppress(OSError):  # there is more in it
+                folder.rmdir()
+    return removed
 
 
 def _removed(folder: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from models.errors import PackError, first_fault
+from models.errors import PackError, absent, first_fault
 from models.packs.checks import check_manifest
 from models.packs.folders import FORMAT_VERSION, find_pack
 from models.packs.manifest import (
@@ -176,7 +176,8 @@ def _source_name(document: _Origin) -> str:
 def _check_inside(file: Path) -> None:
     """Check that ``file`` is a plain file and no link that leaves its folder."""
     if not file.is_file() or not file.resolve().is_relative_to(file.parent.resolve()):
-        raise PackError(f"{file}: missing, or not a file inside the pack")
+        cause = None if file.exists() else absent(file)
+        raise PackError(f"{file}: missing, or not a file inside the pack") from cause
 
 
 def _check_files(folder: Path, manifest: Manifest) -> None:

@@ -24,6 +24,7 @@ from pipeline.fitting.wanted import Wanted
 from pipeline.peers.child import Answer, Tensors, load_inputs, serve
 from pipeline.peers.peer import save_inputs
 from pipeline.planning.plan import Plan
+from pipeline.processes import python_command
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
@@ -73,8 +74,8 @@ def ours_command(
     """Return the command of a process that answers ``inputs``, which go to ``folder``."""
     file = save_inputs(inputs, folder)
     limit = "-" if way.percent is None else str(way.percent)
-    module = [sys.executable, "-m", "pipeline.benchmark.ours"]
-    return [*module, str(pack), way.architecture, limit, str(file), str(threads)]
+    arguments = str(pack), way.architecture, limit, str(file), str(threads)
+    return python_command("pipeline.benchmark.ours", *arguments)
 
 
 def open_ours(path: Path, way: StreamedArchitecture, inputs: Tensors, threads: int) -> Ours:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from pipeline.processes import child_environment
+
 _V1 = Path("/sys/fs/cgroup/memory")
 _V2 = Path("/sys/fs/cgroup")
 
@@ -130,12 +132,13 @@ class MemoryGroup:
     def start(
         self, command: Sequence[str], stderr: IO[str] | int = subprocess.PIPE
     ) -> subprocess.Popen[str]:
-        """Start ``command`` inside the group."""
+        """Start ``command`` inside the group, with the environment of a process of ours."""
         return subprocess.Popen(  # noqa: S603  what the caller measures
             self.inside(command),
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             text=True,
+            env=child_environment(),
         )
 
     def inside(self, command: Sequence[str]) -> list[str]:

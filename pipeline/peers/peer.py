@@ -1,9 +1,9 @@
 """Our end of a process that is measured (pipeline/peers/child.py is the other)."""
 
+import contextlib
 import importlib.util
 import json
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.peers import OPENVINO
+from pipeline.processes import python_command, start
+
+#: Of a file that such a process writes: its outputs, and what its library keeps.
+_FILE_BYTES = 8 << 30
+_END_SECONDS = 5.0
 
 
 class PeerError(Exception):
@@ -33,13 +38,8 @@ class PeerProcess:
         """
         self.name = name
         self._folder = folder
-        self._process = subprocess.Popen(  # noqa: S603  our own modules
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._child = start(command, _FILE_BYTES)
+        self._process = self._child.process
         try:
             self.arena_bytes = int(self._answer()["arena_bytes"])
         except BaseException:
@@ -66,7 +66,8 @@ class PeerProcess:
     def close(self) -> None:
         """End the process."""
         if self._process.stdin:
-            self._process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # what it did not read any more
+                self._process.stdin.close()
         if self._process.stdout:
             self._process.stdout.close()
         self._process.wait()
@@ -74,21 +75,30 @@ class PeerProcess:
     def _ask(self, command: str) -> dict[str, Any]:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(command + "\n")
+            self._process.stdin.write(f"{command}\n".encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise PeerError(f"{self.name}: its process has ended") from None
+            raise self._ended() from None
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise PeerError(f"{self.name}: its process has ended")
+            raise self._ended()
         answer: dict[str, Any] = json.loads(line)
         if "failure" in answer:
             raise PeerError(f"{self.name}: {' '.join(str(answer['failure']).split())[:300]}")
         return answer
+
+    def _ended(self) -> PeerError:
+        """Return the error of a process that speaks no more, and end it if it lives on."""
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        return PeerError(f"{self.name}: its process has ended ({self._child.ended_with()})")
 
 
 def peer_command(
@@ -102,8 +112,7 @@ def peer_command(
     if name == OPENVINO and importlib.util.find_spec("openvino") is None:
         raise PeerError("openvino is not installed (pip install openvino)")
     file = save_inputs(inputs, folder)
-    module = [sys.executable, "-m", "pipeline.peers.child"]
-    return [*module, name, str(model), str(file), str(threads)]
+    return python_command("pipeline.peers.child", name, str(model), str(file), str(threads))
 
 
 def save_inputs(inputs: Mapping[str, NDArray[Any]], folder: Path) -> Path:

@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from pipeline.planning.plan import Choice
@@ -57,19 +58,15 @@ class PlanStore(Protocol):
 class FoundPlans:
     """The last plans, by what was asked for; in memory until they are saved. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, plans: Mapping[str, FoundPlan] = MappingProxyType({})) -> None:
         self._changing = threading.Lock()
-        self._plans: dict[str, FoundPlan] = {}
+        self._plans = dict(plans)
         self._store: PlanStore | None = None
         self._saved = True
 
-    def __getstate__(self) -> dict[str, FoundPlan]:
-        """The plans go to another process; lock and store do not."""
+    def all(self) -> dict[str, FoundPlan]:
+        """Return the plans by what was asked for, the oldest first."""
         return dict(self._plans)
-
-    def __setstate__(self, plans: dict[str, FoundPlan]) -> None:
-        self.__init__()  # type: ignore[misc]
-        self._plans.update(plans)
 
     def take(self, others: "FoundPlans") -> None:
         """Keep what is in ``others``, and not here or found by a quicker search."""

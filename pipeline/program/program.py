@@ -183,9 +183,6 @@ class Program(Measures):
         """Let go of all that was made of it: a plan, once it is there, is all that is needed."""
         self._made.clear()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": {}}
-
     @property
     def name(self) -> str:
         return self.pack.name

@@ -6,29 +6,44 @@ the limit of the service leaves no room for that, searches run on the calling th
 """
 
 import contextlib
+import importlib
 import os
-import pickle
-import subprocess
+import select
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from pipeline.fitting.wanted import Fitted
-from pipeline.planning.found_plans import FoundPlans
+from pipeline.planning.found_plans import FoundPlan, FoundPlans
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.processes import Child, start
 from pipeline.program.program import Program
 from pipeline.program.stopping import go_on, tell, telling
 from pipeline.schedule.architectures import Architecture
 from server.memory.search import Search
-from server.repository.limited_process import COMMAND, Ended, Limits, Task, say
+from server.repository.limited_process import (
+    COMMAND,
+    Ended,
+    Failed,
+    Limits,
+    Message,
+    Progress,
+    message_of,
+    name_of,
+    say,
+    task,
+)
+from server.repository.records import RecordError, from_json, to_json
 
 #: A search that is not wanted any more ends within so many seconds.
 _LOOK_SECONDS = 0.05
 _LIMITS = Limits(memory_bytes=4 << 30, cpu_seconds=1800)
 #: The memory of a process that searches for the plan of a large network; 60 to 150 MB were measured.
 APART_BYTES = 192 << 20
+_READ_BYTES = 1 << 16
+#: The packages whose errors a search may end with.
+_ERRORS_OF = frozenset({"models", "loader", "pipeline", "server"})
 
 T = TypeVar("T")
 
@@ -61,55 +76,118 @@ class SearchApart(Search):
         if self._spare_bytes() < APART_BYTES:
             return function(*arguments)
         limits = replace(_LIMITS, gives_way=gives_way)
-        message: Any = None
-        with contextlib.closing(_said(Task(_searched, (function, arguments), limits))) as messages:
-            for message in messages:
-                if isinstance(message, _Progress):
-                    tell(message.step, message.done, message.of)
-        if isinstance(message, Exception):
-            raise message
-        if not isinstance(message, Ended):
-            raise PlanError("the search for a plan ended without a word")
-        result, known = message.result
+        question = to_json([*map(_portable, arguments)])
+        todo = task(searched, (name_of(function), question), limits)
+        child = start(COMMAND, 0)  # it writes no file
+        last: Message | None = None
+        with contextlib.closing(_messages(child, todo)) as messages:
+            for last in messages:
+                if isinstance(last, Progress):
+                    tell(*_progress(last.message))
+        if isinstance(last, Failed):
+            raise _error(last)
+        if not isinstance(last, Ended):
+            status = ChildProcessError(child.ended_with())
+            raise PlanError(f"the search for a plan ended without a word ({status})") from status
+        try:
+            result, known = from_json(last.result)
+        except RecordError as exc:
+            raise PlanError(f"the search for a plan: {exc}") from exc
         for mine, theirs in zip(_known(arguments), known, strict=True):
-            mine.take(theirs)
+            mine.take(theirs.plans())
         return _whole(result, arguments)  # type: ignore[no-any-return]
 
 
-def _said(task: Task) -> Generator[Any]:
-    """Yield what a process says that does ``task``; it ends with this generator."""
-    process = subprocess.Popen(  # noqa: S603  the server's own program
-        COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+def _messages(child: Child, todo: bytes) -> Generator[Message]:
+    """Yield what ``child`` says, which does ``todo``; it ends with this generator."""
+    process = child.process
     assert process.stdin is not None
     assert process.stdout is not None
-    with process, Connection(os.dup(process.stdout.fileno()), writable=False) as messages:
+    with process:
         try:
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(pickle.dumps(task))
+                process.stdin.write(todo)
                 process.stdin.close()
-            with contextlib.suppress(EOFError):
-                while True:
-                    go_on()
-                    if messages.poll(_LOOK_SECONDS):
-                        yield messages.recv()
+            for line in _lines(process.stdout.fileno()):
+                yield _message(line)
         finally:
             process.kill()
 
 
-def _searched(
-    function: Callable[..., Any], arguments: Sequence[Any]
-) -> tuple[Any, list[FoundPlans]]:
-    """Return the result of ``function``, and the plans found before and now, in the child process."""
-    with telling(lambda *told: say(_Progress(*told))):
-        return _slim(function(*arguments)), _known(arguments)
+def _message(line: bytes) -> Message:
+    try:
+        return message_of(line)
+    except ValueError as exc:
+        raise PlanError(f"the search for a plan says what is no message: {exc}") from exc
+
+
+def _lines(descriptor: int) -> Generator[bytes]:
+    """Yield the lines that come from ``descriptor``, as long as the plan is wanted."""
+    waiting, begun = select.poll(), bytearray()
+    waiting.register(descriptor, select.POLLIN)
+    while True:
+        go_on()
+        if not waiting.poll(_LOOK_SECONDS * 1e3):
+            continue
+        read = os.read(descriptor, _READ_BYTES)
+        if not read:
+            return
+        *lines, rest = read.split(b"\n")
+        for line in lines:
+            yield bytes(begun) + line
+            begun.clear()
+        begun += rest
+
+
+def _progress(message: Any) -> tuple[str, int, int]:
+    match message:
+        case [str(step), int(done), int(of)]:
+            return step, done, of
+    raise PlanError("the search for a plan says what is no progress")
+
+
+def _error(failed: Failed) -> Exception:
+    """Return the error that ended a search, if it is one of ours or Python's, with its text."""
+    module, _, name = failed.error.partition(":")
+    if module == "builtins" or module.partition(".")[0] in _ERRORS_OF:
+        kind = getattr(importlib.import_module(module), name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            return kind.__new__(kind, failed.message)
+    return PlanError(f"the search for a plan: {name}: {failed.message}")
+
+
+def searched(function: str, question: Any) -> Any:
+    """Return the result of ``function``, module:name, and the plans found before and now.
+
+    Both and the arguments, ``question``, are records as JSON: this runs in the child process.
+    """
+    module, _, name = function.partition(":")
+    arguments = [_usable(each) for each in from_json(question)]
+    with telling(lambda *told: say(told)):
+        result = getattr(importlib.import_module(module), name)(*arguments)
+    return to_json([_slim(result), [_Plans.of(each) for each in _known(arguments)]])
 
 
 @dataclass(frozen=True)
-class _Progress:
-    step: str
-    done: int
-    of: int
+class _Plans:
+    """Found plans on their way between processes: lock and store stay."""
+
+    known: dict[str, FoundPlan]
+
+    @classmethod
+    def of(cls, plans: FoundPlans) -> "_Plans":
+        return cls(plans.all())
+
+    def plans(self) -> FoundPlans:
+        return FoundPlans(self.known)
+
+
+def _portable(argument: Any) -> Any:
+    return _Plans.of(argument) if isinstance(argument, FoundPlans) else argument
+
+
+def _usable(argument: Any) -> Any:
+    return argument.plans() if isinstance(argument, _Plans) else argument
 
 
 def _known(arguments: Sequence[Any]) -> list[FoundPlans]:

@@ -1,20 +1,36 @@
 """Compiling in a child process, from the side of the server: what the child says, its end, its errors."""
 
-import asyncio
 import contextlib
-import pickle
 import signal
+from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from server.errors import ServiceError, TooLargeError
+from pipeline.processes import StandardError, ended_with, start_beside
+from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
 from server.repository.compiling_child import UploadStep, compile_file
-from server.repository.limited_process import COMMAND, Ended, Limits, Task
+from server.repository.limited_process import (
+    COMMAND,
+    Ended,
+    Failed,
+    Limits,
+    Message,
+    Progress,
+    message_of,
+    name_of,
+    task,
+)
 from server.requests.waiting import to_its_end
 from server.settings.sizes import format_size
 
-_SIZE_BYTES = 4
+#: Of a line of the process: longer warnings than that are none.
+_MESSAGE_BYTES = 1 << 20
+
+# Errors of the process by their names; all others are faults of the server.
+_KINDS = InvalidRequestError, ServiceError, SpoolError, TooLargeError
+_ERRORS = {name_of(kind): kind for kind in _KINDS}
 
 
 class Compiler:
@@ -40,43 +56,45 @@ class Compiler:
             InvalidRequestError: the file cannot be compiled. TooLargeError: not within the limits.
             SpoolError: the disk is full. ServiceError: a fault of the server.
         """
-        arguments = source, destination, self._target, dict(shapes)
-        process = await asyncio.create_subprocess_exec(
-            *COMMAND,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        message: Any = None
+        arguments = str(source), str(destination), self._target, dict(shapes)
+        limits = self._limits
+        # What it writes is in its memory before: no file of it is larger than that may be.
+        process, errors = await start_beside(COMMAND, limits.memory_bytes, _MESSAGE_BYTES)
+        last: Message | None = None
         try:
             assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(pickle.dumps(Task(self._function, arguments, self._limits)))
+            process.stdin.write(task(self._function, arguments, limits))
             process.stdin.close()
-            async for message in _messages(process.stdout):
-                if isinstance(message, UploadStep | str):
-                    yield message
+            async with aclosing(_messages(process)) as messages:
+                async for last in messages:
+                    if isinstance(last, Progress):
+                        yield _step_of(last.message)
             await process.wait()  # its output has ended; now its status is needed
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await to_its_end(process.wait())
-        if isinstance(message, MemoryError):
-            raise self._over_memory()
-        if isinstance(message, Exception):
-            raise message
-        if not isinstance(message, Ended):
-            raise self._killed(-(process.returncode or 0))
+        if not isinstance(last, Ended):
+            raise self._error(last, process.returncode or 0, errors)
 
-    def _killed(self, number: int) -> ServiceError:
+    def _error(self, last: Message | None, status: int, errors: StandardError) -> ServiceError:
+        """Return the error of a process whose ``last`` message was no result."""
+        if not isinstance(last, Failed):
+            return self._killed(-status, errors)
+        if last.error == name_of(MemoryError):
+            return self._over_memory()
+        return _ERRORS.get(last.error, ServiceError)(last.message)
+
+    def _killed(self, number: int, errors: StandardError) -> ServiceError:
         if number == signal.SIGXCPU:
             allowed = self._limits.cpu_seconds
             return TooLargeError(f"compiling it takes more than {allowed} s (setting compile_time)")
         # A process that lacks memory ends by one of these signals.
         if number in {signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV}:
             return self._over_memory()
-        return ServiceError(f"compiling it ended without a word (status {-number})")
+        status = ended_with(-number, errors)
+        return ServiceError(f"compiling it ended without a word ({status})")
 
     def _over_memory(self) -> ServiceError:
         allowed = format_size(self._limits.memory_bytes)
@@ -85,9 +103,21 @@ class Compiler:
         )
 
 
-async def _messages(stream: asyncio.StreamReader) -> AsyncGenerator[Any]:
-    """Yield what the process says until it ends, as multiprocessing.connection writes it."""
-    with contextlib.suppress(asyncio.IncompleteReadError):
-        while True:
-            size = int.from_bytes(await stream.readexactly(_SIZE_BYTES), "big")
-            yield pickle.loads(await stream.readexactly(size))  # noqa: S301  our own process
+async def _messages(process: Process) -> AsyncGenerator[Message]:
+    """Yield what the process says until it ends; what is no message of it is a fault of the server."""
+    assert process.stdout is not None
+    try:
+        while line := await process.stdout.readline():
+            yield message_of(line)
+    except ValueError as exc:  # no JSON, or too long
+        raise ServiceError(f"compiling it: the process says what is no message: {exc}") from exc
+
+
+def _step_of(message: Any) -> UploadStep | str:
+    """Return the step or the warning that the process says."""
+    match message:
+        case {"step": str(step), "detail": str(detail)}:
+            return UploadStep(step, detail)
+        case str(warning):
+            return warning
+    raise ServiceError("compiling it: the process says what is no step")

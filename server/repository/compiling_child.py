@@ -1,12 +1,12 @@
-"""Compiling an uploaded file, as the process does it that the server starts for it (child.py)."""
+"""Compiling an uploaded file, as the process does it that the server starts for it (compiling.py)."""
 
 import contextlib
 import errno
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from server.errors import InvalidRequestError, ServiceError, SpoolError
+from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
 from server.repository.limited_process import say
 
 
@@ -19,15 +19,17 @@ class UploadStep:
 
 
 def compile_file(
-    source: Path, destination: Path, target: str, shapes: Mapping[str, tuple[int, ...]]
+    source: str, destination: str, target: str, shapes: Mapping[str, Sequence[int]]
 ) -> None:
     """Compile ``source`` for ``target`` into ``destination``, FOLDER/NAME, which gets version 1.
 
-    ``shapes``: of inputs, whole, by name. It says an ``UploadStep`` for each step, and warnings as texts.
+    ``shapes``: of inputs, whole, by name. It says the fields of an ``UploadStep`` for each step, and
+    warnings as texts.
 
     Raises:
         InvalidRequestError: the file cannot be compiled. MemoryError: not with so much memory. SpoolError:
-        the disk is full. ServiceError: a fault of the compiler.
+        the disk is full. TooLargeError: a file of it would be too large. ServiceError: a fault of the
+        compiler.
     """
     with failures():
         from models.compiler import CompileOptions, compile_onnx
@@ -40,16 +42,16 @@ def compile_file(
         named = named_target(target)
         options = CompileOptions(
             target=named,
-            shapes=shapes,
+            shapes={name: tuple(shape) for name, shape in shapes.items()},
             measure=device_measure(named),
             warn=say,
-            accept=checker(source, named, say, _step),
+            accept=checker(Path(source), named, say, _step),
         )
-        compile_onnx(source, destination, options, _step)
+        compile_onnx(Path(source), Path(destination), options, _step)
 
 
 def _step(step: str, detail: str = "") -> None:
-    say(UploadStep(step, detail))
+    say(asdict(UploadStep(step, detail)))
 
 
 # Messages of C++, of threads, and of the loader of libraries, which are loaded within the limit, too.
@@ -77,8 +79,10 @@ def failures() -> Iterator[None]:
             text = exc.strerror or text
         elif not isinstance(exc, ModelError):
             text = f"{type(exc).__name__}: {exc}"
-        if _is_full(exc):
+        if _has(exc, errno.ENOSPC, errno.EDQUOT):
             raise SpoolError(text) from exc
+        if _has(exc, errno.EFBIG):
+            raise TooLargeError(f"{text}: a file of it exceeds the setting compile_memory") from exc
         kind = InvalidRequestError if isinstance(exc, ModelError) else ServiceError
         raise kind(text) from exc
 
@@ -88,9 +92,10 @@ def _is_short(exc: BaseException) -> bool:
     return any(words in str(exc) for words in _OUT_OF_MEMORY)
 
 
-def _is_full(exc: BaseException | None) -> bool:
+def _has(exc: BaseException | None, *numbers: int) -> bool:
+    """Return whether an error of the system with one of ``numbers`` is among the causes of ``exc``."""
     while exc is not None:
-        if isinstance(exc, OSError) and exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+        if isinstance(exc, OSError) and exc.errno in numbers:
             return True
         exc = exc.__cause__
     return False

@@ -16,7 +16,7 @@ from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
 from server.codec.messages import Signature
 from server.errors import LoadingError, NotLoadedError, NotServingError, RefusedError, ServiceError
-from server.failures import may_pass, reason_of
+from server.failures import may_come_back, reason_of
 from server.repository.fleet import Place
 from server.repository.on_disk import Slot
 from server.repository.planning_threads import SearchProgress
@@ -103,12 +103,18 @@ class Unloaded:
     is_lost: bool = False
 
     @classmethod
-    def after(cls, exc: BaseException, *, was_evicted: bool = False) -> Self:
-        """Return the state of a model after its loading ended with ``exc``."""
+    def after(
+        cls, exc: BaseException, *, was_evicted: bool = False, may_pass: bool = False
+    ) -> Self:
+        """Return the state of a model after its loading ended with ``exc``.
+
+        ``may_pass``: of the state before, which counts where loading was cancelled.
+        """
         cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
-        if was_evicted and (cause == "refused" or may_pass(exc)):
+        passes = may_come_back(exc) or (may_pass and isinstance(exc, asyncio.CancelledError))
+        if was_evicted and (cause == "refused" or passes):
             cause = "evicted"  # the next request tries again
-        return cls(reason_of(exc) or "loading was cancelled", cause, may_pass(exc))
+        return cls(reason_of(exc) or "loading was cancelled", cause, passes)
 
 
 @dataclass
@@ -142,6 +148,11 @@ class Serving:
     @property
     def cause(self) -> Absence | None:
         return "failed" if self.why else None
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether it does not answer, and loading it again may help although nothing was changed."""
+        return bool(self.why) and self.worker.served.fault_may_pass
 
 
 Condition = Unloaded | Loading | Serving
@@ -202,6 +213,17 @@ class Entry:
             self.coming = None
         self.take(prepared.slot)
         self.weight_bytes = prepared.pack.manifest.weight_bytes
+
+    def note(self, exc: Exception) -> None:
+        """Note the error ``exc`` of a try to load it, which ended before it had begun.
+
+        A version that serves goes on. An evicted one stays so: the client that asked for it gets the error.
+        """
+        condition = self.condition
+        if isinstance(condition, Serving) and condition.why:
+            condition.worker.served.leave(reason_of(exc), may_pass=may_come_back(exc))
+        elif isinstance(condition, Unloaded) and not self.evicted:
+            self.become(Unloaded.after(exc))
 
     def take(self, slot: Slot) -> None:
         """Note that the pack in ``slot`` is tried, or serves."""
@@ -294,8 +316,10 @@ class Entry:
 
     @property
     def may_pass(self) -> bool:
-        """Whether the next try to load it may succeed although nothing was changed."""
-        return isinstance(self.condition, Unloaded) and self.condition.may_pass
+        """Whether it is to serve, does not, and the next try to load it may succeed as things are."""
+        if isinstance(self.condition, Loading) or self.absence not in {"failed", "refused"}:
+            return False
+        return self.condition.may_pass
 
     @property
     def state(self) -> State:

@@ -158,14 +158,21 @@ class Executor:
 
     @uninterrupted  # else an engine that is half closed would keep its memory reserved
     async def close(
-        self, entry: Entry, why: str, cause: Absence = "failed", *, patiently: bool = False
+        self,
+        entry: Entry,
+        why: str,
+        cause: Absence = "failed",
+        *,
+        patiently: bool = False,
+        may_pass: bool = False,
     ) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
 
-        ``patiently``: also the requests that have found the model and are still being read.
+        ``patiently``: also the requests that have found the model and are still being read. ``may_pass``:
+        loading it again may help, as it may where that was so before.
         """
         worker = entry.worker
-        entry.become(Unloaded(why, cause))
+        entry.become(Unloaded(why, cause, may_pass or entry.may_pass))
         if worker is None:
             return
         uses, entry.uses = entry.uses, Uses()

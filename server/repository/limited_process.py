@@ -1,23 +1,29 @@
 """A process of the server that calls one function within limits, run as a module of its own.
 
-It reads a ``Task`` from stdin. To stdout it writes what the function says on the way, and at the end its
-result or its error, each as multiprocessing.connection does. All of it is pickled, and is sent only between
-the server and its own process. The process ends when the server does, since no other one would end it.
+It reads a task from stdin, one JSON object: the ``function`` by module and name, its ``arguments``, the
+``limits``, and the number of the server's process. To stdout it writes a JSON object a line: ``say``, what
+the function says on the way; at the end ``ended``, its result, or ``error`` and ``message``. The process
+ends when the server does, since no other one would end it.
+
+What comes back is data, whatever the process has become of what it was fed: the server builds nothing of
+it but the records that it expects.
 """
 
 import contextlib
 import ctypes
+import importlib
+import json
 import os
-import pickle
 import resource
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import IO, Any
 
-COMMAND = (sys.executable, "-m", "server.repository.limited_process")
+from pipeline.processes import python_command
+
+COMMAND = python_command("server.repository.limited_process")
 _PR_SET_PDEATHSIG = 1
 #: Such a process runs at a lower priority than the service.
 _NICE = 10
@@ -33,13 +39,10 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Task:
-    """The ``function`` to call, with ``arguments``; ``server``: the number of the server's process."""
+class Progress:
+    """What the function says on the way."""
 
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    limits: Limits
-    server: int = field(default_factory=os.getpid)
+    message: Any
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,67 @@ class Ended:
     result: Any
 
 
-_to_server: Connection
+@dataclass(frozen=True)
+class Failed:
+    """The last message after an error: its class, as module:name, and its text."""
+
+    error: str
+    message: str
 
 
-def say(message: object) -> None:
-    """Send ``message`` to the server, from inside the function that it called."""
-    _to_server.send(message)
+Message = Progress | Ended | Failed
+
+
+def task(function: Callable[..., Any], arguments: tuple[Any, ...], limits: Limits) -> bytes:
+    """Return what has a process call ``function``, of a module, with ``arguments`` that JSON has."""
+    return json.dumps(
+        {
+            "function": name_of(function),
+            "arguments": arguments,
+            "limits": asdict(limits),
+            "server": os.getpid(),
+        }
+    ).encode()
+
+
+def name_of(named: Callable[..., Any]) -> str:
+    """Return module and name of a function or class."""
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def message_of(line: bytes) -> Message:
+    """Return the message in a ``line`` of the process.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        document = json.loads(line)
+    except RecursionError as exc:
+        raise ValueError("nested too deeply") from exc
+    match document:
+        case {"say": message}:
+            return Progress(message)
+        case {"ended": result}:
+            return Ended(result)
+        case {"error": str(error), "message": str(text)}:
+            return Failed(error, text)
+    raise ValueError(f"no message: {line[:60]!r}")
+
+
+# Inside the process.
+
+_to_server: IO[bytes]
+
+
+def say(message: Any) -> None:
+    """Send ``message``, which JSON has, to the server, from inside the function that it called."""
+    _send({"say": message})
+
+
+def _send(message: dict[str, Any]) -> None:
+    _to_server.write(json.dumps(message).encode() + b"\n")
+    _to_server.flush()
 
 
 def limit(limits: Limits, server: int) -> None:
@@ -73,18 +131,20 @@ def limit(limits: Limits, server: int) -> None:
 def main() -> None:
     """Do the task that is read from stdin."""
     global _to_server  # noqa: PLW0603  one task a process
-    _to_server = Connection(os.dup(1), readable=False)
+    _to_server = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries may write to stdout, too
-    task: Task = pickle.load(sys.stdin.buffer)  # noqa: S301  of our own server
-    limit(task.limits, task.server)
+    todo = json.load(sys.stdin.buffer)
+    limit(Limits(**todo["limits"]), todo["server"])
+    module, _, name = todo["function"].partition(":")
     try:
-        say(Ended(task.function(*task.arguments)))
+        function = getattr(importlib.import_module(module), name)
+        _send({"ended": function(*todo["arguments"])})
     except Exception as exc:  # noqa: BLE001  the server raises it again
-        say(exc)
+        _send({"error": name_of(type(exc)), "message": str(exc)})
 
 
 if __name__ == "__main__":
-    # Pickles name classes by their module, which must not be __main__.
+    # The function says things through this module, which must not be __main__.
     from server.repository.limited_process import main as named
 
     named()

@@ -9,12 +9,12 @@ from typing import Any
 
 from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
-from server.errors import BusyError, NotFoundError, NotServingError, few, shown
+from server.errors import AwayError, BusyError, NotFoundError, NotServingError, few, shown
 from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.holdings import Minimum, least_together
 from server.memory.sharing import Activations, Sharer
-from server.repository.entry import Entry, Serving, Unloaded, Use
+from server.repository.entry import Entry, Serving, Use
 from server.repository.model_config import FILE, ModelConfig
 from server.repository.on_disk import Seen, Slot, model_names, slots
 from server.settings.per_model import ALL, of_model
@@ -57,13 +57,13 @@ class Models(dict[str, Entry]):
     def note(self, model: str, exc: Exception) -> None:
         """Note the error ``exc`` of loading ``model`` as it is on disk now, if it is there at all.
 
-        A loaded version serves on. An evicted one stays so: the client that asked for it gets the error.
+        Where the whole repository is away, it is not known whether there is such a model.
         """
-        if isinstance(exc, NotFoundError):
+        entries = self.of(model)
+        if isinstance(exc, NotFoundError) or (isinstance(exc, AwayError) and not entries):
             return
-        for entry in self.of(model) or [self.known(model, model)]:
-            if isinstance(entry.condition, Unloaded) and not entry.evicted:
-                entry.become(Unloaded.after(exc))
+        for entry in entries or [self.known(model, model)]:
+            entry.note(exc)
 
     def versions(self, model: str) -> list[str]:
         """Return the versions of ``model`` that answer, lowest first."""
@@ -133,7 +133,7 @@ class Models(dict[str, Entry]):
         """Return the slots of ``model`` as they are on disk; ``config``: as on_disk.slots; blocks.
 
         Raises:
-            As on_disk.slots; NotServingError: no access.
+            As on_disk.slots; NotServingError: no access, or a file system that is away.
         """
         try:
             return slots(self._settings.repository, model, config)

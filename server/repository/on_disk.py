@@ -6,19 +6,21 @@ several versions may be served at once, each has a slot NAME/VERSION.
 """
 
 import asyncio
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import xxhash
 
-from models.errors import PackError
+from models.errors import PackError, absent
 from models.images.preprocess import read_labels
 from models.packs.folders import is_model_name, versions
 from models.packs.pack import FILES, Pack, read_pack
 from models.packs.records.spans import Span
-from server.errors import NotFoundError, shown
+from server.errors import AwayError, NotFoundError, shown
 from server.repository.model_config import FILE, ModelConfig, read_model_config
 from server.requests.waiting import to_its_end
 
@@ -106,22 +108,32 @@ def model_names(root: Path) -> list[str]:
 
 def is_model(root: Path, name: str) -> bool:
     """Return whether there is a model of that name in ``root``; looks only at its folder, and blocks."""
-    folder = folder_of(root, name)
-    return folder is not None and _has_versions(folder)
+    try:
+        folder = folder_of(root, name)
+        return folder is not None and bool(versions(folder))
+    except OSError:  # there is no access, as to lost+found, which is no model, or the disk fails
+        return is_model_name(name)
+
+
+#: What the system says of a path at which there is no folder.
+_NO_FOLDER = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 
 
 def folder_of(root: Path, name: str) -> Path | None:
-    """Return the folder of ``root`` with that name; None: there is none, or it is hidden."""
+    """Return the folder of ``root`` with that name; None: there is none, or it is hidden.
+
+    Raises:
+        OSError: the file system does not say.
+    """
     if not name or name[0] == "." or "/" in name or "\0" in name:
         return None
-    return root / name if is_folder(root / name) else None
-
-
-def _has_versions(folder: Path) -> bool:
     try:
-        return bool(versions(folder))
-    except OSError:  # there is no access, as to lost+found, which is no model
-        return is_model_name(folder.name)
+        is_there = stat.S_ISDIR((root / name).stat().st_mode)
+    except OSError as exc:
+        if exc.errno not in _NO_FOLDER:
+            raise
+        is_there = False
+    return root / name if is_there else None
 
 
 @dataclass(frozen=True)
@@ -148,11 +160,13 @@ def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slo
     ``config``: counts in place of its config.pbtxt.
 
     Raises:
-        NotFoundError: no such model. ModelConfigError: its config.pbtxt is wrong. PackError: no version of
-            it is to be served. OSError: no access.
+        NotFoundError: no such model. AwayError: no repository. ModelConfigError: its config.pbtxt is wrong.
+            PackError: no version of it is to be served. OSError: no access.
     """
     folder = folder_of(root, model)
     if folder is None:
+        if not root.is_dir():
+            raise AwayError(f"model {shown(model)}: repository {root}: no such folder")
         raise NotFoundError(f"model {shown(model)}: not in the repository")
     there = versions(folder)
     config = read_model_config(folder) if config is None else config
@@ -176,15 +190,18 @@ def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slo
 def _wanted(folder: Path, there: Sequence[Path], config: ModelConfig) -> list[Path]:
     """Return those of ``there``, the folders of versions in ``folder``, that are served."""
     if not there:
-        raise PackError(f"{folder}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
+        why = f"{folder}: no pack in it (a pack is NAME/VERSION with a manifest.json)"
+        raise PackError(why) from absent(folder / "1")
     # A version without a manifest is still being copied.
     begun = {int(path.name): path for path in there if (path / "manifest.json").exists()}
     if not begun:
-        raise PackError(f"{there[-1] / 'manifest.json'}: No such file or directory")
+        file = there[-1] / "manifest.json"
+        raise PackError(f"{file}: No such file or directory") from absent(file)
     wanted = [begun[number] for number in config.policy.wanted(list(begun))]
     if not wanted:
         where = f"{folder / FILE}:{config.policy_line}"
-        raise PackError(f"{where}: version_policy: none of its versions is there")
+        why = f"{where}: version_policy: none of its versions is there"
+        raise PackError(why) from absent(folder / "1")
     return wanted
 
 

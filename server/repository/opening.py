@@ -1,6 +1,7 @@
 """From a plan to a model that serves: reserve memory, read weights, start the worker."""
 
 import asyncio
+import contextlib
 import logging
 from functools import partial
 from pathlib import Path
@@ -102,23 +103,26 @@ class Opener:
             except BaseException:
                 self._budget.release(key)
                 raise
-        self._tell_of_profile(name, model.pack.folder)
+        with contextlib.suppress(OSError):  # a file that only a log line needs
+            self._tell_of_profile(name, model.pack.folder)
         return worker
 
     def _started(self, running: Running, slot: Slot) -> Worker:
-        """Return a worker of ``running``, which is closed where the system gives no thread.
+        """Return a worker of ``running``; if it cannot start, close the engine.
 
         Raises:
-            NotServingError: so it is. DrainError: and a read of it never ended.
+            NotServingError: the system gives no thread. DrainError: a read of the engine never ended.
         """
         limit, batching = self._settings.queue_limit, batching_of(self._settings, slot)
         try:
             return Worker(running, limit, self._dispatcher, batching)
-        except RuntimeError as exc:
+        except BaseException as exc:
             running.engine.close()
             if running.engine.broken:
                 raise DrainError(running.engine.broken) from exc
-            raise NotServingError(f"model {slot.name!r}: {exc}") from exc
+            if isinstance(exc, RuntimeError):
+                raise NotServingError(f"model {slot.name!r}: {exc}") from exc
+            raise
 
     def _tell_of_profile(self, name: str, folder: Path) -> None:
         """Log that there is none, once for each pack: one that is evicted is opened again and again."""

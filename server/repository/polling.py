@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.packs.folders import versions
-from server.errors import NotFoundError, RefusedError
-from server.failures import FAILURES, may_pass
+from server.errors import NotFoundError
+from server.failures import FAILURES
 from server.repository.entry import Entry
 from server.repository.on_disk import PACK_FILES, Seen, look, model_names
 from server.repository.repository import Repository
+from server.repository.retrying import Retrier
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ class Changing:
         self._settled = dict(settled)
         self._before = dict(settled)
         self._missing: Set[str] = set()
+
+    def has_back(self, now: Sight) -> bool:
+        """Return whether a model is there ``now`` that was missing at the last look."""
+        return not self._missing.isdisjoint(now)
 
     def look(self, now: Sight, known: Collection[str] = ()) -> Changes:
         """Return models that differ from those settled and are as at the last look; they are settled now.
@@ -86,23 +91,21 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (version / name for name in PACK_FILES)
 
 
-#: A model that could not be loaded is tried again after at most so many looks.
-_MOST_LOOKS = 64
-
-
 class Poller:
     """Lets ``repository`` follow its folder; ``chosen``: only these models; empty: all.
 
-    Make it before the models are loaded, so that changes meanwhile are seen. It blocks for the first look.
+    ``retrier``: tries models again that were not taken. Make it before the models are loaded, so that
+    changes meanwhile are seen. It blocks for the first look.
     """
 
-    def __init__(self, repository: Repository, chosen: Collection[str]) -> None:
+    def __init__(
+        self, repository: Repository, chosen: Collection[str], retrier: Retrier | None = None
+    ) -> None:
         self._repository = repository
         self._chosen = chosen
+        self._retrier = retrier or Retrier(repository)
         self._changing = Changing(look_at_all(repository.root, chosen) or {})
-        self._looks = 0
-        #: Models that are tried again: at which look, and after how many looks that is.
-        self._retries: dict[str, tuple[int, int]] = {}
+        self._was_away = False
 
     async def run(self, interval_seconds: float) -> None:
         """Look every ``interval_seconds``; runs until cancelled."""
@@ -117,22 +120,19 @@ class Poller:
         """Look once, follow the changes, and return them."""
         entries = self._followed()
         now = await asyncio.to_thread(look_at_all, self._repository.root, self._chosen)
+        is_back, self._was_away = self._was_away, now is None
         if now is None:
             return Changes()
+        is_back = is_back or self._changing.has_back(now)
         changes = self._changing.look(now, {entry.model for entry in entries if not entry.is_lost})
-        self._looks += 1
-        again = {entry.model for entry in entries if entry.may_pass}
-        again.difference_update(self._retries, changes.gone)
-        again.update(name for name, (look, _) in self._retries.items() if look <= self._looks)
         for name in changes.gone:
             await self._repository.remove(name)
-            self._retries.pop(name, None)
-        if changes.come or changes.gone:  # a model that was refused may have room now
-            again.update(each.model for each in self._followed() if each.absence == "refused")
-            again.update(self._retries)
-        again = {name for name in again if not self._repository.models.is_evicted(name)}
-        for name in (*changes.come, *sorted(again.difference(changes.gone, changes.come))):
+            self._retrier.forget(name)
+        for name in changes.come:
             await self._bring(name)
+        if changes.come or changes.gone or is_back:
+            self._retrier.hasten()
+            await self._retrier.step()
         return changes
 
     def _followed(self) -> list[Entry]:
@@ -143,10 +143,8 @@ class Poller:
     async def _bring(self, name: str) -> None:
         """Load ``name`` as it is now, unless a client has unloaded it; the log has errors.
 
-        After an error that may pass, or want of room, it is tried again, after twice as many looks each
-        time.
+        After an error that may pass, or want of room, it is tried again.
         """
-        _, waited = self._retries.pop(name, (0, 0))
         if self._repository.models.is_unloaded(name):
             return
         try:
@@ -154,9 +152,9 @@ class Poller:
             await self._repository.load(name, is_whole=False, unless=is_unloaded)
         except FAILURES as exc:
             _log.warning("model %s: not taken: %s", name, exc)
-            if may_pass(exc) or isinstance(exc, RefusedError):
-                looks = min(max(2 * waited, 1), _MOST_LOOKS)
-                self._retries[name] = self._looks + looks, looks
+            self._retrier.not_taken(name, exc)
+        else:
+            self._retrier.forget(name)
 
 
 async def follow(repository: Repository) -> None:

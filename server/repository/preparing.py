@@ -31,6 +31,9 @@ from server.scheduling.sweeps import ALONE, Batching
 from server.settings.per_model import MOST_LANES, of_model
 from server.settings.settings import Settings
 
+#: What Python says, in no class of its own.
+_NO_THREAD = "can't start new thread"
+
 
 def batching_of(settings: Settings, slot: Slot) -> Batching:
     """Return how requests to the model in ``slot`` share sweeps, as far as its plan has lanes."""
@@ -221,7 +224,7 @@ class Preparer:
 
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Turn errors of memory and files, from the system or the device, into errors that name the model."""
+    """Turn errors of memory, files and threads, from system or device, into errors that name the model."""
     try:
         yield
     except DeviceMemoryError as exc:
@@ -230,3 +233,7 @@ def naming(name: str) -> Iterator[None]:
         raise NotServingError(f"model {name!r}: cannot allocate its memory") from exc
     except OSError as exc:
         raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc
+    except RuntimeError as exc:
+        if str(exc) != _NO_THREAD:
+            raise
+        raise NotServingError(f"model {name!r}: the system allows no more threads") from exc

@@ -122,8 +122,11 @@ class Repository:
         for name in self.models.names():
             try:
                 await self._load(name, evicts=False)
-            except NotFoundError:
-                raise
+            except NotFoundError as exc:
+                if not self.models.of(name):  # it was never there
+                    raise
+                for entry in self.models.of(name):
+                    entry.become(Unloaded.after(exc))
             except FAILURES:  # its entry has the error
                 pass
             for entry in self.models.of(name):
@@ -180,7 +183,7 @@ class Repository:
         for slot_name, why in missing.items():
             # It is to be served and is not on disk; it is closed if it was loaded.
             entry = self.models.known(slot_name, name)
-            await self._wishes.let_go(entry, why, patiently=True)
+            await self._wishes.let_go(entry, why, patiently=True, may_pass=True)
             entry.version = slot_name.rpartition("/")[2]
         failures = []
         for slot in slots:
@@ -191,6 +194,20 @@ class Repository:
         if failures:
             raise failures[0]
         return self.models.find(name)
+
+    async def retry(self, name: str) -> None:
+        """Load ``name`` again, which was lost or could not be loaded, as it is on disk now.
+
+        Nothing is done if a client has unloaded it meanwhile, or if the next request to it will do so.
+
+        Raises:
+            As ``load``.
+        """
+        with self._noting(name):
+            await self._whole(name)
+        async with self._wishes.alone():
+            if not (self.models.is_unloaded(name) or self.models.is_evicted(name)):
+                await self._load(name, self._evicts)
 
     @contextlib.contextmanager
     def _noting(self, name: str) -> Iterator[None]:

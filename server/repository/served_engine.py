@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from loader.errors import FileChangedError, LoaderError
+from loader.errors import FileChangedError, FileLostError, LoaderError
 from loader.readers.interface import Reader
 from pipeline.execution.answering import Answering
 from pipeline.execution.baton import FREE, ComputeClaim
@@ -22,6 +22,7 @@ from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
 from server.errors import NotServingError
+from server.failures import may_come_back
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ _FORGETTING = 1.02
 _STALLS_OF = 4
 
 # Errors of a disk that is not there any more.
-_GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
+_GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN, errno.ENOTCONN})
 
 T = TypeVar("T")
 
@@ -80,6 +81,8 @@ class ServedEngine:
         self.lost = ""
         #: Why no request can be answered until the model is loaded again; empty as long as some can.
         self.fault = ""
+        #: Whether loading it again may help although nothing was changed.
+        self.fault_may_pass = False
 
     def _run(self, running: Running) -> None:
         """Have ``running`` answer from now on."""
@@ -151,7 +154,7 @@ class ServedEngine:
         answered, swept = 0, None
         for each, before in zip(outcomes, waited, strict=True):
             if isinstance(each, Exception):
-                self.leave(self.engine.broken or _lasting(each))
+                self._judge(each)
                 answers.append(each)
                 continue
             outputs, statistics = each
@@ -173,11 +176,25 @@ class ServedEngine:
             self.stalls += (stalled - self.stalls) / _STALLS_OF
             self.usual_seconds = min(self.usual_seconds * _FORGETTING, delay)
 
-    def leave(self, fault: str) -> None:
-        """Leave service, if there is a fault; answers that other threads have computed still go out."""
+    def _judge(self, exc: Exception) -> None:
+        """Leave service where ``exc`` would meet every later request, too."""
+        if self.engine.broken:
+            self.leave(self.engine.broken)
+        elif isinstance(exc, FileLostError) or _is_gone(exc):
+            self.leave(str(exc), may_pass=True)
+        elif isinstance(exc, FileChangedError | ArenaLostError):
+            self.leave(str(exc))
+
+    def leave(self, fault: str, *, may_pass: bool = False) -> None:
+        """Leave service, if there is a fault; answers that other threads have computed still go out.
+
+        ``may_pass``: loading it again may help although nothing was changed.
+        """
         if fault:
+            if fault != self.fault:
+                _log.error("model %s leaves service: %s", self.name, fault)
+            self.fault_may_pass = may_pass
             self.fault = fault
-            _log.error("model %s leaves service: %s", self.name, fault)
 
     def judge(self, events: Sequence[TraceEvent], delay_seconds: float) -> None:
         """Log when a sweep has taken longer than its bound; its answer has gone out by now."""
@@ -215,7 +232,8 @@ class ServedEngine:
                 try:
                     self._open(back)
                 except Exception as worse:  # noqa: BLE001  the first error is the reason
-                    self.leave(f"it could not be opened again: {worse}")
+                    fault = f"it could not be opened again: {worse}"
+                    self.leave(fault, may_pass=may_come_back(worse))
             raise
 
     def _open(self, make: Callable[[], Running]) -> None:
@@ -236,10 +254,7 @@ class ServedEngine:
             self.leave(self.engine.broken)
 
 
-def _lasting(exc: Exception) -> str:
-    """Return the message of an error that every later request would meet; empty for others."""
-    if isinstance(exc, FileChangedError | ArenaLostError):
-        return str(exc)
+def _is_gone(exc: Exception) -> bool:
+    """Return whether the disk is gone under the file that is open; opened anew, it may be there again."""
     cause = exc.__cause__
-    gone = isinstance(exc, LoaderError) and isinstance(cause, OSError) and cause.errno in _GONE
-    return str(exc) if gone else ""
+    return isinstance(exc, LoaderError) and isinstance(cause, OSError) and cause.errno in _GONE

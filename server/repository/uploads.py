@@ -114,6 +114,9 @@ def _moved(source: Path, destination: Path) -> bool:
 
 
 _LINE = 16
+# Of what the process that compiles says, which may be anything once a file has misled it.
+_MOST_WARNINGS = 100
+_MOST_CHARACTERS = 4096
 
 
 @dataclass(frozen=True)
@@ -243,10 +246,10 @@ class Upload:
                 async for each in told:
                     if isinstance(each, UploadStep):
                         yield self._next(each.step, self._public(each.detail))
-                    else:
-                        self._warnings.append(self._public(each))
+                    elif len(self._warnings) < _MOST_WARNINGS:
+                        self._warnings.append(self._public(each)[:_MOST_CHARACTERS])
         except ServiceError as exc:
-            raise type(exc)(self._public(str(exc))) from exc
+            raise type(exc)(self._public(str(exc))[:_MOST_CHARACTERS]) from exc
 
     def _next(self, step: str, detail: str = "") -> UploadStep:
         self.step = UploadStep(step, detail)

@@ -103,12 +103,18 @@ class Wishes:
         self.planning.close()
 
     async def let_go(
-        self, entry: Entry, why: str, cause: Absence = "failed", *, patiently: bool = False
+        self,
+        entry: Entry,
+        why: str,
+        cause: Absence = "failed",
+        *,
+        patiently: bool = False,
+        may_pass: bool = False,
     ) -> None:
         """Close ``entry`` as the executor does; other models may use its memory then."""
         if entry.worker is not None:
             self.grow_later()
-        await self._executor.close(entry, why, cause, patiently=patiently)
+        await self._executor.close(entry, why, cause, patiently=patiently, may_pass=may_pass)
 
     async def bring(self, slot: Slot, evicts: bool) -> None:
         """Load the pack in ``slot``, in place of its former version if there is one.
@@ -134,7 +140,7 @@ class Wishes:
 
     async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> None:
         """Load the pack in ``slot`` for ``entry``, which does not serve."""
-        was_evicted = entry.evicted
+        was_evicted, may_pass = entry.evicted, entry.may_pass
         # A model that has left service holds its memory until here.
         await self._executor.close(entry, entry.reason)
         if entry.is_lost:
@@ -149,14 +155,16 @@ class Wishes:
                     await self._make_room(slot)
                 await self._admit(entry, await self._prepared(slot))
         except (Exception, asyncio.CancelledError) as exc:
-            self._note(entry, exc, was_evicted)
+            self._note(entry, exc, was_evicted, may_pass)
             if isinstance(exc, RefusedError):
                 entry.refusals += 1
             raise
 
-    def _note(self, entry: Entry, exc: BaseException, was_evicted: bool) -> None:
-        """Note that the loading of ``entry`` ended with ``exc``."""
-        after = Unloaded.after(exc, was_evicted=was_evicted)
+    def _note(
+        self, entry: Entry, exc: BaseException, was_evicted: bool, may_pass: bool = False
+    ) -> None:
+        """Note that the loading of ``entry`` ended with ``exc``; the rest is of its state before."""
+        after = Unloaded.after(exc, was_evicted=was_evicted, may_pass=may_pass)
         # An engine that could neither be opened nor closed still holds its memory.
         is_lost = entry.name in self._budget.held()
         entry.become(Unloaded(after.why, is_lost=True) if is_lost else after)
@@ -238,7 +246,8 @@ class Wishes:
                 await self.let_go(entry, _EVICTED, "evicted", patiently=True)
                 entry.evictions += 1
             else:
-                await self.let_go(entry, entry.reason)
+                cause: Absence = "evicted" if entry.may_pass else "failed"
+                await self.let_go(entry, entry.reason, cause)
 
     async def replan(self, entries: Sequence[Entry], most_bytes: int | None) -> None:
         """Limit the memory of each of ``entries``, which are loaded; on an error all stay as they are.

@@ -65,11 +65,23 @@ class Worker:
             threading.Thread(target=self._work, name=f"engine-{self.served.name}", daemon=True)
             for _ in range(self._callers)
         ]
+        self._start()
+
+    def _start(self) -> None:
+        """Start the threads, or none of them.
+
+        Raises:
+            RuntimeError: the system allows no more.
+        """
+        started = []
         try:
             for thread in self._threads:
                 thread.start()
+                started.append(thread)
         except BaseException:
             self.line.close()  # which ends those that were started
+            for thread in started:
+                thread.join()
             self._dispatcher.forget(self.line.key)
             raise
 
@@ -96,7 +108,7 @@ class Worker:
     def abandon(self, why: str) -> None:
         """Give up the stuck sweeps; requests in line get ``why`` as their error."""
         self.abandoned = True
-        self.served.leave(why)
+        self.served.leave(why, may_pass=True)
         self.line.close()
         waiting: list[Job | Reopening] = [*self.line.take_changes()]
         waiting += cast(list[Job], self.line.take_waiting())

@@ -20,7 +20,7 @@ import pytest
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError, PackError
-from models.packs.folders import clear_repository, find_pack, locked_folder, versions
+from models.packs.folders import PREFIX, clear_repository, find_pack, locked_folder, versions
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import SessionError
@@ -319,6 +319,16 @@ from models.packs.folders import clear_repository
 
 print(clear_repository(Path(sys.argv[1])))
 """
+
+
+def test_a_model_that_was_never_whole_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "m" / f"{PREFIX}1-1-a").mkdir(parents=True)
+    (tmp_path / "n" / f"{PREFIX}1-1-a").mkdir(parents=True)
+    (tmp_path / "n" / "1").mkdir()
+    (tmp_path / "empty").mkdir()
+    assert len(clear_repository(tmp_path)) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "n"]
+    assert [path.name for path in (tmp_path / "n").iterdir()] == ["1"]
 
 
 def test_what_killed_compilations_left_is_cleared(tiny_onnx: Path, tmp_path: Path) -> None:

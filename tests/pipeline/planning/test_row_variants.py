@@ -111,7 +111,7 @@ def test_what_a_clock_ended_says_so_and_is_not_kept(
     assert "until -1 s were over" in ended.reasons[-1]
     assert not ended.complete
     assert not ended.thorough
-    assert not known.__getstate__()
+    assert not known.all()
     monkeypatch.undo()
     found = fit(program, AUTO, wanted, known=known)
     assert found.complete

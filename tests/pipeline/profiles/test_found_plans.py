@@ -224,11 +224,11 @@ def test_the_least_is_the_smallest_that_any_search_found(pack: Pack) -> None:
     program = Program.as_compiled(pack)
     known, auto = plans_of(pack), ARCHITECTURES["auto"]
     least = fit(program, auto, LEAST, None, known)
-    question = next(iter(known.__getstate__()))
+    question = next(iter(known.all()))
     smaller = FoundPlan(least.plan.choice, total_bytes=least.plan.total_bytes + 1)
     known.add(question, smaller)
     found = fit(program, auto, Wanted(total_bytes=least.plan.total_bytes), None, known)
-    assert known.__getstate__()[question].total_bytes == found.plan.total_bytes
+    assert known.all()[question].total_bytes == found.plan.total_bytes
 
 
 @pytest.mark.parametrize("total", [1 << 20, 1 << 30])

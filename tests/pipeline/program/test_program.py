@@ -1,6 +1,6 @@
 """A program beside its manifest: it belongs to its maker, and is freed with its last reference."""
 
-import pickle
+import json
 
 import pytest
 
@@ -11,6 +11,7 @@ from pipeline.program.prepare import Abilities, prepare
 from pipeline.program.program import Program, letting_go, program_checksum
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
+from server.repository.records import from_json, to_json
 
 
 class Able:
@@ -43,10 +44,10 @@ def test_it_lets_go_also_where_planning_fails(tiny_pack: Pack) -> None:
 
 def test_what_was_made_is_not_sent_to_others(tiny_pack: Pack) -> None:
     program = Program.as_compiled(tiny_pack)
-    alone = len(pickle.dumps(program))
+    alone = to_json(program)
     assert chunk_sizes(program)
-    assert len(pickle.dumps(program)) == alone
-    sent = pickle.loads(pickle.dumps(program))
+    assert to_json(program) == alone
+    sent = from_json(json.loads(json.dumps(alone)))
     assert chunk_sizes(sent) == chunk_sizes(program)
     assert program_checksum(sent) == program_checksum(program)
 

@@ -14,6 +14,7 @@ from loader.errors import ReadError
 from server.context import StartupError
 from server.repository.on_disk import Seen, check_whole
 from server.repository.polling import Changes, Changing, Poller, follow
+from server.repository.retrying import Backoff, Retrier
 from server.settings.table import settings_table
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -298,13 +299,12 @@ async def test_who_follows_a_few_lets_the_others_be(
 
 
 async def test_what_failed_for_a_passing_reason_is_tried_again(
-    following: Service,
-    poller: Poller,
-    packs: Packs,
-    repository: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    following: Service, packs: Packs, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried = 0
+    """Also a new version whose former one serves meanwhile, and a model that was never loaded."""
+    tried, now = 0, 0.0
+    retrier = Retrier(following.context.repository, Backoff(1, 8, lambda: now))
+    poller = await asyncio.to_thread(Poller, following.context.repository, (), retrier)
 
     def failing(*_: object) -> None:
         nonlocal tried
@@ -315,13 +315,21 @@ async def test_what_failed_for_a_passing_reason_is_tried_again(
     shutil.copytree(packs.repository / "twin", repository / "twin")
     with monkeypatch.context() as patched:
         patched.setattr("server.repository.opening.open_reader", failing)
-        for _ in range(9):
+        for _ in range(2):
             await poller.step()
-        # At looks 2, 3, 5, 9: two models.
-        assert tried == 2 * 4
+        assert tried == 2 * 2  # when they come, and again since others came
+        tries = []
+        while now < 40:
+            now += 1
+            assert await poller.step() == NOTHING
+            before = tried
+            await retrier.step()
+            tries += [now] * (tried > before)
+        assert tries == [2, 6, 14, 22, 30, 38]
+        assert tried == 2 * (2 + len(tries))
     await is_like(following, packs, "tiny")
-    for _ in range(9):
-        await poller.step()
+    now += 8
+    await retrier.step()
     await is_like(following, packs, "twin")
     assert (await following.infer("twin", inputs_for("twin"))).status_code == 200
 

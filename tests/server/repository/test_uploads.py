@@ -143,7 +143,15 @@ FAILURES: list[tuple[str, int, tuple[str, ...]]] = [
     ("fail fault", 500, ("why not",)),
     (f"die {int(signal.SIGXCPU)}", 413, ("60 s", "compile_time")),
     (f"die {int(signal.SIGKILL)}", 413, ("compile_memory",)),
-    (f"die {int(signal.SIGTERM)}", 500, ("without a word",)),
+    (
+        f"die {int(signal.SIGTERM)}",
+        500,
+        ("without a word", "status -15: libgone.so: cannot open shared object file"),
+    ),
+    ("babble", 500, ("no step",)),
+    ("flood", 500, ("no message",)),
+    ("nest", 500, ("no message", "nested")),
+    ("grow", 413, ("File too large", "compile_memory")),
     ("x" * ((1 << 20) + 1), 413, ("1048576 bytes", "max_upload")),
 ]
 

@@ -1,0 +1,192 @@
+"""Processes of this program: how a module of ours runs in an interpreter of its own.
+
+Invariant: such a process imports the code that this one imports, and nothing that lies in the working
+directory, where a repository and what clients upload may be. Its environment holds what libraries need to
+compute, no search path that depends on the working directory, and no variable that runs code.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+import subprocess
+import sys
+import threading
+from asyncio.subprocess import Process
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.errors import printable
+
+#: The folder with the packages of this program: a checkout, or where they were installed.
+CODE = Path(__file__).resolve().parents[1]
+#: Packages lie there beside those of others, and every interpreter of this installation looks there.
+_INSTALLED = ("site-packages", "dist-packages")
+
+# What a process inherits: its user and places, and how many threads, devices and arenas libraries use.
+# Keys and settings of the service are not among it.
+_INHERITED = frozenset(
+    {
+        *("HOME", "LANG", "LANGUAGE", "PATH", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME"),
+        *("GLIBC_TUNABLES", "LD_LIBRARY_PATH", "PYDANTIC_DISABLE_PLUGINS"),
+    }
+)
+_INHERITED_PREFIXES = (
+    *("CUDA_", "CUPY_", "GOMP_", "KMP_", "LC_", "MALLOC_", "MKL_", "NVIDIA_", "OMP_"),
+    *("OPENBLAS_", "ORT_", "OV_"),
+)
+_FOLDERS = ("PATH", "DIR", "HOME")
+
+_TAIL_BYTES = 4096
+_TAIL_LINES = 3
+_TAIL_CHARACTERS = 400
+#: A process of the process may keep standard error open: its end is not waited for longer than this.
+_TAIL_SECONDS = 1.0
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs ``module`` of ours with this interpreter.
+
+    With -P the working directory is not searched for modules.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def child_environment(inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment of such a process; ``inherited``: that of this one.
+
+    It names the code of this process first, so that a checkout which is run from its folder is found.
+    """
+    kept = {name: value for name, value in inherited.items() if _is_inherited(name)}
+    for name in [name for name in kept if name.endswith(_FOLDERS)]:
+        kept[name] = os.pathsep.join(_absolute(kept[name]))
+        if not kept[name]:
+            del kept[name]
+    paths = [] if CODE.name in _INSTALLED else [str(CODE)]
+    paths += [path for path in _absolute(inherited.get("PYTHONPATH", "")) if _is_elsewhere(path)]
+    kept |= {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONSAFEPATH": "1"}
+    if sys.dont_write_bytecode:
+        kept["PYTHONDONTWRITEBYTECODE"] = "1"
+    if sys.flags.utf8_mode:
+        kept["PYTHONUTF8"] = "1"
+    return kept
+
+
+def _is_inherited(name: str) -> bool:
+    return name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+
+
+def _absolute(paths: str) -> list[str]:
+    """Return the absolute ones among ``paths``; an empty one means the working directory."""
+    return [path for path in paths.split(os.pathsep) if Path(path).is_absolute()]
+
+
+def _is_elsewhere(path: str) -> bool:
+    """Return whether ``path`` is another folder than the working directory."""
+    try:
+        return os.path.realpath(path) != str(Path.cwd())
+    except OSError:  # the working directory was removed
+        return True
+
+
+class StandardError:
+    """What a process writes to standard error: it is read to its end, and the last of it is kept."""
+
+    def __init__(self) -> None:
+        self._from, self.descriptor = os.pipe()
+        self._tail = b""
+        self._reading = threading.Thread(target=self._read, name="child-errors", daemon=True)
+        try:
+            self._reading.start()
+        except RuntimeError as exc:
+            self.close()
+            os.close(self._from)
+            raise OSError(errno.EAGAIN, "the system allows no more threads") from exc
+
+    def close(self) -> None:
+        """Close the end that the process writes to, which has its own copy by now."""
+        os.close(self.descriptor)
+
+    def text(self) -> str:
+        """Return the last lines in one, printable and of bounded length; after the process has ended."""
+        self._reading.join(_TAIL_SECONDS)
+        lines = self._tail.decode(errors="replace").splitlines()
+        words = [" ".join(line.split()) for line in lines if line.strip()][-_TAIL_LINES:]
+        return printable("; ".join(words))[-_TAIL_CHARACTERS:]
+
+    def _read(self) -> None:
+        with os.fdopen(self._from, "rb", buffering=0) as pipe:
+            while read := pipe.read(_TAIL_BYTES):
+                self._tail = (self._tail + read)[-_TAIL_BYTES:]
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process with pipes to its standard input and output; ``errors``: what it writes beside."""
+
+    process: subprocess.Popen[bytes]
+    errors: StandardError
+
+    def ended_with(self) -> str:
+        """Return the status of a process that has ended, and the end of what it wrote, in words."""
+        return ended_with(self.process.returncode, self.errors)
+
+
+def start(command: Sequence[str], file_bytes: int) -> Child:
+    """Start ``command``, made of a ``python_command``; no file that it writes grows over ``file_bytes``.
+
+    Raises:
+        OSError: the system allows no more processes, files or memory.
+    """
+    errors = StandardError()
+    try:
+        process = subprocess.Popen(  # noqa: S603  our own modules
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors.descriptor,
+            env=child_environment(),
+        )
+    except BaseException:
+        errors.close()
+        errors.text()  # nothing of it stays open
+        raise
+    errors.close()
+    _limit_files(process.pid, file_bytes)
+    return Child(process, errors)
+
+
+async def start_beside(
+    command: Sequence[str], file_bytes: int, message_bytes: int
+) -> tuple[Process, StandardError]:
+    """Do as ``start``, for the event loop; a line of the process's output has at most ``message_bytes``."""
+    errors = StandardError()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors.descriptor,
+            env=child_environment(),
+            limit=message_bytes,
+        )
+    except BaseException:
+        errors.close()
+        errors.text()  # nothing of it stays open
+        raise
+    errors.close()
+    _limit_files(process.pid, file_bytes)
+    return process, errors
+
+
+def ended_with(status: int | None, errors: StandardError) -> str:
+    """Return the ``status`` of a process, and the end of what it wrote to standard error, in words."""
+    text = errors.text()
+    return f"status {status}{text and f': {text}'}"
+
+
+def _limit_files(process: int, n_bytes: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended already
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
