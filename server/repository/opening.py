@@ -21,7 +21,6 @@ from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
 from pipeline.program.program import Program
-from server.errors import NotServingError
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, shared_space
 from server.repository.fleet import Place
@@ -111,7 +110,7 @@ class Opener:
         """Return a worker of ``running``; if it cannot start, close the engine.
 
         Raises:
-            NotServingError: the system gives no thread. DrainError: a read of the engine never ended.
+            RuntimeError: the system gives no thread. DrainError: a read of the engine never ended.
         """
         limit, batching = self._settings.queue_limit, batching_of(self._settings, slot)
         try:
@@ -120,8 +119,6 @@ class Opener:
             running.engine.close()
             if running.engine.broken:
                 raise DrainError(running.engine.broken) from exc
-            if isinstance(exc, RuntimeError):
-                raise NotServingError(f"model {slot.name!r}: {exc}") from exc
             raise
 
     def _tell_of_profile(self, name: str, folder: Path) -> None:
