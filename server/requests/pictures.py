@@ -14,7 +14,14 @@ import numpy as np
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
 from models.images.containers import read_container
-from models.images.containers.source import Container, ContainerError, Source, View, ViewFile
+from models.images.containers.source import (
+    Container,
+    ContainerError,
+    EndError,
+    Source,
+    View,
+    ViewFile,
+)
 from models.images.placement import Size
 from server.errors import InvalidRequestError, TooLargeError
 from server.settings.sizes import format_size
@@ -243,11 +250,13 @@ def _digest(image: Image.Image) -> bytes:
 
 def _refusal(exc: Exception, limits: PictureLimits) -> InvalidRequestError:
     """Return what a client is told of ``exc``: decoders raise whatever their parsing stumbles over."""
-    if isinstance(exc, UnidentifiedImageError):
+    if isinstance(exc, UnidentifiedImageError | EndError):
         return InvalidRequestError("not an image that can be read")
     if isinstance(exc, Image.DecompressionBombError):
         return InvalidRequestError(
             f"the image has too many pixels; the limit is {limits.max_pixels} in all "
             "(setting max_image_pixels)"
         )
+    if isinstance(exc, ContainerError):
+        return InvalidRequestError(f"the image cannot be read: {exc}")
     return InvalidRequestError(f"the image is damaged: {str(exc) or type(exc).__name__}")

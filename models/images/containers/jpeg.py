@@ -10,14 +10,23 @@ from functools import partial
 from typing import Self
 
 from models.images.containers.orientation import Orientation
-from models.images.containers.source import Container, ContainerError, Countdown, Source, View
+from models.images.containers.source import (
+    Container,
+    ContainerError,
+    Countdown,
+    EndError,
+    Source,
+    View,
+)
 
 SIGNATURE = b"\xff\xd8\xff"
 _START = b"\xff\xd8"
 _END = b"\xff\xd9"
-_SCAN = b"\xff\xda"
-# Bytes that are bits of an unfinished scan, if there is one, and then others than a decoder would assume.
-_OTHER_BITS = bytes((37 * index + 11) % 255 for index in range(96))
+_SCAN = re.compile(rb"\xff\xda")
+# What follows an unfinished scan, if there is one, with other bits than a decoder would assume: it takes
+# zeros. With all restarts, as one of those may be what comes next.
+_OTHER_BITS = b"\xfe" + bytes((37 * index + 11) % 255 for index in range(48))
+_OTHER_BITS += b"".join(bytes((0xFF, 0xD0 + index)) + _OTHER_BITS for index in range(8))
 # Markers without a length: TEM, restarts, start.
 _BARE = {0x01, *range(0xD0, 0xD9)}
 _FRAMES = {0xC0, 0xC1, 0xC2, 0xC3, 0xC9, 0xCA, 0xCB}
@@ -41,6 +50,7 @@ _MODES = {1: 8, 3: 4, 4: 8}
 
 @dataclass(frozen=True)
 class _Component:
+    name: int
     across: int
     down: int
 
@@ -70,10 +80,12 @@ class Frame:
             raise ContainerError(f"a JPEG with {count} colours")
         if not height or not width:
             raise ContainerError("a JPEG whose size stands behind its pixels")
-        factors = [divmod(data[7 + 3 * index], 16) for index in range(count)]
-        if not all(1 <= factor <= 4 for pair in factors for factor in pair):
+        components = tuple(
+            _Component(data[first], *divmod(data[first + 1], 16))
+            for first in range(6, len(data), 3)
+        )
+        if not all(1 <= each.across <= 4 and 1 <= each.down <= 4 for each in components):
             raise ContainerError("a JPEG with other sampling factors than 1 to 4")
-        components = tuple(_Component(across, down) for across, down in factors)
         return cls(width, height, components, marker in _PROGRESSIVE)
 
     def _blocks(self, component: _Component) -> tuple[int, int]:
@@ -228,19 +240,39 @@ def _views(head: bytes, offset: int, scanned: Frame | None, source: Source) -> t
 
     ``scanned``: the frame of a file with several scans, None for one.
     """
-    n_scans, has_end = 0, False
-    before = b""
+    scans, has_end = list[int](), False
+    start = offset
     for block in source.blocks(offset, 1):
-        n_scans += block.count(_SCAN)
+        scans += [start + match.start() for match in _SCAN.finditer(block)]
         has_end = has_end or _END in block
-        before = block
-    del before
-    if scanned is not None:
-        _check_scans(scanned, n_scans)
-    ranges = ((offset, source.size),)
+        start += len(block) - 1
+        if scanned is not None:
+            _check_scans(scanned, len(scans))
     if has_end:
-        return (View(head, ranges),)
+        return (View(head, ((offset, source.size),)),)
+    if scanned is not None and not _has_all_scans(scanned, source, scans):
+        raise ContainerError("image file is truncated")
+    # Half of the marker of the end may be there.
+    end = source.size - (source.take(source.size - 1, 1) == _END[:1])
+    ranges = ((offset, end),)
     return View(head, ranges, _OTHER_BITS + _END), View(head, ranges, _END)
+
+
+def _has_all_scans(frame: Frame, source: Source, scans: list[int]) -> bool:
+    """Return whether the ``scans`` that begin at those offsets have all bits of all coefficients."""
+    missing = {component.name: [True] * _BLOCK**2 for component in frame.components}
+    for offset in scans:
+        try:
+            (count,) = source.take(offset + 4, 1)
+            names = source.take(offset + 5, 2 * count)[::2]
+            first, last, bits = source.take(offset + 5 + 2 * count, 3)
+        except EndError:
+            return False
+        for name in names:
+            # The lower half says how many bits a later scan has to add.
+            for index in range(first, min(last + 1, _BLOCK**2)):
+                missing.get(name, [True] * _BLOCK**2)[index] = bool(bits & 15)
+    return not any(map(any, missing.values()))
 
 
 def _check_scans(frame: Frame, n_scans: int) -> None:

@@ -45,7 +45,7 @@ class Source:
         return self.file.read(count)
 
     def blocks(self, offset: int, overlap: int) -> Iterator[bytes]:
-        """Yield blocks from ``offset`` on; each begins with the last ``overlap`` bytes of the one before."""
+        """Yield blocks from ``offset`` on; each repeats the last ``overlap`` bytes of the one before."""
         while True:
             self.file.seek(offset)
             block = self.file.read(_BLOCK_BYTES)
@@ -56,11 +56,11 @@ class Source:
 
 
 class Countdown:
-    """Counts steps down from a limit."""
+    """Counts steps down from a limit, `MAX_SEGMENTS` where no other is given."""
 
-    def __init__(self, what: str, limit: int = MAX_SEGMENTS) -> None:
-        self._what, self._limit = what, limit
-        self._remaining = limit
+    def __init__(self, what: str, limit: int | None = None) -> None:
+        self._what, self._limit = what, MAX_SEGMENTS if limit is None else limit
+        self._remaining = self._limit
 
     def step(self) -> None:
         """Count one.

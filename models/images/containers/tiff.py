@@ -142,7 +142,7 @@ class _Directory:
         entry = self.entries[tag]
         if entry.kind not in _INTEGERS:
             raise ContainerError(f"a TIFF with tag {tag} of type {entry.kind}")
-        kind = np.dtype(_INTEGERS[entry.kind]).newbyteorder(self.order)
+        kind = np.dtype(self.order + _INTEGERS[entry.kind])
         for first in range(0, entry.count, _BLOCK):
             count = min(_BLOCK, entry.count - first)
             start = entry.offset + first * kind.itemsize
