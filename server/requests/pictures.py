@@ -17,9 +17,9 @@ from models.images.containers import read_container
 from models.images.containers.source import (
     Container,
     ContainerError,
+    DecoderView,
     EndError,
-    Source,
-    View,
+    PictureSource,
     ViewFile,
 )
 from models.images.placement import Size
@@ -186,7 +186,7 @@ class OpenedPicture:
         """Read the header; raises as ``decode``. ``is_whole``: whether all of the file is there."""
         self._file, self._limits = file, limits
         try:
-            container = read_container(Source(file, is_whole=is_whole))
+            container = read_container(PictureSource(file, is_whole=is_whole))
             if container is None:
                 raise UnidentifiedImageError
             if 0 in container.size:
@@ -219,7 +219,7 @@ class OpenedPicture:
         Raises:
             ContainerError: it is damaged, also where views of it are not the same. Anything of Pillow's.
         """
-        source = Source(self._file)
+        source = PictureSource(self._file)
         *others, last = self._container.views(source)
         digests = {_digest(self._opened(source, view)) for view in others}
         image = self._opened(source, last)
@@ -227,7 +227,7 @@ class OpenedPicture:
             raise ContainerError("image file is truncated")
         return image
 
-    def _opened(self, source: Source, view: View) -> Image.Image:
+    def _opened(self, source: PictureSource, view: DecoderView) -> Image.Image:
         """Return the picture of one ``view``, decoded; raises what Pillow does."""
         container, file = self._container, cast("BinaryIO", ViewFile(source, view))
         image = Image.open(file, formats=(container.kind,))

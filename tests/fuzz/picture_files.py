@@ -1,4 +1,4 @@
-"""Picture files as programs write them, as nobody should, and damaged: what the fuzzers of pictures draw.
+"""Picture files as programs write them, as none should, and damaged: what the fuzzers of pictures draw.
 
 Each kind of container is drawn sound, then gets more than it needs of everything its format counts: chunks,
 segments, blocks, strips, frames, texts that open to much more. Half of the files are damaged in the end.
@@ -25,7 +25,7 @@ _MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Drawn:
-    """A drawn file, what was done, and the picture that it is; None: nobody says that it is one."""
+    """A drawn file, what was done, and the picture that it is; None: it may be none."""
 
     data: bytes
     words: str

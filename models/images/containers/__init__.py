@@ -8,12 +8,12 @@ passed over, and the rest is what a decoder gets.
 from collections.abc import Callable
 
 from models.images.containers import bmp, gif, jpeg, png, ppm, tiff, webp
-from models.images.containers.source import Container, EndError, Source
+from models.images.containers.source import Container, EndError, PictureSource
 
 _START_BYTES = 12
 
 
-def read_container(source: Source) -> Container | None:
+def read_container(source: PictureSource) -> Container | None:
     """Return what the container of the picture in ``source`` says; None: it is none that is read.
 
     Raises:
@@ -28,7 +28,7 @@ def read_container(source: Source) -> Container | None:
     return reader(source)
 
 
-def _reader(start: bytes) -> Callable[[Source], Container] | None:
+def _reader(start: bytes) -> Callable[[PictureSource], Container] | None:
     """Return what reads a file with that ``start``; None: nothing does."""
     for signatures, reader in _READERS.items():
         if start.startswith(signatures):
@@ -38,7 +38,7 @@ def _reader(start: bytes) -> Callable[[Source], Container] | None:
     return ppm.read_ppm if ppm.SIGNATURE.match(start) else None
 
 
-_READERS: dict[tuple[bytes, ...], Callable[[Source], Container]] = {
+_READERS: dict[tuple[bytes, ...], Callable[[PictureSource], Container]] = {
     (jpeg.SIGNATURE,): jpeg.read_jpeg,
     (png.SIGNATURE,): png.read_png,
     gif.SIGNATURES: gif.read_gif,

@@ -6,7 +6,7 @@ from models.images.containers.source import (
     Container,
     ContainerError,
     EndError,
-    Source,
+    PictureSource,
     whole_file,
 )
 
@@ -21,7 +21,7 @@ _MAX_COLOURS = 256
 _MAX_RUN_BYTES, _MAX_RUN_PIXELS = 1 << 18, 1 << 21
 
 
-def read_bmp(source: Source) -> Container:
+def read_bmp(source: PictureSource) -> Container:
     """Return what the header says.
 
     Raises:
@@ -46,7 +46,7 @@ def read_bmp(source: Source) -> Container:
     return Container("BMP", (width, height), pixel_bytes, whole_file, 8 * width)
 
 
-def _check_runs(source: Source, compression: int, bits: int, n_pixels: int) -> None:
+def _check_runs(source: PictureSource, compression: int, bits: int, n_pixels: int) -> None:
     if compression not in _RUN_LENGTHS:
         return
     if not source.is_whole:

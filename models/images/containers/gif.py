@@ -3,7 +3,13 @@
 import struct
 from functools import partial
 
-from models.images.containers.source import Container, ContainerError, Countdown, Source, View
+from models.images.containers.source import (
+    Container,
+    ContainerError,
+    Countdown,
+    DecoderView,
+    PictureSource,
+)
 
 SIGNATURES = (b"GIF87a", b"GIF89a")
 _SCREEN_BYTES = 13
@@ -14,7 +20,7 @@ _PICTURE_BYTES = 10
 _PIXEL_BYTES = 8
 
 
-def read_gif(source: Source) -> Container:
+def read_gif(source: PictureSource) -> Container:
     """Return what stands before the pixels of the first picture.
 
     Raises:
@@ -40,7 +46,7 @@ def _palette_bytes(flags: int) -> int:
     return 3 << ((flags & _PALETTE_BITS) + 1) if flags & _HAS_PALETTE else 0
 
 
-def _skip_extensions(source: Source, offset: int) -> tuple[int, int | None]:
+def _skip_extensions(source: PictureSource, offset: int) -> tuple[int, int | None]:
     """Return where the first picture begins, and which colour of it is transparent, if one is."""
     transparent: int | None = None
     blocks = Countdown("blocks before the picture of the GIF")
@@ -61,7 +67,7 @@ def _skip_extensions(source: Source, offset: int) -> tuple[int, int | None]:
                 offset += 1  # bytes that mean nothing are passed over by all that read GIF
 
 
-def _skip_blocks(source: Source, offset: int, blocks: Countdown) -> int:
+def _skip_blocks(source: PictureSource, offset: int, blocks: Countdown) -> int:
     """Return the offset behind the blocks that begin at ``offset``."""
     while length := source.take(offset, 1)[0]:
         blocks.step()
@@ -69,5 +75,5 @@ def _skip_blocks(source: Source, offset: int, blocks: Countdown) -> int:
     return offset + 1
 
 
-def _views(head: bytes, offset: int, source: Source) -> tuple[View, ...]:
-    return (View(head, ((offset, source.size),)),)
+def _views(head: bytes, offset: int, source: PictureSource) -> tuple[DecoderView, ...]:
+    return (DecoderView(head, ((offset, source.size),)),)

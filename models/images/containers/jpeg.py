@@ -14,9 +14,9 @@ from models.images.containers.source import (
     Container,
     ContainerError,
     Countdown,
+    DecoderView,
     EndError,
-    Source,
-    View,
+    PictureSource,
 )
 
 SIGNATURE = b"\xff\xd8\xff"
@@ -56,7 +56,7 @@ class _Component:
 
 
 @dataclass(frozen=True)
-class Frame:
+class JpegFrame:
     """A frame: how large its components are."""
 
     width: int
@@ -115,7 +115,7 @@ class Frame:
         return of_components + len(self.components) * (down + 1) * (self.width + 4 * _BLOCK)
 
 
-def read_jpeg(source: Source) -> Container:
+def read_jpeg(source: PictureSource) -> Container:
     """Return what the segments before the first scan say.
 
     Raises:
@@ -136,7 +136,7 @@ def read_jpeg(source: Source) -> Container:
     )
 
 
-def check_plain(source: Source, offset: int, width: int) -> None:
+def check_plain(source: PictureSource, offset: int, width: int) -> None:
     """Check that there is a JPEG of one scan at ``offset``, at most so wide.
 
     Raises:
@@ -153,16 +153,16 @@ def check_plain(source: Source, offset: int, width: int) -> None:
 class _Walk:
     """Goes through segments from ``offset`` on, and collects those that a decoder needs."""
 
-    def __init__(self, source: Source, offset: int = 0) -> None:
+    def __init__(self, source: PictureSource, offset: int = 0) -> None:
         self._source = source
         self.offset = offset + len(_START)
         self.head = bytearray(_START)
         self.orientation = Orientation()
         self.n_in_scan = 0
-        self._frame: Frame | None = None
+        self._frame: JpegFrame | None = None
         self._segments = Countdown("segments before the pixels")
 
-    def to_first_scan(self) -> Frame:
+    def to_first_scan(self) -> JpegFrame:
         """Return the frame, and stop where the first scan begins; raises as ``read_jpeg``."""
         while True:
             marker, data = self._next()
@@ -197,7 +197,7 @@ class _Walk:
         if marker in _FRAMES:
             if self._frame is not None:
                 raise ContainerError("a JPEG with two frames")
-            self._frame = Frame.read(marker, data)
+            self._frame = JpegFrame.read(marker, data)
         elif marker == _EXIF:
             self._note(data)
         is_colour = (marker == _JFIF and data.startswith(b"JFIF")) or (
@@ -218,7 +218,7 @@ class _Walk:
 _MARKER = re.compile(rb"\xff[^\0\xff]")
 
 
-def _next_marker(source: Source, offset: int) -> int:
+def _next_marker(source: PictureSource, offset: int) -> int:
     """Return the offset of the next marker, past anything else.
 
     Raises:
@@ -235,7 +235,9 @@ def _next_marker(source: Source, offset: int) -> int:
     raise AssertionError("a byte behind the end")
 
 
-def _views(head: bytes, offset: int, scanned: Frame | None, source: Source) -> tuple[View, ...]:
+def _views(
+    head: bytes, offset: int, scanned: JpegFrame | None, source: PictureSource
+) -> tuple[DecoderView, ...]:
     """Return ``head`` with the scans from ``offset`` on; where the last has no end, with one.
 
     ``scanned``: the frame of a file with several scans, None for one.
@@ -249,16 +251,16 @@ def _views(head: bytes, offset: int, scanned: Frame | None, source: Source) -> t
         if scanned is not None:
             _check_scans(scanned, len(scans))
     if has_end:
-        return (View(head, ((offset, source.size),)),)
+        return (DecoderView(head, ((offset, source.size),)),)
     if scanned is not None and not _has_all_scans(scanned, source, scans):
         raise ContainerError("image file is truncated")
     # Half of the marker of the end may be there.
     end = source.size - (source.take(source.size - 1, 1) == _END[:1])
     ranges = ((offset, end),)
-    return View(head, ranges, _OTHER_BITS + _END), View(head, ranges, _END)
+    return DecoderView(head, ranges, _OTHER_BITS + _END), DecoderView(head, ranges, _END)
 
 
-def _has_all_scans(frame: Frame, source: Source, scans: list[int]) -> bool:
+def _has_all_scans(frame: JpegFrame, source: PictureSource, scans: list[int]) -> bool:
     """Return whether the ``scans`` that begin at those offsets have all bits of all coefficients."""
     missing = {component.name: [True] * _BLOCK**2 for component in frame.components}
     for offset in scans:
@@ -275,7 +277,7 @@ def _has_all_scans(frame: Frame, source: Source, scans: list[int]) -> bool:
     return not any(map(any, missing.values()))
 
 
-def _check_scans(frame: Frame, n_scans: int) -> None:
+def _check_scans(frame: JpegFrame, n_scans: int) -> None:
     scanned = n_scans * frame.width * frame.height
     if n_scans > _MAX_SCANS or (n_scans > _USUAL_SCANS and scanned > _MAX_SCANNED_PIXELS):
         raise ContainerError(f"a JPEG of {frame.width}x{frame.height} pixels in {n_scans} scans")

@@ -8,9 +8,9 @@ from models.images.containers.source import (
     Container,
     ContainerError,
     Countdown,
+    DecoderView,
     EndError,
-    Source,
-    View,
+    PictureSource,
 )
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -36,7 +36,7 @@ _PIXEL_BYTES = {
 _PALETTE = 3
 
 
-def read_png(source: Source) -> Container:
+def read_png(source: PictureSource) -> Container:
     """Return what the chunks before the pixels say.
 
     Raises:
@@ -70,7 +70,7 @@ def read_png(source: Source) -> Container:
     return Container("PNG", (width, height), pixel_bytes, views, 20 * width, orientation.value)
 
 
-def _chunk(source: Source, offset: int) -> tuple[int, bytes]:
+def _chunk(source: PictureSource, offset: int) -> tuple[int, bytes]:
     """Return length and kind of the chunk at ``offset``."""
     length, kind = struct.unpack(">I4s", source.take(offset, 8))
     if length > _MAX_LENGTH or not kind.isalpha():
@@ -78,18 +78,20 @@ def _chunk(source: Source, offset: int) -> tuple[int, bytes]:
     return length, kind
 
 
-def _whole(source: Source, offset: int, length: int) -> bytes:
+def _whole(source: PictureSource, offset: int, length: int) -> bytes:
     """Return the chunk at ``offset`` with its length, kind and checksum."""
     return source.take(offset, 8 + length + _CRC_BYTES)
 
 
-def _palette(source: Source, offset: int, length: int) -> bytes:
+def _palette(source: PictureSource, offset: int, length: int) -> bytes:
     if not 0 < length <= _PALETTE_BYTES or length % 3:
         raise ContainerError(f"a palette of {length} bytes")
     return _whole(source, offset, length)
 
 
-def _note(orientation: Orientation, source: Source, kind: bytes, offset: int, length: int) -> None:
+def _note(
+    orientation: Orientation, source: PictureSource, kind: bytes, offset: int, length: int
+) -> None:
     """Take from a chunk at ``offset`` what it says of how the picture is turned."""
     if kind not in (b"eXIf", b"iTXt", b"zTXt", b"tEXt"):
         return
@@ -115,7 +117,7 @@ def _international(text: bytes) -> bytes:
     return inflated(packet) if text[:1] == b"\1" else packet
 
 
-def _views(head: bytes, offset: int, source: Source) -> tuple[View, ...]:
+def _views(head: bytes, offset: int, source: PictureSource) -> tuple[DecoderView, ...]:
     """Return the picture with one chunk of pixels, made of those in a row from ``offset`` on."""
     ranges: list[tuple[int, int]] = []
     chunks = Countdown("chunks of pixels", _MAX_PIXEL_CHUNKS)
@@ -130,4 +132,4 @@ def _views(head: bytes, offset: int, source: Source) -> tuple[View, ...]:
     except EndError:
         pass  # the decoder sees whether pixels are missing
     total = sum(end - start for start, end in ranges)
-    return (View(head + struct.pack(">I", total) + b"IDAT", ranges, _END),)
+    return (DecoderView(head + struct.pack(">I", total) + b"IDAT", ranges, _END),)

@@ -6,7 +6,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from models.images.containers.source import Container, ContainerError, EndError, Source, View
+from models.images.containers.source import (
+    Container,
+    ContainerError,
+    DecoderView,
+    EndError,
+    PictureSource,
+)
 
 SIGNATURE = re.compile(rb"P[1-6f][ \t\n\v\f\r]")
 # Comments among it: a decoder reads them byte by byte.
@@ -22,7 +28,7 @@ _BYTE, _SHORT = 0xFF, 0xFFFF
 _BLOCK = 1 << 16
 
 
-def read_ppm(source: Source) -> Container:
+def read_ppm(source: PictureSource) -> Container:
     """Return what the header says.
 
     Raises:
@@ -63,11 +69,13 @@ def _samples(size: tuple[int, int], bands: int, start: int, maximum: int) -> Con
     return Container("PPM", size, pixel_bytes + 2 * bands, views, 8 * size[0] + 8 * _BLOCK)
 
 
-def _stored(head: bytes, start: int, source: Source) -> tuple[View, ...]:
-    return (View(head, ((start, source.size),)),)
+def _stored(head: bytes, start: int, source: PictureSource) -> tuple[DecoderView, ...]:
+    return (DecoderView(head, ((start, source.size),)),)
 
 
-def _scaled(head: bytes, start: int, count: int, maximum: int, source: Source) -> tuple[View, ...]:
+def _scaled(
+    head: bytes, start: int, count: int, maximum: int, source: PictureSource
+) -> tuple[DecoderView, ...]:
     """Return the picture with samples of eight bits, as a decoder written in Python would make them."""
     kind = np.dtype(">u2" if maximum > _BYTE else "u1")
     table = _table(maximum, is_grey=head.startswith(b"P5"))
@@ -77,7 +85,7 @@ def _scaled(head: bytes, start: int, count: int, maximum: int, source: Source) -
         n_samples = min(_BLOCK, count - first)
         data = source.take(start + first * kind.itemsize, n_samples * kind.itemsize)
         scaled += table[np.frombuffer(data, kind)].tobytes()
-    return (View(bytes(scaled)),)
+    return (DecoderView(bytes(scaled)),)
 
 
 def _table(maximum: int, *, is_grey: bool) -> NDArray[np.uint8]:

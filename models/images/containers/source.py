@@ -23,7 +23,7 @@ class EndError(ContainerError):
     """The file ends before what has to be read of it."""
 
 
-class Source:
+class PictureSource:
     """The bytes of ``file``, which are read where they are needed.
 
     ``is_whole``: whether no more bytes come.
@@ -74,7 +74,7 @@ class Countdown:
 
 
 @dataclass(frozen=True)
-class View:
+class DecoderView:
     """What a decoder gets: ``head``, then ``ranges`` of the file (half-open), then ``tail``."""
 
     head: bytes = b""
@@ -94,7 +94,7 @@ class Container:
     pixel_bytes: int
     #: Returns what a decoder gets, once the whole file is there; where that are several views, pixels that
     #: differ between them are not in the file. Raises ContainerError.
-    views: Callable[[Source], tuple[View, ...]]
+    views: Callable[[PictureSource], tuple[DecoderView, ...]]
     #: Bytes a decoder takes in addition to pixels, and to the file itself.
     work_bytes: int = 0
     orientation: int = 1
@@ -102,15 +102,15 @@ class Container:
     shrinks: bool = False
 
 
-def whole_file(source: Source) -> tuple[View, ...]:
+def whole_file(source: PictureSource) -> tuple[DecoderView, ...]:
     """Return the file as it is."""
-    return (View(ranges=((0, source.size),)),)
+    return (DecoderView(ranges=((0, source.size),)),)
 
 
 class ViewFile:
     """A file for reading that has the bytes of ``view`` of ``source``."""
 
-    def __init__(self, source: Source, view: View) -> None:
+    def __init__(self, source: PictureSource, view: DecoderView) -> None:
         self._file = source.file
         self._head, self._tail = view.head, view.tail
         self._starts = array("Q")

@@ -19,9 +19,9 @@ from models.images.containers.source import (
     MAX_SEGMENTS,
     Container,
     ContainerError,
+    DecoderView,
     EndError,
-    Source,
-    View,
+    PictureSource,
 )
 
 SIGNATURES = (b"II\x2a\0", b"MM\0\x2a", b"II\x2b\0", b"MM\0\x2b")
@@ -86,13 +86,13 @@ class _Entry:
 class _Directory:
     """A directory of tags, of a file that is ``is_big`` or not, in byte ``order`` ("<" or ">")."""
 
-    source: Source
+    source: PictureSource
     order: str
     is_big: bool
     entries: dict[int, _Entry]
 
     @classmethod
-    def first(cls, source: Source) -> Self:
+    def first(cls, source: PictureSource) -> Self:
         """Read the first directory.
 
         Raises:
@@ -172,7 +172,7 @@ class _Directory:
         raw = struct.pack(self.order + form, tag, _LONG, 1, value) + bytes(padding)
         return _Entry(tag, _LONG, 1, raw, 0)
 
-    def view(self, entries: dict[int, _Entry]) -> View:
+    def view(self, entries: dict[int, _Entry]) -> DecoderView:
         """Return the file with a directory of ``entries`` behind its end, the only one."""
         end = self.source.size + self.source.size % 2
         table = b"".join(entries[tag].raw for tag in sorted(entries))
@@ -181,7 +181,7 @@ class _Directory:
         tail = bytes(end - self.source.size) + struct.pack(self.order + form, len(entries))
         head = self.source.take(0, first) + struct.pack(self.order + word, end)
         tail += table + struct.pack(self.order + word, 0)
-        return View(head, ((len(head), self.source.size),), tail)
+        return DecoderView(head, ((len(head), self.source.size),), tail)
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class _Layout:
         return cls(width, length, count, n_bytes, *tags)
 
 
-def read_tiff(source: Source) -> Container:
+def read_tiff(source: PictureSource) -> Container:
     """Return what the first directory says.
 
     Raises:
@@ -247,8 +247,8 @@ def read_tiff(source: Source) -> Container:
 
 
 def _views(
-    order: str, is_big: bool, entries: dict[int, _Entry], source: Source
-) -> tuple[View, ...]:
+    order: str, is_big: bool, entries: dict[int, _Entry], source: PictureSource
+) -> tuple[DecoderView, ...]:
     return (_Directory(source, order, is_big, {}).view(entries),)
 
 

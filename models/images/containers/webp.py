@@ -13,9 +13,9 @@ from models.images.containers.source import (
     Container,
     ContainerError,
     Countdown,
+    DecoderView,
     EndError,
-    Source,
-    View,
+    PictureSource,
 )
 from models.images.containers.vp8l import SIGNATURE, group_bytes
 
@@ -64,7 +64,7 @@ def is_webp(start: bytes) -> bool:
     return start[:4] == RIFF and start[8:12] == WEBP
 
 
-def read_webp(source: Source) -> Container:
+def read_webp(source: PictureSource) -> Container:
     """Return what the container says of the first picture.
 
     Raises:
@@ -97,7 +97,7 @@ def _number(data: bytes) -> int:
     return int.from_bytes(data, "little")
 
 
-def _chunks(source: Source, offset: int, end: int | None = None) -> Iterator[_Chunk]:
+def _chunks(source: PictureSource, offset: int, end: int | None = None) -> Iterator[_Chunk]:
     """Yield the chunks from ``offset`` to ``end``; to where the file ends, if it does within one."""
     steps = Countdown("chunks of the WebP")
     is_first = True
@@ -110,7 +110,7 @@ def _chunks(source: Source, offset: int, end: int | None = None) -> Iterator[_Ch
         offset, is_first = chunk.end, False
 
 
-def _pixels(source: Source, chunk: _Chunk) -> _Pixels:
+def _pixels(source: PictureSource, chunk: _Chunk) -> _Pixels:
     """Return the pixels in ``chunk``; raises as ``read_webp``."""
     # A decoder gets its bytes twice.
     work_bytes = 2 * chunk.length
@@ -134,7 +134,9 @@ def _pixels(source: Source, chunk: _Chunk) -> _Pixels:
     return _Pixels(chunk, width, height, work_bytes + _LOSSLESS_COLUMN_BYTES * width)
 
 
-def _first_picture(source: Source, chunk: _Chunk, canvas: tuple[int, int]) -> tuple[_Pixels, bytes]:
+def _first_picture(
+    source: PictureSource, chunk: _Chunk, canvas: tuple[int, int]
+) -> tuple[_Pixels, bytes]:
     """Return the pixels of ``chunk``, a picture or a frame, and what stands before them for a decoder."""
     if chunk.kind != _FRAME:
         pixels = _pixels(source, chunk)
@@ -185,7 +187,7 @@ def _animated(pixels: _Pixels, canvas: tuple[int, int], frame: bytes) -> bytes:
     return _riff(extended + animation + whole, padded)
 
 
-def _note(orientation: Orientation, source: Source, chunk: _Chunk) -> None:
+def _note(orientation: Orientation, source: PictureSource, chunk: _Chunk) -> None:
     data = source.take(
         chunk.offset, min(chunk.length, _MAX_METADATA_BYTES, source.size - chunk.offset)
     )
@@ -209,6 +211,6 @@ def _container(
     )
 
 
-def _views(head: bytes, chunk: _Chunk, source: Source) -> tuple[View, ...]:
+def _views(head: bytes, chunk: _Chunk, source: PictureSource) -> tuple[DecoderView, ...]:
     end = min(chunk.offset + chunk.length, source.size)
-    return (View(head, ((chunk.offset, end),), bytes(chunk.length % 2)),)
+    return (DecoderView(head, ((chunk.offset, end),), bytes(chunk.length % 2)),)

@@ -17,9 +17,9 @@ from models.images.containers import read_container, source
 from models.images.containers.source import (
     Container,
     ContainerError,
+    DecoderView,
     EndError,
-    Source,
-    View,
+    PictureSource,
     ViewFile,
 )
 from models.images.containers.vp8l import group_bytes
@@ -48,14 +48,14 @@ def picture() -> Image.Image:
 
 
 def read(data: bytes) -> Container:
-    container = read_container(Source(io.BytesIO(data)))
+    container = read_container(PictureSource(io.BytesIO(data)))
     assert container is not None
     return container
 
 
 def views(data: bytes) -> list[bytes]:
     """What a decoder gets, each view as the bytes of a file."""
-    file = Source(io.BytesIO(data))
+    file = PictureSource(io.BytesIO(data))
     return [ViewFile(file, view).read() for view in read(data).views(file)]
 
 
@@ -328,7 +328,7 @@ def test_a_view_is_a_file_of_its_parts(
     data = bytes(range(50))
     ranges = [(min(cut), max(cut)) for cut in cuts]
     expected = head + b"".join(data[first:end] for first, end in ranges) + tail
-    file = ViewFile(Source(io.BytesIO(data)), View(head, ranges, tail))
+    file = ViewFile(PictureSource(io.BytesIO(data)), DecoderView(head, ranges, tail))
     plain = io.BytesIO(expected)
     for offset, count in reads:
         assert file.seek(offset) == plain.seek(offset)
@@ -342,7 +342,7 @@ def test_any_bytes_are_a_container_or_an_error(noise: bytes, name: str, length: 
     start = BLOATED[name][1]()[:length]
     for is_whole in (False, True):
         with contextlib.suppress(ContainerError):  # and nothing else
-            read_container(Source(io.BytesIO(start + noise), is_whole=is_whole))
+            read_container(PictureSource(io.BytesIO(start + noise), is_whole=is_whole))
 
 
 @pytest.mark.parametrize("name", BLOATED)
@@ -351,7 +351,7 @@ def test_what_a_beginning_says_is_what_all_of_it_says(name: str) -> None:
     whole = read(data)
     for length in range(0, len(data), max(1, len(data) // 40)):
         try:
-            container = read_container(Source(io.BytesIO(data[:length]), is_whole=False))
+            container = read_container(PictureSource(io.BytesIO(data[:length]), is_whole=False))
         except EndError:
             continue
         assert container is not None
