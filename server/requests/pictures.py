@@ -224,7 +224,7 @@ class OpenedPicture:
         digests = {_digest(self._opened(source, view)) for view in others}
         image = self._opened(source, last)
         if digests and digests != {_digest(image)}:
-            raise ContainerError("image file is truncated")
+            raise EndError("image file is truncated")
         return image
 
     def _opened(self, source: PictureSource, view: DecoderView) -> Image.Image:
@@ -250,13 +250,13 @@ def _digest(image: Image.Image) -> bytes:
 
 def _refusal(exc: Exception, limits: PictureLimits) -> InvalidRequestError:
     """Return what a client is told of ``exc``: decoders raise whatever their parsing stumbles over."""
-    if isinstance(exc, UnidentifiedImageError | EndError):
+    if isinstance(exc, UnidentifiedImageError):
         return InvalidRequestError("not an image that can be read")
     if isinstance(exc, Image.DecompressionBombError):
         return InvalidRequestError(
             f"the image has too many pixels; the limit is {limits.max_pixels} in all "
             "(setting max_image_pixels)"
         )
-    if isinstance(exc, ContainerError):
+    if isinstance(exc, ContainerError) and not isinstance(exc, EndError):
         return InvalidRequestError(f"the image cannot be read: {exc}")
     return InvalidRequestError(f"the image is damaged: {str(exc) or type(exc).__name__}")

@@ -198,8 +198,10 @@ def _jpeg(rng: random.Random) -> Pair:
     mode = rng.choice(("RGB", "RGB", "L", "CMYK"))
     data = plain = saved(image.convert(mode), "JPEG", **options)
     if rng.random() < 0.6:
-        at = rng.choice((2, 20))
-        data = data[:at] + rng.choice(_SEGMENTS)(rng) + data[at:]
+        at = rng.choice((2, 4 + int.from_bytes(data[4:6])))  # before or behind the first segment
+        more = rng.choice(_SEGMENTS)(rng)
+        data = data[:at] + more + data[at:]
+        plain = data if more[4:8] == b"Exif" else plain  # the first one says how it is turned
     return (data[:-2] if rng.random() < 0.2 else data), plain
 
 

@@ -253,7 +253,7 @@ def _views(
     if has_end:
         return (DecoderView(head, ((offset, source.size),)),)
     if scanned is not None and not _has_all_scans(scanned, source, scans):
-        raise ContainerError("image file is truncated")
+        raise EndError("image file is truncated")
     # Half of the marker of the end may be there.
     end = source.size - (source.take(source.size - 1, 1) == _END[:1])
     ranges = ((offset, end),)

@@ -10,8 +10,10 @@ _TAG = 0x0112
 _UPRIGHT = 1
 _PREFIX = b"Exif\0\0"
 _ORDERS = {b"II": "<", b"MM": ">"}
-# Types of TIFF that the tag may have: SHORT and LONG.
+# Types of TIFF that the tag may have: SHORT and LONG; and bytes of those that fit where its value stands.
 _TYPES = {3: "H", 4: "L"}
+_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 6: 1, 7: 1, 8: 2, 9: 4, 11: 4, 13: 4}
+_INLINE_BYTES = 4
 # Of entries in the first directory.
 _MAX_ENTRIES = 1024
 _XMP = re.compile(rb"tiff:Orientation(?:=[\"']|>)([1-8])")
@@ -30,9 +32,12 @@ def exif_orientation(block: bytes) -> int | None:
         (count,) = struct.unpack_from(order + "H", block, directory)
         for index in range(min(count, _MAX_ENTRIES)):
             entry = directory + 2 + 12 * index
-            tag, kind = struct.unpack_from(order + "HH", block, entry)
-            if tag == _TAG and kind in _TYPES:
-                return in_range(struct.unpack_from(order + _TYPES[kind], block, entry + 8)[0])
+            tag, kind, n_values = struct.unpack_from(order + "HHL", block, entry)
+            if tag != _TAG or not 0 < n_values * _SIZES.get(kind, 0) <= _INLINE_BYTES:
+                continue
+            if kind not in _TYPES or n_values != 1:
+                return _UPRIGHT
+            return in_range(struct.unpack_from(order + _TYPES[kind], block, entry + 8)[0])
     except struct.error:
         return None
     return None
@@ -66,12 +71,13 @@ class Orientation:
 
     def __init__(self) -> None:
         self._exif: int | None = None
+        self._has_exif = False
         self._xmp: int | None = None
 
     def exif(self, block: bytes) -> None:
-        """Take a block of EXIF; the first one with an orientation counts."""
-        if self._exif is None:
-            self._exif = exif_orientation(block)
+        """Take a block of EXIF; the first one counts, also where it has no orientation."""
+        if not self._has_exif:
+            self._exif, self._has_exif = exif_orientation(block), True
 
     def xmp(self, packet: bytes) -> None:
         """Take a packet of XMP; the first one with an orientation counts."""

@@ -263,7 +263,7 @@ def _pixel_bytes(directory: _Directory) -> int:
 
 
 def _orientation(directory: _Directory) -> int:
-    if _ORIENTATION in directory.entries:
+    if _ORIENTATION in directory.entries and directory.entries[_ORIENTATION].count == 1:
         return in_range(directory.value(_ORIENTATION, 1))
     if _XMP not in directory.entries:
         return 1
