@@ -75,8 +75,8 @@ class Orientation:
         self._xmp: int | None = None
 
     def exif(self, block: bytes) -> None:
-        """Take a block of EXIF; the first one counts, also where it has no orientation."""
-        if not self._has_exif:
+        """Take a block; the first one of EXIF counts, also where it has no orientation."""
+        if not self._has_exif and block.removeprefix(_PREFIX)[:2] in _ORDERS:
             self._exif, self._has_exif = exif_orientation(block), True
 
     def xmp(self, packet: bytes) -> None:

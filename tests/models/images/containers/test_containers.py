@@ -270,6 +270,29 @@ def test_orientation_is_that_of_exif(kind: str, orientation: int) -> None:
     assert read(saved(picture(), kind, exif=exif)).orientation == orientation
 
 
+def exif(orientation: int | None) -> bytes:
+    """A block with one entry, which is the orientation or another."""
+    tag = 0x0131 if orientation is None else 0x0112
+    entry = struct.pack("<HHLL", tag, 3, 1, orientation or 6)
+    return b"II*\0\x08\0\0\0\1\0" + entry + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "orientation"),
+    [
+        ([b"no EXIF", exif(6)], 6),
+        ([exif(6), exif(3)], 6),
+        ([exif(None), exif(6)], 1),
+        ([exif(9)], 1),
+        ([exif(6)[:-9]], 1),
+    ],
+)
+def test_the_first_block_of_exif_counts(blocks: list[bytes], orientation: int) -> None:
+    assert read(png(*[chunk(b"eXIf", block) for block in blocks])).orientation == orientation
+    segments = [segment(0xE1, b"Exif\0\0" + block) for block in blocks]
+    assert read(jpeg(*segments)).orientation == orientation
+
+
 def xmp(orientation: int) -> bytes:
     return f'<x tiff:Orientation="{orientation}"/>'.encode()
 
