@@ -159,6 +159,23 @@ _FILTERS = {
 }
 
 
+# Pixels around one of the result that each filter weighs, at the size of the result; a weight is a double.
+# Pillow has a table of weights for rows and one for columns, as long as the picture is.
+_SUPPORTS = {"nearest": 0, "bilinear": 1, "bicubic": 2, "lanczos": 3}
+_WEIGHT_BYTES = 8
+# Tables of usual pictures, for which the margin of a process has room.
+_USUAL_WEIGHTS_BYTES = 64 << 10
+
+
+def _weights_bytes(support: int, image: Size, size: Size) -> int:
+    """Return what is unusual of the tables for a resize from ``image`` to ``size``."""
+    weights = sum(
+        new * (2 * (support * max(-(-old // new), 1)) + 1)
+        for old, new in zip(image, size, strict=True)
+    )
+    return max(weights * _WEIGHT_BYTES * bool(support) - _USUAL_WEIGHTS_BYTES, 0)
+
+
 #: Of the tensor that a picture becomes: batch, channels, rows and columns, or with channels last.
 PICTURE_RANK = 4
 
@@ -246,7 +263,8 @@ class Preprocess(BaseModel):
         grey = (1 + _PILLOW_BYTES) * pixels if self.color == "GRAY" else 0
         if self.filter != "darknet":  # Pillow resizes rows, then columns; then its result is copied
             across, result = _PILLOW_BYTES * width * image[1], _PILLOW_BYTES * width * height
-            return grey + result + max(across, _STORED_BYTES * width * height)
+            weights = _weights_bytes(_SUPPORTS[self.filter], image, (width, height))
+            return grey + weights + result + max(across, _STORED_BYTES * width * height)
         if _PILLOW_BYTES * pixels <= _made_bytes(width, height):
             return grey
         return grey + _made_bytes(width, height) + _band_bytes(image[0], width)

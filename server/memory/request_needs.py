@@ -30,9 +30,9 @@ SHORT_CODEC_BYTES = 64 << 10
 INFLATE_BYTES = 64 << 10
 #: Pieces of raw tensors on their way to a client.
 RAW_ANSWER_BYTES = 128 << 10
-# There is always room for a photograph like this: its size, bytes a pixel, and bytes of its file.
+# There is always room for a photograph like this: its size, bytes of its pixels, and bytes of its file.
 _PICTURE = (640, 480)
-_PIXEL_BYTES = 4
+_PICTURE_BYTES = 4 * 640 * 480
 _FILE_BYTES = 128 << 10
 # Where no setting says it, the pool is one part in so many of the budget, and at most so many bytes.
 _SHARE = 8
@@ -122,19 +122,17 @@ def photograph_bytes(
     verb: Verb,
     file_bytes: int,
     size: Size,
-    pixel_bytes: int,
+    decoding_bytes: int,
 ) -> int:
     """Return the most that a request with a picture of ``size`` holds at any time, upright or rotated.
 
     ``recipe``: how the model of ``manifest`` takes it. ``verb``: the kind of answer. ``file_bytes``: of its
-    body. ``pixel_bytes``: of a pixel while it is decoded.
+    body. ``decoding_bytes``: of all pixels and of their decoder, in addition to that.
     """
     ways = size, (size[1], size[0])
-    decoding_bytes = (
-        file_bytes + size[0] * size[1] * pixel_bytes + max(map(recipe.work_bytes, ways))
-    )
     return max(
-        decoding_bytes, picture_sweep_bytes(manifest, verb, max(map(recipe.held_bytes, ways)))
+        file_bytes + decoding_bytes + max(map(recipe.work_bytes, ways)),
+        picture_sweep_bytes(manifest, verb, max(map(recipe.held_bytes, ways))),
     )
 
 
@@ -147,7 +145,7 @@ def picture_bytes(manifest: Manifest) -> int:
     if recipe is None or verb is None:
         return 0
     return room_beside_others(
-        photograph_bytes(manifest, recipe, verb, _FILE_BYTES, _PICTURE, _PIXEL_BYTES)
+        photograph_bytes(manifest, recipe, verb, _FILE_BYTES, _PICTURE, _PICTURE_BYTES)
     )
 
 

@@ -106,10 +106,10 @@ async def _received(
 ) -> OpenedPicture:
     """Return the picture when all of it has come.
 
-    ``needed``: the memory for a picture of so many bytes, this size and bytes a pixel. ``may_become``:
-    whether a picture that has no room may be decoded at this size instead. The size is mostly
-    in the picture's first bytes, the length of the body in the request's header. As long as either is
-    unknown, the request holds all that one may have; then it gives back the rest.
+    ``needed``: the memory for a picture of so many bytes, this size, and bytes of its decoding.
+    ``may_become``: whether a picture that has no room may be decoded at this size instead. The size is
+    mostly in the picture's first bytes, the length of the body in the request's header. As long as either
+    is unknown, the request holds all that one may have; then it gives back the rest.
     """
     exchange, aside = asked.exchange, asked.context.aside
     most = exchange.lease.memory.room_bytes

@@ -1,29 +1,30 @@
-"""Pictures that come over HTTP, opened by Pillow within limits of pixels and memory."""
+"""Pictures that come over HTTP: their containers are read, then Pillow decodes them, within limits.
 
+Pillow sees a file only when what it takes is known from the container (models/images/containers) and held.
+"""
+
+import hashlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, cast
 
 import numpy as np
-from PIL import (
-    ExifTags,
-    Image,
-    ImageFile,
-    ImageOps,
-    TiffImagePlugin,
-    UnidentifiedImageError,
-    WebPImagePlugin,
-)
-from PIL.JpegImagePlugin import JpegImageFile
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
+from models.images.containers import read_container
+from models.images.containers.source import (
+    Container,
+    ContainerError,
+    DecoderView,
+    EndError,
+    PictureSource,
+    ViewFile,
+)
 from models.images.placement import Size
 from server.errors import InvalidRequestError, TooLargeError
 from server.settings.sizes import format_size
-
-# Of all that Pillow opens: what photographs come in. Others run programs (EPS) or are little tested.
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 # What reads them is here from the start. Else the first file that is neither JPEG nor PNG, or is broken,
 # would have Pillow import all that it has: 50 modules, of the memory of requests.
@@ -37,19 +38,33 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 # Errors that say already what the client did.
 _OURS = InvalidRequestError, TooLargeError
 
-# Bytes a pixel as Pillow has it, and as RGB: floats become grey on the way.
-_MODE_BYTES = {"RGB": 4, "F": 9}
-
-# EXIF orientations of pictures whose rows are columns.
+# EXIF orientations of pictures whose rows are columns, and what makes each upright.
 _LYING = (5, 6, 7, 8)
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+# A turned picture is there twice, of up to so many bytes a pixel.
+_TURNED_BYTES = 4
+# Pillow has a pointer to each row, of up to three pictures at a time.
+_ROW_BYTES = 3 * 8
+# What every decoder takes in addition to pixels: tables, rows. The margin of the process has room for it.
+_USUAL_WORK_BYTES = 128 << 10
+# Rows that are compared at a time.
+_BAND_ROWS = 64
 
 
 def _any(size: Size) -> bool:
     return True
 
 
-def _decoded_bytes(size: Size, pixel_bytes: int) -> int:
-    return size[0] * size[1] * pixel_bytes
+def _decoded_bytes(size: Size, decoding_bytes: int) -> int:
+    return decoding_bytes
 
 
 @dataclass(frozen=True)
@@ -58,7 +73,7 @@ class PictureLimits:
 
     max_pixels: int
     max_bytes: int
-    #: What a picture of some size takes in all, of which a pixel takes so many bytes while it is decoded.
+    #: What a picture of some size takes in all, which takes so many bytes while it is decoded.
     needed_bytes: Callable[[Size, int], int] = _decoded_bytes
     #: Whether a picture that is larger may be decoded at this size, upright.
     may_become: Callable[[Size], bool] = _any
@@ -86,93 +101,54 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _bytes_a_pixel(image: ImageFile.ImageFile, orientation: int) -> int:
-    """Return the most that a pixel of ``image`` takes while it is decoded and turned.
-
-    Pillow has four bytes a pixel of RGB; what becomes RGB is there twice; a turned picture, too. libjpeg
-    holds all coefficients of a progressive file, 16 bits each; libwebp two canvases of its own, and Pillow
-    a copy of one; libtiff a strip, which may be all of the picture; what Pillow decodes in Python is there
-    as bytes, twice. The file itself is counted where it is received.
-    """
-    n_bytes = _MODE_BYTES.get(image.mode, 20 if image.mode.startswith("I") else 8)
-    if orientation != 1:
-        n_bytes += 4
-    match image.format:
-        case "JPEG" if not _has_one_scan(image):
-            n_bytes += 2 * len(image.getbands())
-        case "WEBP":
-            n_bytes += 12
-        case "TIFF" if image.info.get("compression") != "raw":
-            n_bytes += max(4, 2 * len(image.getbands()))
-        case "PPM" if image.tile and image.tile[0].codec_name != "raw":
-            n_bytes += 2 * len(image.getbands())
-    return n_bytes
+def _decoding_bytes(container: Container, size: Size) -> int:
+    """Return what decoding the picture at ``size`` takes, in addition to the file."""
+    turned = _TURNED_BYTES if container.orientation in _TURNS else 0
+    work = container.work_bytes + _ROW_BYTES * max(size)
+    return size[0] * size[1] * (container.pixel_bytes + turned) + max(work - _USUAL_WORK_BYTES, 0)
 
 
-def _orientation(image: ImageFile.ImageFile) -> int:
-    """Return how ``image`` is turned, by its header: a PNG's own method would decode it to look behind."""
-    found: int = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)
-    return found
+def _needed(container: Container, scale: int, limits: PictureLimits) -> tuple[Size, int]:
+    """Return the size of the picture at one ``scale``-th of its own, and what it takes in all."""
+    size = -(-container.size[0] // scale), -(-container.size[1] // scale)
+    return size, limits.needed_bytes(size, _decoding_bytes(container, size))
 
 
-def _fitted(
-    image: ImageFile.ImageFile, pixel_bytes: int, orientation: int, limits: PictureLimits
-) -> int:
-    """Return what ``image`` takes in all within ``limits``; a JPEG is decoded smaller if it must be.
+def _fitted(container: Container, limits: PictureLimits) -> tuple[int, int]:
+    """Return the scale at which the picture is decoded within ``limits``, and what it takes in all.
 
     Raises:
         InvalidRequestError: it has too many pixels. TooLargeError: it takes too much memory.
     """
-    if image.tile and image.tile[0][0] == "ppm_plain":  # decoded in Python, for seconds
-        raise InvalidRequestError("a PPM as text is not taken; send the binary kind")
-    size = image.size
-    needed = limits.needed_bytes(size, pixel_bytes)
-    if not limits.allow(size, needed) and _has_one_scan(image):
-        _shrink(image, pixel_bytes, limits, is_lying=orientation in _LYING)
-        needed = limits.needed_bytes(image.size, pixel_bytes)
-    if image.width * image.height > limits.max_pixels:
+    size, needed = _needed(container, 1, limits)
+    if limits.allow(size, needed):
+        return 1, needed
+    if container.shrinks and (shrunk := _shrunk(container, limits)):
+        return shrunk
+    if size[0] * size[1] > limits.max_pixels:
         raise InvalidRequestError(
             f"the image has {size[0]}x{size[1]} pixels; the limit is {limits.max_pixels} in all "
             "(setting max_image_pixels)"
         )
-    if needed > limits.max_bytes:
-        raise TooLargeError(
-            f"a request with an image of {size[0]}x{size[1]} pixels takes {format_size(needed)} of "
-            f"memory; it may take {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
-        )
-    return needed
+    raise TooLargeError(
+        f"a request with an image of {size[0]}x{size[1]} pixels takes {format_size(needed)} of "
+        f"memory; it may take {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
+    )
 
 
-def _shrink(
-    image: ImageFile.ImageFile, pixel_bytes: int, limits: PictureLimits, *, is_lying: bool
-) -> None:
-    """Have a JPEG of one scan decoded at a half, a quarter or an eighth, if it is within ``limits`` then.
-
-    ``is_lying``: its rows are columns of the upright picture.
+def _shrunk(container: Container, limits: PictureLimits) -> tuple[int, int] | None:
+    """Return the largest of a half, a quarter and an eighth that is within ``limits``, as ``_fitted``.
 
     libjpeg makes smaller pixels straight from the coefficients, and holds few of those at a time when the
     file has one scan; of a progressive photograph it holds all, so nothing would be saved.
     """
     for scale in (2, 4, 8):
-        size = -(-image.width // scale), -(-image.height // scale)
-        if not limits.may_become(size[::-1] if is_lying else size):
-            return
-        if limits.allow(size, limits.needed_bytes(size, pixel_bytes)):
-            image.draft(None, (max(image.width // scale, 1), max(image.height // scale, 1)))
-            return
-
-
-def _has_one_scan(image: ImageFile.ImageFile) -> bool:
-    """Return whether the scan up to whose header Pillow read has all components of a JPEG."""
-    if not isinstance(image, JpegImageFile) or "progressive" in image.info or image.fp is None:
-        return False
-    n_components = len(image.getbands())
-    length = 6 + 2 * n_components
-    position = image.fp.tell()
-    image.fp.seek(max(0, position - length - 2))
-    header = image.fp.read(5)
-    image.fp.seek(position)
-    return header == bytes((0xFF, 0xDA, 0, length, n_components))
+        size, needed = _needed(container, scale, limits)
+        if not limits.may_become(size[::-1] if container.orientation in _LYING else size):
+            return None
+        if min(container.size) >= scale and limits.allow(size, needed):
+            return scale, needed
+    return None
 
 
 def decode(source: Path | BinaryIO, limits: PictureLimits) -> Photograph:
@@ -187,7 +163,7 @@ def decode(source: Path | BinaryIO, limits: PictureLimits) -> Photograph:
 
 
 class OpenedPicture:
-    """A picture of which the header was read, in a ``file`` that is closed once it is decoded; blocks.
+    """A picture of which the container was read, in a ``file`` that is closed once it is decoded; blocks.
 
     What is behind the header may come later.
     """
@@ -200,22 +176,24 @@ class OpenedPicture:
             InvalidRequestError, TooLargeError: it is over ``limits``.
         """
         try:
-            return cls(file, limits)
+            return cls(file, limits, is_whole=False)
         except InvalidRequestError as exc:
             if exc.__cause__ is None:
                 raise
-            return None  # of which its decoder has found something wrong: the end, perhaps
+            return None  # of which its reader has found something wrong: the end, perhaps
 
-    def __init__(self, file: BinaryIO, limits: PictureLimits) -> None:
-        """Read the header; raises as ``decode``."""
-        file.seek(0)
+    def __init__(self, file: BinaryIO, limits: PictureLimits, *, is_whole: bool = True) -> None:
+        """Read the header; raises as ``decode``. ``is_whole``: whether all of the file is there."""
         self._file, self._limits = file, limits
         try:
-            image = self._image = Image.open(file, formats=_FORMATS)
-            self._size, self._orientation = image.size, _orientation(image)
-            pixel_bytes = _bytes_a_pixel(image, self._orientation)
+            container = read_container(PictureSource(file, is_whole=is_whole))
+            if container is None:
+                raise UnidentifiedImageError
+            if 0 in container.size:
+                raise ContainerError("no pixels")
+            self._container = container
             #: What the picture takes in all.
-            self.needed_bytes = _fitted(image, pixel_bytes, self._orientation, limits)
+            self._scale, self.needed_bytes = _fitted(container, limits)
         except _OURS:
             raise
         except Exception as exc:
@@ -223,19 +201,51 @@ class OpenedPicture:
 
     def decode(self) -> Photograph:
         """Return the picture, once; raises as the function."""
-        image, size = self._image, self._size
-        del self._image  # what is left of this has no pixels
-        is_whole = image.size == size
-        if self._orientation in _LYING:
-            size = size[1], size[0]
+        container = self._container
+        size = container.size[::-1] if container.orientation in _LYING else container.size
         try:
-            if self._orientation != 1:
-                ImageOps.exif_transpose(image, in_place=True)
+            image = self._pixels()
+            if (turn := _TURNS.get(container.orientation)) is not None:
+                image = image.transpose(turn)
             rgb = _rgb(image)
         except Exception as exc:
             raise _refusal(exc, self._limits) from exc
         self._file.close()  # the pixels may be kept with what knows it
-        return Photograph(rgb, rgb.size if is_whole else size)
+        return Photograph(rgb, size)
+
+    def _pixels(self) -> Image.Image:
+        """Return the picture as it is stored.
+
+        Raises:
+            ContainerError: it is damaged, also where views of it are not the same. Anything of Pillow's.
+        """
+        source = PictureSource(self._file)
+        *others, last = self._container.views(source)
+        digests = {_digest(self._opened(source, view)) for view in others}
+        image = self._opened(source, last)
+        if digests and digests != {_digest(image)}:
+            raise EndError("image file is truncated")
+        return image
+
+    def _opened(self, source: PictureSource, view: DecoderView) -> Image.Image:
+        """Return the picture of one ``view``, decoded; raises what Pillow does."""
+        container, file = self._container, cast("BinaryIO", ViewFile(source, view))
+        image = Image.open(file, formats=(container.kind,))
+        if image.size != container.size:
+            raise ContainerError("its size is another than its header says")
+        if self._scale > 1:
+            image.draft(None, (container.size[0] // self._scale, container.size[1] // self._scale))
+        image.load()
+        return image
+
+
+def _digest(image: Image.Image) -> bytes:
+    """Return what tells the pixels of ``image`` from others."""
+    digest = hashlib.blake2b()
+    for top in range(0, image.height, _BAND_ROWS):
+        bottom = min(top + _BAND_ROWS, image.height)
+        digest.update(image.crop((0, top, image.width, bottom)).tobytes())
+    return digest.digest()
 
 
 def _refusal(exc: Exception, limits: PictureLimits) -> InvalidRequestError:
@@ -247,4 +257,6 @@ def _refusal(exc: Exception, limits: PictureLimits) -> InvalidRequestError:
             f"the image has too many pixels; the limit is {limits.max_pixels} in all "
             "(setting max_image_pixels)"
         )
+    if isinstance(exc, ContainerError) and not isinstance(exc, EndError):
+        return InvalidRequestError(f"the image cannot be read: {exc}")
     return InvalidRequestError(f"the image is damaged: {str(exc) or type(exc).__name__}")

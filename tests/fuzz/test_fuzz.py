@@ -18,6 +18,7 @@ from tests.fuzz import model_config as config_fuzzer
 from tests.fuzz import network as network_fuzzer
 from tests.fuzz import onnx as onnx_fuzzer
 from tests.fuzz import pack as pack_fuzzer
+from tests.fuzz import pictures as pictures_fuzzer
 from tests.fuzz import proxy_protocol as proxy_protocol_fuzzer
 from tests.fuzz import sdf3 as sdf3_fuzzer
 from tests.fuzz import wire as wire_fuzzer
@@ -78,6 +79,18 @@ def test_answers_on_the_wire() -> None:
 def test_headers_of_proxies() -> None:
     accepted = [proxy_protocol_fuzzer.run(number) for number in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
+
+
+def test_pictures() -> None:
+    accepted = [pictures_fuzzer.run(number) for number in (1, 3, 6, 8, 9)]
+    assert 0 < sum(accepted) < len(accepted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(1, 9))
+def test_four_hundred_pictures(part: int) -> None:
+    accepted = [pictures_fuzzer.run(50 * part + number) for number in range(50)]
+    assert 0 < sum(accepted) < len(accepted)
 
 
 def test_infer_over_http(tmp_path: Path) -> None:

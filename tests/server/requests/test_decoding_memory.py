@@ -3,7 +3,9 @@
 import io
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from PIL import Image
 
 from models.images.preprocess import Preprocess
 from server.requests.pictures import OpenedPicture, PictureLimits
+from tests.fuzz.picture_files import chunk, many_codes, runs, strips
 
 WIDTH, HEIGHT = 2000, 1500
 # Buffers of rows and strips, tables of codecs, and what the allocator has around them.
@@ -44,6 +47,14 @@ def pixels(width: int, height: int) -> Image.Image:
     return Image.fromarray(np.stack(planes, 2).astype(np.uint8))
 
 
+# Kinds of long pictures, whose rows or columns a decoder holds.
+_LONG: list[tuple[str, dict[str, Any]]] = [
+    *((kind, {}) for kind in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "PPM")),
+    ("JPEG", {"progressive": True}),
+    ("TIFF", {"compression": "tiff_adobe_deflate", "strip_size": 1 << 30}),
+]
+
+
 def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
     file = io.BytesIO()
     image.save(file, kind, **options)
@@ -58,6 +69,15 @@ def turned(image: Image.Image) -> bytes:
 
 def sixteen_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+
+
+def _long(kind: str, size: tuple[int, int], options: dict[str, Any], image: Image.Image) -> bytes:
+    return saved(image.resize(size), kind, **options)
+
+
+def bloated(png: bytes) -> bytes:
+    text = zlib.compress(("a" * ((1 << 20) - 8) + "\U0001f600").encode(), 9)
+    return png[:33] + chunk(b"iTXt", b"k\0\1\0\0\0" + text) * 60 + png[33:]
 
 
 def odd_ppm(image: Image.Image) -> bytes:
@@ -105,6 +125,29 @@ KINDS: dict[str, Callable[[Image.Image], bytes]] = {
     "PPM": lambda image: saved(image, "PPM"),
     "PPM, of 200": odd_ppm,
     "PGM, 16 bits": lambda image: saved(sixteen_bits(image), "PPM"),
+    "JPEG without its end": lambda image: saved(image, "JPEG")[:-2],
+    "MPO": lambda image: saved(image, "MPO", save_all=True, append_images=[image]),
+    "WEBP, animated": lambda image: saved(
+        image, "WEBP", method=0, save_all=True, append_images=[image.rotate(9)]
+    ),
+    "TIFF, fax": lambda image: saved(image.convert("1"), "TIFF", compression="group4"),
+    "TIFF, JPEG": lambda image: saved(image, "TIFF", compression="jpeg"),
+    "TIFF, YCbCr": lambda image: saved(image.convert("YCbCr"), "TIFF", compression="tiff_lzw"),
+    **{
+        f"{kind}, {words} {options}": partial(_long, kind, size, options)
+        for words, size in (("wide", (65_500, 16)), ("tall", (16, 65_500)))
+        for kind, options in _LONG
+    },
+    "WEBP, wide": lambda _: saved(Image.new("RGB", (16_383, 16)), "WEBP"),
+    "WEBP, lossless and wide": lambda _: saved(
+        Image.new("RGB", (16_383, 16)), "WEBP", lossless=True
+    ),
+    "WEBP, many codes": lambda _: many_codes(400, 400),
+    "TIFF, strips in a row": lambda _: strips((1, 700_000), 1, bytes, 1),
+    "TIFF, strips apart": lambda _: strips((1, 60_000), 1, bytes, 1, gap=1),
+    "TIFF, compressed strips": lambda _: strips((1, 60_000), 1, zlib.compress, 8),
+    "BMP, run lengths": lambda _: runs((1000, 1000), b"\xff\7\xff\7\xff\7\xeb\7\0\0" * 1000),
+    "PNG, texts": lambda image: bloated(saved(image, "PNG", compress_level=1)),
 }
 
 

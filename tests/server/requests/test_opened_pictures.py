@@ -189,6 +189,33 @@ def test_eight_times_smaller_is_the_end(saved: Saved) -> None:
         decode(saved(gradient(9 * WIDTH, 9 * HEIGHT), "JPEG"), LIMITS)
 
 
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}])
+def test_a_jpeg_without_its_end_is_read_if_all_pixels_are_there(
+    saved: Saved, options: dict[str, Any]
+) -> None:
+    """Without its last byte of pixels it is damaged, wherever that ends: at a restart, or at a scan."""
+    path = saved(gradient(), "JPEG", **options)
+    data, expected = path.read_bytes(), pixels(decode(path, LIMITS))
+    for missing in (1, 2):
+        found = decode(io.BytesIO(data[:-missing]), LIMITS)
+        np.testing.assert_array_equal(pixels(found), expected)
+    for missing in range(3, 60):
+        with pytest.raises(InvalidRequestError, match="truncated"):
+            decode(io.BytesIO(data[:-missing]), LIMITS)
+
+
+def test_a_large_mpo_is_decoded_smaller(saved: Saved) -> None:
+    image = gradient(2 * WIDTH, 2 * HEIGHT)
+    path = saved(image, "MPO", save_all=True, append_images=[image])
+    assert decode(path, LIMITS).image.size == (WIDTH, HEIGHT)
+
+
+def test_a_jpeg_with_a_profile_of_over_a_megabyte_is_read(saved: Saved) -> None:
+    path = saved(gradient(), "JPEG", icc_profile=bytes(2 << 20))
+    assert decode(path, LIMITS).size == (WIDTH, HEIGHT)
+    assert decoding_bytes(path, LIMITS) == decoding_bytes(saved(gradient(), "JPEG"), LIMITS)
+
+
 def test_a_damaged_large_jpeg_is_refused(saved: Saved) -> None:
     path = saved(gradient(2 * WIDTH, 2 * HEIGHT), "JPEG")
     data = path.read_bytes()
