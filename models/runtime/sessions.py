@@ -175,6 +175,8 @@ def _as_it_is(threads: int | None, operators: Path | None) -> "ort.SessionOption
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.disable_prepacking", "1")
+    # Else each reader of a DequantizeLinear gets a copy of it, behind all other nodes.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     return options
 
 

@@ -5,7 +5,7 @@ them, it makes unsigned only where a value has one reader, and computes the rest
 signed ones take ten times as long. So each value between QuantizeLinear and DequantizeLinear becomes
 unsigned here, and what comes as signed integers or leaves so is converted.
 
-Before that zero points that are left out are written.
+Before that zero points that are left out are written, and vectors of one scale as scalars.
 """
 
 from collections.abc import Iterator, Mapping
@@ -251,6 +251,25 @@ class MakeUnsigned(Rewriter):
 
 def _is_signed(port: onnx.ValueInfoProto) -> bool:
     return port.type.tensor_type.elem_type == TensorProto.INT8
+
+
+class WriteScalars(Rewriter):
+    """Gives values that have one scale it as a scalar, and their zero points, where they are vectors of one.
+
+    Both are the same, but the kernels that ONNX Runtime puts in place of several operators take scalars
+    alone: it refuses the model that it made itself.
+    """
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        inputs = [*node.input]
+        places = [place + part for place in SCALES.get(node.op_type, ()) for part in (0, 1)]
+        for place in places:
+            name = "".join(inputs[place : place + 1])
+            array = self.numbers(name)
+            if array is not None and array.shape == (1,):
+                inputs[place] = self.constant(f"{name}/scalar", array.reshape(()))
+        is_block = attributes(node).get("block_size", 0)
+        return None if is_block or inputs == [*node.input] else [copied(node, inputs)]
 
 
 class WriteZeroPoints(Rewriter):
