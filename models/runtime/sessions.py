@@ -12,11 +12,12 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.runtime.heap import bound_heap
+from models.runtime.joined_graphs import runs_in_order
 
 # A model that copies one number: loading it makes ONNX Runtime build its registries, about 1.5 MB
 # that belong to the library and not to the first model that is loaded.
@@ -155,14 +156,41 @@ def open_joined(
 ) -> "ort.InferenceSession":
     """Load several pieces in one graph (joined_graphs.py) as ``open_piece`` does.
 
-    Nodes run in the order of the graph; raises as ``open_piece``.
+    Nodes run in the order of the graph.
+
+    Raises:
+        SessionError: they would not, or it is not known; or as ``open_piece``.
     """
     import onnxruntime as ort
 
     options = _as_it_is(threads, operators)
     # Of the nodes whose inputs are there the first one; the default is any order from the outputs back.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    return open_session(graph, options)
+    with _file_in_memory("loaded.onnx") as loaded:
+        options.optimized_model_filepath = str(loaded)
+        session = open_session(graph, options)
+        if not runs_in_order(graph, loaded.read_bytes()):
+            raise SessionError(
+                "ONNX Runtime runs other nodes than the graph has, or in another order"
+            )
+    return session
+
+
+@contextlib.contextmanager
+def _file_in_memory(name: str) -> Iterator[Path]:
+    """Yield the path of an empty file that is on no disk, for a library that writes to a path.
+
+    Raises:
+        SessionError: the system gives none.
+    """
+    try:
+        descriptor = os.memfd_create(name)
+    except OSError as exc:
+        raise SessionError(f"no file in memory: {exc}") from exc
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 def _as_it_is(threads: int | None, operators: Path | None) -> "ort.SessionOptions":

@@ -254,9 +254,9 @@ def _is_signed(port: onnx.ValueInfoProto) -> bool:
 
 
 class WriteScalars(Rewriter):
-    """Gives values that have one scale it as a scalar, and their zero points, where they are vectors of one.
+    """Writes scales and zero points that are vectors of one element as scalars.
 
-    Both are the same, but the kernels that ONNX Runtime puts in place of several operators take scalars
+    They are the same, but the kernels that ONNX Runtime puts in place of several operators take scalars
     alone: it refuses the model that it made itself.
     """
 
