@@ -51,7 +51,7 @@ _KERNELS = {
     "com.microsoft": frozenset(_MICROSOFT.split()),
 }
 #: ONNX Runtime runs these before nodes that stand before them.
-_RUN_FIRST = frozenset((b"Shape", b"Size"))
+_RUN_FIRST = frozenset(field(NodeField.OP_TYPE, name) for name in ("Shape", "Size"))
 #: For these types ONNX Runtime adds no conversions: its kernels take them.
 JOINED_TYPES = frozenset(("float32", "int8", "int32", "uint8"))
 
@@ -100,27 +100,22 @@ def runs_in_order(graph: bytes, loaded: bytes) -> bool:
         JoinError: one is no model. WireError: as ``fields``.
     """
     written, run = (sorted(_nodes(model)) for model in (graph, loaded))
-    return written == run and _RUN_FIRST.isdisjoint(node.operator for node in run)
+    return written == run and _RUN_FIRST.isdisjoint(operator for operator, *_ in run)
 
 
-class _Node(NamedTuple):
-    """What tells a node from others: each value is the output of one."""
-
-    operator: bytes
-    domain: bytes
-    inputs: tuple[bytes, ...]
-    outputs: tuple[bytes, ...]
+#: What tells a node from others and stays as it is in a graph that is loaded.
+_TELLING = (NodeField.OP_TYPE, NodeField.DOMAIN, NodeField.INPUT, NodeField.OUTPUT)
 
 
-def _nodes(model: bytes) -> Iterator[_Node]:
+def _nodes(model: bytes) -> Iterator[tuple[bytes, ...]]:
+    """Yield of each node its operator, domain, inputs and outputs, each as one text."""
     for part in fields(_body(model)):
         if part.number == GraphField.NODE:
-            yield _Node(
-                b"".join(contents(part.data, NodeField.OP_TYPE)),
-                b"".join(contents(part.data, NodeField.DOMAIN)),
-                tuple(contents(part.data, NodeField.INPUT)),
-                tuple(contents(part.data, NodeField.OUTPUT)),
-            )
+            texts = dict.fromkeys(_TELLING, b"")
+            for item in fields(part.data):
+                if item.number in texts and item.data:  # ONNX Runtime writes an empty domain, too
+                    texts[NodeField(item.number)] += item.whole
+            yield tuple(texts.values())
 
 
 class _Part(NamedTuple):

@@ -25,6 +25,8 @@ _WARM_UP = bytes.fromhex(
     "080912003a360a100a017812017922084964656e7469747912005a0f0a0178120a0a08080112040a020801"
     "620f0a0179120a0a08080112040a02080142040a001011"
 )
+# Else weights are packed again, and readers of a DequantizeLinear get copies of it, behind all other nodes.
+_ALTERS_NOTHING = {"session.disable_prepacking": "1", "session.disable_quant_qdq": "1"}
 _TASKS = Path("/proc/self/task")
 
 
@@ -161,11 +163,7 @@ def open_joined(
     Raises:
         SessionError: they would not, or it is not known; or as ``open_piece``.
     """
-    import onnxruntime as ort
-
-    options = _as_it_is(threads, operators)
-    # Of the nodes whose inputs are there the first one; the default is any order from the outputs back.
-    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    options = joined_options(threads, operators)
     with _file_in_memory("loaded.onnx") as loaded:
         options.optimized_model_filepath = str(loaded)
         session = open_session(graph, options)
@@ -174,6 +172,18 @@ def open_joined(
                 "ONNX Runtime runs other nodes than the graph has, or in another order"
             )
     return session
+
+
+def joined_options(
+    threads: int | None = None, operators: Path | None = None
+) -> "ort.SessionOptions":
+    """Return those of ``open_joined``."""
+    import onnxruntime as ort
+
+    options = _as_it_is(threads, operators)
+    # Of the nodes whose inputs are there the first one; the default is any order from the outputs back.
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    return options
 
 
 @contextlib.contextmanager
@@ -202,9 +212,8 @@ def _as_it_is(threads: int | None, operators: Path | None) -> "ort.SessionOption
             raise SessionError(reason(exc)) from exc
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    # Else each reader of a DequantizeLinear gets a copy of it, behind all other nodes.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    for name, setting in _ALTERS_NOTHING.items():
+        options.add_session_config_entry(name, setting)
     return options
 
 

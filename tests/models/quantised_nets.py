@@ -68,6 +68,14 @@ class Drawn:
         channels += " vectors" if self.vectors else ""
         return f"{kind} {named} {channels} {dict(self.options)}: {' '.join(self.layers)}"
 
+    @property
+    def has_ties(self) -> bool:
+        """Whether means or probabilities are integers: half a step between two is one or the other."""
+        made = {node.op_type for node in self.model.graph.node}
+        rounded = {"AveragePool", "GlobalAveragePool", "Softmax"}
+        every = self.own or self.operators is None
+        return bool(made & (rounded if every else rounded.intersection(self.operators or ())))
+
     def inputs(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """Return what a request has: the same for equal seeds."""
         drawn = np.random.default_rng(seed).standard_normal(self.shape)
