@@ -255,7 +255,7 @@ class _Network:
         operands = [self._random(shape, 1.4 / math.sqrt(math.prod(shape[1:])))]
         if self.generator.random() < 0.8:
             operands.append(self._random((channels,), 0.1))
-        fields = {"pads": [side // 2] * 4, "strides": [stride] * 2, "group": groups}
+        fields: dict[str, Any] = {"pads": [side // 2] * 4, "strides": [stride] * 2, "group": groups}
         (name,) = self._node("Conv", [value.name, *operands], kernel_shape=[side] * 2, **fields)
         self.layers.append(f"conv{side}" + ("/2" if stride > 1 else ""))
         return _Value(name, channels, *((pixels - 1) // stride + 1 for pixels in value.map))
@@ -354,7 +354,10 @@ class _Network:
             return self._pool(value)
         self.layers.append("resize")
         scales = self._constant([1, 1, 2, 2])
-        fields = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
+        fields: dict[str, Any] = {
+            "mode": "nearest",
+            "coordinate_transformation_mode": "asymmetric",
+        }
         name = self._node("Resize", [value.name, "", scales], nearest_mode="floor", **fields)[0]
         return _Value(name, value.channels, value.height * 2, value.width * 2)
 

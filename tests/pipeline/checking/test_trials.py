@@ -71,7 +71,12 @@ class _Backwards(Kernel):
             counts = len(kernel.inputs), len(kernel.outputs)
             launches.append(kernel.bind(read[: counts[0]], made[: counts[1]]))
             read, made = read[counts[0] :], made[counts[1] :]
-        return lambda: [launch() for launch in reversed(launches)] and None
+
+        def launch() -> None:
+            for each in reversed(launches):
+                each()
+
+        return launch
 
 
 def _image(pack: Pack) -> dict[str, NDArray[np.float32]]:
