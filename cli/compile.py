@@ -115,7 +115,7 @@ def compile_(
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
     force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
     check: Annotated[
-        bool, typer.Option(help="Run the pack once and compare it with ONNX Runtime on the source.")
+        bool, typer.Option(help="Run the pack and compare it with ONNX Runtime on the source.")
     ] = True,
     as_json: Json = False,
 ) -> None:

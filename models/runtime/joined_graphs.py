@@ -4,13 +4,17 @@ Invariant: the graph has the pieces' nodes in their order, and nothing connects 
 all inputs and outputs of all pieces are its own. What one piece hands to the next lies where the caller
 binds both, so ONNX Runtime allocates no more than for the pieces one by one, and whatever lies at the same
 place is right as long as nodes run in the order of the graph. ``models/runtime/sessions.py`` sees to that
-(``open_joined``): of the nodes that could run, ONNX Runtime then takes the first one, unless it was added
-when the graph was loaded (a conversion, the body of a function) or computes sizes. So a piece may be joined
-only if all of its operators are kernels of ONNX Runtime as they stand.
+(``open_joined``): of the nodes that could run, ONNX Runtime then takes the first one, unless it computes
+sizes. A node that ONNX Runtime adds when it loads the graph (a conversion, the body of a function, a copy)
+is behind all others. So each graph is compared with what was loaded of it (``runs_in_order``); pieces whose
+order is another one run one by one.
+
+``can_join`` says before which pieces are tried: those whose operators are kernels of ONNX Runtime as they
+stand. One that it says wrongly costs time, for all that would be joined with it.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from models.runtime.wire import (
@@ -46,6 +50,8 @@ _KERNELS = {
     "": frozenset(_STANDARD.split()),
     "com.microsoft": frozenset(_MICROSOFT.split()),
 }
+#: ONNX Runtime runs these before nodes that stand before them.
+_RUN_FIRST = frozenset(field(NodeField.OP_TYPE, name) for name in ("Shape", "Size"))
 #: For these types ONNX Runtime adds no conversions: its kernels take them.
 JOINED_TYPES = frozenset(("float32", "int8", "int32", "uint8"))
 
@@ -83,6 +89,33 @@ def join_graphs(graphs: Sequence[bytes]) -> bytes:
     nodes = (prefix.join(part.texts) for prefix, part in zip(prefixes, parts, strict=True))
     body = field(GraphField.NAME, "joined") + b"".join(nodes)
     return _header(parts) + field(ModelField.GRAPH, body)
+
+
+def runs_in_order(graph: bytes, loaded: bytes) -> bool:
+    """Return whether the nodes of ``graph`` run in its order, where ONNX Runtime made ``loaded`` of it.
+
+    That is so if it has these nodes and no others; in which order ``loaded`` has them says nothing.
+
+    Raises:
+        JoinError: one is no model. WireError: as ``fields``.
+    """
+    written, run = (sorted(_nodes(model)) for model in (graph, loaded))
+    return written == run and _RUN_FIRST.isdisjoint(operator for operator, *_ in run)
+
+
+#: What tells a node from others and stays as it is in a graph that is loaded.
+_TELLING = (NodeField.OP_TYPE, NodeField.DOMAIN, NodeField.INPUT, NodeField.OUTPUT)
+
+
+def _nodes(model: bytes) -> Iterator[tuple[bytes, ...]]:
+    """Yield of each node its operator, domain, inputs and outputs, each as one text."""
+    for part in fields(_body(model)):
+        if part.number == GraphField.NODE:
+            texts = dict.fromkeys(_TELLING, b"")
+            for item in fields(part.data):
+                if item.number in texts and item.data:  # ONNX Runtime writes an empty domain, too
+                    texts[NodeField(item.number)] += item.whole
+            yield tuple(texts.values())
 
 
 class _Part(NamedTuple):

@@ -12,11 +12,12 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.runtime.heap import bound_heap
+from models.runtime.joined_graphs import runs_in_order
 
 # A model that copies one number: loading it makes ONNX Runtime build its registries, about 1.5 MB
 # that belong to the library and not to the first model that is loaded.
@@ -24,6 +25,8 @@ _WARM_UP = bytes.fromhex(
     "080912003a360a100a017812017922084964656e7469747912005a0f0a0178120a0a08080112040a020801"
     "620f0a0179120a0a08080112040a02080142040a001011"
 )
+# Else weights are packed again, and readers of a DequantizeLinear get copies of it, behind all other nodes.
+_ALTERS_NOTHING = {"session.disable_prepacking": "1", "session.disable_quant_qdq": "1"}
 _TASKS = Path("/proc/self/task")
 
 
@@ -155,14 +158,49 @@ def open_joined(
 ) -> "ort.InferenceSession":
     """Load several pieces in one graph (joined_graphs.py) as ``open_piece`` does.
 
-    Nodes run in the order of the graph; raises as ``open_piece``.
+    Nodes run in the order of the graph.
+
+    Raises:
+        SessionError: they would not, or it is not known; or as ``open_piece``.
     """
+    options = joined_options(threads, operators)
+    with _file_in_memory("loaded.onnx") as loaded:
+        options.optimized_model_filepath = str(loaded)
+        session = open_session(graph, options)
+        if not runs_in_order(graph, loaded.read_bytes()):
+            raise SessionError(
+                "ONNX Runtime runs other nodes than the graph has, or in another order"
+            )
+    return session
+
+
+def joined_options(
+    threads: int | None = None, operators: Path | None = None
+) -> "ort.SessionOptions":
+    """Return those of ``open_joined``."""
     import onnxruntime as ort
 
     options = _as_it_is(threads, operators)
     # Of the nodes whose inputs are there the first one; the default is any order from the outputs back.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-    return open_session(graph, options)
+    return options
+
+
+@contextlib.contextmanager
+def _file_in_memory(name: str) -> Iterator[Path]:
+    """Yield the path of an empty file that is on no disk, for a library that writes to a path.
+
+    Raises:
+        SessionError: the system gives none.
+    """
+    try:
+        descriptor = os.memfd_create(name)
+    except OSError as exc:
+        raise SessionError(f"no file in memory: {exc}") from exc
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 def _as_it_is(threads: int | None, operators: Path | None) -> "ort.SessionOptions":
@@ -174,7 +212,8 @@ def _as_it_is(threads: int | None, operators: Path | None) -> "ort.SessionOption
             raise SessionError(reason(exc)) from exc
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
-    options.add_session_config_entry("session.disable_prepacking", "1")
+    for name, setting in _ALTERS_NOTHING.items():
+        options.add_session_config_entry(name, setting)
     return options
 
 

@@ -1,9 +1,9 @@
 """Protobuf's wire format, as far as ONNX uses it: a serving process does not load the ONNX library."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from mmap import mmap
+from typing import NamedTuple
 
 # Numbers of the fields of ONNX's messages (onnx.proto) that a serving process reads or writes as bytes.
 
@@ -108,8 +108,7 @@ class WireError(Exception):
     """These bytes are no message."""
 
 
-@dataclass(frozen=True, slots=True)
-class WireField:
+class WireField(NamedTuple):
     """A field of a message: a number, or the bytes ``data``. ``whole``: as it stands in the message.
 
     Numbers are as they are written: a negative one is 2^64 more.
@@ -121,8 +120,7 @@ class WireField:
     whole: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FieldPlace:
+class FieldPlace(NamedTuple):
     """Where field ``number`` lies in a message: [start, end), what it holds from ``content`` on."""
 
     number: int
@@ -215,6 +213,8 @@ def varint(number: int) -> bytes:
 
 def _read_varint(data: Bytes, start: int, end: int) -> tuple[int, int]:
     """Return a number in base 128, and where it ends."""
+    if start < end and data[start] < 0x80:
+        return data[start], start + 1  # nearly all are that short
     number = shift = 0
     for at in range(start, min(end, start + _LONGEST)):
         byte = data[at]

@@ -1,10 +1,11 @@
-"""Run a pack once beside the model that it was compiled from, before it is served.
+"""Run a pack beside the model that it was compiled from, before it is served.
 
-One after the other, never both at once: the source without optimisations, its weights mapped; then the
-pack through the smallest ring. So this takes no more memory than compiling did.
+One after the other, never two at once: the source without optimisations, its weights mapped; then the
+pack through the smallest ring, and with all of its weights in memory where there is room (trials.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,15 +29,10 @@ from pipeline.checking.compare import (
     largest_error,
     tolerance_of,
 )
+from pipeline.checking.trials import Free, TrialError, Trials
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import EngineError
-from pipeline.execution.opened import opened
-from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import LEAST
 from pipeline.measuring.sweeps import Kind, random_inputs
-from pipeline.planning.plan import Plan
-from pipeline.program.prepare import prepare
-from pipeline.schedule.architectures import ARCHITECTURES
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -52,13 +48,8 @@ _NUDGE = 1e-6
 # than so many times what ONNX Runtime differs from itself is wrong.
 _FARTHEST = 10
 
-# What must stay free for pages of libraries: with less they are read again for each kernel.
-_LIBRARY_BYTES = 16 << 20
-
 #: Makes pictures like those to come.
 Pictures = Callable[[], Iterable[Image.Image]]
-#: Returns how many bytes this process may still take; None: unknown.
-Free = Callable[[], int | None]
 
 
 @dataclass(frozen=True)
@@ -107,11 +98,13 @@ def check_pack(
     """
     traits = read_traits(reference.path)
     tolerance = tolerance_of(traits, pack.manifest.store)
-    checker = _Checker(pack, reference, device, traits, tolerance, progress, pictures, free)
+    trials = None if device is None else Trials(pack, device, free, bool(traits.random))
+    checker = _Checker(pack, reference, trials, traits, tolerance, progress, pictures)
     notes = [checker.check(required_only=True)]
     if len(pack.manifest.required_inputs) < len(pack.manifest.inputs):
         notes.append(checker.check(required_only=False))
     notes.append(checker.stored())
+    notes += [] if trials is None else trials.notes
     return [note for note in dict.fromkeys(notes) if note]
 
 
@@ -119,26 +112,25 @@ def check_pack(
 class _Checker:
     pack: Pack
     reference: Reference
-    device: Device | None
+    trials: Trials | None
     traits: Traits
     tolerance: Tolerance
     progress: Progress
     pictures: Pictures | None
-    free: Free | None
     #: Of each answer that was compared: largest_error.
     errors: list[float] = field(default_factory=list)
 
     def stored(self) -> str:
         """Return what storing weights with fewer bits has cost; nothing where it is nothing."""
         store = self.pack.manifest.store
-        if not loses_bits(store) or self.device is None:
+        if not loses_bits(store) or self.trials is None:
             return ""
         errors, inputs = (
             self.errors,
             "drawn numbers, not pictures (--calibrate DIR measures on yours)",
         )
         if self.pictures is not None:
-            errors = list(self._errors_on(self.pictures(), self.device))
+            errors = list(self._errors_on(self.pictures(), self.trials))
             inputs = f"{len(errors)} picture{'s' if len(errors) > 1 else ''} of --calibrate"
         most = max(errors, default=0.0)
         if most < _LEAST_SAID:
@@ -148,7 +140,7 @@ class _Checker:
             f"value on {inputs}"
         )
 
-    def _errors_on(self, pictures: Iterable[Image.Image], device: Device) -> Iterator[float]:
+    def _errors_on(self, pictures: Iterable[Image.Image], trials: Trials) -> Iterator[float]:
         """Yield largest_error of each picture.
 
         Raises:
@@ -162,7 +154,9 @@ class _Checker:
             )
         for picture in pictures:
             inputs = {ports[0].name: preprocess.apply(picture)}
-            expected, got = self._expected(inputs), self._answer(inputs, device)
+            expected = self._expected(inputs)
+            with self._refusing():
+                got = trials.answer(inputs)
             fault = difference(got, expected, self.tolerance)
             if fault and not self.traits.jumps:
                 raise self._refusal(fault)
@@ -178,9 +172,9 @@ class _Checker:
         opens: list[str] = []
         for inputs, expected in self._questions(required_only):
             self._check_declared(expected)
-            if self.device is None:
+            if self.trials is None:
                 return ""
-            fault, is_open = self._fault(inputs, expected, self._answer(inputs, self.device))
+            fault, is_open = self._first_fault(inputs, expected, self.trials)
             if self.traits.random:
                 return f"ran, but was not compared: node {self.traits.random} draws numbers"
             if not fault:
@@ -266,6 +260,20 @@ class _Checker:
             except SessionError:
                 raise exc from None
 
+    def _first_fault(self, inputs: Arrays, expected: Arrays, trials: Trials) -> tuple[str, bool]:
+        """Return what ``_fault`` does of the first answer of the pack that differs, if one does.
+
+        Raises:
+            MemoryError: the pack takes more than is free. CompileError: it fails, or answers in two ways.
+        """
+        fault, is_open = "", False
+        with self._refusing():
+            answers = list(trials.answers(inputs))
+        for got in answers:
+            if not fault:
+                fault, is_open = self._fault(inputs, expected, got)
+        return fault, is_open
+
     def _fault(self, inputs: Arrays, expected: Arrays, got: Arrays) -> tuple[str, bool]:
         """Return how the answer differs, if it does, and whether ONNX Runtime differs from itself."""
         fault = difference(got, expected, self.tolerance)
@@ -273,7 +281,7 @@ class _Checker:
         if not fault or self.traits.random:
             return fault, False
         # Fused operators may compute otherwise (4-bit products, rounding of quantised numbers).
-        optimised = self.reference.answer(inputs, optimise=True)
+        optimised = self._optimised(inputs, expected)
         if not difference(got, optimised, self.tolerance):
             return "", False
         other, how = optimised, "with and without its optimisations"
@@ -294,39 +302,34 @@ class _Checker:
                 return f"{fault}; ONNX Runtime {how}: {own}", False
         return f"ONNX Runtime itself answers otherwise {how}: {own}", True
 
-    def _answer(self, inputs: Arrays, device: Device) -> Arrays:
-        self.progress("check", "the pack")
+    def _optimised(self, inputs: Arrays, expected: Arrays) -> Arrays:
+        """Return what the optimised source answers; ``expected`` where ONNX Runtime refuses it."""
         try:
-            return self._streamed(inputs, device)
+            return self.reference.answer(inputs, optimise=True)
+        except SessionError:
+            return expected
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Name the source where its pack fails."""
+        self.progress("check", "the pack")
+        source, advice = self.reference.source, "--no-check compiles without comparing"
+        try:
+            yield
+        except MemoryError as exc:
+            raise MemoryError(
+                f"{source}: to check its pack {exc}; nothing was written; compile it where there is as "
+                "much, or with --no-check"
+            ) from exc
+        except TrialError as exc:
+            raise CompileError(
+                f"{source}: the pack {exc}; nothing was written; please report this ({advice})"
+            ) from exc
         except (EngineError, DeviceError, LoaderError) as exc:
             raise CompileError(
-                f"{self.reference.source}: the pack fails where ONNX Runtime answers: {exc}; nothing "
-                "was written; please report this (--no-check compiles without comparing)"
+                f"{source}: the pack fails where ONNX Runtime answers: {exc}; nothing was written; "
+                f"please report this ({advice})"
             ) from exc
-
-    def _streamed(self, inputs: Arrays, device: Device) -> Arrays:
-        """Return what the pack answers through the smallest ring."""
-        architecture = device.adapt(ARCHITECTURES["2s"])
-        program = prepare(self.pack, device)
-        plan = fit(program, architecture, LEAST).plan
-        self._check_room(plan)
-        with opened(program, plan, device) as engine:
-            return engine.run(inputs)[0]
-
-    def _check_room(self, plan: Plan) -> None:
-        """Refuse to run a ``plan`` for which the system would end this process.
-
-        Raises:
-            MemoryError: it takes more than is free.
-        """
-        answer = sum(port.n_bytes for port in self.pack.manifest.outputs)
-        takes, free = plan.total_bytes + answer, self.free() if self.free else None
-        if free is not None and takes > free - _LIBRARY_BYTES:
-            raise MemoryError(
-                f"{self.reference.source}: to check its pack takes {takes / 2**20:.1f} MiB beside the "
-                f"compiler, of which {max(free - _LIBRARY_BYTES, 0) / 2**20:.1f} MiB are free; nothing was "
-                "written; compile it where there is as much, or with --no-check"
-            )
 
 
 def _nudged(inputs: Arrays) -> Arrays:

@@ -8,6 +8,9 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,17 +162,17 @@ class _CpuKernel(Kernel):
     def __init__(self, session: "ort.InferenceSession") -> None:
         self.session = session
         self.run = session._sess.run_with_iobinding
-        self._inputs = [port.name for port in session.get_inputs()]
-        self._outputs = [port.name for port in session.get_outputs()]
+        self.inputs = [port.name for port in session.get_inputs()]
+        self.outputs = [port.name for port in session.get_outputs()]
 
     def bind(
         self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
     ) -> Launch:
         self._check(inputs, outputs)
         binding = self.session.io_binding()
-        for name, array in zip(self._inputs, inputs, strict=True):
+        for name, array in zip(self.inputs, inputs, strict=True):
             binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-        for name, array in zip(self._outputs, outputs, strict=True):
+        for name, array in zip(self.outputs, outputs, strict=True):
             binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
         return _Bound(self, binding)
@@ -182,13 +185,13 @@ class _CpuKernel(Kernel):
         def launch() -> None:
             feeds = {
                 name: tensor.array if isinstance(tensor, Cell) else tensor
-                for name, tensor in zip(self._inputs, inputs, strict=True)
+                for name, tensor in zip(self.inputs, inputs, strict=True)
             }
             try:
-                results = self.session.run(self._outputs, feeds)
+                results = self.session.run(self.outputs, feeds)
             except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
                 raise KernelError(reason(exc)) from exc
-            for name, result, target in zip(self._outputs, results, outputs, strict=True):
+            for name, result, target in zip(self.outputs, results, outputs, strict=True):
                 _put(name, np.asarray(result), target)
 
         return launch
@@ -196,9 +199,9 @@ class _CpuKernel(Kernel):
     def _check(
         self, inputs: Sequence[NDArray[Any] | Cell], outputs: Sequence[NDArray[Any] | Cell]
     ) -> None:
-        if (len(inputs), len(outputs)) != (len(self._inputs), len(self._outputs)):
+        if (len(inputs), len(outputs)) != (len(self.inputs), len(self.outputs)):
             raise DeviceError(
-                f"a piece has {len(self._inputs)} inputs and {len(self._outputs)} outputs; "
+                f"a piece has {len(self.inputs)} inputs and {len(self.outputs)} outputs; "
                 f"the manifest gives {len(inputs)} and {len(outputs)}"
             )
 
@@ -213,6 +216,28 @@ def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
         )
     else:
         target[...] = result
+
+
+class _InTurn(Kernel):
+    """Kernels that run one after the other, bound as one: to the inputs of the first, and so on."""
+
+    def __init__(self, kernels: Sequence[_CpuKernel]) -> None:
+        self._kernels = kernels
+
+    def bind(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
+    ) -> Launch:
+        read, made = iter(inputs), iter(outputs)
+        launches = [
+            kernel.bind([*islice(read, len(kernel.inputs))], [*islice(made, len(kernel.outputs))])
+            for kernel in self._kernels
+        ]
+
+        def launch() -> None:
+            for each in launches:
+                each()
+
+        return launch
 
 
 class _KernelHeap(HostMemory):
@@ -285,14 +310,25 @@ class CpuDevice(HostDevice):
             joined = join_graphs(graphs)
         except (JoinError, WireError) as exc:
             raise DeviceError(str(exc)) from exc
-        return self.kept(joined, self._make_joined)
+        return self.kept(joined, partial(self._make_joined, graphs))
 
-    def _make_joined(self, graph: bytes) -> Kernel:
-        operators = self._operators if holds_chain(graph) else None
-        return _opened(lambda: open_joined(graph, self.threads, operators))
+    def _make_joined(self, graphs: Sequence[bytes], joined: bytes) -> Kernel:
+        """Return ``joined`` as one session, or ``graphs`` as one each where that is in no known order."""
+        try:
+            return _CpuKernel(open_joined(joined, self.threads, self._operators_of(joined)))
+        except SessionError as exc:
+            _log.info("%d pieces run one by one: %s", len(graphs), exc)
+            kernels = {graph: self._make_part(graph) for graph in graphs}
+            return _InTurn([kernels[graph] for graph in graphs])
+
+    def _make_part(self, graph: bytes) -> _CpuKernel:
+        return _opened(lambda: open_piece(graph, self.threads, self._operators_of(graph)))
+
+    def _operators_of(self, graph: bytes) -> Path | None:
+        return self._operators if holds_chain(graph) else None
 
 
-def _opened(opening: "Callable[[], ort.InferenceSession]") -> Kernel:
+def _opened(opening: "Callable[[], ort.InferenceSession]") -> _CpuKernel:
     try:
         return _CpuKernel(opening())
     except SessionError as exc:

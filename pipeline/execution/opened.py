@@ -23,10 +23,12 @@ def opened(
     pool: ReadPool | None = None,
     reader: Reader | None = None,
     verify: bool = False,
+    *,
+    lease: Callable[[], ArenaLease] | None = None,
 ) -> Iterator[Engine]:
     """Yield an open engine that answers at once, and close it and what was made for it.
 
-    ``pool``, ``reader``, ``verify``: as ``open_engine``; without a pool it has its own.
+    ``pool``, ``reader``, ``verify``, ``lease``: as ``open_engine``; without a pool it has its own.
 
     Raises:
         As ``open_engine``.
@@ -35,7 +37,7 @@ def opened(
         if pool is None:
             pool = ReadPool()
             stack.callback(pool.close)
-        engine = open_engine(program, plan, device, pool, reader, verify, at_once=True)
+        engine = open_engine(program, plan, device, pool, reader, verify, lease=lease, at_once=True)
         stack.callback(engine.close)
         yield engine
 

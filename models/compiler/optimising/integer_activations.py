@@ -5,7 +5,7 @@ them, it makes unsigned only where a value has one reader, and computes the rest
 signed ones take ten times as long. So each value between QuantizeLinear and DequantizeLinear becomes
 unsigned here, and what comes as signed integers or leaves so is converted.
 
-Before that zero points that are left out are written.
+Before that zero points that are left out are written, and scales as kernels take them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -251,6 +251,48 @@ class MakeUnsigned(Rewriter):
 
 def _is_signed(port: onnx.ValueInfoProto) -> bool:
     return port.type.tensor_type.elem_type == TensorProto.INT8
+
+
+# ONNX Runtime moves DequantizeLinear and QuantizeLinear over these, up to a pool.
+_PASSED = _MOVING | {"Slice"}
+
+
+class WriteScalars(Rewriter):
+    """Writes scales and zero points around average pools as scalars, where they are vectors of one element.
+
+    They are the same, but ONNX Runtime makes a pool of integers whatever they are, and refuses it then.
+    Sums and products it leaves in floats where they are vectors; so they stay as they are.
+    """
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if not self._is_around_pool(node) or attributes(node).get("block_size", 0):
+            return None
+        inputs = [node.input[0], *map(self._scalar, node.input[1:])]
+        return None if inputs == [*node.input] else [copied(node, inputs)]
+
+    def _scalar(self, name: str) -> str:
+        """Return the constant ``name`` without its axis of one element, or what has other axes as it is."""
+        array = self.numbers(name)
+        if array is None or array.shape != (1,):
+            return name
+        return self.constant(f"{name}/scalar", array.reshape(()))
+
+    def _is_around_pool(self, node: onnx.NodeProto) -> bool:
+        if node.op_type == "DequantizeLinear":
+            return self._leads_to_pool(node.output[0])
+        before = self.makers.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
+        while before is not None and before.op_type in _PASSED:
+            before = self.makers.get(before.input[0])
+        return before is not None and before.op_type == "AveragePool"
+
+    def _leads_to_pool(self, name: str) -> bool:
+        names = [name]
+        for each in names:
+            for reader in self.readers[each]:
+                if reader.op_type == "AveragePool":
+                    return True
+                names += reader.output[:1] if reader.op_type in _PASSED else []
+        return False
 
 
 class WriteZeroPoints(Rewriter):

@@ -31,6 +31,7 @@ from models.compiler.optimising.integer_activations import (
     LeaveTypesToZeroPoints,
     LimitIntegers,
     MakeUnsigned,
+    WriteScalars,
     WriteZeroPoints,
 )
 from models.compiler.optimising.integer_weights import (
@@ -183,7 +184,7 @@ def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
     every = (FillChannels, AsConvolutions, TransposedAsConvolutions)
     passes = every if block > 1 else every[1:]
     changed = [each(model, placed, block).run() for each in passes]
-    changed.append(LeaveTypesToZeroPoints(model).run())
+    changed += [each(model).run() for each in (WriteScalars, LeaveTypesToZeroPoints)]
     if any(changed):
         result.write_bytes(model.SerializeToString())
     return placed

@@ -1,16 +1,26 @@
-"""Pieces in one graph: they run in their order whatever lies where, and only kernels are joined."""
+"""Pieces in one graph: they run in their order whatever lies where, in one session or one by one."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.runtime.joined_graphs import JoinError, can_join, is_one, join_graphs
+from models.runtime.joined_graphs import (
+    JoinError,
+    can_join,
+    is_one,
+    join_graphs,
+    runs_in_order,
+)
+from models.runtime.sessions import joined_options
 from models.runtime.wire import WireError
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cpu import CpuDevice
@@ -59,6 +69,123 @@ def test_pieces_run_in_order_over_memory_that_they_share(steps: list[Step]) -> N
         held = [apart[first], apart[second]]
         device.load(PIECES[operator]).bind(held, [apart[target]])()
     assert slots.tobytes() == apart.tobytes()
+
+
+#: What ONNX Runtime makes other nodes of when it loads a graph, or runs before nodes that stand before it.
+_ALTERED = {
+    "HardSwish": [helper.make_node("HardSwish", ["x0"], ["y0"])],
+    "Mish": [helper.make_node("Mish", ["x0"], ["y0"])],
+    "Shape": [
+        helper.make_node("Shape", ["x0"], ["t5"]),
+        helper.make_node("Cast", ["t5"], ["t6"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x0", "t6"], ["y0"]),
+    ],
+    "CastLike": [
+        helper.make_node("Abs", ["x0"], ["t5"]),
+        helper.make_node("CastLike", ["t5", "x0"], ["y0"]),
+    ],
+}
+_UNARY = {name: piece(nodes, 1, opset=18) for name, nodes in _ALTERED.items()}
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(list(_UNARY)), *[st.integers(0, _SLOTS - 1)] * 2),
+        min_size=2,
+        max_size=12,
+    )
+)
+def test_what_loading_alters_runs_in_order_all_the_same(steps: list[tuple[str, int, int]]) -> None:
+    device, slots, apart = CpuDevice(1), memory(), memory()
+    kernel = device.join([_UNARY[name] for name, *_ in steps])
+    kernel.bind([slots[read] for _, read, _ in steps], [slots[made] for *_, made in steps])()
+    for name, read, made in steps:
+        device.load(_UNARY[name]).bind([apart[read]], [apart[made]])()
+    assert slots.tobytes() == apart.tobytes()
+
+
+def dequantised() -> bytes:
+    """Return a piece that gives numbers x0 (bytes) stands for, and reads them: y0, y1 = their double."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x0", "t9"], ["y0"]),
+        helper.make_node("Add", ["y0", "y0"], ["y1"]),
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, kind, [None])
+        for name, kind in (
+            ("x0", TensorProto.UINT8),
+            ("y0", TensorProto.FLOAT),
+            ("y1", TensorProto.FLOAT),
+        )
+    ]
+    scale = numpy_helper.from_array(np.array(0.5, np.float32), "t9")
+    graph = helper.make_graph(nodes, "", ports[:1], ports[1:], [scale])
+    opsets = [helper.make_opsetid("", 17)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_piece_reads_what_it_gives_before_a_later_one_writes_there(
+    copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes and double lie in one memory: where ONNX Runtime copies DequantizeLinear, both are wrong."""
+    if copied:  # as other versions may, whatever they are asked for
+        monkeypatch.setattr("models.runtime.sessions._ALTERS_NOTHING", {})
+    graph, device = dequantised(), CpuDevice(1)
+    held = np.arange(_LENGTH, dtype=np.float32)
+    for kernel in (device.join([graph, graph]), None):
+        first, second = (np.zeros(_LENGTH, np.float32) for _ in range(2))
+        given = held.copy()
+        source = given.view(np.uint8)[:_LENGTH]
+        source[:] = np.arange(_LENGTH)
+        other = np.full(_LENGTH, 3, np.uint8)
+        if kernel is not None:
+            kernel.bind([source, other], [first, second, first, given])()
+        else:
+            for read, made in ((source, second), (other, given)):
+                device.load(graph).bind([read], [first, made])()
+        assert np.array_equal(first, np.full(_LENGTH, 1.5, np.float32))
+        assert np.array_equal(second, np.arange(_LENGTH, dtype=np.float32))
+        assert np.array_equal(given, np.full(_LENGTH, 3, np.float32))
+
+
+def test_nodes_run_as_they_stand_in_the_graph(tmp_path: Path) -> None:
+    """By the profile that ONNX Runtime writes of a run."""
+    graphs = [dequantised(), PIECES["Mul"], PIECES["Add"], dequantised()]
+    joined = onnx.load_from_string(join_graphs(graphs))
+    for number, node in enumerate(joined.graph.node):
+        node.name = f"n{number}"
+    options = joined_options()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "run")
+    session = ort.InferenceSession(joined.SerializeToString(), options)
+    kinds = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
+    feeds = {port.name: np.ones(_LENGTH, kinds[port.type]) for port in session.get_inputs()}
+    session.run(None, feeds)
+    events = json.loads(Path(session.end_profiling()).read_text())
+    order = [
+        event["name"].removesuffix("_kernel_time")
+        for event in sorted(events, key=lambda event: event["ts"])
+        if event["name"].endswith("_kernel_time")
+    ]
+    assert order == [node.name for node in joined.graph.node]
+
+
+def test_order_is_known_where_the_nodes_are_those_of_the_graph() -> None:
+    graph = onnx.load_from_string(join_graphs([PIECES["Add"], PIECES["Mul"]]))
+    altered = [onnx.ModelProto.FromString(graph.SerializeToString()) for _ in range(4)]
+    written = list(graph.graph.node)
+    del altered[0].graph.node[:]
+    altered[0].graph.node.extend(reversed(written))  # in which order they were saved says nothing
+    del altered[1].graph.node[-1]
+    altered[2].graph.node.append(helper.make_node("Identity", ["0x0"], ["copy"]))
+    altered[3].graph.node[1].op_type = "Sub"
+    loaded = [model.SerializeToString() for model in altered]
+    assert [runs_in_order(graph.SerializeToString(), each) for each in loaded] == [
+        *(True, False, False, False)
+    ]
+    first = piece([helper.make_node("Size", ["x0"], ["y0"])], 1)
+    assert not runs_in_order(first, first)
 
 
 def test_equal_runs_are_one_kernel() -> None:

@@ -15,7 +15,7 @@ from models.compiler.cutting.cut import MERGED_WEIGHT_BYTES
 from models.errors import OnnxError
 from models.packs.pack import Pack
 from models.packs.records.spans import SPAN_ALIGNMENT
-from models.runtime.sessions import open_resident
+from models.runtime.sessions import open_reference, open_resident
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import over
 from tests.models.nets import written
@@ -343,3 +343,36 @@ def test_weights_that_onnx_runtime_sums_up_wrong_are_named(
     compiled(written(model, tmp_path / "m.onnx"), tmp_path, CompileOptions(warn=warned.append))
     assert len(warned) == (largest < -lowest)
     assert all("8-bit integers beyond 127" in text for text in warned)
+
+
+@over(
+    "before, behind, kind",
+    [
+        ("Identity(a)", "Identity(p)", np.uint8),
+        ("Transpose<perm=[0,1,3,2]>(a)", "Transpose<perm=[0,1,3,2]>(p)", np.int8),
+        ("MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>(a)", "Relu(p)", np.uint8),
+    ],
+)
+def test_pools_take_scales_that_are_vectors_of_one(
+    before: str, behind: str, kind: type, tmp_path: Path
+) -> None:
+    """ONNX Runtime makes a pool of integers of them, which takes scalars only."""
+    model = _model(
+        f"""pool (float[1,8,8,8] x) => (float[1,8,7,7] y) {{
+            a8 = QuantizeLinear(x, s, z)
+            a = DequantizeLinear(a8, s, z)
+            b = {before}
+            p = AveragePool<kernel_shape=[2,2]>(b)
+            c = {behind}
+            c8 = QuantizeLinear(c, s, z)
+            y = DequantizeLinear(c8, s, z)
+        }}""",
+        s=np.array([0.03], np.float32),
+        z=np.array([3], kind),
+    )
+    folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+    folder.mkdir()
+    pack = compiled(written(model, folder / "m.onnx"), folder)
+    given = {"x": np.random.default_rng(7).uniform(0, 3, (1, 8, 8, 8)).astype(np.float32)}
+    expected = open_reference(folder / "m.onnx", optimise=False).run(None, given)[0]
+    assert np.abs(streamed(pack, given)["y"] - expected).max() < 0.03 * 1.01
