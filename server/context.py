@@ -33,7 +33,7 @@ from server.repository.uploads import Uploads
 from server.requests.exchange import Exchanges
 from server.requests.waiting import Aside
 from server.settings.per_model import has_several
-from server.settings.settings import Settings, own_names
+from server.settings.settings import Settings, server_names
 from server.settings.sizes import format_size
 from server.transport.limits import ConnectionLimits
 from server.transport.proxies import TrustedProxies
@@ -90,7 +90,7 @@ class Context:
         self.settings = settings
         self.budget = Budget(resolved_budget(settings, lambda: len(chosen_models(settings))))
         #: Under which clients may ask where no keys are asked for.
-        self.names = own_names(settings)
+        self.names = server_names(settings)
         self.access = Access(settings.keys, settings.public_metrics)
         self.tracing = Tracing.to(settings.traces) if settings.traces else None
         self._resources = ExitStack()

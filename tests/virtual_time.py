@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, cast
 
 #: At one time.
-_MOST_STEPS = 1000
+_MAX_STEPS = 1000
 
 
 class _Over(BaseException):
@@ -25,7 +25,7 @@ class _Wait:
     def __init__(self, ends_at: float) -> None:
         self.ends_at = ends_at
         self.is_notified = False
-        self.ended = threading.Semaphore(0)
+        self.finished = threading.Semaphore(0)
 
 
 class VirtualTime:
@@ -75,7 +75,7 @@ class VirtualTime:
         """Let the thread that calls this wait until ``wait`` ends."""
         self._waits.append(wait)
         self._all_wait.release()
-        wait.ended.acquire()
+        wait.finished.acquire()
         if self._is_over:
             raise _Over
 
@@ -86,10 +86,10 @@ class VirtualTime:
     def run_to(self, until: float) -> None:
         """Let threads go on, and time pass, until nothing is left to do before or at ``until``."""
         steps = 0
-        while (at := self.next_end()) <= until and at < math.inf:
-            steps = 0 if at > self.now else steps + 1
-            assert steps < _MOST_STEPS, "threads keep waking each other"
-            self.now = max(self.now, at)
+        while (end := self.next_end()) <= until and end < math.inf:
+            steps = 0 if end > self.now else steps + 1
+            assert steps < _MAX_STEPS, "threads keep waking each other"
+            self.now = max(self.now, end)
             due = [wait for wait in self._waits if wait.ends_at <= self.now]
             self._end(due[self._choose(len(due))])
         if until < math.inf:
@@ -97,7 +97,7 @@ class VirtualTime:
 
     def _end(self, wait: _Wait) -> None:
         self._waits.remove(wait)
-        wait.ended.release()
+        wait.finished.release()
         self._until_all_wait()
 
     def _until_all_wait(self) -> None:
@@ -116,7 +116,7 @@ class VirtualTime:
     ) -> None:
         self._is_over = True
         while self._waits:
-            self._waits.pop().ended.release()
+            self._waits.pop().finished.release()
         for thread in self._threads:
             thread.join()
 

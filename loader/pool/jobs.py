@@ -71,7 +71,7 @@ class ReadJob:
             start += part.length
 
 
-class Outcome(NamedTuple):
+class ReadOutcome(NamedTuple):
     """``seconds`` from start to verified bytes; ``cpu_seconds`` of reading alone, where they were run."""
 
     error: LoaderError | None
@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
     cpu_seconds: float
 
 
-def perform(job: ReadJob) -> Outcome:
+def perform(job: ReadJob) -> ReadOutcome:
     """Read and verify ``job`` on the calling thread; a fault of ours must not leave callers waiting."""
     started, cpu, cpu_seconds = time.perf_counter(), time.thread_time(), 0.0
     error: LoaderError | None = None
@@ -93,7 +93,7 @@ def perform(job: ReadJob) -> Outcome:
         error = exc
     except Exception as exc:  # noqa: BLE001
         error = LoaderError(f"read failed: {exc!r}")
-    return Outcome(error, time.perf_counter() - started, cpu_seconds)
+    return ReadOutcome(error, time.perf_counter() - started, cpu_seconds)
 
 
 # What reading took: figures of a pool and of each of its clients, since they began.
@@ -129,7 +129,7 @@ class ReadTally:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
 
-    def add(self, n_bytes: int, outcome: Outcome) -> None:
+    def add(self, n_bytes: int, outcome: ReadOutcome) -> None:
         """Count one read of ``n_bytes``."""
         self.reads += 1
         if outcome.error is None:

@@ -14,7 +14,14 @@ from collections.abc import Callable, Iterable
 
 from loader.cores import hasten, spread
 from loader.errors import ClosedError, LoaderError
-from loader.pool.jobs import ClientStatistics, Outcome, PoolStatistics, ReadJob, ReadTally, perform
+from loader.pool.jobs import (
+    ClientStatistics,
+    PoolStatistics,
+    ReadJob,
+    ReadOutcome,
+    ReadTally,
+    perform,
+)
 from loader.pool.order import DEFAULT_DEPTH, Flight, Flights, Order, ReadClient
 
 # Reads by preadv on a few threads, which sleep until there is something to read.
@@ -29,7 +36,7 @@ _NO_THREAD = (RuntimeError, MemoryError)
 
 ReadFlight = Flight[ReadJob]
 #: Called once when the read of a flight has ended, with what became of it; may start others.
-Ended = Callable[[ReadFlight, Outcome], None]
+Ended = Callable[[ReadFlight, ReadOutcome], None]
 
 
 class _ReaderThreads:
@@ -264,7 +271,7 @@ class ReadPool:
             self._watched.notify()
         return refused
 
-    def _ended_read(self, flight: ReadFlight, outcome: Outcome) -> None:
+    def _ended_read(self, flight: ReadFlight, outcome: ReadOutcome) -> None:
         job = flight.request
         with self._lock:
             self._flights.land(flight)
@@ -281,9 +288,9 @@ class ReadPool:
     def _refuse(self, refused: Iterable[_Refused]) -> None:
         """Call back for jobs that are not read."""
         for job, error in refused:
-            self._tell(job, Outcome(error, 0.0, 0.0))
+            self._tell(job, ReadOutcome(error, 0.0, 0.0))
 
-    def _tell(self, job: ReadJob, outcome: Outcome) -> None:
+    def _tell(self, job: ReadJob, outcome: ReadOutcome) -> None:
         try:
             job.done(outcome.error, outcome.seconds)
         except Exception:  # noqa: BLE001  a thread that ends would strand the jobs of all models

@@ -89,22 +89,22 @@ def name_nodes(model: onnx.ModelProto) -> bool:
     A name is what the node makes, or longer. ONNX Runtime derives names of what it inserts from those of
     nodes: derived from none, they are those of an earlier file, and it refuses its own.
     """
-    taken: set[str] = set()
+    used: set[str] = set()
     others = []
     for graph in all_graphs(model.graph):
         for node in graph.node:
-            if node.name and node.name not in taken:
-                taken.add(node.name)
+            if node.name and node.name not in used:
+                used.add(node.name)
             else:
                 others.append(node)
     counts: Counter[str] = Counter()
     for node in others:
-        name = own = node.name or next(iter(made(node)), node.op_type)
-        while own in taken:
+        name = unique = node.name or next(iter(made(node)), node.op_type)
+        while unique in used:
             counts[name] += 1
-            own = f"{name}_{counts[name]}"
-        taken.add(own)
-        node.name = own
+            unique = f"{name}_{counts[name]}"
+        used.add(unique)
+        node.name = unique
     return bool(others)
 
 
@@ -154,11 +154,11 @@ def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> No
 
 
 def _captured(graph: onnx.GraphProto) -> Iterator[str]:
-    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    local = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        yield from (name for name in reads(node) if name not in own)
-        own.update(node.output)
-    yield from (value.name for value in graph.output if value.name not in own)
+        yield from (name for name in reads(node) if name not in local)
+        local.update(node.output)
+    yield from (value.name for value in graph.output if value.name not in local)
 
 
 def inner_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
@@ -205,9 +205,9 @@ def stable_order(needs: Mapping[int, set[int]]) -> list[int]:
     return order
 
 
-def fresh(name: str, taken: set[str]) -> str:
-    """Return ``name``, or a longer one where that is ``taken``; it is taken then."""
-    while name in taken:
+def fresh(name: str, used: set[str]) -> str:
+    """Return ``name``, or a longer one where that is ``used``; it is among them then."""
+    while name in used:
         name += "_"
-    taken.add(name)
+    used.add(name)
     return name

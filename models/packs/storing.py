@@ -40,7 +40,7 @@ WHOLE_BITS: Final = 8
 _HEADER_BYTES = PLANES * DICTIONARY_BYTES
 _CODE_BITS: tuple[PlaneBits, ...] = (0, 1, 2, 3, 4)
 #: Of a code.
-MOST_BITS = max(_CODE_BITS)
+MAX_BITS = max(_CODE_BITS)
 _CODE_BYTES = BLOCK_NUMBERS // 8  # of one bit of the codes of a block
 _MOST_EXCEPTIONS = 255  # of a block
 NUMBER_BYTES = 4

@@ -83,8 +83,8 @@ class RowNetwork:
 
     def run_to(self, end: int) -> range:
         """Return the pieces before ``end`` that are all covered: regions that end there are of them."""
-        at = bisect_left(self._ends_of_runs, end)
-        return range(self.runs[at].start, end)
+        index = bisect_left(self._ends_of_runs, end)
+        return range(self.runs[index].start, end)
 
     @cached_property
     def _ends_of_runs(self) -> list[int]:

@@ -107,14 +107,14 @@ def decode_at_once(body: bytes, framing: Framing, model: Signature) -> ModelRequ
         return None
 
 
-def text_that_is_here(begun: bytes, framing: Framing, is_whole: bool) -> bytes | None:
-    """Return the JSON of a body that has ``begun``, or of a ``is_whole`` one; None: it is not all there."""
+def text_that_is_here(received: bytes, framing: Framing, is_complete: bool) -> bytes | None:
+    """Return the JSON of a body of which so much is ``received``; None: it is not all there."""
     length = framing.json_bytes
     if framing.coding != "identity" or length == 0:
         return None
     if length is None:
-        return begun if is_whole else None
-    return begun[:length] if length <= len(begun) else None
+        return received if is_complete else None
+    return received[:length] if length <= len(received) else None
 
 
 def named_timeout(text: bytes) -> float | None:

@@ -160,10 +160,12 @@ class RequestMemory:
         That is until all that wait now have theirs, or as many of each client as there are of this one:
         others may come later and go before it, since clients take turns.
         """
-        own = n_bytes + sum(waiter.n_bytes for waiter in self._line if waiter.client == client)
+        client_bytes = n_bytes + sum(
+            waiter.n_bytes for waiter in self._line if waiter.client == client
+        )
         clients = {waiter.client for waiter in self._line} | {client}
         everything = n_bytes + sum(waiter.n_bytes for waiter in self._line)
-        return _HEADROOM * min(everything, own * len(clients)) * self._pace
+        return _HEADROOM * min(everything, client_bytes * len(clients)) * self._pace
 
     def doubt(self) -> None:
         """Note that a request was refused since it would wait for too long: it may be a wrong guess."""

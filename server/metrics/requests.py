@@ -43,7 +43,7 @@ class Outcome(StrEnum):
 
 
 #: Why requests fail.
-REASONS = tuple(dict.fromkeys(each.reason for each in Outcome if each.reason is not None))
+REASONS = tuple(dict.fromkeys(outcome.reason for outcome in Outcome if outcome.reason is not None))
 
 # Triton's counters of each version of a model.
 
@@ -114,7 +114,7 @@ class ModelStatistics:
     batches: dict[int, Computed] = field(default_factory=dict)
 
     def add(self, outcome: Outcome, seconds: float, passage: Passage | None) -> None:
-        """Count a request of ``seconds``; ``passage``: of one that was answered by a sweep."""
+        """Count a request of ``seconds``; ``passage``: of one that was answered by an inference."""
         if outcome is not Outcome.OK:
             self.fail_ns += round(seconds * _NANOSECONDS)
             self.failures[outcome] += 1
@@ -139,7 +139,7 @@ class ModelStatistics:
     @property
     def executions(self) -> int:
         """Sweeps; one of which some requests were answered and others not is counted by parts."""
-        return round(sum(each.count / n for n, each in self.batches.items()))
+        return round(sum(batch.count / n for n, batch in self.batches.items()))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields of the extension."""
@@ -335,8 +335,8 @@ def text(statistics: InferenceStatistics) -> str:
         for name, more, value in _samples(figures):
             lines[name].append(f"{_PREFIX}{name}{{{labels}{more}}} {value}\n")
     return "".join(
-        f"# HELP {_PREFIX}{name} {_TEXTS[name]}\n# TYPE {_PREFIX}{name} counter\n{''.join(each)}"
-        for name, each in lines.items()
+        f"# HELP {_PREFIX}{name} {_TEXTS[name]}\n# TYPE {_PREFIX}{name} counter\n{''.join(samples)}"
+        for name, samples in lines.items()
     )
 
 

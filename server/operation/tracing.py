@@ -76,20 +76,22 @@ class Tracing:
         from opentelemetry.trace import SpanKind
 
         parent = self._propagator.extract(headers)
-        began = time.time_ns()  # noqa: TID251  a date
-        ahead = began - time.monotonic_ns()
-        span = self._tracer.start_span(name, parent, SpanKind.SERVER, about, start_time=began)
+        started_at = time.time_ns()  # noqa: TID251  a date
+        ahead = started_at - time.monotonic_ns()
+        span = self._tracer.start_span(name, parent, SpanKind.SERVER, about, start_time=started_at)
         return Trace(self, span, ahead)
 
     def add(
-        self, parent: "Trace", name: str, began: int, ended: int, **values: float | str
+        self, parent: "Trace", name: str, started_at: int, finished_at: int, **values: float | str
     ) -> None:
         """Add a span that is over, in nanoseconds since 1970."""
         from opentelemetry.trace import set_span_in_context
 
         within = set_span_in_context(parent.span)
         attributes = {f"layerstream.{key}": value for key, value in values.items()}
-        self._tracer.start_span(name, within, attributes=attributes, start_time=began).end(ended)
+        self._tracer.start_span(name, within, attributes=attributes, start_time=started_at).end(
+            finished_at
+        )
 
     def close(self) -> None:
         """Send what is left, for a moment; blocks."""
@@ -100,7 +102,7 @@ class Tracing:
 class Trace:
     """The span of one request, until ``end``.
 
-    ``ahead``: what the day's clock was ahead of the monotonic one when it began, in nanoseconds. It holds
+    ``ahead``: what the day's clock was ahead of the monotonic one when it started, in nanoseconds. It holds
     for all of the trace, so that its durations are right also if the day's clock is set meanwhile.
     """
 
@@ -115,12 +117,12 @@ class Trace:
 
     def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
         """Add the wait and the sweep of a request that was computed just now."""
-        ended = self._now()
-        began = ended - int(statistics.delay_seconds * 1e9)
-        queued = began - int(queue_seconds * 1e9)
-        self._tracing.add(self, "queue", queued, began, model=model)
+        finished_at = self._now()
+        started_at = finished_at - int(statistics.delay_seconds * 1e9)
+        queued = started_at - int(queue_seconds * 1e9)
+        self._tracing.add(self, "queue", queued, started_at, model=model)
         self._tracing.add(
-            *(self, "sweep", began, ended),
+            *(self, "sweep", started_at, finished_at),
             model=model,
             kernel_seconds=statistics.kernel_seconds,
             read_seconds=statistics.read_seconds,

@@ -3,7 +3,8 @@
 Pages of other sites in a browser on this machine can send requests, too: for a plain POST the browser does
 not ask the server first. But it adds an Origin header that the page cannot choose. A site may also point
 its name to an address of this machine (DNS rebinding), and its page could read all answers as if they were
-the site's; but it still sends that name as Host. So without keys the server is asked under its own names.
+the site's; but it still sends that name as Host. So without keys only requests under the server's names
+are answered.
 """
 
 import ipaddress
@@ -68,15 +69,15 @@ class Caller:
 
 
 def check_host(context: Context, host: str | None) -> None:
-    """Check that a request with this Host header is for this server, if no keys are asked for.
+    """Check that a request with this Host header is for this server, if no keys are needed.
 
     Raises:
         ForbiddenError: it is not.
     """
     # No page has a key of its own, so with keys no page learns anything by another name.
-    why = "" if context.access.wants_keys else host_refusal(host, context.names)
-    if why:
-        raise ForbiddenError(why)
+    reason = "" if context.access.wants_keys else host_refusal(host, context.names)
+    if reason:
+        raise ForbiddenError(reason)
 
 
 @lru_cache(_RECENT_HOSTS)
@@ -90,8 +91,8 @@ def host_refusal(host: str | None, names: frozenset[str]) -> str:
     if not host or "*" in names or name in names or _is_address(name):
         return ""
     return (
-        f"this server is not asked under the name {_quoted(host)} (the Host header): use its address, or "
-        "start it with --allowed-hosts and the name"
+        f"this server does not answer under the name {_quoted(host)} (the Host header): use its address, "
+        "or start it with --allowed-hosts and the name"
     )
 
 

@@ -59,7 +59,7 @@ class HttpClient(Client, Protocol):
     def scheme(self) -> str: ...
 
     @property
-    def turn_at(self) -> float | None:
+    def answerable_at(self) -> float | None:
         """When it could be answered at the earliest, on time.monotonic's clock; None: unknown."""
 
     @property
@@ -297,9 +297,9 @@ class Asked:
 
     async def refuse(self, why: Exception, said: str) -> None:
         """Answer that it failed, and ``why``; a refusal after a pause, as those of the intake."""
-        status, turn_at = status_of(why), self.client.turn_at
-        if status == HTTPStatus.SERVICE_UNAVAILABLE and turn_at is not None:
-            await asyncio.sleep(max(turn_at + PAUSE_SECONDS - time.monotonic(), 0.0))
+        status, answerable_at = status_of(why), self.client.answerable_at
+        if status == HTTPStatus.SERVICE_UNAVAILABLE and answerable_at is not None:
+            await asyncio.sleep(max(answerable_at + PAUSE_SECONDS - time.monotonic(), 0.0))
         with self.context.exchanges.exchange(self.client) as self.exchange:
             await self._send(self._error(said, status, hints_of(why)))
 

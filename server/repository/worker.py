@@ -118,10 +118,10 @@ class Worker:
         self.line.give_up()
         self._over.release(self._callers)
 
-    def check_room(self, seconds: float | None = None, own: Expected | None = None) -> None:
+    def check_room(self, seconds: float | None = None, expected: Expected | None = None) -> None:
         """Check that a request that came now would find a place, with so much time to answer it.
 
-        ``own``: as Line.check_room.
+        ``expected``: as Line.check_room.
 
         Raises:
             BusyError: ``limit`` requests wait already. LateError: it would be late. NotServingError: the
@@ -130,14 +130,14 @@ class Worker:
         if seconds is None:
             self.line.check_room()
         else:
-            self.line.check_room(self._deadline(seconds), own)
+            self.line.check_room(self._deadline(seconds), expected)
 
     def expect(self, seconds: float, n_bytes: int) -> Expected:
         """Expect a request that has so many ``seconds``, and whose body of ``n_bytes`` is read now."""
         return self.line.expect(self._deadline(seconds), n_bytes)
 
     def _deadline(self, seconds: float) -> float:
-        """Return by when the sweep of a request has to end that has so many ``seconds``."""
+        """Return by when the inference of a request has to end that has so many ``seconds``."""
         return self._dispatcher.costs.deadline(time.monotonic(), seconds)
 
     async def infer(
@@ -207,8 +207,8 @@ class Worker:
         asyncio.get_running_loop().call_soon(self._see_outside, answer.ended_at)
         return answer
 
-    def _see_outside(self, ended_at: float) -> None:
-        self._dispatcher.costs.see_outside(time.monotonic() - ended_at)
+    def _see_outside(self, finished_at: float) -> None:
+        self._dispatcher.costs.see_outside(time.monotonic() - finished_at)
 
     async def reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
         """Close the engine and serve with the one that ``make`` opens, on the worker's thread.

@@ -254,12 +254,12 @@ class Exchange:
         if self.limit is not None:
             self.limit.arm()
 
-    def end(self, why: Exception) -> None:
-        """End the request: what has a limit with the error ``why``, all else by cutting it off."""
+    def end(self, reason: Exception) -> None:
+        """End the request: what has a limit with the error ``reason``, all else by cutting it off."""
         if self.limit is None:
             self.client.abort()
         else:
-            self.limit.end(why)
+            self.limit.end(reason)
 
     @contextmanager
     def until_left(self) -> Iterator[None]:
@@ -333,13 +333,13 @@ class TimeLimit(Interruption):
             super().arm()
             self._set()
 
-    def shorten(self, seconds: float, why: Exception) -> None:
-        """End what happens inside in so many ``seconds`` at the latest, with the error ``why``."""
+    def shorten(self, seconds: float, reason: Exception) -> None:
+        """End what happens inside in so many ``seconds`` at the latest, with the error ``reason``."""
         less = self._left() - seconds
         if less <= 0.0:
             return
         self._seconds -= less
-        self._early = why
+        self._early = reason
         if self._task is not None and self._why is None and self._handle is not None:
             self._handle.cancel()
             self._set()

@@ -1,4 +1,4 @@
-"""How long a sweep of each model takes at most: as measured here, or before that as its plan says.
+"""How long a batch of each model takes at most: as measured here, or before that as its plan says.
 
 Pure. Requests are refused by these estimates, so a wrong one must be corrected: after a moment in which the
 machine was busy, requests must not be refused for ever. So an idle machine that refuses doubts its
@@ -9,15 +9,15 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-#: An estimate is made of so many recent sweeps.
+#: An estimate is made of so many recent batches.
 _WINDOW = 32
-#: The time outside of sweeps is estimated from more answers: its errors do not add up along the line.
+#: The time outside of batches is estimated from more answers: its errors do not add up along the line.
 _ANSWERS = 128
-#: A sweep may take so many times the second-longest; the longest counts as an accident.
+#: A batch may take so many times the second-longest; the longest counts as an accident.
 _MARGIN = 1.2
 #: This part of its time is left to the client, which counts from before the request comes to after it has
 #: read the answer, but no more than so many seconds.
-_WAY, _LONGEST_WAY_SECONDS = 0.05, 0.02
+_NETWORK_SHARE, _MAX_NETWORK_SECONDS = 0.05, 0.02
 #: So many refusals, at most, for one request that is let in to try.
 _MOST_REFUSALS = 32
 
@@ -30,9 +30,9 @@ def _longest(seen: "deque[float]") -> float:
 
 @dataclass
 class _Known:
-    """Times of sweeps of one model, in seconds.
+    """Times of batches of one model, in seconds.
 
-    ``predicted``: by its plan, before anything was measured. ``bound``: for a sweep of one request.
+    ``predicted``: by its plan, before anything was measured. ``bound``: for a batch of one request.
     ``seen``: measured, by number of requests. ``reckoned``: estimates by number of requests, kept until the
     next measurement, since one decision may need one a hundred times. ``refused``: requests since the last
     doubt, of ``refusals`` after which there is another.
@@ -46,14 +46,14 @@ class _Known:
     refusals: int = 1
 
     def of(self, requests: int) -> float:
-        """Return the seconds of a sweep of so many requests; 0 where nothing is known."""
+        """Return the seconds of a batch of so many requests; 0 where nothing is known."""
         if requests not in self.reckoned:
             seconds = self._reckon(requests)
             self.reckoned[requests] = seconds if math.isfinite(seconds) else 0.0
         return self.reckoned[requests]
 
     def see(self, requests: int, seconds: float, late: bool) -> None:
-        """Note what a sweep of so many requests has taken, and whether that was too ``late``."""
+        """Note what a batch of so many requests has taken, and whether that was too ``late``."""
         self.seen.setdefault(requests, deque(maxlen=_WINDOW)).append(seconds)
         self.reckoned.clear()
         self.refusals = min(2 * self.refusals, _MOST_REFUSALS) if late else 1
@@ -76,7 +76,7 @@ class _Known:
         """Return an estimate from the measured sizes.
 
         A size that was not measured takes as long as the next larger one, or as the next smaller one and a
-        sweep for each further request, whichever is less: requests of one sweep share its reads.
+        batch for each further request, whichever is less: requests of one batch share its reads.
         """
         by_size = {size: _longest(seen) for size, seen in self.seen.items() if seen}
         if self.predicted and 1 not in by_size:
@@ -96,15 +96,15 @@ class _Known:
 
 
 class Costs:
-    """Times of sweeps of all models. Not thread-safe: the dispatcher holds a lock."""
+    """Times of batches of all models. Not thread-safe: the dispatcher holds a lock."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
-        #: How long answers took from the end of their sweep to the client.
+        #: How long answers took from the end of their batch to the client.
         self._outside: deque[float] = deque(maxlen=_ANSWERS)
 
     def expect(self, model: str, predicted: float | None, bound: float | None) -> None:
-        """Begin anew with what the plan of ``model`` says, seconds of a sweep of one request."""
+        """Begin anew with what the plan of ``model`` says, seconds of a batch of one request."""
         self._known[model] = _Known(predicted or bound or 0.0, bound or 0.0)
 
     def forget(self, model: str) -> None:
@@ -112,7 +112,7 @@ class Costs:
         self._known.pop(model, None)
 
     def see(self, model: str, requests: int, seconds: float, late: bool = False) -> None:
-        """Note how many seconds a sweep has taken; ``late``: at least, since it was ended as too late."""
+        """Note how many seconds a batch has taken; ``late``: at least, since it was ended as too late."""
         self._known.setdefault(model, _Known()).see(requests, seconds, late)
 
     def doubt(self, model: str) -> None:
@@ -125,19 +125,24 @@ class Costs:
         self._known.setdefault(model, _Known()).doubt()
 
     def see_outside(self, seconds: float) -> None:
-        """Note how long an answer took from the end of its sweep to the client."""
+        """Note how long an answer took from the end of its batch to the client."""
         self._outside.append(seconds)
 
     @property
     def outside_seconds(self) -> float:
-        """How long an answer takes outside of its sweep, from above."""
+        """How long an answer takes outside of its batch, from above."""
         return _longest(self._outside) if self._outside else 0.0
 
     def deadline(self, now: float, seconds: float) -> float:
-        """Return by when the sweep has to end of a request whose answer is due in so many ``seconds``."""
-        return now + seconds - self.outside_seconds - min(seconds * _WAY, _LONGEST_WAY_SECONDS)
+        """Return by when the batch has to end of a request whose answer is due in so many ``seconds``."""
+        return (
+            now
+            + seconds
+            - self.outside_seconds
+            - min(seconds * _NETWORK_SHARE, _MAX_NETWORK_SECONDS)
+        )
 
     def sweep_seconds(self, model: str, requests: int) -> float:
-        """Return how long a sweep of so many requests takes, from above; 0: nothing is known."""
+        """Return how long a batch of so many requests takes, from above; 0: nothing is known."""
         times = self._known.get(model)
         return 0.0 if times is None else times.of(requests)

@@ -1,10 +1,10 @@
-"""One dispatcher over all models: the agenda's decisions, for threads and on a real clock.
+"""One dispatcher over all models: the run queue's decisions, for threads and on a real clock.
 
-Each model has a line (line.py) from which its thread takes sweeps. Models that compute with all cores share
-an agenda and a baton; one that computes on cores of its own has its own agenda, and needs no baton.
+Each model has a line (line.py) from which its thread takes batches. Models that compute with all cores
+share a run queue and a compute lock; one on cores of its own has its own run queue, and needs no lock.
 
-Invariant: an agenda is asked only with the lock held, and after everything that may let a sweep begin: a
-request came or left, a sweep ended, a thread is free, or a sweep has waited long enough for more requests.
+Invariant: a run queue is called only with the lock held, and after everything that may let a batch begin: a
+request came or left, a batch ended, a thread is free, or a batch has waited long enough for more requests.
 For the last there is no event, so ``_dispatch`` sets when the threads of that line look again.
 """
 
@@ -24,7 +24,7 @@ C = TypeVar("C")
 
 
 class Dispatcher:
-    """Lines of all models. ``places``: sweeps that compute at once. Thread-safe.
+    """Lines of all models. ``places``: batches that compute at once. Thread-safe.
 
     ``condition``: of a lock, whose waits end by ``clock``.
     """
@@ -58,14 +58,14 @@ class Dispatcher:
             return self._lines[key]
 
     def claim(self, threads: int, stalls: float) -> ComputeClaim:
-        """Return the claim to compute of a sweep that begins now, of a model with so many threads.
+        """Return the claim to compute of a batch that begins now, of a model with so many threads.
 
         ``stalls``: as Baton.claim.
         """
         return FREE if threads > 1 else self.baton.claim(stalls)
 
     def expect(self, key: str, predicted: float | None, bound: float | None) -> None:
-        """Begin anew with what is known of sweeps of a model, in seconds."""
+        """Begin anew with what is known of batches of a model, in seconds."""
         with self._lock:
             self.costs.expect(key, predicted, bound)
             self._dispatch()
@@ -78,21 +78,21 @@ class Dispatcher:
             self.costs.forget(key)
 
     def _desk(self, key: str, places: int) -> Desk:
-        agenda = Agenda(self.costs.sweep_seconds, self._batching, places, self._is_away)
-        self._agendas[key] = agenda
-        return Desk(self._lock, self._clock, self.costs, agenda, self._dispatch, self._condition)
+        queue = Agenda(self.costs.sweep_seconds, self._batching, places, self._is_away)
+        self._agendas[key] = queue
+        return Desk(self._lock, self._clock, self.costs, queue, self._dispatch, self._condition)
 
     def _dispatch(self) -> None:
-        """Hand out the sweeps that begin now, and set when threads look for those that wait for requests.
+        """Hand out the batches that begin now, and set when threads look for those that wait for requests.
 
-        Of all agendas, since a sweep may end the turn with an arena for a line of another one.
+        Of all run queues, since a batch may end the turn with an arena for a line of another one.
         """
         now = self._clock()
-        for agenda in self._agendas.values():
-            while (sweep := agenda.start(now, self._can_begin)) is not None:
-                self._lines[sweep.model].grant(sweep)
-            for model, ready in agenda.waits(now).items():
-                self._lines[model].look_at(ready)
+        for queue in self._agendas.values():
+            while (batch := queue.start(now, self._can_begin)) is not None:
+                self._lines[batch.model].grant(batch)
+            for model, ready in queue.waits(now).items():
+                self._lines[model].check_at(ready)
 
     def _can_begin(self, key: str) -> bool:
         line = self._lines[key]

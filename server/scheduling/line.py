@@ -1,8 +1,8 @@
-"""The line of one model: a bounded one from which threads take sweeps and changes of the plan.
+"""The line of one model: a bounded one from which threads take batches and changes of the plan.
 
-Invariant: a request is let in or refused when it joins; one that was let in stays until a sweep takes it,
+Invariant: a request is let in or refused when it joins; one that was let in stays until a batch takes it,
 or until its client leaves. What a decision depends on changes only within ``Line._deciding``, after which
-the sweeps that may begin do, and for the others it is set when a thread looks again.
+the batches that may begin do, and for the others it is set when a thread looks again.
 """
 
 import math
@@ -23,9 +23,9 @@ C = TypeVar("C")
 
 @dataclass(frozen=True)
 class Desk:
-    """What the lines of one agenda share.
+    """What the lines of one run queue share.
 
-    ``dispatch``: hands out the sweeps that begin now, and says when to look again, under the lock.
+    ``dispatch``: hands out the batches that begin now, and says when to look again, under the lock.
     ``condition``: what threads wait for, of a lock.
     """
 
@@ -40,13 +40,13 @@ class Desk:
 class Line(Generic[C]):
     """Requests and changes of its plan (of type C) that wait for the model ``name``. Thread-safe.
 
-    ``key``: the model in the agenda. ``limit``: of requests that wait. ``threads`` take from it.
+    ``key``: the model in the run queue. ``limit``: of requests that wait. ``threads`` take from it.
     """
 
     def __init__(self, desk: Desk, name: str, key: str, limit: int, threads: int) -> None:
         self.key = key
         self.batching: Batching = ALONE
-        #: Whether sweeps of this model use an arena that other models use, too.
+        #: Whether batches of this model use an arena that other models use, too.
         self.takes_turns = False
         #: How often ``take`` has looked for work: it sleeps while none comes, which a test checks.
         self.wake_ups = 0
@@ -56,15 +56,15 @@ class Line(Generic[C]):
         self._threads = threads
         self._waiting: set[Ticket] = set()
         self._granted: deque[Sweep] = deque()
-        #: Sweeps that were handed out; how long it took until a thread had each, once one has.
+        #: Batches that were handed out; how long it took until a thread had each, once one has.
         self._running: dict[Sweep, float] = {}
         self._changes: deque[C] = deque()
         #: Changes that a thread has taken and is making.
         self._making: list[C] = []
         self._closed = False
         self._idle = 0
-        #: When a thread has to look for a sweep that waits for more requests; no later than that is ready.
-        self._look_at = math.inf
+        #: When a thread has to check for a batch that waits for more requests; no later than that is ready.
+        self._check_at = math.inf
         self._lock = desk.lock
         self._changed = desk.condition(desk.lock)
 
@@ -79,22 +79,22 @@ class Line(Generic[C]):
 
     @property
     def can_begin(self) -> bool:
-        """Whether a thread is free for a sweep."""
+        """Whether a thread is free for a batch."""
         return self._idle > len(self._granted) and not self.changing
 
     @property
     def changing(self) -> bool:
-        """Whether a change waits or is being made: until then no sweep begins."""
+        """Whether a change waits or is being made: until then no batch begins."""
         return bool(self._changes or self._making)
 
     @property
     def expects(self) -> bool:
-        """Whether requests are expected, of it or of another one whose sweeps take the same cores."""
+        """Whether requests are expected, of it or of another one whose batches take the same cores."""
         return self._desk.agenda.expects
 
     @property
     def runs(self) -> bool:
-        """Whether a sweep of it runs."""
+        """Whether a batch of it runs."""
         return bool(self._running)
 
     @contextmanager
@@ -105,7 +105,7 @@ class Line(Generic[C]):
             self._desk.dispatch()
 
     def follow(self, batching: Batching, takes_turns: bool) -> None:
-        """Let requests share sweeps as ``batching`` says; ``takes_turns``: as the attribute."""
+        """Let requests share batches as ``batching`` says; ``takes_turns``: as the attribute."""
         with self._deciding():
             self.batching, self.takes_turns = batching, takes_turns
 
@@ -114,10 +114,10 @@ class Line(Generic[C]):
         with self._lock:
             return list(self._waiting)
 
-    def check_room(self, deadline: float | None = None, own: Expected | None = None) -> None:
+    def check_room(self, deadline: float | None = None, expected: Expected | None = None) -> None:
         """Check that there is room for one more, which has to be answered by ``deadline`` if there is one.
 
-        ``own``: as Agenda.ask.
+        ``expected``: as ``ask`` of the run queue.
 
         Raises:
             BusyError: there is none. LateError: a request with this deadline would be refused now.
@@ -131,7 +131,7 @@ class Line(Generic[C]):
         if deadline is not None:
             with self._lock:
                 ticket, now = Ticket(self.key, deadline), self._desk.clock()
-                refusal = self._desk.agenda.ask(ticket, now, own)
+                refusal = self._desk.agenda.ask(ticket, now, expected)
                 if refusal is not None:
                     raise self._late(refusal)
 
@@ -171,7 +171,7 @@ class Line(Generic[C]):
         Raises:
             NotServingError: the line is closed.
         """
-        with self._deciding():  # sweeps of other models do not wait for this one now
+        with self._deciding():  # batches of other models do not wait for this one now
             if self._closed:
                 raise self._leaving()
             self._changes.append(change)
@@ -206,34 +206,34 @@ class Line(Generic[C]):
             self._forget(ticket)
             self._desk.agenda.leave(ticket)
 
-    def grant(self, sweep: Sweep) -> None:
-        """Hand ``sweep`` to a thread; the lock is held."""
-        self._granted.append(sweep)
-        self._running[sweep] = self._desk.clock()
-        for ticket in sweep.tickets:
+    def grant(self, batch: Sweep) -> None:
+        """Hand ``batch`` to a thread; the lock is held."""
+        self._granted.append(batch)
+        self._running[batch] = self._desk.clock()
+        for ticket in batch.tickets:
             self._forget(ticket)
         self._changed.notify()
 
-    def look_at(self, at: float) -> None:
-        """Have threads look again ``at``, if they would later; the lock is held."""
-        if at < self._look_at:
-            self._look_at = at
+    def check_at(self, moment: float) -> None:
+        """Have threads check again at ``moment``, if they would later; the lock is held."""
+        if moment < self._check_at:
+            self._check_at = moment
             self._changed.notify_all()
 
     def take(self) -> Sweep | C | None:
-        """Wait for a sweep or a change, and return it; None when the line is closed and empty."""
+        """Wait for a batch or a change, and return it; None when the line is closed and empty."""
         with self._lock:
             self._idle += 1
             try:
                 while True:
                     self.wake_ups += 1
-                    if self._look_at <= self._desk.clock():
-                        self._look_at = math.inf
+                    if self._check_at <= self._desk.clock():
+                        self._check_at = math.inf
                     self._desk.dispatch()
                     if self._granted:
-                        sweep = self._granted.popleft()
-                        self._running[sweep] = self._desk.clock() - self._running[sweep]
-                        return sweep
+                        batch = self._granted.popleft()
+                        self._running[batch] = self._desk.clock() - self._running[batch]
+                        return batch
                     # A change is made while nothing else is: until then it can be taken back.
                     if self._changes and not (self._running or self._making):
                         self._making.append(self._changes.popleft())
@@ -244,27 +244,27 @@ class Line(Generic[C]):
             finally:
                 self._idle -= 1
 
-    def done(self, sweep: Sweep, seconds: float | None, late: bool = False) -> None:
-        """Note that ``sweep`` has ended, after so many ``seconds`` of computing; None: unknown.
+    def done(self, batch: Sweep, seconds: float | None, late: bool = False) -> None:
+        """Note that ``batch`` has ended, after so many ``seconds`` of computing; None: unknown.
 
-        It costs the time, too, in which its thread woke: the next sweep begins as much later. ``late``: as
+        It costs the time, too, in which its thread woke: the next batch begins as much later. ``late``: as
         Costs.see.
         """
         with self._deciding():
-            if sweep not in self._running:
+            if batch not in self._running:
                 return  # ``give_up`` has ended it already
-            woke_seconds = self._running.pop(sweep)
+            woke_seconds = self._running.pop(batch)
             if seconds is not None:
-                self._desk.costs.see(self.key, len(sweep.tickets), woke_seconds + seconds, late)
-            self._desk.agenda.end(sweep, self._desk.clock())
+                self._desk.costs.see(self.key, len(batch.tickets), woke_seconds + seconds, late)
+            self._desk.agenda.end(batch, self._desk.clock())
             if self._changes and not self._running:
                 self._changed.notify_all()
 
     def give_up(self) -> None:
-        """Count the sweeps that run here, which are stuck, as ended, so that others may begin."""
+        """Count the batches that run here, which are stuck, as ended, so that others may begin."""
         with self._lock:
-            for sweep in list(self._running):
-                self.done(sweep, None)
+            for batch in list(self._running):
+                self.done(batch, None)
 
     def close(self) -> None:
         """Refuse new requests; those that wait are still taken."""
@@ -286,12 +286,12 @@ class Line(Generic[C]):
             self._changed.notify_all()
 
     def _patience(self) -> float | None:
-        """Return how long to sleep at most: until a sweep has waited long enough for more requests."""
+        """Return how long to sleep at most: until a batch has waited long enough for more requests."""
         if not self._waiting:
-            self._look_at = math.inf
-        if self._look_at == math.inf:
+            self._check_at = math.inf
+        if self._check_at == math.inf:
             return None
-        return min(self._look_at - self._desk.clock(), threading.TIMEOUT_MAX)
+        return min(self._check_at - self._desk.clock(), threading.TIMEOUT_MAX)
 
     def _leaving(self) -> NotServingError:
         return NotServingError(f"model {self._name!r} is leaving service")

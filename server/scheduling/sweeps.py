@@ -1,4 +1,4 @@
-"""What is scheduled: requests, and the sweeps that carry them."""
+"""What is scheduled: requests, and the batches that carry them."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +16,7 @@ def level(priority: int) -> int:
 class Ticket:
     """One request that was let in, or is to be; times in seconds on one clock.
 
-    ``deadline``: by when its sweep has to end. ``arrived``: when it came.
+    ``deadline``: by when its batch has to end. ``arrived``: when it came.
     """
 
     model: str
@@ -43,27 +43,27 @@ class Sweep:
         return min((ticket.priority, ticket.deadline) for ticket in self.tickets)
 
     def joined(self, ticket: Ticket) -> "Sweep":
-        """Return the sweep with one request more."""
+        """Return the batch with one request more."""
         return replace(self, tickets=(*self.tickets, ticket))
 
     def without(self, ticket: Ticket) -> "Sweep":
-        """Return the sweep without one of its requests."""
+        """Return the batch without one of its requests."""
         return replace(self, tickets=tuple(each for each in self.tickets if each is not ticket))
 
-    def split(self, lanes: int) -> tuple["Sweep", "Sweep"]:
-        """Return a sweep of its first ``lanes`` requests by rank, and one of the others."""
-        if len(self.tickets) <= lanes:
+    def split(self, batch_size: int) -> tuple["Sweep", "Sweep"]:
+        """Return a batch of its first ``batch_size`` requests by rank, and one of the others."""
+        if len(self.tickets) <= batch_size:
             return self, replace(self, tickets=())
         ranked = sorted(self.tickets, key=lambda ticket: (ticket.priority, ticket.deadline))
-        first, others = ranked[:lanes], ranked[lanes:]
+        first, others = ranked[:batch_size], ranked[batch_size:]
         return replace(self, tickets=(*first,)), replace(self, tickets=(*others,))
 
 
 @dataclass(frozen=True)
 class Batching:
-    """How requests to one model share sweeps.
+    """How requests to one model share batches.
 
-    ``lanes``: so many requests a sweep at most. ``delay_seconds``: how long a sweep that could carry more
+    ``lanes``: so many requests a batch at most. ``delay_seconds``: how long a batch that could carry more
     waits for them. ``preferred``: sizes at which it does not wait; none: only the largest.
     """
 
@@ -71,16 +71,16 @@ class Batching:
     preferred: tuple[int, ...] = ()
     delay_seconds: float = 0.0
 
-    def within(self, lanes: int) -> "Batching":
-        """Return the same with at most ``lanes`` requests a sweep."""
-        return replace(self, lanes=min(self.lanes, lanes))
+    def within(self, batch_size: int) -> "Batching":
+        """Return the same with at most ``batch_size`` requests a batch."""
+        return replace(self, lanes=min(self.lanes, batch_size))
 
-    def ready_at(self, sweep: Sweep) -> float:
-        """Return until when ``sweep`` waits for more requests."""
-        size = len(sweep.tickets)
+    def ready_at(self, batch: Sweep) -> float:
+        """Return until when ``batch`` waits for more requests."""
+        size = len(batch.tickets)
         if size >= self.lanes or size in self.preferred:
             return 0.0
-        return min(ticket.arrived for ticket in sweep.tickets) + self.delay_seconds
+        return min(ticket.arrived for ticket in batch.tickets) + self.delay_seconds
 
 
 ALONE = Batching()

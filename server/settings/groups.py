@@ -407,8 +407,8 @@ class AccessSettings(Group):
         Names, Default("localhost, host, the machine's name; all addresses are")
     ] = Field(
         (),
-        description="Without keys: names under which clients may ask (their Host header), beside the usual "
-        "ones; *: any.",
+        description="Without keys: names under which clients may ask (their Host header), in addition "
+        "to the usual ones; *: any.",
     )
 
     @field_validator("allowed_hosts")

@@ -95,8 +95,8 @@ def warn_of_variables() -> None:
         _log.warning("%s", unknown)
 
 
-def own_names(settings: Settings) -> frozenset[str]:
-    """Return the names, in lower case, under which the server may be asked where it asks for no keys."""
+def server_names(settings: Settings) -> frozenset[str]:
+    """Return the names, in lower case, under which the server answers where it needs no keys."""
     machine = socket.gethostname().lower()
     usual = {"localhost", settings.host.lower(), machine, f"{machine.partition('.')[0]}.local"}
     return frozenset(usual.union(name.lower() for name in settings.allowed_hosts))

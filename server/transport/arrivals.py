@@ -98,9 +98,9 @@ class ArrivalTimes:
         now = self.compare()
         if now is None:
             return None
-        at = stamp - self._ahead
+        arrived_at = stamp - self._ahead
         # After it was set back it shows the same times again, so a stamp may be from before.
         is_twice = stamp <= self._day_before and now - self._set_at <= _LONGEST_WAIT_SECONDS
-        if is_twice or not self._set_at <= at <= now + _STEP_SECONDS:
+        if is_twice or not self._set_at <= arrived_at <= now + _STEP_SECONDS:
             return None
-        return min(at, now)
+        return min(arrived_at, now)

@@ -60,7 +60,8 @@ class Request:
     """A request of ``connection`` from its head on, for the intake and for the application.
 
     ``client``: its client's address, as far as it is known; ``owner``: of that address, as limits count.
-    ``at``: when its first byte came, on time.monotonic's clock; ``turn_at``: when it could be answered.
+    ``at``: when its first byte came, on time.monotonic's clock; ``answerable_at``: when it could be
+    answered.
     """
 
     def __init__(
@@ -72,12 +73,12 @@ class Request:
         owner: str,
         *,
         at: float,
-        turn_at: float,
+        answerable_at: float,
     ) -> None:
         self._connection = connection
         self.head, self.headers = head, head.headers
         self.client, self.owner = client, owner
-        self.at, self.turn_at = at, turn_at
+        self.at, self.answerable_at = at, answerable_at
         self.declared_bytes = head.n_bytes or 0
         #: As Arrived has it.
         self.expected: Any = None
@@ -195,7 +196,7 @@ class Request:
         """Begin the answer; its head is sent together with the first bytes of the body.
 
         Raises:
-            RuntimeError: it has begun already, or a header has a line end in it.
+            RuntimeError: it has started already, or a header has a line end in it.
         """
         if self.is_gone:
             return
@@ -342,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
         for event in events:
             match event:
                 case Head():
-                    new = self._request = self._begun(event)
+                    new = self._request = self._started(event)
                 case bytes():
                     self._take_body(event)
                 case Refusal():
@@ -354,14 +355,16 @@ class Connection(asyncio.BufferedProtocol):
             new.begin() if self._intake is None else self._intake.take(new)
         self._steer()
 
-    def _begun(self, head: Head) -> Request:
+    def _started(self, head: Head) -> Request:
         client, client_owner, answer = self._client, self._owner, self._requests.answer
         proxies = self._registry.limits.proxies
         if self.peer.is_proxy and (named := proxies.client(head.headers)):
             client, client_owner = (named, 0), owner(named)
         assert answer is not None
-        turn_at = max(self._at, self._answered_at)
-        return Request(self, head, answer, client, client_owner, at=self._at, turn_at=turn_at)
+        answerable_at = max(self._at, self._answered_at)
+        return Request(
+            self, head, answer, client, client_owner, at=self._at, answerable_at=answerable_at
+        )
 
     def _take_body(self, data: bytes) -> None:
         request = self._request

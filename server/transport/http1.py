@@ -292,43 +292,43 @@ class _Chunks:
         self.fault: Refusal | None = None
         # What has come of a line, or of a size; no line end stands before the first size.
         self._line = b"\r\n"
-        self._is_behind = False  # in the trailer section
+        self._in_trailers = False  # in the trailer section
         self._left = 0  # of the current chunk
         self._others = 0  # bytes since the last one of the body
 
     def read(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the bytes of the body in ``data``, and those behind its end."""
-        parts, at, left = list[bytes](), 0, self._left
-        while at < len(data) and not (self.is_complete or self.fault):
+        segments, offset, left = list[bytes](), 0, self._left
+        while offset < len(data) and not (self.is_complete or self.fault):
             if left:
-                part = data[at : at + left]
-                parts.append(part)
-                at += len(part)
-                left -= len(part)
+                segment = data[offset : offset + left]
+                segments.append(segment)
+                offset += len(segment)
+                left -= len(segment)
                 self._others = 0
                 continue
-            is_inside = bool(self._line) or self._is_behind
-            matched = None if is_inside else _SIZE.match(data, at)
-            if matched is None or matched.end() - at > HEADER_BYTES:
-                at, left = self._add(data, at)
+            is_inside = bool(self._line) or self._in_trailers
+            matched = None if is_inside else _SIZE.match(data, offset)
+            if matched is None or matched.end() - offset > HEADER_BYTES:
+                offset, left = self._add(data, offset)
             else:  # all of it is here: a client may send a byte in each chunk
-                self._others = matched.end() - at
-                at, left = matched.end(), int(matched[1], 16)
-                self._is_behind = not left
+                self._others = matched.end() - offset
+                offset, left = matched.end(), int(matched[1], 16)
+                self._in_trailers = not left
         self._left = left
-        return b"".join(parts), data[at:]
+        return b"".join(segments), data[offset:]
 
-    def _add(self, data: bytes, at: int) -> tuple[int, int]:
-        """Read ``data`` from ``at`` up to the end of a line; return where that is, and a size behind it."""
+    def _add(self, data: bytes, offset: int) -> tuple[int, int]:
+        """Read ``data`` from ``offset`` up to a line end; return where that is, and a size after it."""
         if self._others >= HEADER_BYTES:
             message = f"the chunks have {HEADER_BYTES} bytes without any of the body"
             self.fault = Refusal(431, message)
-            return at, 0
-        end = data.find(b"\n", at) + 1 or len(data)
-        end = min(end, at + HEADER_BYTES - self._others)
-        self._line += data[at:end]
-        self._others += end - at
-        return end, self._read_trailer() if self._is_behind else self._read_size()
+            return offset, 0
+        end = data.find(b"\n", offset) + 1 or len(data)
+        end = min(end, offset + HEADER_BYTES - self._others)
+        self._line += data[offset:end]
+        self._others += end - offset
+        return end, self._read_trailer() if self._in_trailers else self._read_size()
 
     # Both look at what has come of a line, and drop one that is whole.
 
@@ -337,7 +337,7 @@ class _Chunks:
         matched, size = _SIZE.fullmatch(self._line), 0
         if matched is not None:
             size = int(matched[1], 16)
-            self._line, self._is_behind = b"", not size
+            self._line, self._in_trailers = b"", not size
         elif not _SIZE_BEGINNING.fullmatch(self._line):
             self.fault = Refusal(400, _NO_CHUNKS)
         return size
@@ -418,10 +418,10 @@ class WireAnswer:
         """Begin; the head is kept until the first bytes of the body, so that both go as one segment.
 
         Raises:
-            RuntimeError: it has begun already, or a header has a line end in it.
+            RuntimeError: it has started already, or a header has a line end in it.
         """
         if self.is_begun:
-            raise RuntimeError("the answer has begun")
+            raise RuntimeError("the answer has started")
         every = [*self._usual, *headers]
         values_by_name = dict(every)
         length = values_by_name.get(b"content-length")

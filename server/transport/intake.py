@@ -67,7 +67,7 @@ class Arrived(Protocol):
         """When its first byte came, on time.monotonic's clock."""
 
     @property
-    def turn_at(self) -> float:
+    def answerable_at(self) -> float:
         """When it could be answered at the earliest: it had come, and the one before it had its answer."""
 
     def begin(self) -> None:
@@ -198,7 +198,7 @@ class Intake:
         return mean + (seconds_each - mean) * self._begun / (self._begun + _MEAN_OF)
 
     def _refuse(self, request: Arrived, why: BusyError) -> None:
-        answer, due = self._reception.refusal(request, why), request.turn_at + PAUSE_SECONDS
+        answer, due = self._reception.refusal(request, why), request.answerable_at + PAUSE_SECONDS
         self._refused.append((due, request, answer))
         self._set_timer()
 

@@ -49,12 +49,12 @@ def about(server: Server) -> Iterator[Exchange]:
         yield f"GET {path}", http(server, ask("GET", path))
     yield "GET /metrics", http(server, ask("GET", "/metrics"), view=names)
     yield "HEAD /metrics", http(server, ask("HEAD", "/metrics"))
-    asked = ask("GET", "/metrics", None, "accept: application/openmetrics-text")
-    yield "GET /metrics as OpenMetrics", http(server, asked, view=names)
+    request = ask("GET", "/metrics", None, "accept: application/openmetrics-text")
+    yield "GET /metrics as OpenMetrics", http(server, request, view=names)
     yield "GET /openapi.json", http(server, ask("GET", "/openapi.json"), view=operations)
     for path in ("index.html", "main.js", "style.css", "icon.svg"):
-        asked = ask("GET", f"/page/files/{path}")
-        yield f"page file {path}", http(server, asked, view=file_of_page)
+        request = ask("GET", f"/page/files/{path}")
+        yield f"page file {path}", http(server, request, view=file_of_page)
     main = "/page/files/main.js"
     yield "HEAD of a page file", http(server, ask("HEAD", main))
     for path in ("nothing.js", "..%2froutes.py", "../routes.py", "", "."):
@@ -64,16 +64,16 @@ def about(server: Server) -> Iterator[Exchange]:
         yield "page events", wire.first_event()
     yield "HEAD of page events", http(server, ask("HEAD", "/page/events"))
     for name in ("photo", "spare", "nobody"):
-        asked = ask("GET", f"/page/models/{name}/arena")
+        request = ask("GET", f"/page/models/{name}/arena")
         view = structure if name == "photo" else short
-        yield f"arena of {name}", http(server, asked, view=view)
+        yield f"arena of {name}", http(server, request, view=view)
     for name in ("spare", "nobody"):
-        asked = ask("GET", f"/page/models/{name}/frontier")
-        yield f"frontier of {name}", http(server, asked)
-    asked = ask("GET", "/page/models/photo/frontier")
-    yield "frontier of photo", http(server, asked, view=structure)
-    asked = ask("GET", "/page/models/photo/frontier", host="evil.example")
-    yield "frontier for a page of another site", http(server, asked)
+        request = ask("GET", f"/page/models/{name}/frontier")
+        yield f"frontier of {name}", http(server, request)
+    request = ask("GET", "/page/models/photo/frontier")
+    yield "frontier of photo", http(server, request, view=structure)
+    request = ask("GET", "/page/models/photo/frontier", host="evil.example")
+    yield "frontier for a page of another site", http(server, request)
     for path in ("/v2/trace/setting", "/v2/logging", "/v2/models/nobody/trace/setting"):
         yield f"GET {path}", http(server, ask("GET", path))
         yield f"POST {path}", http(server, ask("POST", path, {}))
@@ -178,8 +178,8 @@ def other_names(server: Server) -> Iterator[Exchange]:
         ("POST", "/v2/models/photo:classify", b"no picture"),
     ):
         for host in ("evil.example:8080", "localhost.evil.example"):
-            asked = ask(method, path, body, host=host)
-            yield f"{method} {path} of {host}", http(server, asked)
+            request = ask(method, path, body, host=host)
+            yield f"{method} {path} of {host}", http(server, request)
     for host in ("127.0.0.1:1", "LOCALHOST:80", "10.0.0.7", "[::1]:8080"):
         yield f"live of {host}", http(server, ask("GET", "/v2/health/live", host=host))
 

@@ -83,13 +83,13 @@ class Sent:
     says_end: bool = False
 
 
-def draw(rng: random.Random, number: int) -> Sent:
-    """Draw request ``number``, which its path names."""
+def draw(rng: random.Random, index: int) -> Sent:
+    """Draw request ``index``, which its path names."""
     if rng.random() < 0.05:
         return Sent(rng.choice(_NO_HEADS), ends=True, says_end=True)
     method = rng.choice(("GET", "POST", "POST", "PUT", "HEAD"))
     is_old = rng.random() < 0.1
-    fields, ends, body, is_whole = ["host: x"], is_old, b"", True
+    fields, ends, body, is_complete = ["host: x"], is_old, b"", True
     if rng.random() < 0.15:
         fields.append("expect: 100-continue")
     if rng.random() < 0.1:
@@ -111,7 +111,7 @@ def draw(rng: random.Random, number: int) -> Sent:
         body = _in_chunks(rng, content)
         if framing == "broken":
             body += rng.choice(_NO_CHUNKS)
-            ends, is_whole = True, False
+            ends, is_complete = True, False
         else:
             body += b"0\r\n" + b"".join(rng.choices(TRAILERS, k=rng.choice((0, 1, 3)))) + b"\r\n"
     rng.shuffle(fields)
@@ -120,8 +120,8 @@ def draw(rng: random.Random, number: int) -> Sent:
     # HTTP/1.0 knows the end of an answer without a length by that of the connection.
     ends = ends or (is_old and manner in {"in pieces", "begins early"} and method != "HEAD")
     # What breaks off says nothing; an answer may be there before a body turns out to be none.
-    says_end = ends and is_whole and manner != "breaks off"
-    path = f"/{number}/{manner.replace(' ', '-')}"
+    says_end = ends and is_complete and manner != "breaks off"
+    path = f"/{index}/{manner.replace(' ', '-')}"
     head = "\r\n".join([f"{method} {path} HTTP/1.{int(not is_old)}", *fields, "", ""])
     return Sent(head.encode() + body, method, ends, says_end)
 
@@ -129,8 +129,8 @@ def draw(rng: random.Random, number: int) -> Sent:
 def _in_chunks(rng: random.Random, content: bytes) -> bytes:
     step = rng.choice((1, 7, 5000)) if len(content) < 1000 else 5000
     extension = rng.choice((b"", b"", b";a=b", b';a="b c"'))
-    parts = (content[start : start + step] for start in range(0, len(content), step))
-    return b"".join(b"%x%b\r\n%b\r\n" % (len(part), extension, part) for part in parts)
+    chunks = (content[start : start + step] for start in range(0, len(content), step))
+    return b"".join(b"%x%b\r\n%b\r\n" % (len(chunk), extension, chunk) for chunk in chunks)
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -172,17 +172,21 @@ class _Reception:
             raise LateError("too late", 1.0)
         return None
 
-    def refusal(self, request: Arrived, why: BusyError) -> Refused:
+    def refusal(self, request: Arrived, error: BusyError) -> Refused:
         path = request.head.path.encode()
         return Answer(b"", [(b"content-length", b"0"), (b"x-path", path)], 503)
 
 
-async def exchange(parts: list[bytes]) -> Wire:
-    """Let a client send ``parts`` as far as they are read; return the connection at its end."""
+async def exchange(chunks: list[bytes]) -> Wire:
+    """Let a client send ``chunks`` as far as they are read; return the connection at its end."""
     wire = Wire(application)
     loop = wire.connection.loop
     wire.connection._intake = Intake(_Reception(), loop, loop.time)
-    left = [part[at : at + READ_BYTES] for part in parts for at in range(0, len(part), READ_BYTES)]
+    left = [
+        chunk[offset : offset + READ_BYTES]
+        for chunk in chunks
+        for offset in range(0, len(chunk), READ_BYTES)
+    ]
     left.reverse()
     idle = 0
     while idle < 3:
@@ -201,25 +205,25 @@ class Answered(NamedTuple):
 
     path: bytes
     is_last: bool
-    is_whole: bool
+    is_complete: bool
 
 
 def check(sent: list[Sent], wire: Wire) -> int:
     """Check what ``wire`` has answered to ``sent``; return how many answers that are."""
     data, is_over = wire.answer, False
-    for number, request in enumerate(sent):
-        found, data = _next_answer(data, request.method)
-        if found is None:
+    for index, request in enumerate(sent):
+        answer, data = _next_answer(data, request.method)
+        if answer is None:
             is_cut_off = request.ends and wire.transport.aborts > 0
-            assert is_over or is_cut_off, f"request {number} has no answer"
+            assert is_over or is_cut_off, f"request {index} has no answer"
             assert not data
-            return number
-        assert not is_over, f"request {number} has an answer behind the last one"
-        assert found.path in {b"", *_path(request)}, f"{number} has the answer to {found.path!r}"
-        assert found.path or request.ends, f"request {number} has a refusal"
-        assert found.is_whole or request.ends, f"the answer to request {number} breaks off"
-        assert request.ends or not found.is_last, f"the connection ends behind request {number}"
-        assert found.is_last or not request.says_end, f"request {number} does not end it"
+            return index
+        assert not is_over, f"request {index} has an answer behind the last one"
+        assert answer.path in {b"", *_path(request)}, f"{index} has the answer to {answer.path!r}"
+        assert answer.path or request.ends, f"request {index} has a refusal"
+        assert answer.is_complete or request.ends, f"the answer to request {index} breaks off"
+        assert request.ends or not answer.is_last, f"the connection ends behind request {index}"
+        assert answer.is_last or not request.says_end, f"request {index} does not end it"
         is_over = request.ends
     assert not data, f"behind the last answer comes {data[:100]!r}"
     return len(sent)
@@ -255,23 +259,23 @@ def _next_answer(data: bytes, method: str) -> tuple[Answered | None, bytes]:
 
 def _chunks(data: bytes) -> tuple[bytes | None, bytes]:
     """Return the body in chunks that ``data`` begins with (None: it breaks off), and what is behind."""
-    found = b""
+    body = b""
     while data:
         size, _, data = data.partition(b"\r\n")
         n_bytes = int(size, 16)
         assert data[n_bytes : n_bytes + 2] == b"\r\n"
-        found, data = found + data[:n_bytes], data[n_bytes + 2 :]
+        body, data = body + data[:n_bytes], data[n_bytes + 2 :]
         if not n_bytes:
-            return found, data
+            return body, data
     return None, b""
 
 
-def run(number: int) -> bool:
+def run(seed: int) -> bool:
     """Exchange one stream; return whether each request had its answer."""
-    rng = random.Random(number)
+    rng = random.Random(seed)
     sent = [draw(rng, position) for position in range(rng.choice((1, 2, 3, 6)))]
-    parts = cut(rng, b"".join(each.data for each in sent))
-    wire = asyncio.run(exchange(parts))
+    chunks = cut(rng, b"".join(request.data for request in sent))
+    wire = asyncio.run(exchange(chunks))
     return check(sent, wire) == len(sent)
 
 

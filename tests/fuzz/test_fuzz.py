@@ -29,55 +29,55 @@ EXAMPLES = 30
 def test_pack_reader(tmp_path: Path) -> None:
     sound = pack_fuzzer.sound_packs(tmp_path / "sound")
     fuzzer = pack_fuzzer.PackFuzzer(sound, tmp_path / "damaged")
-    accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
+    accepted = [fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES  # damage is subtle enough to pass, and not always
 
 
 def test_onnx_reader(tmp_path: Path) -> None:
     fuzzer = onnx_fuzzer.OnnxFuzzer(tmp_path)
-    accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
+    accepted = [fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
 def test_cfg_reader(tmp_path: Path) -> None:
     fuzzer = cfg_fuzzer.CfgFuzzer(tmp_path)
-    accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
+    accepted = [fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
 def test_sdf3_reader(tmp_path: Path) -> None:
     fuzzer = sdf3_fuzzer.Sdf3Fuzzer(tmp_path)
-    accepted = [fuzzer.run(number) for number in range(EXAMPLES)]
+    accepted = [fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
 def test_readers_of_pieces() -> None:
-    accepted = [wire_fuzzer.run(number) for number in range(EXAMPLES)]
+    accepted = [wire_fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
 def test_infer_reader() -> None:
-    accepted = [infer_fuzzer.run(number) for number in range(EXAMPLES)]
+    accepted = [infer_fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
 def test_model_config_reader() -> None:
-    accepted = [config_fuzzer.run(number) for number in range(EXAMPLES)]
+    accepted = [config_fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
 def test_requests_on_the_wire() -> None:
-    accepted = [requests_fuzzer.run(number) for number in range(EXAMPLES)]
+    accepted = [requests_fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
 def test_answers_on_the_wire() -> None:
-    accepted = [answers_fuzzer.run(number) for number in range(EXAMPLES)]
+    accepted = [answers_fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
 def test_headers_of_proxies() -> None:
-    accepted = [proxy_protocol_fuzzer.run(number) for number in range(EXAMPLES)]
+    accepted = [proxy_protocol_fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 
@@ -95,13 +95,13 @@ def test_four_hundred_pictures(part: int) -> None:
 
 def test_infer_over_http(tmp_path: Path) -> None:
     with http_infer_fuzzer.HttpInferFuzzer(tmp_path) as fuzzer:
-        accepted = [fuzzer.run(number) for number in range(EXAMPLES // 3)]
+        accepted = [fuzzer.run(seed) for seed in range(EXAMPLES // 3)]
     assert 0 < sum(accepted) < EXAMPLES // 3
 
 
 def test_infer_over_grpc(tmp_path: Path) -> None:
     with grpc_infer_fuzzer.GrpcInferFuzzer(tmp_path) as fuzzer:
-        accepted = [fuzzer.run(number) for number in range(EXAMPLES // 3)]
+        accepted = [fuzzer.run(seed) for seed in range(EXAMPLES // 3)]
     assert 0 < sum(accepted) < EXAMPLES // 3
 
 
@@ -167,8 +167,8 @@ def test_first_example_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_fault_names_its_example(capsys: pytest.CaptureFixture[str]) -> None:
-    def faulty(number: int) -> bool:
-        if number == 5:
+    def faulty(seed: int) -> bool:
+        if seed == 5:
             raise TypeError("a fault")
         return True
 

@@ -28,7 +28,7 @@ class _Client:
         )
         self.client, self.server, self.scheme = scope["client"], scope["server"], scope["scheme"]
         self.owner = self.client[0] if self.client else ""
-        self.at, self.turn_at = scope.get("arrived_at"), scope.get("turn_at")
+        self.at, self.answerable_at = scope.get("arrived_at"), scope.get("answerable_at")
         length = dict(self.headers).get(b"content-length", b"")
         self.expected = None
         self.declared_bytes = int(length[:20]) if length.isdigit() else 0

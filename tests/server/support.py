@@ -354,7 +354,7 @@ class Connection:
         more: bool = False,
         method: str = "POST",
         arrived_at: float | None = None,
-        turn_at: float | None = None,
+        answerable_at: float | None = None,
     ) -> None:
         self.status = 0
         self.answer = b""
@@ -378,7 +378,7 @@ class Connection:
             "client": ("127.0.0.1", 1),
             "server": ("service", 80),
             "arrived_at": arrived_at,
-            "turn_at": turn_at,
+            "answerable_at": answerable_at,
         }
 
     def go_away(self) -> None:

@@ -44,7 +44,7 @@ _BLOCKED = "_nchwc"
 class FillChannels(Rewriter):
     """Fills up channels that convolutions make and read; ``block``: channels in a block.
 
-    ``_first``: of values with the same channels one that stands for all. ``_wanted``: values that
+    ``_first``: of values with the same channels one that stands for all. ``_blocked``: values that
     convolutions would read in blocks. ``_filled``: those that stand for values that are filled up.
     """
 
@@ -53,12 +53,14 @@ class FillChannels(Rewriter):
         self._block = block
         self._first: dict[str, str] = {}
         self._fixed = {port.name for port in (*model.graph.input, *model.graph.output)}
-        self._wanted: set[str] = set()
+        self._blocked: set[str] = set()
         for node in model.graph.node:
             self._look(node)
         fixed = {self._root(name) for name in self._fixed}
         has_product = self.versions.get("", 0) >= _BROADCASTS
-        self._filled = {self._root(name) for name in self._wanted} - fixed if has_product else set()
+        self._filled = (
+            {self._root(name) for name in self._blocked} - fixed if has_product else set()
+        )
         self.retyped.update(name for name in values if self._root(name) in self._filled)
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
@@ -93,10 +95,10 @@ class FillChannels(Rewriter):
         channels, features = (self.values[name].shape[1] for name in (x, y))
         group = attributes(node).get("group", 1)
         if group == 1 and channels > self._block:
-            self._wanted.add(x)
+            self._blocked.add(x)
         elif group == channels == features > 1:
             self._join([x, y])
-            self._wanted.add(x)
+            self._blocked.add(x)
         elif group > 1:
             self._fixed.update([x, y])
 
@@ -124,9 +126,9 @@ class FillChannels(Rewriter):
         if inputs and not depthwise:
             yield from self._with_faint(node, inputs)
         if features:
-            for place in range(1, len(node.input)):
-                if node.input[place]:
-                    yield self._with_copies(node, place, features)
+            for index in range(1, len(node.input)):
+                if node.input[index]:
+                    yield self._with_copies(node, index, features)
         if features and depthwise:
             set_attributes(node, group=self.values[node.output[0]].shape[1] + features)
 
@@ -136,21 +138,21 @@ class FillChannels(Rewriter):
         copies, faint, node.input[1] = map(
             self.fresh, (f"{title} copies", title, f"{title} behind")
         )
-        first = self._places(title, range(count), self.values[node.input[0]].shape[1])
+        first = self._sources(title, range(count), self.values[node.input[0]].shape[1])
         factor = self.constant(f"{title} factor", np.array(_FAINT, np.float32))
         yield helper.make_node("Gather", [held, first], [copies], copies, axis=1)
         yield helper.make_node("Mul", [copies, factor], [faint], faint)
         yield helper.make_node("Concat", [held, faint], [node.input[1]], node.input[1], axis=1)
 
-    def _with_copies(self, node: onnx.NodeProto, place: int, count: int) -> onnx.NodeProto:
-        """Let input ``place`` of ``node`` have copies of features behind it; return what makes it."""
-        held, title = node.input[place], f"{node.output[0]}/filled {place}"
+    def _with_copies(self, node: onnx.NodeProto, index: int, count: int) -> onnx.NodeProto:
+        """Let input ``index`` of ``node`` have copies of features behind it; return what makes it."""
+        held, title = node.input[index], f"{node.output[0]}/filled {index}"
         features = self.values[node.output[0]].shape[1]
-        every = self._places(title, range(features + count), features)
-        node.input[place] = self.fresh(title)
-        return helper.make_node("Gather", [held, every], [node.input[place]], title, axis=0)
+        every = self._sources(title, range(features + count), features)
+        node.input[index] = self.fresh(title)
+        return helper.make_node("Gather", [held, every], [node.input[index]], title, axis=0)
 
-    def _places(self, title: str, channels: range, count: int) -> str:
+    def _sources(self, title: str, channels: range, count: int) -> str:
         """Return a constant: of which of ``count`` channels each of ``channels`` is a copy, or itself."""
         return self.constant(f"{title} places", np.array(channels, np.int64) % count)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import get_args
 
 from models.packs.records.spans import Encoding
-from models.packs.storing import BLOCK_NUMBERS, DICTIONARY_BYTES, MOST_BITS, PLANES
+from models.packs.storing import BLOCK_NUMBERS, DICTIONARY_BYTES, MAX_BITS, PLANES
 from pipeline.devices.elementwise.building import BUILT, file_name, sources_digest
 from pipeline.devices.elementwise.programs import (
-    MOST_AXES,
+    MAX_AXES,
     MOST_BLOCKS,
     MOST_TENSORS,
     OPERATORS,
@@ -92,13 +92,13 @@ LIMITS: Mapping[str, int] = {
     "N_OPERATORS": len(OPERATORS),
     "MOST_TENSORS": MOST_TENSORS,
     "MOST_BLOCKS": MOST_BLOCKS,
-    "MOST_AXES": MOST_AXES,
+    "MOST_AXES": MAX_AXES,
     "WORTH_SHARING": WORTH_SHARING,
     "N_ENCODINGS": 1 + len(get_args(Encoding)),  # and zeros
     "N_PLANES": PLANES,
     "BLOCK_NUMBERS": BLOCK_NUMBERS,
     "DICTIONARY_BYTES": DICTIONARY_BYTES,
-    "MOST_BITS": MOST_BITS,
+    "MOST_BITS": MAX_BITS,
     "struct tensor": ctypes.sizeof(_Tensor),
     "struct step": ctypes.sizeof(_Step),
     "struct chain": ctypes.sizeof(_Chain),
@@ -155,12 +155,12 @@ class Library:
     @property
     def limits(self) -> dict[str, int]:
         """Limits of the library, and sizes of its structures, by name."""
-        found: dict[str, int] = {}
+        limits: dict[str, int] = {}
         for limit in self._functions.elementwise_limits():
             if limit.name is None:
                 break
-            found[limit.name.decode("ascii")] = limit.value
-        return found
+            limits[limit.name.decode("ascii")] = limit.value
+        return limits
 
     def check_limits(self, expected: Mapping[str, int]) -> None:
         """Check that the library has the limits ``expected``, by name.
@@ -168,11 +168,11 @@ class Library:
         Raises:
             LibraryError: it has another one, or none.
         """
-        found = self.limits
+        limits = self.limits
         for name, limit in expected.items():
-            if found.get(name) != limit:
+            if limits.get(name) != limit:
                 raise LibraryError(
-                    f"{self.path.name}: {name} is {found.get(name)}, expected {limit}"
+                    f"{self.path.name}: {name} is {limits.get(name)}, expected {limit}"
                 )
 
     def choose(self, processor: str) -> bool:

@@ -30,7 +30,7 @@ from models.runtime.wire import (
     packed,
 )
 from pipeline.devices.elementwise.programs import (
-    MOST_AXES,
+    MAX_AXES,
     OPERATORS,
     WORTH_SHARING,
     NativeProgram,
@@ -134,7 +134,7 @@ def chain_node(
     inputs, outputs = names[: program.n_inputs], names[program.n_inputs :]
     whole = shapes[program.n_inputs]
     strides = [strides_of(shape, whole) for shape in shapes]
-    if None in strides or len(whole) > MOST_AXES:
+    if None in strides or len(whole) > MAX_AXES:
         return None
     numbers = [len(inputs), len(outputs), len(whole), len(program.steps), *whole]
     for stride in strides[: program.n_inputs]:

@@ -30,7 +30,7 @@ _BOUNDS = (-math.inf, math.inf)
 MOST_TENSORS = 12
 MOST_BLOCKS = 6
 #: Axes of the results of a program that is a node of ONNX Runtime.
-MOST_AXES = 8
+MAX_AXES = 8
 #: Elements from which on several threads compute a program.
 WORTH_SHARING = 16 << 10
 

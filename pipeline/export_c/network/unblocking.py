@@ -160,8 +160,8 @@ class _Translation:
         """Return a blocked convolution with plain weights, if they are constants."""
 
         def weights(name: str) -> NDArray[Any] | None:
-            held = self.constants.get(name)
-            return None if held is None else plain_weight(np.asarray(held), self._block)
+            constant = self.constants.get(name)
+            return None if constant is None else plain_weight(np.asarray(constant), self._block)
 
         return self._with_used(node, weights)
 

@@ -177,7 +177,7 @@ def reshaped_rows() -> onnx.ModelProto:
     )
 
 
-def named_as_another_is_made() -> onnx.ModelProto:
+def named_as_another_output() -> onnx.ModelProto:
     model = parsed("n (float[1,64] x) => (float y) { a = Relu(x)\n b = Neg(a)\n y = Exp(b) }")
     model.graph.node[0].name = "y"
     return model
@@ -201,7 +201,7 @@ MODELS: list[Callable[[], onnx.ModelProto]] = [
     stale_branches,
     times_a_constant,
     reshaped_rows,
-    named_as_another_is_made,
+    named_as_another_output,
 ]
 
 
@@ -229,7 +229,7 @@ def test_sorting_changes_as_little_as_it_can(tmp_path: Path) -> None:
 
 
 @over(
-    "given, expected",
+    "names, expected",
     [
         (["", "", ""], ["a", "b", "y"]),
         (["n", "b", "m"], ["n", "b", "m"]),
@@ -239,16 +239,16 @@ def test_sorting_changes_as_little_as_it_can(tmp_path: Path) -> None:
         (["n", "n", "n_1"], ["n", "n_2", "n_1"]),
     ],
 )
-def test_nodes_have_names_of_their_own(given: list[str], expected: list[str]) -> None:
+def test_nodes_have_unique_names(names: list[str], expected: list[str]) -> None:
     model = parsed("n (float[4] x) => (float y) { a = Relu(x)\n b = Neg(a)\n y = Exp(b) }")
-    for node, name in zip(model.graph.node, given, strict=True):
+    for node, name in zip(model.graph.node, names, strict=True):
         node.name = name
-    assert name_nodes(model) == (given != expected)
+    assert name_nodes(model) == (names != expected)
     assert [node.name for node in model.graph.node] == expected
     assert not name_nodes(model)
 
 
-def test_nodes_in_bodies_have_names_of_their_own() -> None:
+def test_nodes_in_bodies_have_unique_names() -> None:
     model = taken_inside()
     name_nodes(model)
     names = [node.name for graph in all_graphs(model.graph) for node in graph.node]

@@ -27,14 +27,14 @@ def in_thread(act: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def wait_for(baton: Baton, waiting: int) -> None:
-    while len(baton._waiting) != waiting:
+def wait_for(lock: Baton, waiting: int) -> None:
+    while len(lock._waiting) != waiting:
         time.sleep(0)
 
 
 def test_it_goes_to_the_one_that_began_first_whoever_asked_first() -> None:
-    baton, order = Baton(), list[int]()
-    claims = [baton.claim() for _ in range(4)]
+    lock, order = Baton(), list[int]()
+    claims = [lock.claim() for _ in range(4)]
     claims[3].hold(None, never)
 
     def compute(claim: ComputeClaim) -> None:
@@ -45,7 +45,7 @@ def test_it_goes_to_the_one_that_began_first_whoever_asked_first() -> None:
     threads = []
     for number in (1, 2, 0):
         threads.append(in_thread(lambda number=number: compute(claims[number])))  # type: ignore[misc]
-        wait_for(baton, len(threads))
+        wait_for(lock, len(threads))
     claims[3].give()
     for thread in threads:
         thread.join()
@@ -53,8 +53,8 @@ def test_it_goes_to_the_one_that_began_first_whoever_asked_first() -> None:
 
 
 def test_between_kernels_it_goes_to_one_in_front_and_comes_back() -> None:
-    baton = Baton()
-    first, second = baton.claim(), baton.claim()
+    lock = Baton()
+    first, second = lock.claim(), lock.claim()
     second.hold(None, never)
     kernels: list[str] = []
 
@@ -66,31 +66,31 @@ def test_between_kernels_it_goes_to_one_in_front_and_comes_back() -> None:
         first.give()
 
     thread = in_thread(foremost)
-    wait_for(baton, 1)
+    wait_for(lock, 1)
     assert not kernels, "a kernel that runs is not interrupted"
     second.hold(None, never)
     kernels.append("second")
     thread.join()
     assert kernels == ["first", "first", "second"]
     assert second.waited_seconds > 0
-    assert not first._baton or baton.has(second)
+    assert not first._baton or lock.has(second)
 
 
 def test_as_many_compute_as_there_are_places() -> None:
-    baton = Baton(2)
-    claims = [baton.claim() for _ in range(3)]
+    lock = Baton(2)
+    claims = [lock.claim() for _ in range(3)]
     claims[0].hold(None, never)
     claims[1].hold(None, never)
     with pytest.raises(DeadlineError):
         claims[2].hold(time.monotonic(), never)
     claims[0].give()
     claims[2].hold(time.monotonic(), never)
-    assert [baton.has(claim) for claim in claims] == [False, True, True]
+    assert [lock.has(claim) for claim in claims] == [False, True, True]
 
 
 def test_who_waits_leaves_when_cancelled_and_its_place_is_free() -> None:
-    baton = Baton()
-    holder, waiter, last = baton.claim(), baton.claim(), baton.claim()
+    lock = Baton()
+    holder, waiter, last = lock.claim(), lock.claim(), lock.claim()
     holder.hold(None, never)
     gone = threading.Event()
     errors: list[Exception] = []
@@ -102,25 +102,25 @@ def test_who_waits_leaves_when_cancelled_and_its_place_is_free() -> None:
             errors.append(exc)
 
     thread = in_thread(wait)
-    wait_for(baton, 1)
+    wait_for(lock, 1)
     gone.set()
-    baton.wake()
+    lock.wake()
     thread.join()
     assert len(errors) == 1
     holder.give()
     last.hold(time.monotonic(), never)
-    assert baton.has(last)
+    assert lock.has(last)
 
 
 def test_what_is_over_computes_no_more_and_holds_up_nobody() -> None:
-    baton = Baton()
-    stuck, other = baton.claim(), baton.claim()
+    lock = Baton()
+    stuck, other = lock.claim(), lock.claim()
     stuck.hold(None, never)
     stuck.end()
     other.hold(time.monotonic(), never)
     with pytest.raises(CancelledError):
         stuck.hold(None, never)
-    assert baton.has(other)
+    assert lock.has(other)
 
 
 def test_alone_it_costs_nothing() -> None:
@@ -130,44 +130,44 @@ def test_alone_it_costs_nothing() -> None:
 
 
 def test_who_waits_for_weights_most_is_foremost() -> None:
-    baton = Baton()
-    computing, reading = baton.claim(0.0), baton.claim(0.6)
+    lock = Baton()
+    computing, reading = lock.claim(0.0), lock.claim(0.6)
     computing.hold(None, never)
     thread = in_thread(lambda: reading.hold(None, never))
-    wait_for(baton, 1)
+    wait_for(lock, 1)
     with pytest.raises(DeadlineError):
         computing.hold(time.monotonic(), never)
     thread.join()
-    assert baton.has(reading)
+    assert lock.has(reading)
 
 
 @dataclass(frozen=True)
 class Computing:
-    """A sweep that begins ``at``, launches kernels of so many seconds, with pauses in which it reads.
+    """A sweep that begins at ``starts_at``, launches kernels of so many seconds, and reads in pauses.
 
-    ``deadline``, ``cancelled``, ``ended``: when it has to end, is cancelled, and is given up.
+    ``deadline``, ``cancelled``, ``abandoned_at``: when it has to end, is cancelled, and is given up.
     """
 
-    at: float
+    starts_at: float
     kernels: list[float]
     pause: float
     deadline: float
     cancelled: float
-    ended: float
+    abandoned_at: float
 
 
 class Computes:
     """The thread of a sweep."""
 
-    def __init__(self, sweep: Computing, time: VirtualTime, baton: Baton) -> None:
-        self.sweep, self.time, self.baton = sweep, time, baton
+    def __init__(self, work: Computing, time: VirtualTime, lock: Baton) -> None:
+        self.work, self.time, self.lock = work, time, lock
         self.claim: ComputeClaim | None = None
         #: Since when it waits for the baton.
         self.waits: float | None = None
         time.start(self._run)
 
     def is_cancelled(self) -> bool:
-        return self.time() >= self.sweep.cancelled
+        return self.time() >= self.work.cancelled
 
     def end(self) -> None:
         """Give it up, once it has begun and as it comes."""
@@ -175,28 +175,28 @@ class Computes:
             self.claim.end()
 
     def _run(self) -> None:
-        self.time.sleep(self.sweep.at)
-        self.claim = self.baton.claim()
+        self.time.sleep(self.work.starts_at)
+        self.claim = self.lock.claim()
         try:
-            for seconds in self.sweep.kernels:
+            for seconds in self.work.kernels:
                 self.waits = self.time()
-                self.claim.hold(self.sweep.deadline, self.is_cancelled)
+                self.claim.hold(self.work.deadline, self.is_cancelled)
                 self.waits = None
                 self.time.sleep(seconds)
-                if self.sweep.pause:
+                if self.work.pause:
                     self.claim.give()
-                    self.time.sleep(self.sweep.pause)
+                    self.time.sleep(self.work.pause)
         except (CancelledError, DeadlineError):
             self.waits = None
         finally:
             self.claim.give()
 
-    def check(self, at: float, has_room: bool) -> None:
-        """Check that it does not wait from now until ``at`` if it need not."""
-        if self.waits is not None and at > self.time():
-            assert not has_room
+    def check(self, moment: float, is_free: bool) -> None:
+        """Check that it does not wait from now until ``moment`` if it need not."""
+        if self.waits is not None and moment > self.time():
+            assert not is_free
             assert not self.is_cancelled()
-            assert at <= self.sweep.deadline
+            assert moment <= self.work.deadline
 
 
 times = st.sampled_from([0.0, 1.0, 5.0, 30.0])
@@ -207,21 +207,21 @@ computing = st.builds(Computing, times, st.lists(times, max_size=3), times, late
 @given(st.integers(1, 2), st.lists(computing, max_size=5), st.integers(0, 99))
 @examples(25, many=1000, deadline=None)
 def test_none_waits_beyond_its_deadline_or_while_nothing_computes(
-    places: int, sweeps: list[Computing], seed: int
+    slots: int, works: list[Computing], seed: int
 ) -> None:
     with VirtualTime(random.Random(seed).randrange) as time:
-        baton = Baton(places, time, time.condition)
-        running = [Computes(sweep, time, baton) for sweep in sweeps]
-        events = [(each.sweep.cancelled, baton.wake) for each in running]
-        events += [(each.sweep.ended, each.end) for each in running]
+        lock = Baton(slots, time, time.condition)
+        running = [Computes(work, time, lock) for work in works]
+        events = [(thread.work.cancelled, lock.wake) for thread in running]
+        events += [(thread.work.abandoned_at, thread.end) for thread in running]
         for event_at, happen in sorted(events, key=lambda event: event[0]):
             while time.now < event_at:
                 time.run_to(time.now)
-                at = min(time.next_end(), event_at)
-                for each in running:
-                    each.check(at, len(baton._held) < places)
-                time.run_to(at)
+                moment = min(time.next_end(), event_at)
+                for thread in running:
+                    thread.check(moment, len(lock._held) < slots)
+                time.run_to(moment)
             happen()
         time.run_to(math.inf)
-        assert not baton._waiting
-        assert not baton._held
+        assert not lock._waiting
+        assert not lock._held

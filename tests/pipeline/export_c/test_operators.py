@@ -431,7 +431,7 @@ def test_what_reads_blocks_in_their_order_is_refused(tiny_pack: Pack) -> None:
 
 
 @pytest.mark.parametrize("channels", thinned([58, 18, 57, 63], 4))
-def test_channels_that_only_fill_are_left_out(channels: int, tmp_path: Path) -> None:
+def test_channels_that_only_fill_are_skipped(channels: int, tmp_path: Path) -> None:
     """Of a convolution that reads the input, which has no blocks, too."""
     model = parsed(
         f"fill (float[1,{channels},6,5] x) => (float y) {{ a = Conv(x, w)\n b = Relu(a)\n"

@@ -259,7 +259,7 @@ def test_a_network_of_which_only_copies_run_on_rows(step: int, tmp_path: Path) -
     """No region ends where there is no operator before it."""
     bounds = ("-1", "-1000") if step < 0 else ("0", "1000")
     constants = zip("besa", (*bounds, str(step), "1"), strict=True)
-    nodes = [f"{name} = Constant<value_ints=[{number}]>()" for name, number in constants]
+    nodes = [f"{name} = Constant<value_ints=[{value}]>()" for name, value in constants]
     text = "\n".join(
         [
             *nodes,

@@ -306,7 +306,7 @@ def test_what_the_system_does_not_say_is_nothing(tmp_path: Path) -> None:
     assert anonymous_bytes() > 0
 
 
-async def test_how_long_a_wait_will_be_is_known_from_those_before() -> None:
+async def test_a_wait_is_estimated_from_those_before() -> None:
     now = 0.0
     memory = RequestMemory(6 * MIB, clock=lambda: now)
     assert memory.wait_seconds(MIB, "a") == 0.0  # none has waited

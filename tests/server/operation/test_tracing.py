@@ -24,8 +24,8 @@ PATH = "/v2/models/tiny/infer"
 async def test_spans_of_a_request(
     settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = InMemorySpanExporter()
-    monkeypatch.setattr(Tracing, "to", lambda endpoint: Tracing(SimpleSpanProcessor(kept)))
+    exporter = InMemorySpanExporter()
+    monkeypatch.setattr(Tracing, "to", lambda endpoint: Tracing(SimpleSpanProcessor(exporter)))
     async with serving(settings(traces="http://localhost:1/v1/traces")) as service:
         body = request(inputs_for("tiny"))
         wrong: dict[str, object] = {"inputs": []}
@@ -34,7 +34,7 @@ async def test_spans_of_a_request(
         await service.client.post(PATH, json=body, headers={"traceparent": "nonsense"})
         for path in ("/metrics", "/v2/health/ready"):
             await service.client.get(path, headers=PARENT)
-    spans = kept.get_finished_spans()
+    spans = exporter.get_finished_spans()
     traced = [span for span in spans if f"{span.context.trace_id:032x}" == TRACE]
     assert [span.name for span in traced] == [
         "queue",
@@ -42,15 +42,15 @@ async def test_spans_of_a_request(
         *["POST /v2/models/{name}/infer"] * 2,
     ]
     assert len(spans) == len(traced) + 3
-    queue, sweep, answered, refused = traced
+    queue, inference, answered, refused = traced
     assert answered.parent is not None
     assert f"{answered.parent.span_id:016x}" == "00f067aa0ba902b7"
-    for part in (queue, sweep):
+    for part in (queue, inference):
         assert part.parent is not None
         assert part.parent.span_id == answered.context.span_id
-    assert times(queue)[0] <= times(queue)[1] == times(sweep)[0] < times(sweep)[1]
-    assert times(sweep)[1] <= times(answered)[1]
-    found = dict(sweep.attributes or {})
+    assert times(queue)[0] <= times(queue)[1] == times(inference)[0] < times(inference)[1]
+    assert times(inference)[1] <= times(answered)[1]
+    found = dict(inference.attributes or {})
     assert found["layerstream.model"] == "tiny"
     assert 0 < float(str(found["layerstream.kernel_seconds"])) < 60
     statuses = [
@@ -66,8 +66,8 @@ def times(span: ReadableSpan) -> tuple[int, int]:
 
 
 async def test_spans_of_calls(settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = InMemorySpanExporter()
-    monkeypatch.setattr(Tracing, "to", lambda endpoint: Tracing(SimpleSpanProcessor(kept)))
+    exporter = InMemorySpanExporter()
+    monkeypatch.setattr(Tracing, "to", lambda endpoint: Tracing(SimpleSpanProcessor(exporter)))
     chosen = settings(models=("tiny",), traces="http://localhost:1/v1/traces")
     async with serving(chosen) as service, calling(service.context) as client:
         await client(
@@ -76,15 +76,15 @@ async def test_spans_of_calls(settings: SettingsFactory, monkeypatch: pytest.Mon
         await client.refused("ModelInfer", asking("nobody", {}), metadata=tuple(PARENT.items()))
         await client("ServerLive", metadata=tuple(PARENT.items()))
         await client("ServerMetadata")
-    spans = kept.get_finished_spans()
+    spans = exporter.get_finished_spans()
     traced = [span for span in spans if f"{span.context.trace_id:032x}" == TRACE]
     infer = f"{SERVICE}/ModelInfer"
     assert [span.name for span in traced] == ["queue", "sweep", infer, infer]
     assert [span.name for span in spans if span not in traced] == [f"{SERVICE}/ServerMetadata"]
-    queue, sweep, answered, refused = traced
-    assert queue.parent == sweep.parent
-    assert sweep.parent is not None
-    assert sweep.parent.span_id == answered.context.span_id
+    queue, inference, answered, refused = traced
+    assert queue.parent == inference.parent
+    assert inference.parent is not None
+    assert inference.parent.span_id == answered.context.span_id
     for span, code in ((answered, 0), (refused, 5)):  # OK, NOT_FOUND
         assert dict(span.attributes or {}) == {
             "rpc.system": "grpc",
@@ -101,7 +101,7 @@ def test_durations_are_right_while_the_clock_is_set(
     step: int, stepped_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its n-th reading and all later ones are ``step`` seconds off."""
-    kept, readings = InMemorySpanExporter(), itertools.count()
+    exporter, readings = InMemorySpanExporter(), itertools.count()
     day = time.time_ns  # noqa: TID251  what is faked
 
     def stepping() -> int:
@@ -109,13 +109,13 @@ def test_durations_are_right_while_the_clock_is_set(
 
     monkeypatch.setattr(time, "time_ns", stepping)
     monkeypatch.setattr("opentelemetry.sdk.trace.time_ns", stepping)
-    began = time.monotonic_ns()
-    trace = Tracing(SimpleSpanProcessor(kept)).begin("POST", PATH, {})
+    started_at = time.monotonic_ns()
+    trace = Tracing(SimpleSpanProcessor(exporter)).begin("POST", PATH, {})
     trace.sweep("tiny", SweepStatistics(1e-9, 0.0, 0.0, 0.0, 0.0), queue_seconds=1e-9)
     trace.end(200)
-    seconds = time.monotonic_ns() - began
-    queue, sweep, request = map(times, kept.get_finished_spans())
+    seconds = time.monotonic_ns() - started_at
+    queue, inference, request = map(times, exporter.get_finished_spans())
     assert 0 <= request[1] - request[0] <= seconds
-    assert queue[1] == sweep[0]
-    assert sweep[1] <= request[1]
+    assert queue[1] == inference[0]
+    assert inference[1] <= request[1]
     assert queue[0] >= request[0] - 2

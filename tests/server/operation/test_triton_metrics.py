@@ -33,13 +33,13 @@ async def test_names_and_counts(service: Service) -> None:
         await service.infer("tiny", inputs_for("tiny", number))
     await service.client.post("/v2/models/tiny:classify", content=picture())
     await service.infer("tiny", inputs_for("pair"))
-    found = await service.metrics()
+    values = await service.metrics()
 
     def value(name: str, **more: str) -> float:
-        return found[READ[f"nv_inference_{name}"], frozenset({**TINY, **more}.items())]
+        return values[READ[f"nv_inference_{name}"], frozenset({**TINY, **more}.items())]
 
-    assert {name for name, _ in found if name.startswith("nv_")} == set(READ.values())
-    assert {key for key in before if "nv_" in key[0]} == {key for key in found if "nv_" in key[0]}
+    assert {name for name, _ in values if name.startswith("nv_")} == set(READ.values())
+    assert {key for key in before if "nv_" in key[0]} == {key for key in values if "nv_" in key[0]}
     assert value("request_success") == value("count") == value("exec_count") == 4
     failures = {reason: value("request_failure", reason=reason) for reason in REASONS}
     assert failures == {**dict.fromkeys(REASONS, 0), "OTHER": 1}
@@ -67,13 +67,13 @@ def totals(counted: RequestMetrics) -> dict[str, float]:
         if name == READ["nv_inference_request_failure"]
     }
     assert failures.keys() == set(REASONS)
-    (statistics,) = [each.as_dict()["inference_stats"] for *_, each in counted.inferences]
-    ours = next(iter(counted.collect()))
+    (statistics,) = [figures.as_dict()["inference_stats"] for *_, figures in counted.inferences]
+    family = next(iter(counted.collect()))
     succeeded = sum(
         n for (name, _), n in theirs.items() if name == READ["nv_inference_request_success"]
     )
     return {
-        "ours": sum(sample.value for sample in ours.samples if sample.name.endswith("_total")),
+        "ours": sum(sample.value for sample in family.samples if sample.name.endswith("_total")),
         "theirs": succeeded + sum(failures.values()),
         "statistics": statistics["success"]["count"] + statistics["fail"]["count"],
     }
@@ -84,13 +84,13 @@ def totals(counted: RequestMetrics) -> dict[str, float]:
     st.lists(st.tuples(st.sampled_from(Outcome), st.sampled_from([None, Passage(1, 1, 1, 1, 2)])))
 )
 def test_every_request_is_counted_once_wherever_requests_are(
-    ended: list[tuple[Outcome, Passage | None]],
+    finished: list[tuple[Outcome, Passage | None]],
 ) -> None:
     counted = RequestMetrics()
     counted.expect("tiny", "1")
-    for outcome, passage in ended:
+    for outcome, passage in finished:
         counted.end("tiny", "1", outcome, 0.1, passage)
-    assert set(totals(counted).values()) == {len(ended)}
+    assert set(totals(counted).values()) == {len(finished)}
 
 
 @over("outcome", Outcome)
@@ -98,10 +98,10 @@ def test_what_was_not_answered_has_one_reason(outcome: Outcome) -> None:
     counted = RequestMetrics()
     for _ in range(1000):
         counted.end("tiny", "1", outcome, 0.1)
-    found = samples(text(counted.inferences))
+    values = samples(text(counted.inferences))
     failed = {
         dict(labels)["reason"]: count
-        for (name, labels), count in found.items()
+        for (name, labels), count in values.items()
         if name == READ["nv_inference_request_failure"] and count
     }
     assert failed == ({} if outcome is Outcome.OK else {outcome.reason: 1000})
@@ -113,13 +113,13 @@ LABELS = re.compile(r"""outcome=~?\\?"([^"\\]+(?:\\+\|[^"\\]+)*)\\?\"""")
 def test_what_is_shipped_and_written_asks_for_outcomes_that_there_are() -> None:
     root = Path(__file__).parents[3]
     files = [*root.glob("deploy/**/*"), *root.glob("docs/**/*.md")]
-    asked: set[str] = set()
+    outcomes: set[str] = set()
     for file in files:
         if file.suffix in {".yml", ".py", ".json", ".md"}:
             for match in LABELS.finditer(file.read_text(encoding="utf-8")):
-                asked |= set(re.split(r"\\*\|", match[1]))
-    assert {"late", "deadline", "busy"} < asked
-    assert asked <= set(Outcome)
+                outcomes |= set(re.split(r"\\*\|", match[1]))
+    assert {"late", "deadline", "busy"} < outcomes
+    assert outcomes <= set(Outcome)
     page = (root / "docs/reference/metrics.md").read_text(encoding="utf-8")
     (row,) = [
         line for line in page.splitlines() if line.startswith("| `layerstream_requests_total{")
@@ -136,11 +136,11 @@ def test_whatever_models_are_called(names: dict[str, str]) -> None:
     counted = InferenceStatistics()
     for model, version in names.items():
         counted.of(model, version).add(Outcome.OK, 0.5, Passage(0.1, 0.1, 0.1, 0.1))
-    found = samples(text(counted))
+    values = samples(text(counted))
     for model, version in names.items():
         labels = frozenset({"model": model, "version": version}.items())
-        assert found[READ["nv_inference_request_success"], labels] == 1
-        assert found[READ["nv_inference_request_duration_us"], labels] == 500_000
+        assert values[READ["nv_inference_request_success"], labels] == 1
+        assert values[READ["nv_inference_request_duration_us"], labels] == 500_000
     assert len(list(text_string_to_metric_families(text(counted)))) == len(NAMES)
 
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from server.access import add_key
 from server.protocol.administration import Caller, host_refusal, refusal
 from server.routes import TABLE
-from server.settings.settings import is_loopback, own_names, warn_of_exposure
+from server.settings.settings import is_loopback, server_names, warn_of_exposure
 from tests.examples import examples, over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Service, error, serving
@@ -53,7 +53,7 @@ NAMES = frozenset({"localhost", "box.lan", "raspberrypi.local"})
         *("RaspberryPi.local:8080", "", None),
     ],
 )
-def test_under_addresses_and_its_own_names_all_ask(host: str | None) -> None:
+def test_under_addresses_and_the_names_of_the_machine_all_ask(host: str | None) -> None:
     assert host_refusal(host, NAMES) == ""
 
 
@@ -102,7 +102,7 @@ def test_names_follow_from_the_settings(
     settings: SettingsFactory, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "Board.Example.org")
-    names = own_names(settings(host=host, allowed_hosts="vision.Example.org, cells"))
+    names = server_names(settings(host=host, allowed_hosts="vision.Example.org, cells"))
     machine = {"localhost", "board.example.org", "board.local"}
     assert names == machine | {host.lower(), "vision.example.org", "cells"}
 
@@ -126,10 +126,10 @@ async def test_no_route_answers_under_another_name(shared: Service) -> None:
     ]
     assert len(routes) > 40
     for method, path in routes + others:
-        place = path.format(name="tiny", version="1", region="r")
+        target = path.format(name="tiny", version="1", region="r")
         for host in ("evil.example:8080", "evil"):
             answer = await shared.client.request(
-                method, place, headers={"Host": host}, content=b"{"
+                method, target, headers={"Host": host}, content=b"{"
             )
             if method == "HEAD":
                 assert answer.status_code == 403
@@ -148,8 +148,8 @@ async def test_with_keys_any_name_will_do(settings: SettingsFactory, tmp_path: P
     key = add_key(tmp_path / "keys", "camera", "infer")
     async with serving(settings(keys=tmp_path / "keys")) as service:
         for headers, status in (({}, 401), ({"Authorization": f"Bearer {key}"}, 200)):
-            given = {"Host": "evil.example", **headers}
-            assert (await service.client.get("/v2", headers=given)).status_code == status
+            sent = {"Host": "evil.example", **headers}
+            assert (await service.client.get("/v2", headers=sent)).status_code == status
         health = await service.client.get("/v2/health/live", headers={"Host": "evil.example"})
         assert health.status_code == 200
 
@@ -228,13 +228,13 @@ def test_from_anywhere_when_told_so(peer: str | None, host: str | None) -> None:
 
 
 @over(
-    "place, allowed",
+    "host, allowed",
     [("10.0.0.1:8080", True), ("box.lan:8080", True), ("rebound.example:8080", False)],
 )
-def test_a_page_under_a_name_that_may_be_rebound(place: str, allowed: bool) -> None:
+def test_a_page_under_a_name_that_may_be_rebound(host: str, allowed: bool) -> None:
     """Its Origin is its Host, and both are what it calls itself: only an address cannot lie."""
     for scheme in ("http", "https"):
-        caller = Caller("10.0.0.7", place, f"{scheme}://{place}", "same-origin")
+        caller = Caller("10.0.0.7", host, f"{scheme}://{host}", "same-origin")
         assert (not refusal(caller, "box.lan", True)) == allowed
 
 
@@ -331,9 +331,9 @@ async def test_every_way_to_change_what_is_served_is_guarded(shared: Service) ->
                 answer = await shared.client.request(method, path.format(name="tiny", region="r"))
                 assert answer.status_code == 200
             elif not path.endswith(harmless):
-                place = path.format(name="tiny", version="1")
+                target = path.format(name="tiny", version="1")
                 headers = {"Origin": "http://evil.example"}
-                answer = await shared.client.request(method, place, headers=headers)
+                answer = await shared.client.request(method, target, headers=headers)
                 error(answer, 403)
 
 

@@ -37,7 +37,7 @@ class Came:
     expected: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.at = self.turn_at = time.monotonic() - self.age
+        self.at = self.answerable_at = time.monotonic() - self.age
         self.head = Head(
             *(self.method, "1.1", self.path, self.path.encode(), b"", list(self.headers)),
             keeps=True,
@@ -109,7 +109,7 @@ async def test_what_the_line_would_refuse_is_refused_unread(
     worker = shared.worker("tiny")
     line = worker.line
 
-    def full(deadline: float | None = None, own: object = None) -> None:
+    def full(deadline: float | None = None, expected: object = None) -> None:
         raise BusyError("full")
 
     monkeypatch.setattr(line, "check_room", full)
@@ -117,7 +117,7 @@ async def test_what_the_line_would_refuse_is_refused_unread(
     with pytest.raises(BusyError):
         InferReception(shared.context, TABLE).deadline(Came(), is_free=True)
 
-    def closed(deadline: float | None = None, own: object = None) -> None:
+    def closed(deadline: float | None = None, expected: object = None) -> None:
         raise NotServingError("closed")
 
     monkeypatch.setattr(line, "check_room", closed)
@@ -134,7 +134,7 @@ async def test_what_waited_in_a_socket_counts(shared: Service, waited: float, st
 
 
 @over(
-    "limit, turn, pauses",
+    "limit, answerable, pauses",
     [
         (20.0, 0.0, [PAUSE_SECONDS]),
         (20.0, -PAUSE_SECONDS / 2, [PAUSE_SECONDS / 2]),
@@ -144,30 +144,32 @@ async def test_what_waited_in_a_socket_counts(shared: Service, waited: float, st
     ],
 )
 async def test_also_what_is_refused_when_it_was_read_is_refused_after_a_pause(
-    shared: Service, limit: float, turn: float | None, pauses: list[float]
+    shared: Service, limit: float, answerable: float | None, pauses: list[float]
 ) -> None:
-    now, found, slept = time.monotonic(), list[float](), asyncio.sleep
+    now, slept_seconds, slept = time.monotonic(), list[float](), asyncio.sleep
     task = asyncio.current_task()
 
     async def sleep(seconds: float) -> None:
         if asyncio.current_task() is task:
-            found.append(seconds)
+            slept_seconds.append(seconds)
         await slept(0.0 if asyncio.current_task() is task else seconds)
 
     body = hurried(round(limit * 1e6))
-    turn_at = None if turn is None else now + turn
-    client = Connection("/v2/models/tiny/infer", body, arrived_at=now - 21.0, turn_at=turn_at)
+    answerable_at = None if answerable is None else now + answerable
+    client = Connection(
+        "/v2/models/tiny/infer", body, arrived_at=now - 21.0, answerable_at=answerable_at
+    )
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(asyncio, "sleep", sleep)
         await client.call(shared.asgi)
     assert client.status == (503 if limit == 20.0 else 200)
-    assert found == pytest.approx(pauses, abs=0.01)
+    assert slept_seconds == pytest.approx(pauses, abs=0.01)
 
 
 async def test_a_refusal_that_is_cancelled_in_its_pause_says_nothing(shared: Service) -> None:
     now = time.monotonic()
     client = Connection(
-        "/v2/models/tiny/infer", hurried(20_000_000), arrived_at=now - 21.0, turn_at=now + 9.0
+        "/v2/models/tiny/infer", hurried(20_000_000), arrived_at=now - 21.0, answerable_at=now + 9.0
     )
     call = asyncio.create_task(client.call(shared.asgi))
     await settled()

@@ -153,10 +153,10 @@ async def test_what_is_refused_is_not_read() -> None:
         raise LateError(f"not within {timeout}", 1.0)
 
     head = json.loads(text(X, parameters={"binary_data_size": ARRAY.nbytes}))
-    begun = json.dumps({**head, "parameters": {"timeout": 50_000}}).encode()
-    sender = Sender(begun + ARRAY.tobytes())
+    partial = json.dumps({**head, "parameters": {"timeout": 50_000}}).encode()
+    sender = Sender(partial + ARRAY.tobytes())
     with pytest.raises(LateError, match=r"not within 0\.05"):
-        await sender.tensors(Framing(len(begun)), check=refuse)
+        await sender.tensors(Framing(len(partial)), check=refuse)
     # The rest of many is not read, nor waited for with memory; where all is there the check is not called.
     assert sender.read == 2
     assert not any(sender.held)
@@ -174,9 +174,9 @@ async def test_what_has_to_wait_for_memory_is_checked_before_it_does() -> None:
         raise WaitsError(timeout, n_bytes)
 
     head = json.loads(text(X, parameters={"binary_data_size": ARRAY.nbytes}))
-    begun = json.dumps({**head, "parameters": {"timeout": 50_000}}).encode()
+    partial = json.dumps({**head, "parameters": {"timeout": 50_000}}).encode()
     short = json.dumps({**head, "parameters": {"timeout": 50_000}, "inputs": []}).encode()
-    for body, framing in ((begun + ARRAY.tobytes(), Framing(len(begun))), (short, Framing())):
+    for body, framing in ((partial + ARRAY.tobytes(), Framing(len(partial))), (short, Framing())):
         sender = Sender(body)
         await sender.memory.take(sender.memory.room_bytes, "other")
         with pytest.raises(WaitsError) as caught:
@@ -215,7 +215,7 @@ async def test_it_waits_no_longer_than_it_may() -> None:
         (None, None),
     ],
 )
-def test_the_timeout_of_what_has_begun(document: object, seconds: float | None) -> None:
+def test_the_timeout_of_what_is_partial(document: object, seconds: float | None) -> None:
     text = json.dumps(document).encode()
     assert named_timeout(text) == seconds
     for end in range(len(text)):  # what is cut off has none

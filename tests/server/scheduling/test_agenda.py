@@ -56,7 +56,7 @@ class Machine:
     """Plays an agenda of one place: it works at one sweep at a time, whichever, while there are any."""
 
     def __init__(self, shared: Batching, data: st.DataObject) -> None:
-        self.agenda = Agenda(cost, lambda model: shared, away=lambda model: model in self.away)
+        self.queue = Agenda(cost, lambda model: shared, away=lambda model: model in self.away)
         self.now = 0.0
         self.away = frozenset[str]()
         self.admitted: list[Ticket] = []
@@ -67,7 +67,7 @@ class Machine:
     def run_to(self, until: float) -> None:
         while self.now < until:
             self._start()
-            look = min([*self.agenda.waits(self.now).values(), until])
+            look = min([*self.queue.waits(self.now).values(), until])
             if not self._left:
                 self.now = look
                 continue
@@ -78,13 +78,13 @@ class Machine:
             if self._left[sweep] <= 0.0:
                 del self._left[sweep]
                 self.ended |= {id(ticket): self.now for ticket in sweep.tickets}
-                self.agenda.end(sweep, self.now)
+                self.queue.end(sweep, self.now)
 
     def _start(self) -> None:
         def can(model: str) -> bool:
             return model not in self.away and all(sweep.model != model for sweep in self._left)
 
-        while (sweep := self.agenda.start(self.now, can)) is not None:
+        while (sweep := self.queue.start(self.now, can)) is not None:
             share = self._data.draw(st.sampled_from([0.0, 0.3, 1.0]))
             self._left[sweep] = share * cost(sweep.model, len(sweep.tickets))
 
@@ -97,29 +97,29 @@ def test_whoever_is_let_in_is_in_time(
     machine = Machine(shared, data)
     at = 0.0
     gone: set[int] = set()
-    for each in coming:
-        at += each.after
+    for arrival in coming:
+        at += arrival.after
         machine.run_to(at)
-        machine.away = each.away
+        machine.away = arrival.away
         # Requests for a model that is away are promised nothing.
-        waiting = [sweep for sweep in machine.agenda.sweeps if sweep.model in each.away]
+        waiting = [sweep for sweep in machine.queue.sweeps if sweep.model in arrival.away]
         gone |= {id(ticket) for sweep in waiting for ticket in sweep.tickets}
-        ticket = Ticket(each.model, at + each.seconds, each.priority, at)
-        before = machine.agenda.sweeps
-        refusal = machine.agenda.admit(ticket, at)
+        ticket = Ticket(arrival.model, at + arrival.seconds, arrival.priority, at)
+        before = machine.queue.sweeps
+        refusal = machine.queue.admit(ticket, at)
         if refusal is not None:
             assert refusal > 0
-            assert machine.agenda.sweeps == before
+            assert machine.queue.sweeps == before
             continue
         machine.admitted.append(ticket)
-        gone |= {id(ticket)} if each.model in each.away else set()
-        if each.leaves:
-            waited = any(ticket in sweep.tickets for sweep in machine.agenda.sweeps)
-            machine.agenda.leave(ticket)
+        gone |= {id(ticket)} if arrival.model in arrival.away else set()
+        if arrival.leaves:
+            waited = any(ticket in sweep.tickets for sweep in machine.queue.sweeps)
+            machine.queue.leave(ticket)
             gone |= {id(ticket)} if waited else set()
     machine.away = frozenset()
     machine.run_to(at + 10_000)
-    assert machine.agenda.is_idle
+    assert machine.queue.is_idle
     for ticket in machine.admitted:
         if id(ticket) not in gone:
             assert machine.ended[id(ticket)] <= ticket.deadline + 1e-6
@@ -129,19 +129,19 @@ def test_whoever_is_let_in_is_in_time(
 @examples(15, many=500, deadline=None)
 def test_nobody_is_refused_for_whom_an_order_by_deadline_has_room(coming: list[Arrival]) -> None:
     """Earliest deadline first is the best order there is: what it cannot do cannot be done."""
-    agenda = Agenda(cost)
+    queue = Agenda(cost)
     admitted: list[Ticket] = []
-    for each in coming:
-        ticket = Ticket(each.model, each.seconds, each.priority)
-        if agenda.admit(ticket, 0.0) is None:
+    for arrival in coming:
+        ticket = Ticket(arrival.model, arrival.seconds, arrival.priority)
+        if queue.admit(ticket, 0.0) is None:
             admitted.append(ticket)
             continue
         end, late = 0.0, False
-        for other in sorted([*admitted, ticket], key=lambda each: each.deadline):
+        for other in sorted([*admitted, ticket], key=lambda arrival: arrival.deadline):
             end += cost(other.model, 1)
             late = late or end > other.deadline
         assert late
-    assert sorted(map(id, admitted)) == sorted(id(t) for s in agenda.sweeps for t in s.tickets)
+    assert sorted(map(id, admitted)) == sorted(id(t) for s in queue.sweeps for t in s.tickets)
 
 
 def anybody(model: str) -> bool:
@@ -149,12 +149,12 @@ def anybody(model: str) -> bool:
 
 
 def test_a_refusal_says_when_it_would_do() -> None:
-    agenda = Agenda(cost)
-    assert agenda.admit(Ticket("b", 15.0), 0.0) is None
-    assert agenda.admit(Ticket("b", 15.0), 0.0) == pytest.approx(5.0)
+    queue = Agenda(cost)
+    assert queue.admit(Ticket("b", 15.0), 0.0) is None
+    assert queue.admit(Ticket("b", 15.0), 0.0) == pytest.approx(5.0)
     # The same request five seconds later, with the same time to answer it.
-    assert agenda.start(0.0, anybody) is not None
-    assert agenda.admit(Ticket("b", 5.0 + 15.0), 5.0) is None
+    assert queue.start(0.0, anybody) is not None
+    assert queue.admit(Ticket("b", 5.0 + 15.0), 5.0) is None
 
 
 @pytest.mark.parametrize(
@@ -168,24 +168,24 @@ def test_a_refusal_says_when_it_would_do() -> None:
     ],
 )
 def test_the_order(given: list[tuple[str, float, int]], order: str) -> None:
-    agenda = Agenda(cost)
+    queue = Agenda(cost)
     for model, deadline, priority in given:
-        assert agenda.admit(Ticket(model, deadline, priority), 0.0) is None
-    assert "".join(sweep.model for sweep in agenda.sweeps) == order
+        assert queue.admit(Ticket(model, deadline, priority), 0.0) is None
+    assert "".join(sweep.model for sweep in queue.sweeps) == order
 
 
 def test_requests_of_a_model_share_a_sweep_as_far_as_it_carries_them() -> None:
-    agenda = Agenda(cost, lambda model: Batching(3))
+    queue = Agenda(cost, lambda model: Batching(3))
     for _ in range(7):
-        assert agenda.admit(Ticket("a", 100.0), 0.0) is None
-    assert [len(sweep.tickets) for sweep in agenda.sweeps] == [3, 3, 1]
+        assert queue.admit(Ticket("a", 100.0), 0.0) is None
+    assert [len(sweep.tickets) for sweep in queue.sweeps] == [3, 3, 1]
 
 
 def test_nobody_joins_a_sweep_that_would_be_late_for_it() -> None:
-    agenda = Agenda(cost, lambda model: Batching(4))
-    assert agenda.admit(Ticket("a", 7.5), 0.0) is None
-    assert agenda.admit(Ticket("a", 100.0), 0.0) is None
-    assert [len(sweep.tickets) for sweep in agenda.sweeps] == [1, 1]
+    queue = Agenda(cost, lambda model: Batching(4))
+    assert queue.admit(Ticket("a", 7.5), 0.0) is None
+    assert queue.admit(Ticket("a", 100.0), 0.0) is None
+    assert [len(sweep.tickets) for sweep in queue.sweeps] == [1, 1]
 
 
 @over(
@@ -195,33 +195,33 @@ def test_nobody_joins_a_sweep_that_would_be_late_for_it() -> None:
 def test_a_sweep_waits_for_more_but_not_at_sizes_that_are_preferred(
     requests: int, at: float, starts: bool
 ) -> None:
-    agenda = Agenda(cost, lambda model: Batching(4, (2,), 15.0))
+    queue = Agenda(cost, lambda model: Batching(4, (2,), 15.0))
     for _ in range(requests):
-        assert agenda.admit(Ticket("a", 100.0), 0.0) is None
-    assert (agenda.start(at, anybody) is not None) == starts
+        assert queue.admit(Ticket("a", 100.0), 0.0) is None
+    assert (queue.start(at, anybody) is not None) == starts
 
 
 def test_it_says_when_to_look_again() -> None:
-    agenda = Agenda(cost, lambda model: Batching(4, (), 15.0))
-    assert agenda.waits(0.0) == {}
-    assert agenda.admit(Ticket("a", 100.0, arrived=1.0), 1.0) is None
-    assert agenda.waits(1.0) == {"a": 16.0}
-    assert agenda.waits(16.0) == {}
+    queue = Agenda(cost, lambda model: Batching(4, (), 15.0))
+    assert queue.waits(0.0) == {}
+    assert queue.admit(Ticket("a", 100.0, arrived=1.0), 1.0) is None
+    assert queue.waits(1.0) == {"a": 16.0}
+    assert queue.waits(16.0) == {}
 
 
 def test_no_sweep_waits_for_more_where_somebody_would_be_late() -> None:
-    agenda = Agenda(cost, lambda model: Batching(4, (), 15.0))
-    assert agenda.admit(Ticket("a", 20.0), 0.0) is None
-    assert agenda.start(0.0, anybody) is not None
+    queue = Agenda(cost, lambda model: Batching(4, (), 15.0))
+    assert queue.admit(Ticket("a", 20.0), 0.0) is None
+    assert queue.start(0.0, anybody) is not None
 
 
 def test_beside_one_that_runs_another_begins_only_where_both_are_in_time() -> None:
     for deadline, begins in ((40.0, True), (25.0, False)):
-        agenda = Agenda(cost)
+        queue = Agenda(cost)
         for model, until in (("c", deadline), ("b", 100.0)):
-            assert agenda.admit(Ticket(model, until), 0.0) is None
-        assert agenda.start(0.0, anybody) is not None
-        assert (agenda.start(0.0, anybody) is not None) == begins
+            assert queue.admit(Ticket(model, until), 0.0) is None
+        assert queue.start(0.0, anybody) is not None
+        assert (queue.start(0.0, anybody) is not None) == begins
 
 
 @pytest.mark.parametrize(
@@ -229,78 +229,78 @@ def test_beside_one_that_runs_another_begins_only_where_both_are_in_time() -> No
 )
 def test_nobody_waits_for_a_model_that_is_away(now: float) -> None:
     away = {"c"}
-    agenda = Agenda(cost, away=away.__contains__)
+    queue = Agenda(cost, away=away.__contains__)
     for model, deadline in (("c", 22.0), ("b", 200.0)):
-        assert agenda.admit(Ticket(model, deadline), 0.0) is None
-    assert agenda.admit(Ticket("a", now + 8.0), now) is None
-    order = [agenda.start(now, lambda model: model not in away)]
+        assert queue.admit(Ticket(model, deadline), 0.0) is None
+    assert queue.admit(Ticket("a", now + 8.0), now) is None
+    order = [queue.start(now, lambda model: model not in away)]
     assert [sweep.model for sweep in order if sweep is not None] == ["a"]
-    agenda.end(next(filter(None, order)), now + 7.0)
+    queue.end(next(filter(None, order)), now + 7.0)
     away.clear()
-    assert [sweep.model for sweep in agenda.sweeps] == ["c", "b"]
-    sweep = agenda.start(now + 7.0, anybody)
+    assert [sweep.model for sweep in queue.sweeps] == ["c", "b"]
+    sweep = queue.start(now + 7.0, anybody)
     assert sweep is not None
     assert sweep.model == "c"
 
 
 def test_what_still_runs_counts_when_the_one_beside_it_has_ended() -> None:
-    agenda = Agenda(cost)
+    queue = Agenda(cost)
     for model in "cb":
-        assert agenda.admit(Ticket(model, 100.0), 0.0) is None
-    sweep, beside = (agenda.start(0.0, anybody) for _ in range(2))
+        assert queue.admit(Ticket(model, 100.0), 0.0) is None
+    sweep, beside = (queue.start(0.0, anybody) for _ in range(2))
     assert sweep is not None
     assert beside is not None
-    agenda.end(sweep, 5.0)
-    assert agenda.admit(Ticket("a", 20.0), 5.0) == pytest.approx(2.0)
-    assert agenda.admit(Ticket("a", 22.0), 5.0) is None
+    queue.end(sweep, 5.0)
+    assert queue.admit(Ticket("a", 20.0), 5.0) == pytest.approx(2.0)
+    assert queue.admit(Ticket("a", 22.0), 5.0) is None
 
 
 # Requests that were let in, and are still being read
 
 
-def test_what_is_expected_takes_time_from_those_behind_it() -> None:
-    agenda = Agenda(cost)
-    assert agenda.ask(Ticket("b", 25.0), 0.0) is None
-    expected = agenda.expect("b", 20.0, 0, 0.0)
-    assert agenda.ask(Ticket("b", 20.0), 0.0) is None
-    assert agenda.ask(Ticket("b", 20.0), 0.0, expected) is None
-    agenda.expect("b", 20.0, 0, 0.0)
-    assert agenda.ask(Ticket("b", 25.0), 0.0) == pytest.approx(5.0)
-    assert agenda.ask(Ticket("b", 20.0), 0.0, expected) is None, "it does not wait for itself"
-    assert agenda.ask(Ticket("b", 12.0), 0.0) is None, "those with later deadlines are behind it"
+def test_what_is_expected_reserves_time_from_those_after_it() -> None:
+    queue = Agenda(cost)
+    assert queue.ask(Ticket("b", 25.0), 0.0) is None
+    expected = queue.expect("b", 20.0, 0, 0.0)
+    assert queue.ask(Ticket("b", 20.0), 0.0) is None
+    assert queue.ask(Ticket("b", 20.0), 0.0, expected) is None
+    queue.expect("b", 20.0, 0, 0.0)
+    assert queue.ask(Ticket("b", 25.0), 0.0) == pytest.approx(5.0)
+    assert queue.ask(Ticket("b", 20.0), 0.0, expected) is None, "it does not wait for itself"
+    assert queue.ask(Ticket("b", 12.0), 0.0) is None, "those with later deadlines are behind it"
     # It joins, or has ended.
-    agenda.came(expected)
-    agenda.came(expected)
-    assert agenda.ask(Ticket("b", 25.0), 0.0) is None
+    queue.came(expected)
+    queue.came(expected)
+    assert queue.ask(Ticket("b", 25.0), 0.0) is None
     # While it waits for memory it is no fault of its own that it does not come.
-    agenda.expect_still(expected, 5.0)
-    assert agenda.ask(Ticket("b", 24.0), 5.0) == pytest.approx(1.0)
+    queue.expect_still(expected, 5.0)
+    assert queue.ask(Ticket("b", 24.0), 5.0) == pytest.approx(1.0)
 
 
 @over("n_bytes", [0, 1 << 20, 1 << 24])
-def test_nothing_is_kept_for_long_for_what_does_not_come(n_bytes: int) -> None:
-    agenda = Agenda(lambda model, requests: 1.0)
+def test_nothing_is_reserved_for_long_for_what_does_not_come(n_bytes: int) -> None:
+    queue = Agenda(lambda model, requests: 1.0)
     for _ in range(100):
-        agenda.expect("b", 2.0, n_bytes, 0.0)
-    assert agenda.ask(Ticket("b", 2.0), 0.01) is not None
-    assert not agenda.is_idle
-    assert agenda.ask(Ticket("b", 4.0), 0.1 + n_bytes / (1 << 24)) is None
-    assert agenda.is_idle
+        queue.expect("b", 2.0, n_bytes, 0.0)
+    assert queue.ask(Ticket("b", 2.0), 0.01) is not None
+    assert not queue.is_idle
+    assert queue.ask(Ticket("b", 4.0), 0.1 + n_bytes / (1 << 24)) is None
+    assert queue.is_idle
 
 
 @given(arrivals, st.randoms(use_true_random=False))
 @examples(15, many=500, deadline=None)
-def test_all_that_are_let_in_unread_are_let_in_when_they_have_come(
+def test_all_that_are_admitted_unread_are_admitted_when_they_have_come(
     coming: list[Arrival], order: random.Random
 ) -> None:
     """In whatever order they come, where they were asked for in that of their deadlines."""
-    agenda = Agenda(cost)
-    let_in = []
-    for each in sorted(coming, key=lambda each: each.seconds):
-        ticket = Ticket(each.model, each.seconds)
-        if agenda.ask(ticket, 0.0) is None:
-            let_in.append((ticket, agenda.expect(each.model, each.seconds, 0, 0.0)))
-    order.shuffle(let_in)
-    for ticket, expected in let_in:
-        agenda.came(expected)
-        assert agenda.admit(ticket, 0.0) is None
+    queue = Agenda(cost)
+    admitted = []
+    for arrival in sorted(coming, key=lambda arrival: arrival.seconds):
+        ticket = Ticket(arrival.model, arrival.seconds)
+        if queue.ask(ticket, 0.0) is None:
+            admitted.append((ticket, queue.expect(arrival.model, arrival.seconds, 0, 0.0)))
+    order.shuffle(admitted)
+    for ticket, expected in admitted:
+        queue.came(expected)
+        assert queue.admit(ticket, 0.0) is None

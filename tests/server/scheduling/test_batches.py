@@ -40,14 +40,16 @@ class Waiting:
     def __init__(self, service: Service, faults: Faults, requests: int) -> None:
         self.service, self.faults = service, faults
         self.gate = Gate()
-        self.given = [inputs_for("tiny", seed) for seed in range(requests)]
+        self.inputs = [inputs_for("tiny", seed) for seed in range(requests)]
 
     async def ask(self) -> "list[asyncio.Task[httpx.Response]]":
         held = [self.gate]
         self.faults.kernel = lambda: held.pop().hold() if held else None
-        first = asyncio.create_task(self.service.infer("tiny", self.given[0]))
+        first = asyncio.create_task(self.service.infer("tiny", self.inputs[0]))
         await self.gate.reached()
-        others = [asyncio.create_task(self.service.infer("tiny", each)) for each in self.given[1:]]
+        others = [
+            asyncio.create_task(self.service.infer("tiny", inputs)) for inputs in self.inputs[1:]
+        ]
         await until(lambda: len(self.service.worker("tiny").line) == len(others))
         return [first, *others]
 
@@ -58,8 +60,8 @@ async def test_who_waits_shares_the_next_sweep(
     waiting = Waiting(laned, faults, 8)
     asked = await waiting.ask()
     waiting.gate.open()
-    for given, task in zip(waiting.given, asked, strict=True):
-        close(arrays(await task), packs.expected("tiny", given))
+    for inputs, task in zip(waiting.inputs, asked, strict=True):
+        close(arrays(await task), packs.expected("tiny", inputs))
     # One alone, four, and the three that are left.
     assert await laned.metric("layerstream_sweep_seconds_count", model="tiny") == 3
     assert await laned.metric("layerstream_swept_requests_total", model="tiny") == 8
@@ -72,7 +74,7 @@ async def test_one_that_leaves_takes_no_lane(laned: Service, faults: Faults, pac
     await asyncio.gather(asked[1], return_exceptions=True)
     waiting.gate.open()
     for number in (0, 2, 3):
-        close(arrays(await asked[number]), packs.expected("tiny", waiting.given[number]))
+        close(arrays(await asked[number]), packs.expected("tiny", waiting.inputs[number]))
     assert len(laned.worker("tiny").line) == 0
     assert laned.context.request_memory.used_bytes == 0
 
@@ -89,9 +91,9 @@ async def test_one_that_fails_leaves_the_others_of_its_sweep(
     answers = await asyncio.gather(*asked)
     failed = [answer.status_code for answer in answers].count(500)
     assert failed == 1
-    for given, answer in zip(waiting.given, answers, strict=True):
+    for inputs, answer in zip(waiting.inputs, answers, strict=True):
         if answer.status_code == 200:
-            close(arrays(answer), packs.expected("tiny", given))
+            close(arrays(answer), packs.expected("tiny", inputs))
 
 
 async def test_lanes_are_in_the_budget_and_only_where_it_has_room(
@@ -115,8 +117,8 @@ async def test_without_lanes_requests_run_one_by_one(
         waiting = Waiting(service, faults, 3)
         asked = await waiting.ask()
         waiting.gate.open()
-        for given, task in zip(waiting.given, asked, strict=True):
-            close(arrays(await task), packs.expected("tiny", given))
+        for inputs, task in zip(waiting.inputs, asked, strict=True):
+            close(arrays(await task), packs.expected("tiny", inputs))
         assert await service.metric("layerstream_sweep_seconds_count", model="tiny") == 3
 
 
@@ -163,7 +165,7 @@ async def test_requests_that_wait_for_others_are_answered_without_them(
 ) -> None:
     delayed = settings(BUDGET, lanes=4, lane_delay=0.002, models=("tiny",), request_timeout=5.0)
     async with serving(delayed) as service:
-        given = [inputs_for("tiny", seed) for seed in range(requests)]
-        answers = await asyncio.gather(*(service.infer("tiny", each) for each in given))
-        for inputs, answer in zip(given, answers, strict=True):
+        sent = [inputs_for("tiny", seed) for seed in range(requests)]
+        answers = await asyncio.gather(*(service.infer("tiny", inputs) for inputs in sent))
+        for inputs, answer in zip(sent, answers, strict=True):
             close(arrays(answer), packs.expected("tiny", inputs))

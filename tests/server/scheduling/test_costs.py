@@ -104,7 +104,7 @@ def test_a_plan_begins_anew() -> None:
     assert costs.sweep_seconds("m", 1) == 1.0
 
 
-def test_a_sweep_ends_before_its_answer_is_due() -> None:
+def test_an_inference_ends_before_its_answer_is_due() -> None:
     costs = costs_of()
     assert costs.deadline(10.0, 1.0) == pytest.approx(10.98)  # the way to the client
     assert costs.deadline(10.0, 0.1) == pytest.approx(10.095)

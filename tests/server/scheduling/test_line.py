@@ -58,9 +58,9 @@ def test_jobs_come_out_in_order_and_never_more_than_the_limit(
             if number in model:
                 model.remove(number)
         elif what == "take" and model:
-            sweep = sweep_of(line)
-            assert sweep.tickets == (tickets[model.pop(0)],)
-            line.done(sweep, None)
+            batch = sweep_of(line)
+            assert batch.tickets == (tickets[model.pop(0)],)
+            line.done(batch, None)
         assert len(line) == len(model)
 
 
@@ -88,9 +88,9 @@ def test_changes_pass_all_others_also_where_the_line_is_full() -> None:
     assert line.take() == "change"
     line.made("change")
     for each in tickets:
-        sweep = sweep_of(line)
-        assert sweep.tickets == (each,)
-        line.done(sweep, None)
+        batch = sweep_of(line)
+        assert batch.tickets == (each,)
+        line.done(batch, None)
     line.close()
     with pytest.raises(NotServingError):
         line.join_first("change")
@@ -121,27 +121,27 @@ def test_what_would_be_late_is_refused_and_says_when_to_come_again() -> None:
     dispatcher.expect(slow.key, 10.0, None)
     dispatcher.expect(quick.key, 1.0, None)
     slow.join(ticket(100.0))
-    sweep = sweep_of(slow)
+    batch = sweep_of(slow)
     with pytest.raises(LateError, match=r"'quick'.*7.00 s later") as caught:
         quick.join(ticket(4.0))
     assert caught.value.retry_seconds == pytest.approx(7.0)
     quick.join(ticket(11.0))
     clock.now = 3.0
-    slow.done(sweep, 3.0)
+    slow.done(batch, 3.0)
     quick.done(sweep_of(quick), 1.0)
     # What was measured counts from now on.
     slow.join(ticket(clock.now + 4.0))
 
 
-def test_what_it_takes_until_a_thread_has_a_sweep_is_in_its_cost() -> None:
+def test_the_time_until_a_thread_has_a_batch_is_in_its_cost() -> None:
     with VirtualTime() as time:
         dispatcher = Dispatcher(clock=time, condition=time.condition)
         line: Line[str] = dispatcher.line("m", 4)
 
         def work() -> None:
-            sweep = sweep_of(line)
+            batch = sweep_of(line)
             time.sleep(3.0)
-            line.done(sweep, 3.0)
+            line.done(batch, 3.0)
 
         time.start(work)
         line.join(ticket())
@@ -169,10 +169,10 @@ def test_nobody_waits_for_a_model_whose_engine_is_changed() -> None:
     changed.join(first)
     changed.join(waiting)
     other.join(ticket(100.0))
-    sweep = sweep_of(changed)
+    batch = sweep_of(changed)
     clock.now = 10.0
     changed.join_first("change")
-    changed.done(sweep, 10.0)
+    changed.done(batch, 10.0)
     assert changed.take() == "change"
     beside = sweep_of(other)  # while the change is made, though that of the other model is urgent
     other.done(beside, 10.0)
@@ -212,11 +212,11 @@ def test_what_does_not_end_is_given_up_and_others_begin() -> None:
     stuck, beside, other = (dispatcher.line(name, 4) for name in ("stuck", "beside", "other"))
     for line in (stuck, beside):
         line.join(ticket())
-    sweep = sweep_of(stuck)
+    batch = sweep_of(stuck)
     sweep_of(beside)
     other.join(ticket())
     stuck.give_up()
-    stuck.done(sweep, 1.0)  # long after that
+    stuck.done(batch, 1.0)  # long after that
     sweep_of(other)
 
 
@@ -226,10 +226,10 @@ def test_threads_of_many_models_answer_everything_once() -> None:
     counted: Counter[Ticket] = Counter()
 
     def work(line: Line[str]) -> None:
-        while (sweep := line.take()) is not None:
-            assert isinstance(sweep, Sweep)
-            counted.update(sweep.tickets)
-            line.done(sweep, 0.0)
+        while (batch := line.take()) is not None:
+            assert isinstance(batch, Sweep)
+            counted.update(batch.tickets)
+            line.done(batch, 0.0)
 
     threads = [threading.Thread(target=work, args=(line,)) for line in lines]
     lines[0].batching = Batching(4)

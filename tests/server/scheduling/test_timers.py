@@ -29,35 +29,35 @@ SECONDS = [0.0, 0.5, 7.0, 40.0]
 
 @dataclass(frozen=True)
 class Model:
-    """``threads``: with several it has an agenda of its own; ``in_arena``: it takes turns with others."""
+    """``threads``: with several it has a run queue to itself; ``in_arena``: it takes turns with others."""
 
     batching: Batching
     threads: int
     in_arena: bool
     #: What its plan expects of a sweep, and what sweeps take, in turn.
     expected: float
-    takes: Sequence[float]
+    durations: Sequence[float]
 
 
 @dataclass(frozen=True)
 class Event:
     """``what`` happens ``after`` the event before; ``seconds``: until a deadline, or of a change.
 
-    ``number``: which of the waiting requests, or how many lanes the model has after a change.
+    ``count``: which of the waiting requests, or how many lanes the model has after a change.
     """
 
     after: float
     what: str
     model: int
     seconds: float = math.inf
-    number: int = 0
+    count: int = 0
     priority: int = NORMAL
 
 
 @dataclass(frozen=True)
 class Change:
     seconds: float
-    lanes: int
+    batch_size: int
 
 
 @dataclass(eq=False)
@@ -68,7 +68,7 @@ class Served:
     line: Line[Change]
     runs: int = 0
     changes: list[Change] = field(default_factory=list)
-    lanes: int = 1
+    batch_size: int = 1
     is_abandoned: bool = False
 
     @property
@@ -86,31 +86,31 @@ class Machine:
         self.computed: Counter[Ticket] = Counter()
         #: When requests have to be answered, and leave.
         self._deadlines: list[tuple[float, int, Served, Ticket]] = []
-        self._numbers = itertools.count()
-        for number, model in enumerate(models):
-            line: Line[Change] = self.dispatcher.line(f"m{number}", 6, model.threads)
-            each = Served(model, line, lanes=model.batching.lanes)
+        self._counter = itertools.count()
+        for index, model in enumerate(models):
+            line: Line[Change] = self.dispatcher.line(f"m{index}", 6, model.threads)
+            served = Served(model, line, batch_size=model.batching.lanes)
             line.follow(model.batching, model.in_arena)
             self.dispatcher.expect(line.key, model.expected, None)
-            self.served.append(each)
-            takes = itertools.cycle(model.takes)
+            self.served.append(served)
+            durations = itertools.cycle(model.durations)
             for _ in range(model.threads):
-                time.start(partial(self._work, each, takes))
+                time.start(partial(self._work, served, durations))
 
-    def _work(self, served: Served, takes: Iterator[float]) -> None:
+    def _work(self, served: Served, durations: Iterator[float]) -> None:
         line = served.line
         while (work := line.take()) is not None:
-            seconds = next(takes)
+            seconds = next(durations)
             served.runs += 1
             if isinstance(work, Sweep):
-                assert len(work.tickets) <= served.lanes
+                assert len(work.tickets) <= served.batch_size
                 self.time.sleep(seconds)
                 self.computed.update(work.tickets)
                 line.done(work, seconds)
             else:
                 self.time.sleep(work.seconds)
-                served.lanes = work.lanes
-                line.follow(served.model.batching.within(work.lanes), served.model.in_arena)
+                served.batch_size = work.batch_size
+                line.follow(served.model.batching.within(work.batch_size), served.model.in_arena)
                 line.made(work)
                 served.changes.remove(work)
             served.runs -= 1
@@ -127,13 +127,13 @@ class Machine:
             except (BusyError, NotServingError):
                 return None
             if deadline < math.inf:
-                entry = (deadline, next(self._numbers), served, ticket)
+                entry = (deadline, next(self._counter), served, ticket)
                 heapq.heappush(self._deadlines, entry)
             return ticket
         if event.what == "leave" and (waiting := sorted(line.waiting(), key=id)):
-            line.leave(waiting[event.number % len(waiting)])
+            line.leave(waiting[event.count % len(waiting)])
         elif event.what == "change":
-            change = Change(min(event.seconds, 20.0), 1 + event.number % 4)
+            change = Change(min(event.seconds, 20.0), 1 + event.count % 4)
             try:
                 line.join_first(change)
             except NotServingError:
@@ -144,8 +144,8 @@ class Machine:
         elif event.what == "abandon":  # as Worker.abandon
             served.is_abandoned = True
             line.close()
-            for taken in line.take_changes():
-                served.changes.remove(taken)
+            for change in line.take_changes():
+                served.changes.remove(change)
             line.take_waiting()
             line.give_up()
         return None
@@ -154,25 +154,25 @@ class Machine:
         while True:
             self.time.run_to(self.time.now)
             deadline = self._deadlines[0][0] if self._deadlines else math.inf
-            at = min(self.time.next_end(), deadline, until)
-            self._check(at)
-            if at == math.inf:
+            moment = min(self.time.next_end(), deadline, until)
+            self._check(moment)
+            if moment == math.inf:
                 return
-            self.time.run_to(at)
-            while self._deadlines and self._deadlines[0][0] <= at:
+            self.time.run_to(moment)
+            while self._deadlines and self._deadlines[0][0] <= moment:
                 *_, served, ticket = heapq.heappop(self._deadlines)
                 served.line.leave(ticket)
-            if at >= until:
-                self.time.run_to(at)
+            if moment >= until:
+                self.time.run_to(moment)
                 return
 
-    def _check(self, at: float) -> None:
-        """Check that no request is due that could run, if nothing happens between now and ``at``."""
+    def _check(self, moment: float) -> None:
+        """Check that no request is due that could run, if nothing happens between now and ``moment``."""
         for served in self.served:
             if served.line.changing or any(map(self._is_before(served), self.served)):
                 continue
             for ticket in served.line.waiting():
-                assert at <= ticket.arrived + served.delay
+                assert moment <= ticket.arrived + served.delay
 
     def _is_before(self, served: Served) -> "partial[bool]":
         return partial(_holds_up, served)
@@ -180,9 +180,9 @@ class Machine:
 
 def _holds_up(served: Served, other: Served) -> bool:
     """Return whether ``other`` runs where a request of ``served`` has to wait for it."""
-    shares_cores = served.model.threads == other.model.threads == 1
-    shares_arena = served.model.in_arena and other.model.in_arena
-    return bool(other.line.runs) and (served is other or shares_cores or shares_arena)
+    same_cores = served.model.threads == other.model.threads == 1
+    same_arena = served.model.in_arena and other.model.in_arena
+    return bool(other.line.runs) and (served is other or same_cores or same_arena)
 
 
 seconds = st.sampled_from(SECONDS)
@@ -219,10 +219,10 @@ def test_no_request_waits_beyond_its_delay_and_the_work_that_runs(
     with VirtualTime(random.Random(seed).randrange) as time:
         machine = Machine(time, shared)
         admitted = []
-        at = 0.0
+        moment = 0.0
         for event in coming:
-            at += event.after
-            machine.run_to(at)
+            moment += event.after
+            machine.run_to(moment)
             ticket = machine.play(event)
             admitted += [] if ticket is None else [ticket]
         machine.run_to(math.inf)
@@ -232,29 +232,29 @@ def test_no_request_waits_beyond_its_delay_and_the_work_that_runs(
 
 
 def begins(
-    batching: Batching, arrivals: Sequence[float], takes: float = 0.0, threads: int = 1
+    batching: Batching, arrivals: Sequence[float], duration: float = 0.0, threads: int = 1
 ) -> list[float]:
     """Return when each of the requests of ``arrivals`` is taken, of a model whose sweeps take so long."""
-    found: dict[int, float] = {}
+    started: dict[int, float] = {}
     with VirtualTime() as time:
         line: Line[str] = Dispatcher(clock=time, condition=time.condition).line("m", 99, threads)
         line.follow(batching, takes_turns=False)
 
         def work() -> None:
-            while isinstance(sweep := line.take(), Sweep):
-                found.update({id(ticket): time() for ticket in sweep.tickets})
-                time.sleep(takes)
-                line.done(sweep, takes)
+            while isinstance(batch := line.take(), Sweep):
+                started.update({id(ticket): time() for ticket in batch.tickets})
+                time.sleep(duration)
+                line.done(batch, duration)
 
         for _ in range(threads):
             time.start(work)
         tickets = []
-        for at in arrivals:
-            time.run_to(at)
-            tickets.append(Ticket("", math.inf, arrived=at))
+        for arrived in arrivals:
+            time.run_to(arrived)
+            tickets.append(Ticket("", math.inf, arrived=arrived))
             line.join(tickets[-1])
         time.run_to(1e6)
-        return [found.get(id(ticket), math.inf) for ticket in tickets]
+        return [started.get(id(ticket), math.inf) for ticket in tickets]
 
 
 @over("threads", [1, 2, 3])
@@ -265,7 +265,7 @@ def test_one_two_and_many_requests_wait_no_longer_than_the_delay(threads: int) -
     assert begins(two, [3.0, 40.0], threads=threads) == [18.0, 55.0]
     assert begins(two, [1.0, 2.0, 3.0, 4.0, 5.0], threads=threads) == [2.0, 2.0, 4.0, 4.0, 20.0]
     # Those that come while one computes have waited long enough when it has ended.
-    busy = begins(two, [0.0, 1.0, 2.0], takes=50.0)
+    busy = begins(two, [0.0, 1.0, 2.0], duration=50.0)
     assert busy == [1.0, 1.0, 51.0]
 
 

@@ -55,7 +55,7 @@ STEPS = (20.0, -20.0, 0.01, -0.01, 1.0, -1.0, 3600.0, -3600.0, -1.7e9, 86400.0 *
 @over("step", STEPS)
 @over("waits, stepped_after", [(0.5, 0.0), (0.5, 0.1), (0.5, 0.5), (30.0, 29.0), (0.0, 0.0)])
 @over("compared", [False, True])
-def test_a_step_while_a_byte_waits_never_makes_it_older_or_younger(
+def test_a_byte_that_waits_while_the_clock_steps_is_neither_older_nor_younger(
     step: float, waits: float, stepped_after: float, compared: bool
 ) -> None:
     clocks = Clocks()
@@ -86,25 +86,25 @@ def test_what_comes_a_while_after_a_step_has_its_time(step: float) -> None:
 
 @given(st.integers(0, 1 << 40))
 @examples(few=60, many=2000)
-def test_a_time_is_right_or_unknown(number: int) -> None:
+def test_a_time_is_right_or_unknown(seed: int) -> None:
     """Bytes come and are read at any moment, and the day's clock is set at any, once a quarter second."""
-    rng, clocks = random.Random(number), Clocks()
+    rng, clocks = random.Random(seed), Clocks()
     arrivals, waiting = ArrivalTimes(clocks.time, clocks.day), list[tuple[float, Any]]()
     for _ in range(rng.choice((20, 200))):
         steps_at = rng.random() * 0.25 if rng.random() < 0.2 else 1.0
         moments = sorted([*(rng.random() * 0.25 for _ in range(rng.randrange(4))), steps_at])
-        began = clocks.now
+        started = clocks.now
         for moment in moments:
-            clocks.now = began + min(moment, 0.25)
+            clocks.now = started + min(moment, 0.25)
             if moment == steps_at:
                 clocks.ahead += rng.choice((*STEPS, 0.0)) if moment < 1.0 else 0.0
             elif waiting and rng.random() < 0.5:
                 came_at, stamp = waiting.pop(rng.randrange(len(waiting)))
-                found = arrivals.stamped_at(stamp)
-                assert found is None or abs(found - came_at) <= 2e-3
+                arrived_at = arrivals.stamped_at(stamp)
+                assert arrived_at is None or abs(arrived_at - came_at) <= 2e-3
             else:
                 waiting.append((clocks.now, clocks.stamp()))
-        clocks.now = began + 0.25
+        clocks.now = started + 0.25
         arrivals.compare()
 
 
@@ -123,8 +123,8 @@ class Deadlines(Timeouts):
     def deadline(self, request: Arrived, is_free: bool) -> float | None:
         return request.at + 1.0
 
-    def refusal(self, request: Arrived, why: BusyError) -> Refused:
-        raise AssertionError(f"refused: {why}")
+    def refusal(self, request: Arrived, error: BusyError) -> Refused:
+        raise AssertionError(f"refused: {error}")
 
 
 @over("step", STEPS)
@@ -179,7 +179,7 @@ def test_a_clock_that_nobody_sets_is_always_believed(
         assert arrivals.stamped_at(stamp) == pytest.approx(came_at, abs=1e-6)
 
 
-def test_a_pause_between_two_looks_at_clocks_is_no_step(
+def test_a_pause_between_two_readings_of_clocks_is_no_step(
     clocks: Clocks, arrivals: ArrivalTimes
 ) -> None:
     clocks.now += 1.0
@@ -192,7 +192,7 @@ def test_a_pause_between_two_looks_at_clocks_is_no_step(
 
 
 @over("ancillary", [[], [(socket.SOL_SOCKET, 99, b"x" * 16)], [(1, TIMESTAMP, b"x")]])
-def test_without_a_stamp_no_time_is_known(ancillary: list[tuple[int, int, bytes]]) -> None:
+def test_without_a_stamp_there_is_no_time(ancillary: list[tuple[int, int, bytes]]) -> None:
     assert ArrivalTimes().stamped_at(ancillary) is None
 
 
@@ -216,17 +216,17 @@ def test_the_kernel_says_when_the_first_byte_came() -> None:
             pytest.skip("the kernel has no time stamps of sockets")  # that which qemu makes up
         assert arrivals.came_at(server) is None
         server.settimeout(10.0)
-        found, before = None, 0.0
+        arrived_at, before = None, 0.0
         for _ in range(1000):  # the kernel begins with it a moment after it is asked to
             before = time.monotonic()
             client.sendall(b"x")
             assert server.recv(1, socket.MSG_PEEK) == b"x"
-            if (found := arrivals.came_at(server)) is not None:
+            if (arrived_at := arrivals.came_at(server)) is not None:
                 break
             server.recv(1)
-        assert found is not None
+        assert arrived_at is not None
         # Two clocks are read one after the other.
-        assert before - 0.01 <= found <= time.monotonic()
+        assert before - 0.01 <= arrived_at <= time.monotonic()
         server.close()
         assert arrivals.came_at(server) is None
 

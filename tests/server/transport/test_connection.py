@@ -593,8 +593,8 @@ async def test_an_answer_without_a_body_is_sent_and_the_next_one_follows(
 
 
 async def test_an_answer_in_pieces() -> None:
-    parts = [{"body": b"one", "more_body": True}, {"body": b"", "more_body": True}]
-    wire = Wire(answering({"status": 200, "headers": []}, *parts, {"body": b"two"}))
+    messages = [{"body": b"one", "more_body": True}, {"body": b"", "more_body": True}]
+    wire = Wire(answering({"status": 200, "headers": []}, *messages, {"body": b"two"}))
     await wire.sends(GET)
     head, body = wire.answer.split(b"\r\n\r\n", 1)
     assert b"transfer-encoding: chunked" in head
@@ -754,7 +754,7 @@ BAD_CHUNKS = {
 
 
 @over("chunks, status", BAD_CHUNKS.items())
-async def test_a_chunk_that_is_none_is_refused_before_an_answer_has_begun(
+async def test_a_chunk_that_is_none_is_refused_before_an_answer_has_started(
     chunks: bytes, status: int
 ) -> None:
     wire = Wire(reads_all)
@@ -765,7 +765,7 @@ async def test_a_chunk_that_is_none_is_refused_before_an_answer_has_begun(
 
 
 @over("chunks, status", BAD_CHUNKS.items())
-async def test_a_chunk_that_is_none_behind_an_answer_ends_the_connection_without_another(
+async def test_a_chunk_that_is_none_after_an_answer_ends_the_connection_without_another(
     chunks: bytes, status: int
 ) -> None:
     wire = Wire(answers_at_once)
@@ -779,28 +779,28 @@ async def test_a_chunk_that_is_none_behind_an_answer_ends_the_connection_without
 
 @over("trailer", TRAILERS)
 @over("app", [answers_at_once, reads_all])
-async def test_fields_behind_a_body_say_nothing_of_the_connection(
+async def test_fields_after_a_body_say_nothing_of_the_connection(
     app: Application, trailer: bytes
 ) -> None:
-    for parts in ([CHUNKED, b"1\r\nx\r\n0\r\n" + trailer, b"\r\n", GET, GET], None):
+    for chunks in ([CHUNKED, b"1\r\nx\r\n0\r\n" + trailer, b"\r\n", GET, GET], None):
         wire = Wire(app)
         await wire.sends(CHUNKED + b"1\r\nx\r\n0\r\n" + trailer + b"\r\n" + GET + GET)
-        for part in parts or ():
-            await wire.sends(part)
+        for chunk in chunks or ():
+            await wire.sends(chunk)
         await wire.settled()
-        assert wire.answer.count(b"HTTP/1.1 200") == (6 if parts else 3)
+        assert wire.answer.count(b"HTTP/1.1 200") == (6 if chunks else 3)
         assert wire.answer.count(b"HTTP/1.1") == wire.answer.count(b"200 OK")
         assert not wire.transport.is_closing()
 
 
 @given(st.integers(0, 1 << 40))
 @examples(few=20, many=4000)
-def test_each_request_has_one_answer_at_most(number: int) -> None:
-    answers_fuzzer.run(number)
+def test_no_request_has_two_answers(seed: int) -> None:
+    answers_fuzzer.run(seed)
 
 
 @over("method, has_body", [(b"HEAD", False), (b"GET", True)])
-async def test_an_error_for_a_request_has_the_form_that_its_method_wants(
+async def test_an_error_for_a_request_has_the_form_for_its_method(
     method: bytes, has_body: bool
 ) -> None:
     async def fails(scope: Scope, receive: Receive, send: Send) -> None:

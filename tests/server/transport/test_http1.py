@@ -31,7 +31,7 @@ def test_the_limit_of_a_header_is_exact(over: int, blank: int, cuts: list[int]) 
     """Empty lines before it count, too."""
     frame = b"\r\n" * blank + b"GET / HTTP/1.1\r\nhost: x\r\na: %b\r\n\r\n"
     data = frame % (b"x" * (HEADER_BYTES + over - len(frame) + len(b"%b")))
-    ends = sorted({0, len(data), *(each for each in cuts if each < len(data))})
+    ends = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     found = said(data[start:end] for start, end in pairwise(ends))
     if over <= 0:
         assert isinstance(found[0], Head)
@@ -51,18 +51,18 @@ def test_the_limit_of_a_header_is_exact(over: int, blank: int, cuts: list[int]) 
 def test_the_limit_of_what_is_no_body_is_exact(over: int, what: str, cuts: list[int]) -> None:
     """From one byte of a body in chunks to the next, or to its end."""
     before, end = b"3\r\nabc", b"\r\n0\r\n\r\n"
-    most = HEADER_BYTES + over
+    size = HEADER_BYTES + over
     if what == "an extension":
         frame = b"\r\n1;%b\r\n"
-        before += frame % (b"x" * (most - len(frame) + 2)) + b"d"
+        before += frame % (b"x" * (size - len(frame) + 2)) + b"d"
     elif what == "a field behind":
-        end = b"\r\n0\r\na:" + b"x" * (most - 11) + b"\r\n\r\n"
+        end = b"\r\n0\r\na:" + b"x" * (size - 11) + b"\r\n\r\n"
     else:
-        n_fields, left = divmod(most - len(end), 4)
+        n_fields, left = divmod(size - len(end), 4)
         end = b"\r\n0\r\n" + b"a" * left + b"a:\r\n" * n_fields + b"\r\n"
         end = end[:-2] if what.startswith("nothing") else end
     data = GET[:-2] + b"transfer-encoding: chunked\r\n\r\n" + before + end
-    ends = sorted({0, len(data), *(each for each in cuts if each < len(data))})
+    ends = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     head, body, *rest = said(data[start:end] for start, end in pairwise(ends))
     assert isinstance(head, Head)
     assert body == (b"abcd" if what == "an extension" and over <= 0 else b"abc")
@@ -137,7 +137,7 @@ def test_the_host_in_a_target_counts_more_than_the_field(target: bytes, host: by
 def test_what_is_behind_a_request_waits_for_its_answer() -> None:
     requests = Requests()
     found = requests.receive(GET + b"nonsense")
-    assert [type(each) for each in found] == [Head, End]
+    assert [type(event) for event in found] == [Head, End]
     assert requests.receive(b"\r\n\r\n") == []
     assert not requests.is_between
     assert requests.resume() == []
@@ -233,7 +233,7 @@ def test_what_has_had_its_answer_has_no_other() -> None:
     assert answer is not None
     answer.begin(204, [])
     assert answer.body(b"", more=False)
-    with pytest.raises(RuntimeError, match="begun"):
+    with pytest.raises(RuntimeError, match="started"):
         answer.begin(200, [])
     with pytest.raises(RuntimeError, match="whole"):
         answer.body(b"", more=False)
@@ -251,12 +251,12 @@ def test_a_refusal_is_the_one_answer() -> None:
         assert requests.refuse(408, "late").startswith(b"HTTP/1.1 408")
         assert requests.refuse(408, "late") == b""
         assert requests.answer is not None
-        with pytest.raises(RuntimeError, match="begun"):
+        with pytest.raises(RuntimeError, match="started"):
             requests.answer.begin(200, [])
         assert requests.receive(GET) == requests.resume() == []
 
 
-def test_behind_an_answer_that_ends_the_connection_nothing_is_read() -> None:
+def test_after_an_answer_that_ends_the_connection_nothing_is_read() -> None:
     """Whether or not the caller stops."""
     requests = Requests()
     requests.receive(GET[:-2] + b"connection: close\r\n\r\n" + GET)

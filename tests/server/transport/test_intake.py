@@ -38,7 +38,7 @@ class Loop:
         self.unwritten: list[Asking] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self.most_timers = 0
+        self.max_timers = 0
 
     def time(self) -> float:
         return self.now
@@ -47,7 +47,7 @@ class Loop:
         self.ready.append(call)
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> object:
-        self.most_timers = max(self.most_timers, len(self._timers) + 1)
+        self.max_timers = max(self.max_timers, len(self._timers) + 1)
         heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), call))
         return self._timers[0]
 
@@ -99,7 +99,7 @@ class Asking:
         self.refused = self.loop.now
 
     @property
-    def turn_at(self) -> float:
+    def answerable_at(self) -> float:
         return self.at
 
     @property
@@ -176,7 +176,7 @@ def test_at_three_times_the_capacity_those_that_begin_are_in_time(
     delays = sorted(each.refused - each.at for each in refused)
     assert delays[0] >= PAUSE_SECONDS - SLICES_SECONDS[0] - READ
     assert delays[int(0.99 * len(delays))] <= 0.05
-    assert loop.most_timers == 1
+    assert loop.max_timers == 1
 
 
 def test_where_there_is_time_for_all_nobody_is_refused(loop: Loop, intake: Intake) -> None:
@@ -297,7 +297,7 @@ EMPTY = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 @pytest.mark.parametrize(
     ("n_connections", "data"), [(1, PIPELINED * 400), (7, PIPELINED), (3, EMPTY * 2)]
 )
-async def test_however_many_are_sent_at_once_a_connection_is_refused_once_a_pause(
+async def test_however_many_are_sent_together_a_connection_is_refused_once_a_pause(
     n_connections: int, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And all refusals together have one timer."""

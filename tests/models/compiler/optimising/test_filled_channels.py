@@ -118,7 +118,7 @@ OPERATORS = (
     "y = Softplus(x)",
     "t = Neg(x)  y = Relu(t)",
 )
-NUMBERS = {"zero": 0.0, "one": 1.0, "minus": -1.5, "twenty": 20.0, "hundred": 100.0}
+SCALARS = {"zero": 0.0, "one": 1.0, "minus": -1.5, "twenty": 20.0, "hundred": 100.0}
 #: Between convolutions, of {c} channels: a to b.
 BETWEEN = (
     "b = Conv<pads=[1,1,1,1]>(a, full, bias)",
@@ -134,8 +134,8 @@ def renamed(text: str, stage: int, source: str, result: str) -> str:
     return re.sub(r"\b[xytus]\b", partial(_name_of, names), text)
 
 
-def _name_of(names: Mapping[str, str], found: re.Match[str]) -> str:
-    return names[found[0]]
+def _name_of(names: Mapping[str, str], match: re.Match[str]) -> str:
+    return names[match[0]]
 
 
 class Drawn(NamedTuple):
@@ -158,7 +158,7 @@ class Drawn(NamedTuple):
         ports = "(float[1,16,9,9] x) => (float[1,4,9,9] y)"
         head = f'<ir_version: 8, opset_import: ["" : 17]> net {ports}'
         model = parse_model(f"{head} {{ {'  '.join(nodes)} }}")
-        arrays = {name: np.array(number, np.float32) for name, number in NUMBERS.items()}
+        arrays = {name: np.array(scalar, np.float32) for name, scalar in SCALARS.items()}
         arrays["bias"] = np.full(self.channels, self.bias, np.float32)
         generator, channels = np.random.default_rng(3), self.channels
         shapes = {"first": (channels, 16, 1, 1), "full": (channels, channels, 3, 3)}
@@ -200,8 +200,8 @@ def test_infinities_and_nan_are_where_onnx_runtime_has_them(
     inputs = {"x": np.random.default_rng(5).standard_normal((1, 16, 9, 9)).astype(np.float32)}
     if special is not None:
         inputs["x"][0, 3, 4, 4] = special
-    expected, found = answers(source, inputs), streamed(compiled(source, folder), inputs)
-    np.testing.assert_array_equal(kinds(found["y"]), kinds(expected["y"]))
+    expected, result = answers(source, inputs), streamed(compiled(source, folder), inputs)
+    np.testing.assert_array_equal(kinds(result["y"]), kinds(expected["y"]))
 
 
 def test_where_all_is_nan_it_compiles(tmp_path: Path) -> None:

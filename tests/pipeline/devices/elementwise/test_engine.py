@@ -172,9 +172,11 @@ def test_threads_of_onnx_runtime_change_no_bit(
 def test_long_chains_of_many_tensors(steps: int, tmp_path: Path, pool: ReadPool) -> None:
     """Of more steps than a node once had, and of more tensors than the library takes."""
     kinds = ("Sigmoid", "Tanh")
-    chain_nodes = [f"e{at + 1} = {kinds[at % 2]}(e{at})" for at in range(steps)]
-    several = [f"t{at} = Conv(e0, wd) n{at} = Neg(t{at})" for at in range(MOST_TENSORS + 2)]
-    sums = [f"s{at + 1} = Add(s{at}, n{at})" for at in range(MOST_TENSORS + 2)]
+    chain_nodes = [f"e{index + 1} = {kinds[index % 2]}(e{index})" for index in range(steps)]
+    several = [
+        f"t{index} = Conv(e0, wd) n{index} = Neg(t{index})" for index in range(MOST_TENSORS + 2)
+    ]
+    sums = [f"s{index + 1} = Add(s{index}, n{index})" for index in range(MOST_TENSORS + 2)]
     nodes = ["e0 = Conv<pads=[1,1,1,1]>(x, wa)", *chain_nodes, *several]
     nodes += [f"s0 = Neg(e{steps})", *sums, f"y = Conv(s{MOST_TENSORS + 2}, we)"]
     pack = compiled("\n".join(nodes), _SHAPES, tmp_path)

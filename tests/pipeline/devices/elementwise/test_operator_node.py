@@ -22,7 +22,7 @@ from pipeline.devices.elementwise.operator_node import (
     why_not_shared,
 )
 from pipeline.devices.elementwise.programs import (
-    MOST_AXES,
+    MAX_AXES,
     MOST_BLOCKS,
     MOST_TENSORS,
     OPERATORS,
@@ -57,20 +57,20 @@ def run(program: NativeProgram, threads: int, *arrays: Floats) -> None:
 def test_the_bits_of_the_library_alone(size: int, threads: int) -> None:
     x = np.random.default_rng(8).normal(0, 9, (1, size)).astype(np.float32)
     expected = computed("mish", x, p=1.0)
-    apart, place = np.empty_like(x), x.copy()
-    run(_MISH, threads, x, apart)
-    run(_MISH, threads, place, place)
-    for found in (apart, place):
-        np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+    separate, shared_memory = np.empty_like(x), x.copy()
+    run(_MISH, threads, x, separate)
+    run(_MISH, threads, shared_memory, shared_memory)
+    for result in (separate, shared_memory):
+        np.testing.assert_array_equal(result.view(np.uint32), expected.view(np.uint32))
 
 
 def test_memory_without_alignment() -> None:
     memory = np.zeros(4 * WORTH_SHARING + 16, np.uint8)
-    place = memory[3 : 3 + 4 * WORTH_SHARING].view(np.float32)
-    place[:] = np.linspace(-5, 5, WORTH_SHARING)
-    expected = computed("mish", place.copy(), p=1.0)
-    run(_MISH, 2, place, place)
-    np.testing.assert_array_equal(place, expected)
+    unaligned = memory[3 : 3 + 4 * WORTH_SHARING].view(np.float32)
+    unaligned[:] = np.linspace(-5, 5, WORTH_SHARING)
+    expected = computed("mish", unaligned.copy(), p=1.0)
+    run(_MISH, 2, unaligned, unaligned)
+    np.testing.assert_array_equal(unaligned, expected)
     assert not memory[:3].any()
     assert not memory[3 + 4 * WORTH_SHARING :].any()
 
@@ -93,17 +93,19 @@ def test_a_factor_for_each_channel_and_two_results() -> None:
 
 @over("steps", [1, 63, 64, 65, 66, 80, 300, 2000])
 def test_chains_of_any_length(steps: int) -> None:
-    todo = [ElementStep(kind=("tanh", "negative")[at % 2], reads=(at,)) for at in range(steps)]
+    todo = [
+        ElementStep(kind=("tanh", "negative")[index % 2], reads=(index,)) for index in range(steps)
+    ]
     program = native(*todo)
     x = np.random.default_rng(steps).standard_normal(WORTH_SHARING + 5, np.float32)
-    alone, shared = np.empty_like(x), np.empty_like(x)
-    bound(program, [x, alone])()
+    single, shared = np.empty_like(x), np.empty_like(x)
+    bound(program, [x, single])()
     run(program, 2, x, shared)
-    np.testing.assert_array_equal(shared.view(np.uint32), alone.view(np.uint32))
+    np.testing.assert_array_equal(shared.view(np.uint32), single.view(np.uint32))
 
 
-@over("n_axes, fits", [(MOST_AXES, True), (MOST_AXES + 1, False)])
-def test_as_many_axes_as_the_library_takes(n_axes: int, fits: bool) -> None:
+@over("n_axes, fits", [(MAX_AXES, True), (MAX_AXES + 1, False)])
+def test_as_many_axes_as_the_library_accepts(n_axes: int, fits: bool) -> None:
     shape = (1,) * (n_axes - 1) + (8,)
     assert (chain_model(_MISH, [shape, shape]) is not None) == fits
     ports = [("x", shape)], [("y", shape)]
@@ -114,10 +116,10 @@ def test_as_many_axes_as_the_library_takes(n_axes: int, fits: bool) -> None:
 
 
 @over("n_inputs, fits", [(MOST_TENSORS - 1, True), (MOST_TENSORS, False)])
-def test_as_many_tensors_as_the_library_takes(n_inputs: int, fits: bool) -> None:
+def test_as_many_tensors_as_the_library_accepts(n_inputs: int, fits: bool) -> None:
     step = OPERATORS.index("add"), n_inputs, 0, n_inputs - 1, 0, 0
     program = (n_inputs, 1, 1, 1, 8, *(0, 0) * n_inputs, *step)
-    names = [f"x{number}" for number in range(n_inputs)]
+    names = [f"x{index}" for index in range(n_inputs)]
     ports = [(name, (8,)) for name in names], [("y", (8,))]
     graph = model([node(OPERATOR, DOMAIN, names, ["y"], program=program)], *ports, [(DOMAIN, 1)])
     with nullcontext() if fits else pytest.raises(SessionError):
@@ -125,9 +127,9 @@ def test_as_many_tensors_as_the_library_takes(n_inputs: int, fits: bool) -> None
 
 
 @over("block, fits", [(MOST_BLOCKS - 1, True), (MOST_BLOCKS, False)])
-def test_as_many_values_in_between_as_the_library_takes(block: int, fits: bool) -> None:
-    place, negative = MOST_TENSORS + block, OPERATORS.index("negative")
-    steps = (negative, place, 0, 0, 0, 0, negative, 1, place, place, 0, 0)
+def test_as_many_values_in_between_as_the_library_accepts(block: int, fits: bool) -> None:
+    tensor, negative = MOST_TENSORS + block, OPERATORS.index("negative")
+    steps = (negative, tensor, 0, 0, 0, 0, negative, 1, tensor, tensor, 0, 0)
     program = (1, 1, 1, 2, 8, 0, 0, *steps)
     ports = [("x", (8,))], [("y", (8,))]
     graph = model([node(OPERATOR, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
