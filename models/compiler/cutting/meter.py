@@ -1,0 +1,200 @@
+"""Measures what pieces allocate while they run, where no formula is known (scratch.py)."""
+
+import itertools
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Self
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from models.graphs.nodes import all_graphs, fresh
+from models.runtime.allocations import Run, Tensor
+
+# A kernel may allocate for each thread, up to the number of its tasks: the first steps are the largest.
+_THREADS = (1, 2, 4, 16)
+# Of a graph, whose inputs are drawn: one that does not end is refused.
+_MOST_SECONDS = 300.0
+# Bytes of stderr that an error has.
+_MOST_TEXT = 300
+# Blocks in other places, and small ones.
+_UNIT_BYTES = 16 << 10
+# Of so many branches all combinations are run.
+_MOST_BRANCHES = 4
+_ROOT = Path(__file__).parents[3]
+
+
+class MeterError(Exception):
+    """What a graph allocates cannot be measured; the message is one line."""
+
+
+class Allocated(NamedTuple):
+    """``n_bytes`` with one thread, and for each further one ``thread_bytes``."""
+
+    n_bytes: int
+    thread_bytes: int
+
+
+class Meter:
+    """A process that runs graphs and measures what they allocate; it starts when the first one comes.
+
+    Close it. ``most_seconds``: that a graph may take.
+    """
+
+    def __init__(self, most_seconds: float = _MOST_SECONDS) -> None:
+        self._most_seconds = most_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._found: dict[tuple[bytes, str], Allocated] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process; a later graph would start another."""
+        process, self._process = self._process, None
+        errors, self._errors = self._errors, None
+        if process is not None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            process.stdin.close()
+        if errors is not None:
+            errors.close()
+
+    def allocated(
+        self, graph: bytes, inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None
+    ) -> Allocated:
+        """Return the most that ``graph`` allocates while it runs, whichever branches it takes.
+
+        Args:
+            graph: a serialised model.
+            inputs: what it reads.
+            outputs: what it makes, whose memory is there before; None: it allocates that, too.
+
+        Raises:
+            MeterError: it cannot be measured.
+        """
+        run = Run(len(graph), inputs, outputs, _THREADS)
+        key = graph, json.dumps(asdict(run))
+        if key not in self._found:
+            self._found[key] = self._of_all_ways(graph, run)
+        return self._found[key]
+
+    def _of_all_ways(self, graph: bytes, run: Run) -> Allocated:
+        answers = [self._answer(each, run) for each in _taking_branches(graph)]
+        measured = [answer["bytes"] for answer in answers if "bytes" in answer]
+        if not measured:  # a branch that is never taken may be none that could run
+            raise MeterError(answers[-1]["error"])
+        return _most([_line_above(dict(zip(run.threads, each, strict=True))) for each in measured])
+
+    def _answer(self, graph: bytes, run: Run) -> dict[str, Any]:
+        """Return what the process answers."""
+        if self._process is None:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            header = asdict(replace(run, n_bytes=len(graph)))
+            process.stdin.write(json.dumps(header).encode() + b"\n" + graph)
+            process.stdin.flush()
+            answer: dict[str, Any] = json.loads(self._line(process.stdout.fileno()))
+        except OSError as exc:
+            raise MeterError(f"the measuring process is gone: {self._last_words() or exc}") from exc
+        except BaseException:
+            self.close()
+            raise
+        return answer
+
+    def _line(self, descriptor: int) -> bytes:
+        ends = time.monotonic() + self._most_seconds
+        line = b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([descriptor], [], [], max(ends - time.monotonic(), 0.0))
+            if not ready:
+                raise MeterError(f"it still runs after {self._most_seconds:g} s on drawn inputs")
+            more = os.read(descriptor, 1 << 16)
+            if not more:
+                raise MeterError(f"the measuring process is gone: {self._last_words()}")
+            line += more
+        return line
+
+    def _start(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by close
+        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self._process = subprocess.Popen(  # noqa: S603  our own module
+            [sys.executable, "-P", "-m", "models.runtime.allocations", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+
+    def _last_words(self) -> str:
+        """Return the end of what the process wrote to stderr, in one line, and let go of it."""
+        text = b""
+        if self._errors is not None:
+            self._errors.seek(0)
+            text = self._errors.read()
+        self.close()
+        return " ".join(text.decode(errors="replace").split())[-_MOST_TEXT:]
+
+
+def _line_above(peaks: dict[int, int]) -> Allocated:
+    """Return what is at least ``peaks``, those of each number of threads, and of more."""
+    one = peaks[1]
+    step = max(-(-(peak - one) // (count - 1)) for count, peak in peaks.items() if count > 1)
+    return Allocated(_rounded(one) + _UNIT_BYTES, _rounded(max(step, 0)))
+
+
+def _rounded(n_bytes: int) -> int:
+    return -(-n_bytes // _UNIT_BYTES) * _UNIT_BYTES
+
+
+def _most(several: Sequence[Allocated]) -> Allocated:
+    n_bytes, thread_bytes = zip(*several, strict=True)
+    return Allocated(max(n_bytes), max(thread_bytes))
+
+
+def _taking_branches(graph: bytes) -> Iterator[bytes]:
+    """Yield ``graph`` for each way through its branches, since what it reads may decide; at most 16 ways.
+
+    With more than four branches: all of one kind, then all of the other.
+    """
+    model = onnx.ModelProto.FromString(graph)
+    nodes = [node for each in all_graphs(model.graph) for node in each.node]
+    branches = [node for node in nodes if node.op_type == "If" and not node.domain]
+    if not branches:
+        yield graph
+        return
+    taken = {name for node in nodes for name in (*node.input, *node.output)}
+    names = [fresh("never", taken), fresh("always", taken)]
+    for truth, name in enumerate(names):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(bool(truth)), name))
+    own = len(branches) if len(branches) <= _MOST_BRANCHES else 1
+    for way in itertools.product(names, repeat=own):
+        for number, node in enumerate(branches):
+            node.input[0] = way[number % own]
+        yield model.SerializeToString(deterministic=True)
