@@ -261,7 +261,9 @@ def _write_pack(
     unfinished.work.mkdir()
     values = value_records(graph, parts.aliases)
     index = {value.name: position for position, value in enumerate(values)}
-    sizes = Sizes(graph, measure, meter)
+    sizes = Sizes(
+        graph, measure, meter, functools.cache(lambda text: options.warn(f"{path}: {text}"))
+    )
     programs = ProgramDescriber(parts, on_gpu=target.capability is not None)
     quantised = QuantisedDescriber(parts, target)
     describer = PieceDescriber(parts, layout, index, sizes, programs, quantised)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ import onnx
 from onnx import numpy_helper
 
 from models.graphs.nodes import all_graphs, fresh
-from models.runtime.allocations import Run, Tensor
+from models.runtime.allocations import KINDS, Run, Tensor, is_float
 
 # A kernel may allocate for each thread, up to the number of its tasks: the first steps are the largest.
 _THREADS = (1, 2, 4, 16)
@@ -28,7 +28,7 @@ _MOST_SECONDS = 300.0
 # Bytes of stderr that an error has.
 _MOST_TEXT = 300
 # Blocks in other places, and small ones.
-_UNIT_BYTES = 16 << 10
+_UNIT_BYTES, _STEP_BYTES = 16 << 10, 4 << 10
 # Of so many branches all combinations are run.
 _MOST_BRANCHES = 4
 _ROOT = Path(__file__).parents[3]
@@ -36,6 +36,17 @@ _ROOT = Path(__file__).parents[3]
 
 class MeterError(Exception):
     """What a graph allocates cannot be measured; the message is one line."""
+
+
+class InputsError(MeterError):
+    """It takes none of the inputs that were drawn."""
+
+
+class _GoneError(MeterError):
+    """The process that measures has ended; the message is what it wrote last."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(f"the process that measures has ended: {words}")
 
 
 class Allocated(NamedTuple):
@@ -50,6 +61,9 @@ class Meter:
 
     Close it. ``most_seconds``: that a graph may take.
     """
+
+    #: What the process runs.
+    module = "models.runtime.allocations"
 
     def __init__(self, most_seconds: float = _MOST_SECONDS) -> None:
         self._most_seconds = most_seconds
@@ -93,40 +107,78 @@ class Meter:
             outputs: what it makes, whose memory is there before; None: it allocates that, too.
 
         Raises:
+            InputsError: it takes none of the inputs that were drawn.
             MeterError: it cannot be measured.
         """
-        run = Run(len(graph), inputs, outputs, _THREADS)
-        key = graph, json.dumps(asdict(run))
+        key = graph, repr((inputs, outputs))
         if key not in self._found:
-            self._found[key] = self._of_all_ways(graph, run)
+            ways = self.peaks(graph, inputs, outputs, _THREADS)
+            self._found[key] = _most([_line_above(way) for way in ways])
         return self._found[key]
 
-    def _of_all_ways(self, graph: bytes, run: Run) -> Allocated:
-        answers = [self._answer(each, run) for each in _taking_branches(graph)]
-        measured = [answer["bytes"] for answer in answers if "bytes" in answer]
-        if not measured:  # a branch that is never taken may be none that could run
-            raise MeterError(answers[-1]["error"])
-        return _most([_line_above(dict(zip(run.threads, each, strict=True))) for each in measured])
+    def peaks(
+        self,
+        graph: bytes,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor] | None,
+        threads: Sequence[int],
+    ) -> list[dict[int, int]]:
+        """Return, for each way through its branches, what was measured with each number of ``threads``.
 
-    def _answer(self, graph: bytes, run: Run) -> dict[str, Any]:
-        """Return what the process answers."""
-        if self._process is None:
-            self._start()
-        process = self._process
-        assert process is not None
+        Raises as ``allocated``.
+        """
+        run = Run(0, inputs, outputs, threads)
+        several = (self._on_drawn(each, run) for each in _taking_branches(graph))
+        measured, errors = [], list[MeterError]()
+        for peaks, error in several:
+            if error is not None:
+                errors.append(error)
+            else:
+                measured.append(dict(zip(threads, peaks, strict=True)))
+        if not measured:  # a branch that is never taken may be none that could run
+            raise errors[-1]
+        return measured
+
+    def _on_drawn(self, graph: bytes, run: Run) -> tuple[list[int], MeterError | None]:
+        """Return the most over the inputs that ``graph`` takes; or why it takes none."""
+        # Then no number decides how much there is to do.
+        is_sure = run.outputs is not None and all(is_float(dtype) for dtype, _ in run.inputs)
+        found: list[list[int]] = []
+        error: MeterError | None = None
+        for kind in KINDS:
+            try:
+                found.append(self._answer(graph, replace(run, n_bytes=len(graph), kind=kind)))
+            except InputsError as exc:
+                error = error or exc
+            except _GoneError as exc:  # a kernel that divides by an integer of 0 ends it
+                error = exc
+            if found and is_sure:
+                break
+        return [max(each) for each in zip(*found, strict=True)], None if found else error
+
+    def _answer(self, graph: bytes, run: Run) -> list[int]:
+        """Return what the process measures.
+
+        Raises:
+            InputsError: ONNX Runtime refuses the graph or the inputs.
+            MeterError: the process ends, or does not end in time.
+        """
+        process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            header = asdict(replace(run, n_bytes=len(graph)))
-            process.stdin.write(json.dumps(header).encode() + b"\n" + graph)
+            process.stdin.write(json.dumps(asdict(run)).encode() + b"\n" + graph)
             process.stdin.flush()
             answer: dict[str, Any] = json.loads(self._line(process.stdout.fileno()))
         except OSError as exc:
-            raise MeterError(f"the measuring process is gone: {self._last_words() or exc}") from exc
+            raise _GoneError(self._last_words() or str(exc)) from exc
         except BaseException:
             self.close()
             raise
-        return answer
+        if "error" in answer:
+            raise InputsError(answer["error"])
+        peaks: list[int] = answer["bytes"]
+        return peaks
 
     def _line(self, descriptor: int) -> bytes:
         ends = time.monotonic() + self._most_seconds
@@ -137,40 +189,42 @@ class Meter:
                 raise MeterError(f"it still runs after {self._most_seconds:g} s on drawn inputs")
             more = os.read(descriptor, 1 << 16)
             if not more:
-                raise MeterError(f"the measuring process is gone: {self._last_words()}")
+                raise _GoneError(self._last_words())
             line += more
         return line
 
-    def _start(self) -> None:
+    def _start(self) -> subprocess.Popen[bytes]:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by close
         paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(  # noqa: S603  our own module
-            [sys.executable, "-P", "-m", "models.runtime.allocations", str(os.getpid())],
+            [sys.executable, "-P", "-m", self.module, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
+        return self._process
 
     def _last_words(self) -> str:
-        """Return the end of what the process wrote to stderr, in one line, and let go of it."""
+        """Return why the process ended, and the end of what it wrote to stderr, in one line."""
         text = b""
-        if self._errors is not None:
+        if self._process is not None and self._errors is not None:
+            self._process.wait()
             self._errors.seek(0)
-            text = self._errors.read()
+            text = self._errors.read() or b"status %d" % self._process.returncode
         self.close()
         return " ".join(text.decode(errors="replace").split())[-_MOST_TEXT:]
 
 
-def _line_above(peaks: dict[int, int]) -> Allocated:
+def _line_above(peaks: Mapping[int, int]) -> Allocated:
     """Return what is at least ``peaks``, those of each number of threads, and of more."""
-    one = peaks[1]
-    step = max(-(-(peak - one) // (count - 1)) for count, peak in peaks.items() if count > 1)
-    return Allocated(_rounded(one) + _UNIT_BYTES, _rounded(max(step, 0)))
+    n_bytes = _rounded(peaks[1], _UNIT_BYTES) + _UNIT_BYTES
+    steps = ((peak - n_bytes) // (count - 1) + 1 for count, peak in peaks.items() if count > 1)
+    return Allocated(n_bytes, _rounded(max(0, *steps), _STEP_BYTES))
 
 
-def _rounded(n_bytes: int) -> int:
-    return -(-n_bytes // _UNIT_BYTES) * _UNIT_BYTES
+def _rounded(n_bytes: int, unit: int) -> int:
+    return -(-n_bytes // unit) * unit
 
 
 def _most(several: Sequence[Allocated]) -> Allocated:

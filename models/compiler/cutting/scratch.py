@@ -15,7 +15,7 @@ import onnx
 from models.compiler.analysis.graph import NCHWC_DOMAIN, CutPiece, Graph, Slice
 from models.compiler.analysis.node_groups import name
 from models.compiler.cutting.cut import inner_bytes, inner_values
-from models.compiler.cutting.meter import Meter, MeterError
+from models.compiler.cutting.meter import InputsError, Meter, MeterError
 from models.compiler.cutting.piece_models import known_bytes
 from models.errors import CompileError
 from models.graphs.nodes import all_graphs, attributes, made, reads, subgraphs
@@ -62,12 +62,14 @@ def runs_on_cpu(_piece: bytes, _on_rows: bool) -> None:
 class Sizes:
     """Bounds what pieces of ``graph`` take: where ``measure`` has a piece, on the target's device.
 
-    ``meter`` runs those on the CPU whose operators have no formula.
+    ``meter`` runs those on the CPU whose operators have no formula. ``warn`` is called with what of them
+    cannot be counted.
     """
 
     graph: Graph
     measure: Measure
     meter: Meter
+    warn: Callable[[str], None] = lambda text: None
 
     def scratch_bytes(self, piece: CutPiece, data: bytes) -> int:
         """Return a bound on what ``piece``, which is ``data``, allocates while it runs.
@@ -93,17 +95,23 @@ class Sizes:
         unrolled = _unrolled(self.graph, piece)
         if piece.region is None and _has_formulas(self.graph, piece):
             return unrolled
-        made = None if piece.region else self._tensors(piece.outputs)
+        bound = None if piece.region else self._tensors(piece.outputs)
         try:
-            allocated = self.meter.allocated(data, self._tensors(piece.inputs), made)
+            allocated = self.meter.allocated(data, self._tensors(piece.inputs), bound)
         except MeterError as exc:
             first = name(self.graph.nodes[piece.first_node])
-            raise CompileError(
-                f"what the piece from {first} on allocates beside its tensors cannot be measured: {exc}"
-            ) from exc
+            text = f"what the piece from {first} on allocates beside its tensors cannot be measured: {exc}"
+            if isinstance(exc, InputsError) and self._makes_loose(piece):
+                self.warn(f"{text}; values whose size only a run gives are not counted")
+                return unrolled
+            raise CompileError(text) from exc
         return replace(
             unrolled, measured_bytes=allocated.n_bytes, thread_bytes=allocated.thread_bytes
         )
+
+    def _makes_loose(self, piece: CutPiece) -> bool:
+        nodes = self.graph.nodes[piece.first_node : piece.end_node]
+        return any(each in self.graph.loose for node in nodes for each in made(node))
 
     def _tensors(self, parts: Mapping[str, Slice]) -> list[Tensor]:
         return [(self.graph.array(part.name).dtype, part.shape) for part in parts.values()]
@@ -187,8 +195,9 @@ def own_bytes(graph: Graph, node: onnx.NodeProto) -> int | None:
     What plain convolutions unroll is not in it (``Unrolled``).
     """
     formula = FORMULAS.get(_operator(node))
-    if formula is None or not all(
-        _is_usual(graph, name) for name in (*node.input, *node.output) if name
+    names = (name for name in (*node.input, *node.output) if name)
+    if formula is None or not (
+        node.op_type == "Cast" or all(_is_usual(graph, name) for name in names)
     ):
         return None
     return formula(graph, node)
@@ -331,7 +340,6 @@ def _as_floats(graph: Graph, node: onnx.NodeProto) -> int:
 
 
 _QUANTISED: Mapping[str, Formula] = {
-    "QLinearConv": _of_convolution,
     "ConvInteger": _of_integer_convolution,
     "QLinearMatMul": _sums,
     "com.microsoft.QGemm": _sums,
@@ -343,12 +351,12 @@ _QUANTISED: Mapping[str, Formula] = {
 }
 
 _WITHOUT = """
-    Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Celu Clip Concat CumSum
+    Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat CumSum
     DepthToSpace DequantizeLinear Div DynamicQuantizeLinear Elu Equal Erf Exp Expand Flatten Floor Gather
     Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual HardSigmoid Identity
     InstanceNormalization LayerNormalization LeakyRelu Less LessOrEqual Log MatMul MatMulInteger MaxPool Mod
     Mul Neg Not Or PRelu Pad Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin
-    ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round Selu Shape Sigmoid Sign Slice Softplus Softsign
+    ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round Selu Sigmoid Sign Slice Softplus Softsign
     SpaceToDepth Split Sqrt Squeeze Sub Tanh ThresholdedRelu Tile Transpose Unsqueeze
     com.microsoft.DequantizeLinear com.microsoft.FusedGemm com.microsoft.FusedMatMul com.microsoft.Gelu
     com.microsoft.MatMulIntegerToFloat com.microsoft.QLinearAdd com.microsoft.QLinearConcat
