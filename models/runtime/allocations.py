@@ -11,6 +11,7 @@ again (models/compiler/cutting/meter.py).
 import contextlib
 import ctypes
 import json
+import mmap
 import os
 import re
 import resource
@@ -24,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from models.network.fields import STRINGS, UNKNOWN
-from models.runtime.heap import malloc_info
 from models.runtime.sessions import SessionError, open_piece, reason
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ _MISSED = 8
 _RUNS = 2
 # Of what is written, the end is read, in a block that is not mapped.
 _TEXT_BYTES = 2048
+_IOFBF, _BUFFER_BYTES = 0, 64 << 10
 _LOOK_SECONDS = 0.5e-3
 _MOST_FILE_BYTES = 16 << 20
 _PR_SET_PDEATHSIG = 1
@@ -82,44 +83,80 @@ class Run:
 # How much the heap holds at most.
 
 
-def _mapped() -> tuple[int, int]:
-    """Return the bytes of blocks that are mapped, and the most that ever were."""
-    now, most = _MAPPED.search(_totals()), _MOST_MAPPED.search(_statistics())
-    if now is None or most is None:
-        raise MeasureError("the C library does not say what is allocated")
-    return int(now[1]), int(most[1])
-
-
-def _totals() -> bytes:
-    return (malloc_info() or b"").rpartition(b"</heap>")[2]
-
-
-def _statistics() -> bytes:
-    """Return what ``malloc_stats`` writes to stderr, whose text has no other way out."""
+def _libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None)
-    if not hasattr(libc, "malloc_stats"):
-        return b""
-    file, kept = os.memfd_create("statistics"), os.dup(2)
-    try:
-        os.dup2(file, 2)
-        libc.malloc_stats()
+    if not all(hasattr(libc, name) for name in ("mallopt", "malloc_info", "malloc_stats")):
+        raise MeasureError("the C library does not say what is allocated")
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    libc.malloc.restype, libc.malloc.argtypes = pointer, (size,)
+    libc.fdopen.restype, libc.ftell.restype = pointer, ctypes.c_long
+    libc.setvbuf.argtypes = (pointer, pointer, ctypes.c_int, size)
+    libc.malloc_info.argtypes = (ctypes.c_int, pointer)
+    for function in (libc.free, libc.rewind, libc.fflush, libc.ftell, libc.fclose):
+        function.argtypes = (pointer,)
+    return libc
+
+
+class _Heap:
+    """Reads what malloc writes of itself, through a buffer that is no part of the heap; for one thread."""
+
+    def __init__(self) -> None:
+        self._libc = _libc()
+        self._file = os.memfd_create("heap")
+        self._buffer = (ctypes.c_char * _BUFFER_BYTES).from_buffer(mmap.mmap(-1, _BUFFER_BYTES))
+        self._stream = self._libc.fdopen(self._file, b"w")
+        self._libc.setvbuf(self._stream, ctypes.addressof(self._buffer), _IOFBF, _BUFFER_BYTES)
+
+    def close(self) -> None:
+        self._libc.fclose(self._stream)
+
+    def mapped(self) -> tuple[int, int]:
+        """Return the bytes of blocks that are mapped, and the most that ever were."""
+        now, most = _MAPPED.search(self._totals()), _MOST_MAPPED.search(self._statistics())
+        if now is None or most is None:
+            raise MeasureError("the C library does not say what is allocated")
+        return int(now[1]), int(most[1])
+
+    def free(self) -> int:
+        """Return the bytes that are free between smaller blocks."""
+        return sum(int(size) for size in _FREE.findall(self._totals()))
+
+    def in_use(self) -> int:
+        """Return the bytes of smaller blocks."""
+        totals = self._totals()
+        free = sum(int(size) for size in _FREE.findall(totals))
+        system = _SYSTEM.search(totals)
+        return int(system[1]) - free if system is not None else 0
+
+    def _totals(self) -> bytes:
+        self._libc.rewind(self._stream)
+        self._libc.malloc_info(0, self._stream)
+        self._libc.fflush(self._stream)
+        return self._end(self._libc.ftell(self._stream)).rpartition(b"</heap>")[2]
+
+    def _statistics(self) -> bytes:
+        """Return what ``malloc_stats`` writes to stderr, whose text has no other way out."""
+        os.lseek(self._file, 0, os.SEEK_SET)
+        kept = os.dup(2)
+        os.dup2(self._file, 2)
+        self._libc.malloc_stats()
         os.dup2(kept, 2)
-        return os.pread(file, _TEXT_BYTES, max(os.fstat(file).st_size - _TEXT_BYTES, 0))
-    finally:
         os.close(kept)
-        os.close(file)
+        return self._end(os.lseek(self._file, 0, os.SEEK_CUR))
+
+    def _end(self, size: int) -> bytes:
+        return os.pread(self._file, min(size, _TEXT_BYTES), max(size - _TEXT_BYTES, 0))
 
 
 def change_malloc() -> None:
     """Map all blocks of a page and more, and keep one heap for all others."""
-    libc = ctypes.CDLL(None)
+    libc = _libc()
     for option, value in (
         (_M_ARENA_MAX, 1),
         (_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES),
         (_M_TOP_PAD, 0),
     ):
-        if hasattr(libc, "mallopt"):
-            libc.mallopt(option, value)
+        libc.mallopt(option, value)
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
@@ -128,26 +165,26 @@ def peak_bytes(work: Callable[[], object]) -> int:
     Raises:
         MeasureError: the C library does not say.
     """
-    with _filled() as before, _SmallBlocks() as small:
-        work()
-    return max(_mapped()[1] - before, 0) + small.grown_bytes
+    with contextlib.closing(_Heap()) as heap, _filled(heap) as before:
+        with _SmallBlocks() as small:
+            work()
+        most = heap.mapped()[1]
+    return max(most - before, 0) + small.grown_bytes
 
 
 @contextlib.contextmanager
-def _filled() -> Iterator[int]:
+def _filled(heap: _Heap) -> Iterator[int]:
     """Hold as much mapped as ever was; yield what that is.
 
     What is free in the heap below is held, too: malloc takes a large block from there where it fits.
     """
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-    libc.free.argtypes = (ctypes.c_void_p,)
+    libc = _libc()
     libc.malloc_trim(0)
-    held = [libc.malloc(_FILLING_BYTES) for _ in range(_free_bytes() // _FILLING_BYTES)]
-    now, most = _mapped()
+    held = [libc.malloc(_FILLING_BYTES) for _ in range(heap.free() // _FILLING_BYTES)]
+    now, most = heap.mapped()
     held.append(libc.malloc(max(most - now, _MAPPED_FROM_BYTES)))
     try:
-        yield _mapped()[0]
+        yield heap.mapped()[0]
     finally:
         for block in held:
             libc.free(block)
@@ -158,34 +195,26 @@ class _SmallBlocks:
 
     def __init__(self) -> None:
         self.grown_bytes = 0
-        self._before = self._most = _in_use()
+        self._heap = _Heap()
+        self._before = self._most = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> Self:
+        self._before = self._most = self._heap.in_use()
         self._thread.start()
-        self._before = self._most = _in_use()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self._heap.close()
         grown = self._most - self._before
         self.grown_bytes = grown + grown // _MISSED if grown > _OWN_BYTES else 0
 
     def _look(self) -> None:
         while not self._ended.wait(_LOOK_SECONDS):
-            self._most = max(self._most, _in_use())
-
-
-def _in_use() -> int:
-    totals = _totals()
-    system = _SYSTEM.search(totals)
-    return int(system[1]) - _free_bytes(totals) if system is not None else 0
-
-
-def _free_bytes(totals: bytes | None = None) -> int:
-    return sum(int(size) for size in _FREE.findall(_totals() if totals is None else totals))
+            self._most = max(self._most, self._heap.in_use())
 
 
 # What a graph allocates on drawn inputs.
@@ -209,21 +238,22 @@ def _of_threads(session: "ort.InferenceSession", inputs: Sequence["NDArray[Any]"
         launch()
     except Exception as exc:  # ONNX Runtime's errors share no base class of their own
         raise SessionError(reason(exc)) from exc
-    # Once only may be what a thread of the pool, or Python, allocates.
-    return min(peak_bytes(launch) for _ in range(_RUNS))
+    # Threads that happen to run at once may allocate more than others do.
+    return max(peak_bytes(launch) for _ in range(_RUNS))
 
 
 def _array(
     dtype: str, shape: Sequence[int], kind: Kind, generator: np.random.Generator
 ) -> "NDArray[Any]":
     sizes = [1 if length == UNKNOWN else length for length in shape]
-    if kind == "random":
-        floats = is_float(dtype)
-        array = generator.standard_normal(sizes) if floats else generator.integers(0, 2, sizes)
-    else:
+    array: NDArray[Any]
+    if kind != "random":
         number = {"zeros": 0, "halves": 0.5 if is_float(dtype) else 2, "ones": 1}[kind]
         array = np.full(sizes, number)
-    array = np.asarray(array)
+    elif is_float(dtype):
+        array = np.asarray(generator.standard_normal(sizes))
+    else:
+        array = np.asarray(generator.integers(0, 2, sizes))
     return array.astype(str).astype(object) if dtype == STRINGS else array.astype(dtype)
 
 

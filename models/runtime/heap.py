@@ -20,7 +20,7 @@ def heap_bytes() -> int | None:
 
     By ``malloc_info``: ``mallinfo`` has 32 bits, and glibc 2.31 has no other.
     """
-    told = malloc_info()
+    told = _malloc_info()
     if told is None:
         return None
     sizes = dict(_SIZE.findall(told.rpartition(_END_OF_ARENA)[2]))
@@ -28,8 +28,8 @@ def heap_bytes() -> int | None:
     return sum(int(sizes[each]) for each in taken) - sum(int(sizes[each]) for each in free)
 
 
-def malloc_info() -> bytes | None:
-    """Return what the C library writes of its heap, while a stream of 9 KB lies there; None: nothing."""
+def _malloc_info() -> bytes | None:
+    """Return what the C library writes of its heap, while a stream of 9 KB lies there."""
     try:
         libc = _libc()
         tell, open_stream = libc.malloc_info, libc.open_memstream

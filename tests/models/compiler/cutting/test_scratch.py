@@ -109,7 +109,7 @@ def test_every_operator_with_a_formula_has_a_case() -> None:
 
 @pytest.mark.slow
 def test_every_formula_holds_for_what_its_kernel_allocates(tmp_path: Path, meter: Meter) -> None:
-    seen = set()
+    seen: set[str] = set()
     for number, case in enumerate(FORMULA_CASES):
         folder = tmp_path / str(number)
         folder.mkdir()
