@@ -218,7 +218,9 @@ class Meter:
 
 def _line_above(peaks: Mapping[int, int]) -> Allocated:
     """Return what is at least ``peaks``, those of each number of threads, and of more."""
-    n_bytes = _rounded(peaks[1], _UNIT_BYTES) + _UNIT_BYTES
+    # A little more with more threads is no matter of threads: figures would change from time to time.
+    least = max(min(peak, peaks[1] + _UNIT_BYTES) for peak in peaks.values())
+    n_bytes = _rounded(least, _UNIT_BYTES) + _UNIT_BYTES
     steps = ((peak - n_bytes) // (count - 1) + 1 for count, peak in peaks.items() if count > 1)
     return Allocated(n_bytes, _rounded(max(0, *steps), _STEP_BYTES))
 
