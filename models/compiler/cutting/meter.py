@@ -27,7 +27,7 @@ _THREADS = (1, 2, 4, 16)
 _MOST_SECONDS = 300.0
 # Bytes of stderr that an error has.
 _MOST_TEXT = 300
-# Blocks in other places, and small ones.
+# What is measured counts up to two of these more, for what changes from run to run.
 _UNIT_BYTES, _STEP_BYTES = 16 << 10, 4 << 10
 # Of so many branches all combinations are run.
 _MOST_BRANCHES = 4
@@ -220,13 +220,9 @@ def _line_above(peaks: Mapping[int, int]) -> Allocated:
     """Return what is at least ``peaks``, those of each number of threads, and of more."""
     # A little more with more threads is no matter of threads: figures would change from time to time.
     least = max(min(peak, peaks[1] + _UNIT_BYTES) for peak in peaks.values())
-    n_bytes = _rounded(least, _UNIT_BYTES) + _UNIT_BYTES
+    n_bytes = (least // _UNIT_BYTES + 2) * _UNIT_BYTES
     steps = ((peak - n_bytes) // (count - 1) + 1 for count, peak in peaks.items() if count > 1)
-    return Allocated(n_bytes, _rounded(max(0, *steps), _STEP_BYTES))
-
-
-def _rounded(n_bytes: int, unit: int) -> int:
-    return -(-n_bytes // unit) * unit
+    return Allocated(n_bytes, -(-max(0, *steps) // _STEP_BYTES) * _STEP_BYTES)
 
 
 def _most(several: Sequence[Allocated]) -> Allocated:
