@@ -85,11 +85,14 @@ class Sizes:
         return unrolled_bytes(self._allocated(piece, data), use_threads())
 
     def unrolled(self, piece: CutPiece, data: bytes) -> Unrolled | None:
-        """Return what that is with another number of threads; None: the same. Raises as that does."""
+        """Return what that is with another number of threads, or was measured; None: neither.
+
+        Raises as ``scratch_bytes``.
+        """
         if self._measured(piece, data) is not None:
             return None
         unrolled = self._allocated(piece, data)
-        return unrolled if unrolled.depends_on_threads else None
+        return unrolled if unrolled.segments or unrolled.measured_bytes else None
 
     def _allocated(self, piece: CutPiece, data: bytes) -> Unrolled:
         unrolled = _unrolled(self.graph, piece)

@@ -159,10 +159,6 @@ class Unrolled(Record):
     measured_bytes: Count = 0
     thread_bytes: Count = 0
 
-    @property
-    def depends_on_threads(self) -> bool:
-        return bool(self.segments or self.thread_bytes)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece(Record):

@@ -18,6 +18,7 @@ from models.packs.records.pieces import Operand, Piece
 from models.packs.records.row_parts import unrolled_bytes
 from models.runtime.allocations import Tensor
 from models.runtime.heap import heap_bytes
+from pipeline.program.steps import reserved_scratch
 from tests.models.compiler.cutting.scratch_cases import FORMULA_CASES, MEASURED_CASES, Case
 
 pytestmark = pytest.mark.skipif(
@@ -168,6 +169,16 @@ def test_scores_of_an_attention_are_counted_for_any_number_of_threads(tmp_path: 
     assert piece.unrolled is not None
     assert piece.unrolled.thread_bytes > 32 << 10  # each has scores of its own
     assert counted(piece, 16) >= counted(piece, 1) + 15 * piece.unrolled.thread_bytes
+
+
+def test_heap_is_kept_for_what_is_unrolled_and_not_for_what_was_measured(tmp_path: Path) -> None:
+    (measured,) = compiled(MEASURED_CASES[0], tmp_path).manifest.pieces
+    squares = next(case for case in FORMULA_CASES if case.operator == "LRN")
+    unrolled = compiled(squares, tmp_path).manifest.pieces
+    most = max(piece.scratch_bytes for piece in unrolled)
+    assert 0 < most < measured.scratch_bytes
+    assert reserved_scratch(unrolled, most + 1) == most + 1
+    assert reserved_scratch([*unrolled, measured], measured.scratch_bytes) == most
 
 
 def branches(taken: str, other: str) -> onnx.ModelProto:
