@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pipeline.processes import child_environment, python_command
+from models.processes import child_environment, python_command
 
 _OTHERS = (
     "benchmarks.served_memory",

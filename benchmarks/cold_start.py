@@ -20,12 +20,12 @@ from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import run_sampled
 from benchmarks.turns import end, in_turns
 from models.packs.pack import open_pack
+from models.processes import python_command
 from pipeline.benchmark.ours import StreamedArchitecture, plan_way
 from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.peers import PEERS
 from pipeline.peers.peer import save_inputs
-from pipeline.processes import python_command
 from pipeline.program.prepare import prepare
 
 OURS = "layerstream"

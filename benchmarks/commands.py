@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import Any
 
-from pipeline.processes import child_environment, python_command
+from models.processes import child_environment, python_command
 
 
 def layerstream(*arguments: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import run_sampled
 from benchmarks.turns import end
-from pipeline.processes import python_command
+from models.processes import python_command
 from server.settings.sizes import parse_size
 
 

@@ -1,5 +1,6 @@
 """A tiny compiled model: small enough to compile in a moment, cut into many spans and pieces."""
 
+import contextlib
 import gc
 import os
 import shutil
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from models.compiler import CompileOptions, compile_onnx
+from models.compiler.cutting.meter import Meter
 from models.packs.pack import Pack, open_pack
 from tests.examples import FEW
 from tests.models.nets import CHUNK_BYTES, residual, written
@@ -49,6 +51,14 @@ def _data_stays_in_caches() -> Iterator[None]:
     """Sweeps that are measured find a small cache emptied: no test says how long one takes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.measuring.sweeps.cache_bytes", lambda: 1 << 16)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_meter() -> Iterator[None]:
+    """All compilations share the process that measures pieces: it takes half a second to start."""
+    with Meter() as meter, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("models.compiler.compile.Meter", lambda: contextlib.nullcontext(meter))
         yield
 
 

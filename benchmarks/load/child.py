@@ -14,7 +14,7 @@ from typing import Any, Self
 from benchmarks.load.arrivals import ArrivalRate, open_loop
 from benchmarks.load.closed import closed_loop
 from benchmarks.load.paced import paced_loop
-from pipeline.processes import child_environment, python_command
+from models.processes import child_environment, python_command
 
 
 class LoadProcess:

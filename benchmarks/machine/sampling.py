@@ -17,8 +17,8 @@ from statistics import median
 from types import TracebackType
 from typing import Self
 
+from models.processes import child_environment
 from pipeline.peers.cgroup import MemoryGroup, Usage, memory_group
-from pipeline.processes import child_environment
 
 _SECONDS = 0.015
 _MINUTE = 60.0

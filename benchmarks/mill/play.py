@@ -15,7 +15,7 @@ from benchmarks.mill.errands import Errand
 from benchmarks.mill.good import Book, GoodClient
 from benchmarks.mill.measuring import Counts, PeakSampler, count
 from benchmarks.servers.served import Served
-from pipeline.processes import child_environment, python_command
+from models.processes import child_environment, python_command
 
 #: What a phase without an attack is called.
 CALM = "calm"

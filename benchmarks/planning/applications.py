@@ -38,6 +38,7 @@ from benchmarks.planning.rivals import (
 )
 from benchmarks.turns import end
 from cli.applications import OpenedApplication, OpenedPack, open_application
+from models.processes import python_command
 from models.runtime.sessions import claim_process
 from papers.applications.application import Application
 from papers.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier
@@ -47,7 +48,6 @@ from papers.applications.reduction import Constraints, GeneticSettings, reduce_b
 from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.plan import Plan
-from pipeline.processes import python_command
 from pipeline.program.program import Program
 
 #: The network whole, on one core, beside its partitions on several.

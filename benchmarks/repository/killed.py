@@ -34,7 +34,7 @@ from benchmarks.servers.client import beside
 from benchmarks.servers.served import Served, ours, running
 from models.compiler import compile_onnx
 from models.packs.folders import PREFIX, versions
-from pipeline.processes import CODE, child_environment, python_command
+from models.processes import CODE, child_environment, python_command
 from server.repository.on_disk import check_whole, model_names
 
 _SOURCE = Path(__file__).parents[2] / "models" / "default" / "cifar10.onnx"

@@ -27,7 +27,7 @@ from benchmarks.machine.processes import children, cpu_seconds_of_all
 from benchmarks.servers.client import KeptClient, beside, process_memory
 from benchmarks.servers.served import free_port, ours
 from benchmarks.turns import end
-from pipeline.processes import child_environment
+from models.processes import child_environment
 
 _EVERY_SECONDS = 0.02
 _PATIENCE_SECONDS = 600.0

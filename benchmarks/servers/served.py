@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.servers.client import wait_ready
-from pipeline.processes import child_environment, python_command
+from models.processes import child_environment, python_command
 from server.transport.listener import PortError, listen
 
 _FIRST_PORT = 10_000

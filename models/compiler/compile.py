@@ -1,5 +1,6 @@
 """Compile an ONNX file to a pack: read, optimise, alias, cut, lay out, write."""
 
+import contextlib
 import errno
 import functools
 import math
@@ -17,6 +18,7 @@ from models.compiler.analysis.graph import CutPiece, Graph
 from models.compiler.analysis.lean_order import with_less_kept
 from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
+from models.compiler.cutting.meter import Meter
 from models.compiler.cutting.partition import partition
 from models.compiler.cutting.quantised_tasks import before_tables, grouped, quantised_groups
 from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
@@ -73,8 +75,9 @@ class CompileOptions(Recipes):
     inputs, though they look like weights. ``chunk_bytes``: None takes the default for
     the model's size. ``target``: None is this machine's CPU. ``calibrate``: makes pictures, with which the
     network becomes one of 8-bit integers; None: it stays as it is. ``measure``: what pieces allocate on the
-    target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is called
-    with what a user should know. ``store``: how weights lie in the file.
+    target's device; None: all of them run on the CPU. ``meter``: measures those without a formula on the
+    CPU, and stays open; None: one for this compilation. ``accept``: None: without a check. ``warn`` is
+    called with what a user should know. ``store``: how weights lie in the file.
     """
 
     version: int = 1
@@ -86,6 +89,7 @@ class CompileOptions(Recipes):
     target: Target | None = None
     calibrate: Callable[[], Iterable[Image.Image]] | None = None
     measure: Measure | None = None
+    meter: Meter | None = None
     accept: Accept | None = None
     warn: Warn = lambda text: None
     store: Store = "fp32"
@@ -166,7 +170,8 @@ def compile_onnx(
             model = read_onnx(computed, keep=options.keep_inputs)
         source_model = _Source(source, name, model, metadata, parameters)
         del model
-        _write_pack(source_model, options, unfinished, progress)
+        with contextlib.nullcontext(options.meter) if options.meter else Meter() as meter:
+            _write_pack(source_model, options, unfinished, progress, meter)
         give_back()  # the graph refers to itself
         progress("check")
         _read_back(unfinished.pack, pack)
@@ -214,7 +219,11 @@ class _Source:
 
 
 def _write_pack(
-    source: _Source, options: CompileOptions, unfinished: Unfinished, progress: Progress
+    source: _Source,
+    options: CompileOptions,
+    unfinished: Unfinished,
+    progress: Progress,
+    meter: Meter,
 ) -> None:
     """Write the files of the pack; the work folder is empty again afterwards."""
     target = options.target or host_target()
@@ -252,7 +261,9 @@ def _write_pack(
     unfinished.work.mkdir()
     values = value_records(graph, parts.aliases)
     index = {value.name: position for position, value in enumerate(values)}
-    sizes = Sizes(graph, measure)
+    sizes = Sizes(
+        graph, measure, meter, functools.cache(lambda text: options.warn(f"{path}: {text}"))
+    )
     programs = ProgramDescriber(parts, on_gpu=target.capability is not None)
     quantised = QuantisedDescriber(parts, target)
     describer = PieceDescriber(parts, layout, index, sizes, programs, quantised)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
+from models.processes import python_command
 from models.runtime.sessions import claim_process, wait_until_quiet
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
@@ -24,7 +25,6 @@ from pipeline.fitting.wanted import Wanted
 from pipeline.peers.child import Answer, Tensors, load_inputs, serve
 from pipeline.peers.peer import save_inputs
 from pipeline.planning.plan import Plan
-from pipeline.processes import python_command
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError

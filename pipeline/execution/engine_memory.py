@@ -12,6 +12,7 @@ from pipeline.execution.lane import LaneMemory
 from pipeline.execution.leases import ArenaLease, OwnArena
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
+from pipeline.program.steps import reserved_scratch
 
 # Taken from the system at a time: a few huge pages.
 _STRETCH_BYTES = 8 << 20
@@ -57,7 +58,8 @@ class EngineMemory:
             if lease is None:
                 lease = OwnArena(device, plan.arena_bytes)
                 self._held.append(lease)
-            self.scratch = allocate("scratch", plan.scratch_bytes)
+            reserved = reserved_scratch(plan.steps, plan.scratch_bytes)
+            self.scratch = allocate("scratch", reserved)
             self.lease = lease
             self.lanes = [
                 LaneMemory(program, plan, lease.memory, self.weights, number)

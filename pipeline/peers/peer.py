@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.processes import python_command, start
 from pipeline.peers import OPENVINO
-from pipeline.processes import python_command, start
 
 #: Of a file that such a process writes: its outputs, and what its library keeps.
 _FILE_BYTES = 8 << 30

@@ -187,6 +187,21 @@ def scratch_bytes(steps: Sequence[Step]) -> int:
     return max((step.scratch_bytes for step in steps), default=0)
 
 
+def reserved_scratch(steps: Sequence[Step], n_bytes: int) -> int:
+    """Return how much of the ``n_bytes`` that are counted for ``steps`` a device should reserve.
+
+    What kernels unroll is a block or two. What was measured may be many, which lie in a heap between those
+    of requests and leave holes: these are better mapped each time.
+    """
+    others = [step for step in steps if not _is_measured(step)]
+    return n_bytes if len(others) == len(steps) else scratch_bytes(others)
+
+
+def _is_measured(step: Step) -> bool:
+    unrolled = step.unrolled if isinstance(step, Piece) else None
+    return unrolled is not None and unrolled.measured_bytes > 0
+
+
 def object_bytes(program: Program, steps: Sequence[Step], lanes: int = 1) -> int:
     """Return about what Python's objects take of a model that runs ``steps``, beside its sessions."""
     records = len(program.own) + len(program.values)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from models.processes import Child, start
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.found_plans import FoundPlan, FoundPlans
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.processes import Child, start
 from pipeline.program.program import Program
 from pipeline.program.stopping import go_on, tell, telling
 from pipeline.schedule.architectures import Architecture

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from pipeline.processes import StandardError, ended_with, start_beside
+from models.processes import StandardError, ended_with, start_beside
 from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
 from server.repository.compiling_child import UploadStep, compile_file
 from server.repository.limited_process import (

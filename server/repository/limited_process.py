@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from pipeline.processes import python_command
+from models.processes import python_command
 
 COMMAND = python_command("server.repository.limited_process")
 _PR_SET_PDEATHSIG = 1

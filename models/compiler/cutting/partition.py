@@ -22,7 +22,12 @@ from models.compiler.cutting.piece_models import (
 from models.compiler.cutting.quantised_tasks import edges as quantised_edges
 from models.compiler.cutting.quantised_tasks import kept_whole, quantised_groups
 from models.compiler.cutting.row_nodes import RowGraph, find_rows
-from models.compiler.cutting.scratch import Measure, runs_on_cpu
+from models.compiler.cutting.scratch import (
+    Measure,
+    allocates_nothing,
+    runs_on_cpu,
+    takes_any_size,
+)
 from models.errors import CompileError
 from models.graphs.nodes import made
 from models.packs.target import Target
@@ -183,7 +188,9 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Cu
         | quantised_edges(graph, fused),
     )
     serialised = [
-        serialise(graph, piece, aliases.elided, sized=not on_cpu)
+        serialise(
+            graph, piece, aliases.elided, sized=not on_cpu or not takes_any_size(graph, piece)
+        )
         if piece.region is None
         else serialise_resident(graph, piece)
         for piece in pieces
@@ -221,7 +228,7 @@ def _add_alternatives(parts: CutGraph, target: Target, fault: Fault) -> None:
 
 
 def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -> None:
-    """Add the operators on rows without a ``fault``; on a GPU those that take no scratch there."""
+    """Add the operators on rows without a ``fault`` whose kernels allocate nothing but what they unroll."""
     shapes, on_cpu = parts.rows.shapes, target.capability is None
     described = [
         (row, serialise_rows(parts.graph, row) if row.nodes else None) for row in parts.rows.nodes
@@ -232,7 +239,11 @@ def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -
         if data is None
         or (
             fault(data) is None
-            and (on_cpu or measure(serialise_all_rows(parts.graph, row, shapes), True) == 0)
+            and (
+                allocates_nothing(parts.graph, row.nodes)
+                if on_cpu
+                else measure(serialise_all_rows(parts.graph, row, shapes), True) == 0
+            )
         )
         for index in range(row.index, row.index + max(len(row.nodes), 1))
     }
@@ -257,7 +268,10 @@ def _add_bottlenecks(parts: CutGraph, fault: Fault) -> None:
         if not parts.is_whole(range(bottleneck.first_node, bottleneck.end_node)):
             continue
         graphs = list(group_graphs(parts.graph, bottleneck, parts.aliases.elided))
-        if any(fault(data) is not None for each in graphs for data in each):
+        inner = parts.graph.nodes[bottleneck.first_node : bottleneck.end_node]
+        if not allocates_nothing(parts.graph, inner) or any(
+            fault(data) is not None for each in graphs for data in each
+        ):
             continue
         kept.append(bottleneck)
         numbers = []

@@ -1,19 +1,28 @@
-"""What sessions need beside weights and arena, bounded at compile time."""
+"""What sessions need beside weights and arena, bounded at compile time.
+
+A kernel may allocate memory of its own while it runs. ``FORMULAS`` has each operator that was measured; a
+test runs them all. A piece with any other operator, or on other types of elements, is run and measured
+(meter.py): what is not counted is never taken to be nothing.
+"""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, CutPiece, Graph
+from models.compiler.analysis.graph import NCHWC_DOMAIN, CutPiece, Graph, Slice
+from models.compiler.analysis.node_groups import name
 from models.compiler.cutting.cut import inner_bytes, inner_values
+from models.compiler.cutting.meter import InputsError, Meter, MeterError
 from models.compiler.cutting.piece_models import known_bytes
+from models.errors import CompileError
 from models.graphs.nodes import all_graphs, attributes, made, reads, subgraphs
 from models.network.operators.convolution import CONVOLUTIONS, Convolution
 from models.packs.records.pieces import Unrolled
 from models.packs.records.row_parts import SHARING_THREADS, unrolled_bytes
+from models.runtime.allocations import Tensor
 from models.runtime.sessions import use_threads
 
 # What ONNX Runtime 1.31 takes on the heap: a session with its first node, each further node. Measured
@@ -31,11 +40,16 @@ LAUNCHES_BYTES = 4 << 10
 #: Returns what a serialised piece allocates on the target's device while it runs, bytes; None: it runs on
 #: the CPU there, too. With its flag set, by the algorithms that row operators take.
 Measure = Callable[[bytes, bool], int | None]
+#: Bounds what the kernel of a node allocates; None: not known for what the node says.
+Formula = Callable[[Graph, onnx.NodeProto], int | None]
 _SUM_BYTES = 4
 _POINTER_BYTES = 8
 # Panels of matrices that a thread packs and keeps: measured 47 KB. And numbers for each channel.
 _BESIDE_BYTES = 64 << 10
 _PLANE_RANK = 4
+_PAIR = 2
+# For each line and column that is interpolated: two places, two weights. Measured 16 to 20.
+_LINE_BYTES = 24
 # So many results of a maximum are made at once, by the places of what they are made of.
 _POOLED_AT_ONCE = 512
 
@@ -46,27 +60,64 @@ def runs_on_cpu(_piece: bytes, _on_rows: bool) -> None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bounds what pieces of ``graph`` take: where ``measure`` has a piece, on the target's device."""
+    """Bounds what pieces of ``graph`` take: where ``measure`` has a piece, on the target's device.
+
+    ``meter`` runs those on the CPU whose operators have no formula. ``warn`` is called with what of them
+    cannot be counted.
+    """
 
     graph: Graph
     measure: Measure
+    meter: Meter
+    warn: Callable[[str], None] = lambda text: None
 
     def scratch_bytes(self, piece: CutPiece, data: bytes) -> int:
         """Return a bound on what ``piece``, which is ``data``, allocates while it runs.
 
-        A resident piece also makes values whose size is unknown; they are not counted.
+        Values whose size only a run gives count as large as they were on drawn inputs.
+
+        Raises:
+            CompileError: it has no formula, and cannot be measured.
         """
         measured = self._measured(piece, data)
         if measured is not None:
             return measured
-        return unrolled_bytes(_unrolled(self.graph, piece), use_threads())
+        return unrolled_bytes(self._allocated(piece, data), use_threads())
 
     def unrolled(self, piece: CutPiece, data: bytes) -> Unrolled | None:
-        """Return what that is with another number of threads; None: the same."""
-        unrolled = _unrolled(self.graph, piece)
-        if not unrolled.segments or self._measured(piece, data) is not None:
+        """Return what that is with another number of threads, or was measured; None: neither.
+
+        Raises as ``scratch_bytes``.
+        """
+        if self._measured(piece, data) is not None:
             return None
-        return unrolled
+        unrolled = self._allocated(piece, data)
+        return unrolled if unrolled.segments or unrolled.measured_bytes else None
+
+    def _allocated(self, piece: CutPiece, data: bytes) -> Unrolled:
+        unrolled = _unrolled(self.graph, piece)
+        if piece.region is None and _has_formulas(self.graph, piece):
+            return unrolled
+        bound = None if piece.region else self._tensors(piece.outputs)
+        try:
+            allocated = self.meter.allocated(data, self._tensors(piece.inputs), bound)
+        except MeterError as exc:
+            first = name(self.graph.nodes[piece.first_node])
+            text = f"what the piece from {first} on allocates beside its tensors cannot be measured: {exc}"
+            if isinstance(exc, InputsError) and self._makes_loose(piece):
+                self.warn(f"{text}; values whose size only a run gives are not counted")
+                return unrolled
+            raise CompileError(text) from exc
+        return replace(
+            unrolled, measured_bytes=allocated.n_bytes, thread_bytes=allocated.thread_bytes
+        )
+
+    def _makes_loose(self, piece: CutPiece) -> bool:
+        nodes = self.graph.nodes[piece.first_node : piece.end_node]
+        return any(each in self.graph.loose for node in nodes for each in made(node))
+
+    def _tensors(self, parts: Mapping[str, Slice]) -> list[Tensor]:
+        return [(self.graph.array(part.name).dtype, part.shape) for part in parts.values()]
 
     def session_bytes(self, piece: CutPiece, data: bytes) -> int:
         """Bound the heap of the session of ``piece``, whose bytes ``data`` are held beside it."""
@@ -92,7 +143,7 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
     largest = segments = 0
     for index in range(piece.first_node, piece.end_node):
         node = graph.nodes[index]
-        own = max(_copied_bytes(graph, node), quantised_bytes(graph, node))
+        own = own_bytes(graph, node) or 0
         if own:
             largest = max(largest, own - _later_bytes(graph, piece, index))
         if "Conv" not in node.op_type or node.domain == NCHWC_DOMAIN:
@@ -129,18 +180,6 @@ def _later_bytes(graph: Graph, piece: CutPiece, index: int) -> int:
     return sum(graph.values[name].n_bytes for name in later & inner_values(graph, piece))
 
 
-def _copied_bytes(graph: Graph, node: onnx.NodeProto) -> int:
-    """Bound what a kernel copies: LRN padded squares and their sums, a softmax its tensors, turned."""
-    if node.op_type not in ("LRN", "Softmax", "LogSoftmax") or node.input[0] not in graph.values:
-        return 0
-    value, given = graph.values[node.input[0]], attributes(node)
-    if node.op_type == "LRN":
-        padded = (value.shape[1] + given["size"] - 1) * math.prod(value.shape[2:])
-        return value.n_bytes + 4 * int(padded)
-    along_last = given.get("axis", -1) in (-1, len(value.shape) - 1)
-    return 0 if along_last else 2 * value.n_bytes
-
-
 def _session_bytes(graph: Graph, piece: CutPiece, n_bytes: int) -> int:
     """Bound the heap that ONNX Runtime takes for ``piece``, whose graph has ``n_bytes``."""
     nodes = graph.nodes[piece.first_node : piece.end_node]
@@ -153,16 +192,104 @@ def _session_bytes(graph: Graph, piece: CutPiece, n_bytes: int) -> int:
     return SESSION_BYTES * (1 + len(inner)) + NODE_BYTES * count + 3 * n_bytes
 
 
-def quantised_bytes(graph: Graph, node: onnx.NodeProto) -> int:
-    """Return a bound on what ``node`` allocates if it is quantised and allocates anything, else 0.
+def own_bytes(graph: Graph, node: onnx.NodeProto) -> int | None:
+    """Return a bound on what the kernel of ``node`` allocates; None: no formula is known.
 
-    Sums are 32-bit integers in memory of their own before they are rounded; a convolution has its weights
-    turned round and its input unrolled, and where channels come first both of its tensors turned, too.
+    What plain convolutions unroll is not in it (``Unrolled``).
     """
-    bound = _BOUNDS.get(node.op_type)
-    if bound is None or not {node.input[0], node.output[0]} <= graph.values.keys():
+    formula = FORMULAS.get(_operator(node))
+    names = (name for name in (*node.input, *node.output) if name)
+    if formula is None or not (
+        node.op_type == "Cast" or all(_is_usual(graph, name) for name in names)
+    ):
+        return None
+    return formula(graph, node)
+
+
+def _operator(node: onnx.NodeProto) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def takes_any_size(graph: Graph, piece: CutPiece) -> bool:
+    """Return whether one session may serve ``piece`` and equal ones of other sizes.
+
+    Of other operators ONNX Runtime may infer a wrong shape where it does not know those of inputs: of
+    Attention, with heads in one dimension, that of its result.
+    """
+    nodes = graph.nodes[piece.first_node : piece.end_node]
+    return all(_operator(node) in FORMULAS for node in nodes)
+
+
+def _has_formulas(graph: Graph, piece: CutPiece) -> bool:
+    nodes = graph.nodes[piece.first_node : piece.end_node]
+    return all(own_bytes(graph, node) is not None for node in nodes)
+
+
+def allocates_nothing(graph: Graph, nodes: Iterable[onnx.NodeProto]) -> bool:
+    """Return whether kernels of ``nodes`` allocate next to nothing but what convolutions unroll."""
+    return all(
+        (own := own_bytes(graph, node)) is not None and own <= _BESIDE_BYTES for node in nodes
+    )
+
+
+def _is_usual(graph: Graph, name: str) -> bool:
+    """Return whether kernels take the type of ``name`` as it is: others convert what they read."""
+    if name not in graph.values and name not in graph.constants:
+        return False
+    return graph.array(name).dtype not in ("float16", "float64")
+
+
+def _nothing(_graph: Graph, _node: onnx.NodeProto) -> int:
+    return 0
+
+
+def _of_two(_graph: Graph, node: onnx.NodeProto) -> int | None:
+    """A third operand is joined with what the first two make, in memory of its own."""
+    return 0 if len(node.input) <= _PAIR else None
+
+
+def _of_resize(graph: Graph, node: onnx.NodeProto) -> int | None:
+    """Bound where lines and columns lie; cubic kernels remember much, antialiasing ones take two steps."""
+    given = attributes(node)
+    mode = given.get("mode", "nearest")
+    if mode == "nearest":
         return 0
-    return bound(graph, node) + _BESIDE_BYTES
+    if mode != "linear" or given.get("antialias"):
+        return None
+    lines = sum(graph.array(node.output[0]).shape) + sum(graph.array(node.input[0]).shape)
+    return _LINE_BYTES * lines
+
+
+def _padded_squares(graph: Graph, node: onnx.NodeProto) -> int:
+    value = graph.array(node.input[0])
+    padded = (value.shape[1] + attributes(node)["size"] - 1) * math.prod(value.shape[2:])
+    return value.n_bytes + 4 * int(padded)
+
+
+def _turned(graph: Graph, node: onnx.NodeProto) -> int:
+    """Bound the tensors of a softmax along another axis than the last, both turned."""
+    value = graph.array(node.input[0])
+    along_last = attributes(node).get("axis", -1) in (-1, len(value.shape) - 1)
+    return 0 if along_last else 2 * value.n_bytes
+
+
+def _with_bias(graph: Graph, node: onnx.NodeProto) -> int:
+    """Bound the sum of what is read and a bias."""
+    biased = len(node.input) > 1 and node.input[1]
+    return graph.array(node.output[0]).n_bytes if biased else 0
+
+
+# Quantised operators: sums are 32-bit integers in memory of their own before they are rounded; a
+# convolution has its weights turned round and its input unrolled, and where channels come first both of its
+# tensors turned, too.
+
+
+def _beside(formula: Formula) -> Formula:
+    def bound(graph: Graph, node: onnx.NodeProto) -> int | None:
+        n_bytes = formula(graph, node)
+        return None if n_bytes is None else n_bytes + _BESIDE_BYTES
+
+    return bound
 
 
 def _of_convolution(graph: Graph, node: onnx.NodeProto) -> int:
@@ -215,13 +342,42 @@ def _as_floats(graph: Graph, node: onnx.NodeProto) -> int:
     return _SUM_BYTES * _quantised_input(graph, node)
 
 
-_BOUNDS: Mapping[str, Callable[[Graph, onnx.NodeProto], int]] = {
-    "QLinearConv": _of_convolution,
+_QUANTISED: Mapping[str, Formula] = {
     "ConvInteger": _of_integer_convolution,
-    "QGemm": _sums,
     "QLinearMatMul": _sums,
-    "DynamicQuantizeMatMul": _quantised_input,
-    "NhwcMaxPool": _of_pool,
-    "QLinearAveragePool": _as_floats,
-    "QLinearGlobalAveragePool": _of_average,
+    "com.microsoft.QGemm": _sums,
+    "com.microsoft.DynamicQuantizeMatMul": _quantised_input,
+    "com.microsoft.NhwcMaxPool": _of_pool,
+    "com.microsoft.QLinearAveragePool": _as_floats,
+    "com.microsoft.QLinearConv": _of_convolution,
+    "com.microsoft.QLinearGlobalAveragePool": _of_average,
+}
+
+_WITHOUT = """
+    Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat CumSum
+    DepthToSpace DequantizeLinear Div DynamicQuantizeLinear Elu Equal Erf Exp Expand Flatten Floor Gather
+    Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual HardSigmoid Identity
+    InstanceNormalization LayerNormalization LeakyRelu Less LessOrEqual Log MatMul MatMulInteger MaxPool Mod
+    Mul Neg Not Or PRelu Pad Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin
+    ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round Selu Sigmoid Sign Slice Softplus Softsign
+    SpaceToDepth Split Sqrt Squeeze Sub Tanh ThresholdedRelu Tile Transpose Unsqueeze
+    com.microsoft.DequantizeLinear com.microsoft.FusedGemm com.microsoft.FusedMatMul com.microsoft.Gelu
+    com.microsoft.MatMulIntegerToFloat com.microsoft.QLinearAdd com.microsoft.QLinearConcat
+    com.microsoft.QLinearLeakyRelu com.microsoft.QLinearMul com.microsoft.QLinearSigmoid
+    com.microsoft.QuantizeLinear com.microsoft.QuickGelu com.microsoft.SkipLayerNormalization
+    com.microsoft.nchwc.AveragePool com.microsoft.nchwc.Conv com.microsoft.nchwc.GlobalAveragePool
+    com.microsoft.nchwc.GlobalMaxPool com.microsoft.nchwc.MaxPool com.microsoft.nchwc.ReorderInput
+    com.microsoft.nchwc.ReorderOutput com.microsoft.nchwc.Upsample
+""".split()  # noqa: SIM905  a page of quotes says less
+
+#: By operator; one of another domain than ONNX's own has that in front.
+FORMULAS: Mapping[str, Formula] = {
+    **dict.fromkeys(_WITHOUT, _nothing),
+    **dict.fromkeys(("Conv", "ConvTranspose", "com.microsoft.FusedConv"), _nothing),  # Unrolled
+    **dict.fromkeys(("Max", "Min", "Sum"), _of_two),
+    **dict.fromkeys(("Resize", "Upsample"), _of_resize),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _turned),
+    **dict.fromkeys(("com.microsoft.BiasGelu", "com.microsoft.FastGelu"), _with_bias),
+    **{operator: _beside(formula) for operator, formula in _QUANTISED.items()},
+    "LRN": _padded_squares,
 }

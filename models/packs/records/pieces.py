@@ -146,15 +146,18 @@ class ResidentPiece(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrolled(Record):
-    """What a piece with plain convolutions allocates, by the number of threads (row_parts.py).
+    """What a piece allocates, by the number of threads (row_parts.py).
 
-    ``beside_bytes``, and the more of ``whole_bytes``, their unrolled input, and a segment for each of up to
-    ``segments`` threads.
+    With plain convolutions ``beside_bytes``, and the more of ``whole_bytes``, their unrolled input, and a
+    segment for each of up to ``segments`` threads. Where that is more, what was measured:
+    ``measured_bytes``, and ``thread_bytes`` for each thread but the first.
     """
 
     beside_bytes: Count
     whole_bytes: Count
     segments: Count
+    measured_bytes: Count = 0
+    thread_bytes: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,8 @@ def unrolled_bytes(unrolled: Unrolled, threads: int) -> int:
     """Return a bound on what a piece allocates where ``threads`` threads compute."""
     segments = min(threads, unrolled.segments) * SEGMENT_BYTES
     whole = unrolled.whole_bytes + _BESIDE_BYTES if unrolled.whole_bytes else 0
-    return unrolled.beside_bytes + max(whole, segments)
+    measured = unrolled.measured_bytes + unrolled.thread_bytes * (threads - 1)
+    return max(unrolled.beside_bytes + max(whole, segments), measured)
 
 
 def unrolled_by_rows(unrolled: UnrolledRows, pixels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -118,7 +118,7 @@ def test_other_classes_are_refused_on_either_side() -> None:
             to_json([value])
     for name in (
         *("os:system", "builtins:eval", "subprocess:Popen", "models.packs.pack:open_pack"),
-        *("pipeline.processes:start", "pipeline.processes:subprocess", "models:os.system", "x"),
+        *("models.processes:start", "models.processes:subprocess", "models:os.system", "x"),
         "server.repository.limited_process:limit",
     ):
         with pytest.raises(RecordError):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.processes import (
+from models.processes import (
     CODE,
     Child,
     StandardError,
@@ -160,7 +160,7 @@ def _faults(file: Path) -> list[str]:
 
 
 def test_one_function_starts_interpreters_and_none_reads_pickles() -> None:
-    allowed = {CODE / name for name in (*_OTHERS, "pipeline/processes.py")}
+    allowed = {CODE / name for name in (*_OTHERS, "models/processes.py")}
     files = [file for name in _FOLDERS for file in (CODE / name).rglob("*.py")]
     assert len(files) > 300
     assert [fault for file in files if file not in allowed for fault in _faults(file)] == []

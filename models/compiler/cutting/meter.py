@@ -1,0 +1,234 @@
+"""Measures what pieces allocate while they run, where no formula is known (scratch.py)."""
+
+import itertools
+import json
+import os
+import select
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from models.graphs.nodes import all_graphs, fresh
+from models.processes import Child, python_command, start
+from models.runtime.allocations import KINDS, Run, Tensor, is_float
+
+# A kernel may allocate for each thread, up to the number of its tasks: the first steps are the largest.
+_THREADS = (1, 2, 4, 16)
+# Of a graph, whose inputs are drawn: one that does not end is refused.
+_MOST_SECONDS = 300.0
+# What is measured counts up to two of these more, for what changes from run to run.
+_UNIT_BYTES, _STEP_BYTES = 16 << 10, 4 << 10
+# Of so many branches all combinations are run.
+_MOST_BRANCHES = 4
+# The process writes the state of its heap to a file in memory.
+_MAX_FILE_BYTES = 16 << 20
+
+
+class MeterError(Exception):
+    """What a graph allocates cannot be measured; the message is one line."""
+
+
+class InputsError(MeterError):
+    """It takes none of the inputs that were drawn."""
+
+
+class _GoneError(MeterError):
+    """The process that measures has ended; the message is what it wrote last."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(f"the process that measures has ended: {words}")
+
+
+class Allocated(NamedTuple):
+    """``n_bytes`` with one thread, and for each further one ``thread_bytes``."""
+
+    n_bytes: int
+    thread_bytes: int
+
+
+class Meter:
+    """A process that runs graphs and measures what they allocate; it starts when the first one comes.
+
+    Close it. ``most_seconds``: that a graph may take.
+    """
+
+    #: What the process runs.
+    module = "models.runtime.allocations"
+
+    def __init__(self, most_seconds: float = _MOST_SECONDS) -> None:
+        self._most_seconds = most_seconds
+        self._child: Child | None = None
+        self._found: dict[tuple[bytes, str], Allocated] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process; a later graph would start another."""
+        child, self._child = self._child, None
+        if child is not None:
+            assert child.process.stdin is not None
+            assert child.process.stdout is not None
+            child.process.kill()
+            child.process.wait()
+            child.process.stdout.close()
+            child.process.stdin.close()
+
+    def allocated(
+        self, graph: bytes, inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None
+    ) -> Allocated:
+        """Return the most that ``graph`` allocates while it runs, whichever branches it takes.
+
+        Args:
+            graph: a serialised model.
+            inputs: what it reads.
+            outputs: what it makes, whose memory is there before; None: it allocates that, too.
+
+        Raises:
+            InputsError: it takes none of the inputs that were drawn.
+            MeterError: it cannot be measured.
+        """
+        key = graph, repr((inputs, outputs))
+        if key not in self._found:
+            ways = self.peaks(graph, inputs, outputs, _THREADS)
+            self._found[key] = _most([_line_above(way) for way in ways])
+        return self._found[key]
+
+    def peaks(
+        self,
+        graph: bytes,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor] | None,
+        threads: Sequence[int],
+    ) -> list[dict[int, int]]:
+        """Return, for each way through its branches, what was measured with each number of ``threads``.
+
+        Raises as ``allocated``.
+        """
+        run = Run(0, inputs, outputs, threads)
+        several = (self._on_drawn(each, run) for each in _taking_branches(graph))
+        measured, errors = [], list[MeterError]()
+        for peaks, error in several:
+            if error is not None:
+                errors.append(error)
+            else:
+                measured.append(dict(zip(threads, peaks, strict=True)))
+        if not measured:  # a branch that is never taken may be none that could run
+            raise errors[-1]
+        return measured
+
+    def _on_drawn(self, graph: bytes, run: Run) -> tuple[list[int], MeterError | None]:
+        """Return the most over the inputs that ``graph`` takes; or why it takes none."""
+        # Then no number decides how much there is to do.
+        is_sure = run.outputs is not None and all(is_float(dtype) for dtype, _ in run.inputs)
+        found: list[list[int]] = []
+        error: MeterError | None = None
+        for kind in KINDS:
+            try:
+                found.append(self._answer(graph, replace(run, n_bytes=len(graph), kind=kind)))
+            except InputsError as exc:
+                error = error or exc
+            except _GoneError as exc:  # a kernel that divides by an integer of 0 ends it
+                error = exc
+            if found and is_sure:
+                break
+        return [max(each) for each in zip(*found, strict=True)], None if found else error
+
+    def _answer(self, graph: bytes, run: Run) -> list[int]:
+        """Return what the process measures.
+
+        Raises:
+            InputsError: ONNX Runtime refuses the graph or the inputs.
+            MeterError: the process ends, or does not end in time.
+        """
+        process = (self._child or self._start()).process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(asdict(run)).encode() + b"\n" + graph)
+            process.stdin.flush()
+            answer: dict[str, Any] = json.loads(self._line(process.stdout.fileno()))
+        except OSError as exc:
+            raise _GoneError(self._last_words() or str(exc)) from exc
+        except BaseException:
+            self.close()
+            raise
+        if "error" in answer:
+            raise InputsError(answer["error"])
+        peaks: list[int] = answer["bytes"]
+        return peaks
+
+    def _line(self, descriptor: int) -> bytes:
+        ends = time.monotonic() + self._most_seconds
+        line = b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([descriptor], [], [], max(ends - time.monotonic(), 0.0))
+            if not ready:
+                raise MeterError(f"it still runs after {self._most_seconds:g} s on drawn inputs")
+            more = os.read(descriptor, 1 << 16)
+            if not more:
+                raise _GoneError(self._last_words())
+            line += more
+        return line
+
+    def _start(self) -> Child:
+        self._child = start(python_command(self.module, str(os.getpid())), _MAX_FILE_BYTES)
+        return self._child
+
+    def _last_words(self) -> str:
+        """Return the status of the process, and the end of what it wrote to standard error."""
+        if (child := self._child) is None:
+            return ""
+        child.process.wait()
+        self.close()
+        return child.ended_with()
+
+
+def _line_above(peaks: Mapping[int, int]) -> Allocated:
+    """Return what is at least ``peaks``, those of each number of threads, and of more."""
+    # A little more with more threads is no matter of threads: figures would change from time to time.
+    least = max(min(peak, peaks[1] + _UNIT_BYTES) for peak in peaks.values())
+    n_bytes = (least // _UNIT_BYTES + 2) * _UNIT_BYTES
+    steps = ((peak - n_bytes) // (count - 1) + 1 for count, peak in peaks.items() if count > 1)
+    return Allocated(n_bytes, -(-max(0, *steps) // _STEP_BYTES) * _STEP_BYTES)
+
+
+def _most(several: Sequence[Allocated]) -> Allocated:
+    n_bytes, thread_bytes = zip(*several, strict=True)
+    return Allocated(max(n_bytes), max(thread_bytes))
+
+
+def _taking_branches(graph: bytes) -> Iterator[bytes]:
+    """Yield ``graph`` for each way through its branches, since what it reads may decide; at most 16 ways.
+
+    With more than four branches: all of one kind, then all of the other.
+    """
+    model = onnx.ModelProto.FromString(graph)
+    nodes = [node for each in all_graphs(model.graph) for node in each.node]
+    branches = [node for node in nodes if node.op_type == "If" and not node.domain]
+    if not branches:
+        yield graph
+        return
+    taken = {name for node in nodes for name in (*node.input, *node.output)}
+    names = [fresh("never", taken), fresh("always", taken)]
+    for truth, name in enumerate(names):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(bool(truth)), name))
+    own = len(branches) if len(branches) <= _MOST_BRANCHES else 1
+    for way in itertools.product(names, repeat=own):
+        for number, node in enumerate(branches):
+            node.input[0] = way[number % own]
+        yield model.SerializeToString(deterministic=True)
