@@ -78,17 +78,21 @@ class Trials:
             TrialError: an engine answers otherwise when it is asked again, or with joined launches than
                 without. MemoryError, EngineError, DeviceError, LoaderError: as ``answer``.
         """
-        least = self._run(self._least, inputs)
+        least = self._alike(self._least, inputs)
         yield least
-        plan = self._joined
-        if not plan.runs or not self._has_room(plan):
+        if not self._joined.runs or not self._has_room(self._joined):
             return
-        together = self._run(plan, inputs)
-        if difference(together, least, _SAME):  # phases of rows may add up in another order
-            alone = self._run(apart(plan), inputs, times=1)
-            self._check_same(together, alone, "with several steps in one launch than one by one")
-        if difference(together, least, _EXACT):
+        together = self._alike(self._joined, inputs)
+        if difference(together, least, _EXACT):  # phases of rows may add up in another order
             yield together
+
+    def _alike(self, plan: Plan, inputs: Arrays) -> Arrays:
+        """Return the answer of ``plan``, again and again, which is that of its steps one by one."""
+        answer = self._run(plan, inputs)
+        if plan.runs:
+            alone = self._run(apart(plan), inputs, times=1)
+            self._check_same(answer, alone, "with several steps in one launch than one by one")
+        return answer
 
     @cached_property
     def _program(self) -> Program:
@@ -163,6 +167,6 @@ def _leave() -> None:
 def _turned(inputs: Arrays) -> Arrays:
     """Return ``inputs`` with other numbers of the same kind: floats from the last to the first."""
     return {
-        name: np.flip(array).copy().reshape(array.shape) if array.dtype.kind == "f" else array
+        name: array.ravel()[::-1].reshape(array.shape).copy() if array.dtype.kind == "f" else array
         for name, array in inputs.items()
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import parsed, written
+from tests.models.streamed import compiled
 
 # Libraries' pages, and answers.
 _FREE_BESIDE = (16 << 20) + 4096
@@ -98,6 +101,14 @@ def test_a_sound_pack_has_one_answer(tiny_pack: Pack, device: CpuDevice) -> None
     assert trials.notes == []
     once = trials.answer(_image(tiny_pack))
     assert all(np.array_equal(once[name], array) for name, array in answers[0].items())
+
+
+def test_inputs_of_any_rank_are_asked_between(tmp_path: Path, device: CpuDevice) -> None:
+    model = parsed("s (float x, float[2,3] v) => (float[2,3] y) { y = Mul(v, x) }")
+    pack = compiled(written(model, tmp_path / "m.onnx"), tmp_path)
+    given = {"x": np.array(2, np.float32), "v": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    (answer,) = Trials(pack, device).answers(given)
+    assert np.array_equal(answer["y"], 2 * given["v"])
 
 
 def test_another_order_in_a_launch_is_another_answer(tiny_pack: Pack) -> None:
