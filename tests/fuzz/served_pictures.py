@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -108,19 +109,25 @@ def _post(url: str, data: bytes) -> tuple[int, bytes, Mapping[str, str]]:
             return exc.code, exc.read(), {}
 
 
+def _drawn(number: int) -> tuple[Drawn, str]:
+    """Return the file of that ``number``, and the path that it is sent to."""
+    rng = random.Random(number)
+    file = drawn(rng)
+    return file, _CLASSIFY if rng.random() < 0.7 else _DETECT
+
+
 class Run:
     """Sends files to a server and judges its answers."""
 
-    def __init__(self, url: str, expected: Expected, limit_seconds: float) -> None:
+    def __init__(self, url: str, expected: Expected, drawing: Pool, limit_seconds: float) -> None:
         self._url, self._expected, self._limit = url, expected, limit_seconds
-        self._lock = threading.Lock()
+        self._drawing, self._lock = drawing, threading.Lock()
         self.outcome = Outcome()
 
     def send(self, number: int) -> None:
         """Send the file of that ``number``."""
-        rng = random.Random(number)
-        file = drawn(rng)
-        path = _CLASSIFY if rng.random() < 0.7 else _DETECT
+        # Elsewhere: a client that draws would send slowly.
+        file, path = self._drawing.apply(_drawn, (number,))
         started = time.monotonic()
         try:
             status, body, headers = _post(self._url + path, file.data)
@@ -214,9 +221,9 @@ def main(arguments: list[str]) -> int:
     expected = Expected()
 
     def run(url: str) -> Outcome:
-        sending = Run(url, expected, asked.seconds)
         numbers = range(asked.first, asked.first + asked.count)
-        with ThreadPoolExecutor(asked.at_once) as pool:
+        with ThreadPoolExecutor(asked.at_once) as pool, get_context("spawn").Pool(2) as drawing:
+            sending = Run(url, expected, drawing, asked.seconds)
             for _ in pool.map(sending.send, numbers):
                 pass
         return sending.outcome
