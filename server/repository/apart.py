@@ -28,7 +28,7 @@ from server.repository.limited_process import (
     Failed,
     Limits,
     Message,
-    Progress,
+    ProgressMessage,
     message_of,
     name_of,
     say,
@@ -82,7 +82,7 @@ class SearchApart(Search):
         last: Message | None = None
         with contextlib.closing(_messages(child, todo)) as messages:
             for last in messages:
-                if isinstance(last, Progress):
+                if isinstance(last, ProgressMessage):
                     tell(*_progress(last.message))
         if isinstance(last, Failed):
             raise _error(last)

@@ -17,7 +17,7 @@ from server.repository.limited_process import (
     Failed,
     Limits,
     Message,
-    Progress,
+    ProgressMessage,
     message_of,
     name_of,
     task,
@@ -67,7 +67,7 @@ class Compiler:
             process.stdin.close()
             async with aclosing(_messages(process)) as messages:
                 async for last in messages:
-                    if isinstance(last, Progress):
+                    if isinstance(last, ProgressMessage):
                         yield _step_of(last.message)
             await process.wait()  # its output has ended; now its status is needed
         finally:

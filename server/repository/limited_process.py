@@ -39,7 +39,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ProgressMessage:
     """What the function says on the way."""
 
     message: Any
@@ -60,7 +60,7 @@ class Failed:
     message: str
 
 
-Message = Progress | Ended | Failed
+Message = ProgressMessage | Ended | Failed
 
 
 def task(function: Callable[..., Any], arguments: tuple[Any, ...], limits: Limits) -> bytes:
@@ -92,7 +92,7 @@ def message_of(line: bytes) -> Message:
         raise ValueError("nested too deeply") from exc
     match document:
         case {"say": message}:
-            return Progress(message)
+            return ProgressMessage(message)
         case {"ended": result}:
             return Ended(result)
         case {"error": str(error), "message": str(text)}:

@@ -180,7 +180,7 @@ def other_names(server: Server) -> Iterator[Exchange]:
         for host in ("evil.example:8080", "localhost.evil.example"):
             request = ask(method, path, body, host=host)
             yield f"{method} {path} of {host}", http(server, request)
-    for host in ("127.0.0.1:1", "LOCALHOST:80", "10.0.0.7", "[::1]:8080"):
+    for host in ("127.0.0.2:1", "LOCALHOST:80", "10.0.0.7", "[::1]:8080"):
         yield f"live of {host}", http(server, ask("GET", "/v2/health/live", host=host))
 
 
