@@ -41,7 +41,7 @@ class PackError(ModelError):
 def absent(path: Path) -> FileNotFoundError:
     """Return the system's error of ``path``, where nothing is: the cause of an error that says so.
 
-    Code that loads packs which were there tells by it what may come back.
+    Code that loads packs which were there decides by it what may come back.
     """
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 

@@ -59,19 +59,19 @@ def child_environment(inherited: Mapping[str, str] = os.environ) -> dict[str, st
 
     It names the code of this process first, so that a checkout which is run from its folder is found.
     """
-    kept = {name: value for name, value in inherited.items() if _is_inherited(name)}
-    for name in [name for name in kept if name.endswith(_FOLDERS)]:
-        kept[name] = os.pathsep.join(_absolute(kept[name]))
-        if not kept[name]:
-            del kept[name]
+    retained = {name: value for name, value in inherited.items() if _is_inherited(name)}
+    for name in [name for name in retained if name.endswith(_FOLDERS)]:
+        retained[name] = os.pathsep.join(_absolute(retained[name]))
+        if not retained[name]:
+            del retained[name]
     paths = [] if CODE.name in _INSTALLED else [str(CODE)]
     paths += [path for path in _absolute(inherited.get("PYTHONPATH", "")) if _is_elsewhere(path)]
-    kept |= {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONSAFEPATH": "1"}
+    retained |= {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONSAFEPATH": "1"}
     if sys.dont_write_bytecode:
-        kept["PYTHONDONTWRITEBYTECODE"] = "1"
+        retained["PYTHONDONTWRITEBYTECODE"] = "1"
     if sys.flags.utf8_mode:
-        kept["PYTHONUTF8"] = "1"
-    return kept
+        retained["PYTHONUTF8"] = "1"
+    return retained
 
 
 def _is_inherited(name: str) -> bool:
@@ -124,14 +124,14 @@ class StandardError:
 
 @dataclass(frozen=True)
 class Child:
-    """A process with pipes to its standard input and output; ``errors``: what it writes beside."""
+    """A process with pipes to its standard input and output; ``errors``: its standard error."""
 
     process: subprocess.Popen[bytes]
     errors: StandardError
 
-    def ended_with(self) -> str:
+    def exit_text(self) -> str:
         """Return the status of a process that has ended, and the end of what it wrote, in words."""
-        return ended_with(self.process.returncode, self.errors)
+        return exit_text(self.process.returncode, self.errors)
 
 
 def start(command: Sequence[str], file_bytes: int) -> Child:
@@ -158,7 +158,7 @@ def start(command: Sequence[str], file_bytes: int) -> Child:
     return Child(process, errors)
 
 
-async def start_beside(
+async def start_async(
     command: Sequence[str], file_bytes: int, message_bytes: int
 ) -> tuple[Process, StandardError]:
     """Do as ``start``, for the event loop; a line of the process's output has at most ``message_bytes``."""
@@ -181,7 +181,7 @@ async def start_beside(
     return process, errors
 
 
-def ended_with(status: int | None, errors: StandardError) -> str:
+def exit_text(status: int | None, errors: StandardError) -> str:
     """Return the ``status`` of a process, and the end of what it wrote to standard error, in words."""
     text = errors.text()
     return f"status {status}{text and f': {text}'}"

@@ -51,7 +51,7 @@ _GONE = (urllib.error.URLError, http.client.HTTPException, OSError)
 
 # Processes that work for the service: they are told of the repository by it alone.
 _CHILD = b"server.repository.limited_process"
-_OURS = f"PYTHONPATH={CODE}\0".encode()
+_CODE_PATH = f"PYTHONPATH={CODE}\0".encode()
 
 
 class LeftBehindError(Exception):
@@ -107,11 +107,14 @@ def _busy(
     """Have several clients change what is served, until the service is gone; ``counts`` what they do."""
     all_kinds: list[tuple[str, Callable[[random.Random], None]]] = [
         ("upload of a new model", lambda _: _upload(served.base, "third")),
-        ("upload of a version", lambda own: _upload(served.base, own.choice(_MODELS))),
-        ("load", lambda own: _load(served.base, own.choice(_MODELS))),
-        ("unload", lambda own: _unload(served.base, own.choice(_MODELS))),
-        ("copy", lambda own: _copy(repository, own)),
-        ("compile", lambda own: _compile(repository, own)),
+        (
+            "upload of a version",
+            lambda private_rng: _upload(served.base, private_rng.choice(_MODELS)),
+        ),
+        ("load", lambda private_rng: _load(served.base, private_rng.choice(_MODELS))),
+        ("unload", lambda private_rng: _unload(served.base, private_rng.choice(_MODELS))),
+        ("copy", lambda private_rng: _copy(repository, private_rng)),
+        ("compile", lambda private_rng: _compile(repository, private_rng)),
     ]
     kinds = [kind for kind in all_kinds if not only or kind[0].split()[0] in only]
     seeds = [rng.random() for _ in kinds]
@@ -119,10 +122,10 @@ def _busy(
     def work(
         kind: str, act: Callable[[random.Random], None], seed: float, over: threading.Event
     ) -> None:
-        own = random.Random(seed)
+        private_rng = random.Random(seed)
         while not over.is_set():
             try:
-                act(own)
+                act(private_rng)
             except _GONE:
                 counts[f"{kind}, refused or cut off"] += 1
             else:
@@ -208,10 +211,10 @@ def _check_alone(repository: Path) -> None:
 def _processes(repository: Path) -> Iterator[int]:
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            number, command = int(file.parent.name), file.read_bytes()
-            is_child = _CHILD in command and _OURS in (file.parent / "environ").read_bytes()
-            if number != os.getpid() and (str(repository).encode() in command or is_child):
-                yield number
+            process_id, command = int(file.parent.name), file.read_bytes()
+            is_child = _CHILD in command and _CODE_PATH in (file.parent / "environ").read_bytes()
+            if process_id != os.getpid() and (str(repository).encode() in command or is_child):
+                yield process_id
 
 
 def _check_whole(repository: Path) -> None:

@@ -49,8 +49,8 @@ def find_pack(path: Path) -> Path:
         return path
     folders = versions(path)
     if not folders:
-        why = f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)"
-        raise PackError(why) from absent(path / "1")
+        reason = f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)"
+        raise PackError(reason) from absent(path / "1")
     return folders[-1]
 
 

@@ -44,19 +44,19 @@ _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -2, -3, -8
 _MAPPED_FROM_BYTES = 4096
 # Less than what is mapped.
 _FILLING_BYTES = 3072
-_MOST_MAPPED = re.compile(rb"max mmap bytes\s*=\s*(\d+)")
+_MAX_MAPPED = re.compile(rb"max mmap bytes\s*=\s*(\d+)")
 _MAPPED = re.compile(rb'<total type="mmap"[^>]* size="(\d+)"')
 _SYSTEM = re.compile(rb'<system type="current" size="(\d+)"')
 _FREE = re.compile(rb'<total type="(?:fast|rest)"[^>]* size="(\d+)"')
 # Small blocks are counted above so many bytes: Python takes some meanwhile, measured up to 120 KiB.
-_OWN_BYTES = 256 << 10
+_PYTHON_BYTES = 256 << 10
 # Of small blocks, what looks may miss: one part in so many.
 _MISSED = 8
 _RUNS = 2
 # Of what is written, the end is read, in a block that is not mapped.
 _TEXT_BYTES = 2048
 _IOFBF, _BUFFER_BYTES = 0, 64 << 10
-_LOOK_SECONDS = 0.5e-3
+_SAMPLE_SECONDS = 0.5e-3
 _PR_SET_PDEATHSIG = 1
 
 
@@ -111,10 +111,10 @@ class _Heap:
 
     def mapped(self) -> tuple[int, int]:
         """Return the bytes of blocks that are mapped, and the most that ever were."""
-        now, most = _MAPPED.search(self._totals()), _MOST_MAPPED.search(self._statistics())
-        if now is None or most is None:
+        now, max_bytes = _MAPPED.search(self._totals()), _MAX_MAPPED.search(self._statistics())
+        if now is None or max_bytes is None:
             raise MeasureError("the C library does not say what is allocated")
-        return int(now[1]), int(most[1])
+        return int(now[1]), int(max_bytes[1])
 
     def free(self) -> int:
         """Return the bytes that are free between smaller blocks."""
@@ -136,11 +136,11 @@ class _Heap:
     def _statistics(self) -> bytes:
         """Return what ``malloc_stats`` writes to stderr, whose text has no other way out."""
         os.lseek(self._file, 0, os.SEEK_SET)
-        kept = os.dup(2)
+        saved = os.dup(2)
         os.dup2(self._file, 2)
         self._libc.malloc_stats()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)
         return self._end(os.lseek(self._file, 0, os.SEEK_CUR))
 
     def _end(self, size: int) -> bytes:
@@ -167,8 +167,8 @@ def peak_bytes(work: Callable[[], object]) -> int:
     with contextlib.closing(_Heap()) as heap, _filled(heap) as before:
         with _SmallBlocks() as small:
             work()
-        most = heap.mapped()[1]
-    return max(most - before, 0) + small.grown_bytes
+        max_bytes = heap.mapped()[1]
+    return max(max_bytes - before, 0) + small.grown_bytes
 
 
 @contextlib.contextmanager
@@ -179,13 +179,13 @@ def _filled(heap: _Heap) -> Iterator[int]:
     """
     libc = _libc()
     libc.malloc_trim(0)
-    held = [libc.malloc(_FILLING_BYTES) for _ in range(heap.free() // _FILLING_BYTES)]
-    now, most = heap.mapped()
-    held.append(libc.malloc(max(most - now, _MAPPED_FROM_BYTES)))
+    blocks = [libc.malloc(_FILLING_BYTES) for _ in range(heap.free() // _FILLING_BYTES)]
+    now, max_bytes = heap.mapped()
+    blocks.append(libc.malloc(max(max_bytes - now, _MAPPED_FROM_BYTES)))
     try:
         yield heap.mapped()[0]
     finally:
-        for block in held:
+        for block in blocks:
             libc.free(block)
 
 
@@ -195,25 +195,25 @@ class _SmallBlocks:
     def __init__(self) -> None:
         self.grown_bytes = 0
         self._heap = _Heap()
-        self._before = self._most = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._before = self._max_bytes = 0
+        self._finished = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> Self:
-        self._before = self._most = self._heap.in_use()
+        self._before = self._max_bytes = self._heap.in_use()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._finished.set()
         self._thread.join()
         self._heap.close()
-        grown = self._most - self._before
-        self.grown_bytes = grown + grown // _MISSED if grown > _OWN_BYTES else 0
+        grown = self._max_bytes - self._before
+        self.grown_bytes = grown + grown // _MISSED if grown > _PYTHON_BYTES else 0
 
-    def _look(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
-            self._most = max(self._most, self._heap.in_use())
+    def _sample(self) -> None:
+        while not self._finished.wait(_SAMPLE_SECONDS):
+            self._max_bytes = max(self._max_bytes, self._heap.in_use())
 
 
 # What a graph allocates on drawn inputs.
@@ -247,8 +247,8 @@ def _array(
     sizes = [1 if length == UNKNOWN else length for length in shape]
     array: NDArray[Any]
     if kind != "random":
-        number = {"zeros": 0, "halves": 0.5 if is_float(dtype) else 2, "ones": 1}[kind]
-        array = np.full(sizes, number)
+        value = {"zeros": 0, "halves": 0.5 if is_float(dtype) else 2, "ones": 1}[kind]
+        array = np.full(sizes, value)
     elif is_float(dtype):
         array = np.asarray(generator.standard_normal(sizes))
     else:
@@ -271,17 +271,17 @@ def _launch(
         feeds = dict(zip(names, inputs, strict=True))
         return lambda: session.run(None, feeds)
     binding = session.io_binding()
-    made = [np.empty(shape, dtype) for dtype, shape in outputs]
+    arrays = [np.empty(shape, dtype) for dtype, shape in outputs]
     results = [port.name for port in session.get_outputs()]
     for name, array in zip(names, inputs, strict=True):
         binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-    for name, array in zip(results, made, strict=True):
+    for name, array in zip(results, arrays, strict=True):
         binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-    held = inputs, made  # the binding has their addresses
+    referenced = inputs, arrays  # the binding has their addresses
 
     def launch() -> object:
         session.run_with_iobinding(binding)
-        return held
+        return referenced
 
     return launch
 

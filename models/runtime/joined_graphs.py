@@ -104,15 +104,15 @@ def runs_in_order(graph: bytes, loaded: bytes) -> bool:
 
 
 #: What tells a node from others and stays as it is in a graph that is loaded.
-_TELLING = (NodeField.OP_TYPE, NodeField.DOMAIN, NodeField.INPUT, NodeField.OUTPUT)
+_IDENTITY_FIELDS = (NodeField.OP_TYPE, NodeField.DOMAIN, NodeField.INPUT, NodeField.OUTPUT)
 
 
 def _nodes(model: bytes) -> Iterator[tuple[bytes, ...]]:
     """Yield of each node its operator, domain, inputs and outputs, each as one text."""
-    for part in fields(_body(model)):
-        if part.number == GraphField.NODE:
-            texts = dict.fromkeys(_TELLING, b"")
-            for item in fields(part.data):
+    for entry in fields(_body(model)):
+        if entry.number == GraphField.NODE:
+            texts = dict.fromkeys(_IDENTITY_FIELDS, b"")
+            for item in fields(entry.data):
                 if item.number in texts and item.data:  # ONNX Runtime writes an empty domain, too
                     texts[NodeField(item.number)] += item.whole
             yield tuple(texts.values())

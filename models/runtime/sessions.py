@@ -163,7 +163,7 @@ def open_joined(
     Raises:
         SessionError: they would not, or it is not known; or as ``open_piece``.
     """
-    options = joined_options(threads, operators)
+    options = join_options(threads, operators)
     with _file_in_memory("loaded.onnx") as loaded:
         options.optimized_model_filepath = str(loaded)
         session = open_session(graph, options)
@@ -174,9 +174,7 @@ def open_joined(
     return session
 
 
-def joined_options(
-    threads: int | None = None, operators: Path | None = None
-) -> "ort.SessionOptions":
+def join_options(threads: int | None = None, operators: Path | None = None) -> "ort.SessionOptions":
     """Return those of ``open_joined``."""
     import onnxruntime as ort
 

@@ -1,4 +1,4 @@
-"""Run a pack beside the model that it was compiled from, before it is served.
+"""Compare a pack with the model that it was compiled from, before it is served.
 
 One after the other, never two at once: the source without optimisations, its weights mapped; then the
 pack through the smallest ring, and with all of its weights in memory where there is room (trials.py).

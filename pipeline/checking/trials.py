@@ -67,7 +67,7 @@ class Trials:
         Raises:
             MemoryError: it takes more than is free. EngineError, DeviceError, LoaderError: it fails.
         """
-        return self._run(self._least, inputs, times=1)
+        return self._run(self._min_plan, inputs, times=1)
 
     def answers(self, inputs: Arrays) -> Iterator[Arrays]:
         """Yield the answer of the smallest plan, then that of joined launches where it is another one.
@@ -75,23 +75,23 @@ class Trials:
         What takes more than is free is not run, but for the smallest plan, and ``notes`` says so.
 
         Raises:
-            TrialError: an engine answers otherwise when it is asked again, or with joined launches than
+            TrialError: an engine answers otherwise when it runs again, or with joined launches than
                 without. MemoryError, EngineError, DeviceError, LoaderError: as ``answer``.
         """
-        least = self._alike(self._least, inputs)
-        yield least
-        if not self._joined.runs or not self._has_room(self._joined):
+        smallest = self._checked_answer(self._min_plan, inputs)
+        yield smallest
+        if not self._fused_plan.runs or not self._fits(self._fused_plan):
             return
-        together = self._alike(self._joined, inputs)
-        if difference(together, least, _EXACT):  # phases of rows may add up in another order
+        together = self._checked_answer(self._fused_plan, inputs)
+        if difference(together, smallest, _EXACT):  # phases of rows may add up in another order
             yield together
 
-    def _alike(self, plan: Plan, inputs: Arrays) -> Arrays:
+    def _checked_answer(self, plan: Plan, inputs: Arrays) -> Arrays:
         """Return the answer of ``plan``, again and again, which is that of its steps one by one."""
         answer = self._run(plan, inputs)
         if plan.runs:
-            alone = self._run(apart(plan), inputs, times=1)
-            self._check_same(answer, alone, "with several steps in one launch than one by one")
+            unfused = self._run(apart(plan), inputs, times=1)
+            self._check_same(answer, unfused, "with several steps in one launch than one by one")
         return answer
 
     @cached_property
@@ -99,7 +99,7 @@ class Trials:
         return prepare(self.pack, self.device)
 
     @cached_property
-    def _least(self) -> Plan:
+    def _min_plan(self) -> Plan:
         plan = fit(self._program, self.device.adapt(ARCHITECTURES["2s"]), LEAST).plan
         lacking = self._lacking(plan)
         if lacking:
@@ -107,12 +107,12 @@ class Trials:
         return plan
 
     @cached_property
-    def _joined(self) -> Plan:
+    def _fused_plan(self) -> Plan:
         """All weights in memory, so that nothing separates steps."""
         architecture = of_weights(self.device.adapt(ARCHITECTURES["pre"]), self._program)
         return joined(self._program, make_plan(self._program, architecture))
 
-    def _has_room(self, plan: Plan) -> bool:
+    def _fits(self, plan: Plan) -> bool:
         lacking = self._lacking(plan)
         if lacking:
             self.notes.append(f"not run with all weights in memory: that {lacking}")
@@ -125,7 +125,7 @@ class Trials:
         if free is None or takes <= free - _LIBRARY_BYTES:
             return ""
         return (
-            f"takes {takes / 2**20:.1f} MiB beside the compiler, of which "
+            f"takes {takes / 2**20:.1f} MiB in addition to the compiler, of which "
             f"{max(free - _LIBRARY_BYTES, 0) / 2**20:.1f} MiB are free"
         )
 
@@ -145,7 +145,7 @@ class Trials:
                     engine.run(_turned(inputs))
                 poison()
                 again: Arrays = engine.run(inputs)[0]
-                self._check_same(again, answer, "when it is asked again")
+                self._check_same(again, answer, "when it runs again")
         return answer
 
     def _check_same(self, got: Arrays, expected: Arrays, when: str) -> None:

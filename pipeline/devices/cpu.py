@@ -218,7 +218,7 @@ def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:
         target[...] = result
 
 
-class _InTurn(Kernel):
+class _Sequential(Kernel):
     """Kernels that run one after the other, bound as one: to the inputs of the first, and so on."""
 
     def __init__(self, kernels: Sequence[_CpuKernel]) -> None:
@@ -227,15 +227,17 @@ class _InTurn(Kernel):
     def bind(
         self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
     ) -> Launch:
-        read, made = iter(inputs), iter(outputs)
+        read, written = iter(inputs), iter(outputs)
         launches = [
-            kernel.bind([*islice(read, len(kernel.inputs))], [*islice(made, len(kernel.outputs))])
+            kernel.bind(
+                [*islice(read, len(kernel.inputs))], [*islice(written, len(kernel.outputs))]
+            )
             for kernel in self._kernels
         ]
 
         def launch() -> None:
-            for each in launches:
-                each()
+            for bound in launches:
+                bound()
 
         return launch
 
@@ -312,14 +314,14 @@ class CpuDevice(HostDevice):
             raise DeviceError(str(exc)) from exc
         return self.kept(joined, partial(self._make_joined, graphs))
 
-    def _make_joined(self, graphs: Sequence[bytes], joined: bytes) -> Kernel:
-        """Return ``joined`` as one session, or ``graphs`` as one each where that is in no known order."""
+    def _make_joined(self, graphs: Sequence[bytes], fused: bytes) -> Kernel:
+        """Return ``fused`` as one session, or ``graphs`` as one each where that is in no known order."""
         try:
-            return _CpuKernel(open_joined(joined, self.threads, self._operators_of(joined)))
+            return _CpuKernel(open_joined(fused, self.threads, self._operators_of(fused)))
         except SessionError as exc:
             _log.info("%d pieces run one by one: %s", len(graphs), exc)
             kernels = {graph: self._make_part(graph) for graph in graphs}
-            return _InTurn([kernels[graph] for graph in graphs])
+            return _Sequential([kernels[graph] for graph in graphs])
 
     def _make_part(self, graph: bytes) -> _CpuKernel:
         return _opened(lambda: open_piece(graph, self.threads, self._operators_of(graph)))

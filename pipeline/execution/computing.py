@@ -53,12 +53,12 @@ class SweepState:
     def end_kernels(self, last: int, now: float) -> None:
         """Note the end of asynchronous kernels up to ``last``."""
         self.ended = last + 1
-        self.tell()
+        self.report_completed()
         if self.ended == self.launched:
             self.service_seconds[-1] += now - self._since
             self._since = now
 
-    def tell(self) -> None:
+    def report_completed(self) -> None:
         """Report to the schedule the kernels that have ended."""
         stage, first, ended = len(self.schedule.stages) - 1, self._told, self.ended
         if ended > first:

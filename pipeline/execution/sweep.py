@@ -140,7 +140,7 @@ class Sweeper:
     def _advance(self, state: SweepState) -> None:
         """Start what may start. Operations start in the order of their release, whichever thread calls."""
         with self._lock:
-            state.tell()
+            state.report_completed()
             kernels: int | None = None
             for action in state.schedule.release():
                 if state.is_recorded:

@@ -78,27 +78,27 @@ class PeerProcess:
             self._process.stdin.write(f"{command}\n".encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise self._ended() from None
+            raise self._exit_error() from None
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise self._ended()
+            raise self._exit_error()
         answer: dict[str, Any] = json.loads(line)
         if "failure" in answer:
             raise PeerError(f"{self.name}: {' '.join(str(answer['failure']).split())[:300]}")
         return answer
 
-    def _ended(self) -> PeerError:
+    def _exit_error(self) -> PeerError:
         """Return the error of a process that speaks no more, and end it if it lives on."""
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        return PeerError(f"{self.name}: its process has ended ({self._child.ended_with()})")
+        return PeerError(f"{self.name}: its process has ended ({self._child.exit_text()})")
 
 
 def peer_command(

@@ -65,7 +65,7 @@ class FoundPlans:
         self._saved = True
 
     def all(self) -> dict[str, FoundPlan]:
-        """Return the plans by what was asked for, the oldest first."""
+        """Return the plans by what was requested, the oldest first."""
         return dict(self._plans)
 
     def take(self, others: "FoundPlans") -> None:

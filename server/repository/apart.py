@@ -87,7 +87,7 @@ class SearchApart(Search):
         if isinstance(last, Failed):
             raise _error(last)
         if not isinstance(last, Ended):
-            status = ChildProcessError(child.ended_with())
+            status = ChildProcessError(child.exit_text())
             raise PlanError(f"the search for a plan ended without a word ({status})") from status
         try:
             result, known = from_json(last.result)

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from models.processes import StandardError, ended_with, start_beside
+from models.processes import StandardError, exit_text, start_async
 from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
 from server.repository.compiling_child import UploadStep, compile_file
 from server.repository.limited_process import (
@@ -59,7 +59,7 @@ class Compiler:
         arguments = str(source), str(destination), self._target, dict(shapes)
         limits = self._limits
         # What it writes is in its memory before: no file of it is larger than that may be.
-        process, errors = await start_beside(COMMAND, limits.memory_bytes, _MESSAGE_BYTES)
+        process, errors = await start_async(COMMAND, limits.memory_bytes, _MESSAGE_BYTES)
         last: Message | None = None
         try:
             assert process.stdin is not None
@@ -93,7 +93,7 @@ class Compiler:
         # A process that lacks memory ends by one of these signals.
         if number in {signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV}:
             return self._over_memory()
-        status = ended_with(-number, errors)
+        status = exit_text(-number, errors)
         return ServiceError(f"compiling it ended without a word ({status})")
 
     def _over_memory(self) -> ServiceError:

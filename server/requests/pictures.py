@@ -186,7 +186,7 @@ class OpenedPicture:
         """Read the header; raises as ``decode``. ``is_whole``: whether all of the file is there."""
         self._file, self._limits = file, limits
         try:
-            container = read_container(PictureSource(file, is_whole=is_whole))
+            container = read_container(PictureSource(file, is_complete=is_whole))
             if container is None:
                 raise UnidentifiedImageError
             if 0 in container.size:

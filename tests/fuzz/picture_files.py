@@ -86,12 +86,12 @@ def _text_chunks(rng: random.Random) -> list[bytes]:
     body = b"a" * n_bytes + ("\U0001f600".encode() if rng.random() < 0.7 else b"")
     packed = zlib.compress(body, 9)
     if kind in (b"tEXt", b"eXIf", b"prVt"):
-        whole = chunk(kind, b"k\0" + body[:3000])
+        entry = chunk(kind, b"k\0" + body[:3000])
     elif kind == b"iTXt":
-        whole = chunk(kind, rng.choice((b"k", b"XML:com.adobe.xmp")) + b"\0\1\0\0\0" + packed)
+        entry = chunk(kind, rng.choice((b"k", b"XML:com.adobe.xmp")) + b"\0\1\0\0\0" + packed)
     else:
-        whole = chunk(kind, b"k\0\0" + packed)
-    return [whole] * min(count, max(1, 3 * _MEGABYTE // len(whole)))
+        entry = chunk(kind, b"k\0\0" + packed)
+    return [entry] * min(count, max(1, 3 * _MEGABYTE // len(entry)))
 
 
 def _png(rng: random.Random) -> Pair:
@@ -118,13 +118,13 @@ def _png(rng: random.Random) -> Pair:
 
 def _split(rng: random.Random, data: bytes) -> bytes:
     """Return a PNG with its pixels in many chunks, empty ones among them."""
-    at = data.index(b"IDAT") - 4
-    (length,) = struct.unpack_from(">I", data, at)
-    body, step = data[at + 8 : at + 8 + length], rng.choice((1, 10, 1000))
+    offset = data.index(b"IDAT") - 4
+    (length,) = struct.unpack_from(">I", data, offset)
+    body, step = data[offset + 8 : offset + 8 + length], rng.choice((1, 10, 1000))
     step = max(step, length // 20000)
-    parts = [chunk(b"IDAT", body[first : first + step]) for first in range(0, length, step)]
+    chunks = [chunk(b"IDAT", body[first : first + step]) for first in range(0, length, step)]
     empty = chunk(b"IDAT", b"") * rng.choice((0, 5, 30000))
-    return data[:at] + empty + b"".join(parts) + data[at + 12 + length :]
+    return data[:offset] + empty + b"".join(chunks) + data[offset + 12 + length :]
 
 
 def _png_header(rng: random.Random) -> bytes:
@@ -134,8 +134,8 @@ def _png_header(rng: random.Random) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, *kind, 0, 0, rng.randrange(2))
     palette = chunk(b"PLTE", bytes(3 * rng.choice((1, 256, 257, 5000))))
     body = zlib.compress(bytes(rng.choice((10, 8 * _MEGABYTE))), 9)
-    parts = chunk(b"IHDR", header), palette, chunk(b"IDAT", body), chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    chunks = chunk(b"IHDR", header), palette, chunk(b"IDAT", body), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 # JPEG.
@@ -148,8 +148,8 @@ def segment(marker: int, data: bytes) -> bytes:
 
 def _profile(rng: random.Random) -> bytes:
     count = rng.choice((1, 20, 60, 255))
-    parts = [b"ICC_PROFILE\0" + bytes((index + 1, count)) for index in range(count)]
-    return b"".join(segment(0xE2, part + bytes(65000)) for part in parts)
+    payloads = [b"ICC_PROFILE\0" + bytes((index + 1, count)) for index in range(count)]
+    return b"".join(segment(0xE2, payload + bytes(65000)) for payload in payloads)
 
 
 # Segments that no answer needs: profiles of over a megabyte, comments, other pictures.
@@ -198,9 +198,10 @@ def _jpeg(rng: random.Random) -> Pair:
     mode = rng.choice(("RGB", "RGB", "L", "CMYK"))
     data = plain = saved(image.convert(mode), "JPEG", **options)
     if rng.random() < 0.6:
-        at = rng.choice((2, 4 + int.from_bytes(data[4:6])))  # before or behind the first segment
+        # Before or behind the first segment.
+        offset = rng.choice((2, 4 + int.from_bytes(data[4:6])))
         more = rng.choice(_SEGMENTS)(rng)
-        data = data[:at] + more + data[at:]
+        data = data[:offset] + more + data[offset:]
         plain = data if more[4:8] == b"Exif" else plain  # the first one says how it is turned
     return (data[:-2] if rng.random() < 0.2 else data), plain
 
@@ -221,16 +222,16 @@ def _scans(rng: random.Random) -> bytes:
 def _frame(rng: random.Random) -> bytes:
     """Return a JPEG whose frame has another size, other factors, or is of another kind."""
     data = bytearray(saved(pixels(rng, (64, 48)), "JPEG", progressive=rng.random() < 0.5))
-    at = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
+    offset = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
     match rng.randrange(3):
         case 0:
             width, height = rng.choice(((65500, 65500), (65500, 16), (16, 65500), (4000, 3000)))
-            data[at + 5 : at + 9] = struct.pack(">HH", height, width)
+            data[offset + 5 : offset + 9] = struct.pack(">HH", height, width)
         case 1:
             for component in range(3):
-                data[at + 11 + 3 * component] = rng.choice((0x11, 0x22, 0x41, 0x14, 0x44, 0x12))
+                data[offset + 11 + 3 * component] = rng.choice((0x11, 0x22, 0x41, 0x14, 0x44, 0x12))
         case _:
-            data[at + 1] = rng.choice((0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC9, 0xCA, 0xCB))
+            data[offset + 1] = rng.choice((0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC9, 0xCA, 0xCB))
     return bytes(data)
 
 
@@ -239,10 +240,10 @@ def _frame(rng: random.Random) -> bytes:
 
 def riff(*chunks: tuple[bytes, bytes]) -> bytes:
     """Return a WebP of ``chunks``."""
-    whole = b"".join(
+    content = b"".join(
         struct.pack("<4sI", kind, len(data)) + data + bytes(len(data) % 2) for kind, data in chunks
     )
-    return struct.pack("<4sI4s", b"RIFF", len(whole) + 4, b"WEBP") + whole
+    return struct.pack("<4sI4s", b"RIFF", len(content) + 4, b"WEBP") + content
 
 
 def _webp(rng: random.Random) -> Pair:
@@ -264,7 +265,7 @@ def _webp(rng: random.Random) -> Pair:
     return data, plain
 
 
-def _number(value: int, count: int) -> str:
+def _low_first(value: int, count: int) -> str:
     """Return ``count`` bits of a number in their order of VP8L: the lowest first."""
     return f"{value:0{count}b}"[::-1]
 
@@ -275,19 +276,25 @@ def many_codes(width: int, height: int, precision: int = 2) -> bytes:
     # A code of 256 symbols of eight bits: lengths 8 and 0 have a bit each, as 9th and 3rd of 12.
     lengths = [0] * 12
     lengths[2] = lengths[11] = 1
-    of_bytes = "0" + _number(8, 4) + "".join(_number(each, 3) for each in lengths) + "0" + "1" * 256
+    of_bytes = (
+        "0"
+        + _low_first(8, 4)
+        + "".join(_low_first(length, 3) for length in lengths)
+        + "0"
+        + "1" * 256
+    )
     across, down = (-(-side // (1 << precision)) for side in (width, height))
     blocks = range(across * down)
     groups = [f"{index & 255:08b}{index >> 8 & 255:08b}" for index in blocks]
     # Two colours of green, so that its table is filled; its alphabet has 24 symbols more.
-    group = "111" + _number(2, 8) + _number(255, 8) + only_zero * 4
-    parts = [
-        *(_number(0x2F, 8), _number(width - 1, 14), _number(height - 1, 14), "0000"),
-        *("0", "0", "1", _number(precision - 2, 3)),  # no transform, no cache, several groups
+    group = "111" + _low_first(2, 8) + _low_first(255, 8) + only_zero * 4
+    fields = [
+        *(_low_first(0x2F, 8), _low_first(width - 1, 14), _low_first(height - 1, 14), "0000"),
+        *("0", "0", "1", _low_first(precision - 2, 3)),  # no transform, no cache, several groups
         *("0", of_bytes + "0" * 24, of_bytes, only_zero * 3, *groups),
         *(group * min(len(groups), 1 << 16), "0" * (width * height)),
     ]
-    bits = "".join(parts)
+    bits = "".join(fields)
     n_bytes = -(-len(bits) // 8)
     data = b"".join(
         int(bits[first : first + 8000][::-1], 2).to_bytes(1000, "little")
@@ -324,13 +331,13 @@ def _gif(rng: random.Random) -> Pair:
         frames = [image.rotate(10 * n) for n in range(rng.choice((1, 5, 20)))]
         options = {"save_all": True, "append_images": frames, "disposal": rng.randrange(4)}
     data = plain = saved(image, "GIF", **options)
-    at = 13 + (3 << (data[10] & 7) + 1 if data[10] & 0x80 else 0)
+    offset = 13 + (3 << (data[10] & 7) + 1 if data[10] & 0x80 else 0)
     if rng.random() < 0.6:
         block = rng.choice((b"\1a", b"\xff" + bytes(255)))
         extension = (
             b"!" + bytes((rng.choice((254, 255, 1)),)) + block * min(_count(rng), 20_000) + b"\0"
         )
-        data = data[:at] + extension * rng.choice((1, 1, 4)) + data[at:]
+        data = data[:offset] + extension * rng.choice((1, 1, 4)) + data[offset:]
     return data, plain
 
 
@@ -352,21 +359,21 @@ def tiff(entries: Sequence[tuple[int, int, Sequence[int]]], body: bytes, order: 
     """Return a TIFF with ``body`` behind its header, and a directory (tag, type, values) behind that."""
     start = 8 + len(body) + len(body) % 2
     code = {1: "B", 3: "H", 4: "L", 16: "Q"}
-    behind = start + 2 + 12 * len(entries) + 4
+    values_offset = start + 2 + 12 * len(entries) + 4
     table, values_data = b"", b""
     for tag, kind, values in entries:
         data = struct.pack(f"{order}{len(values)}{code[kind]}", *values)
-        place = data.ljust(4, b"\0")
+        value_field = data.ljust(4, b"\0")
         if len(data) > 4:
-            place = struct.pack(order + "L", behind + len(values_data))
+            value_field = struct.pack(order + "L", values_offset + len(values_data))
             values_data += data
-        table += struct.pack(order + "HHL", tag, kind, len(values)) + place
+        table += struct.pack(order + "HHL", tag, kind, len(values)) + value_field
     header = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "L", start)
     count = struct.pack(order + "H", len(entries))
     return header + body.ljust(start - 8, b"\0") + count + table + bytes(4) + values_data
 
 
-def strips(
+def striped(
     size: tuple[int, int], rows: int, pack: Callable[[bytes], bytes], method: int, **more: int
 ) -> bytes:
     """Return a TIFF of RGB with ``rows`` a strip; ``more``: ``gap`` bytes between, ``order``."""
@@ -375,9 +382,9 @@ def strips(
     step, gap = width * 3 * rows, more.get("gap", 0)
     packed = [pack(image[first : first + step]) for first in range(0, len(image), step)]
     offsets, body = [], bytearray()
-    for strip in packed:
+    for data in packed:
         offsets.append(8 + len(body))
-        body += strip + bytes(gap)
+        body += data + bytes(gap)
     entries = [
         (256, 4, (width,)),
         (257, 4, (height,)),
@@ -387,7 +394,7 @@ def strips(
         (273, 4, offsets),
         (277, 3, (3,)),
         (278, 4, (rows,)),
-        (279, 4, [len(strip) for strip in packed]),
+        (279, 4, [len(data) for data in packed]),
     ]
     return tiff(entries, bytes(body), ">" if more.get("big_endian") else "<")
 
@@ -401,7 +408,7 @@ def _tiff_file(rng: random.Random) -> bytes:
         size = rng.choice(((1, 3000), (1, 65000), (64, 48), (640, 480), (2, 60000)))
         pack, method = rng.choice(((bytes, 1), (bytes, 1), (zlib.compress, 8)))
         more = {"gap": rng.choice((0, 0, 1)), "big_endian": rng.randrange(2)}
-        return strips(size, rng.choice((1, 1, 7, size[1])), pack, method, **more)
+        return striped(size, rng.choice((1, 1, 7, size[1])), pack, method, **more)
     image = pixels(rng, rng.choice(_SIZES))
     mode = rng.choice(("RGB", "RGB", "L", "P", "CMYK", "RGBA", "1", "F", "I;16"))
     if mode == "I;16":
@@ -479,9 +486,9 @@ def _bmp_file(rng: random.Random) -> bytes:
 def _bmp_header(rng: random.Random) -> bytes:
     """Return a BMP with odd numbers in its header."""
     data = bytearray(saved(pixels(rng, (64, 48)).convert(rng.choice(("RGB", "P"))), "BMP"))
-    place = rng.choice((10, 14, 18, 22, 26, 28, 30, 34, 46, 50))
+    offset = rng.choice((10, 14, 18, 22, 26, 28, 30, 34, 46, 50))
     odd = rng.choice((0, 1, 12, 300, 65536, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 48))
-    data[place : place + 4] = struct.pack("<I", odd)
+    data[offset : offset + 4] = struct.pack("<I", odd)
     return bytes(data)
 
 

@@ -39,41 +39,43 @@ def answered(data: bytes, limits: PictureLimits) -> Photograph | str:
         return str(exc)
 
 
-def needed_bytes(data: bytes, limits: PictureLimits, *, is_whole: bool) -> int | None:
+def needed_bytes(data: bytes, limits: PictureLimits, *, is_complete: bool) -> int | None:
     """Return what the picture that begins with ``data`` takes; None: it is refused, or does not say it."""
     file = io.BytesIO(data)
     try:
-        opened = OpenedPicture(file, limits) if is_whole else OpenedPicture.begun(file, limits)
+        opened = OpenedPicture(file, limits) if is_complete else OpenedPicture.begun(file, limits)
     except (InvalidRequestError, TooLargeError):
         return None
     return None if opened is None else opened.needed_bytes
 
 
-def run(number: int) -> bool:
+def run(seed: int) -> bool:
     """Read one file; return whether it is a picture."""
-    rng = random.Random(number)
+    rng = random.Random(seed)
     file = drawn(rng)
     limits = rng.choice((_LIMITS, _SMALL_LIMITS))
-    found = answered(file.data, limits)
-    begun = needed_bytes(file.data[: rng.randrange(len(file.data) + 1)], limits, is_whole=False)
-    if begun is not None:
-        assert begun == needed_bytes(file.data, limits, is_whole=True), file.words
-    if isinstance(found, str):
-        assert found.isprintable(), file.words
-        assert len(found) <= _MAX_MESSAGE, file.words
+    result = answered(file.data, limits)
+    partial = needed_bytes(
+        file.data[: rng.randrange(len(file.data) + 1)], limits, is_complete=False
+    )
+    if partial is not None:
+        assert partial == needed_bytes(file.data, limits, is_complete=True), file.words
+    if isinstance(result, str):
+        assert result.isprintable(), file.words
+        assert len(result) <= _MAX_MESSAGE, file.words
         return False
-    _check(file, found)
+    _check(file, result)
     return True
 
 
-def _check(file: Drawn, found: Photograph) -> None:
-    assert found.image.mode == "RGB"
+def _check(file: Drawn, result: Photograph) -> None:
+    assert result.image.mode == "RGB"
     if file.plain is None:
         return
     expected = reference(file.plain)
-    assert found.size == expected.size, file.words
-    if found.image.size == expected.size:
-        np.testing.assert_array_equal(_array(found.image), _array(expected), file.words)
+    assert result.size == expected.size, file.words
+    if result.image.size == expected.size:
+        np.testing.assert_array_equal(_array(result.image), _array(expected), file.words)
 
 
 def _array(image: Image.Image) -> NDArray[np.uint8]:

@@ -109,9 +109,9 @@ def _post(url: str, data: bytes) -> tuple[int, bytes, Mapping[str, str]]:
             return exc.code, exc.read(), {}
 
 
-def _drawn(number: int) -> tuple[Drawn, str]:
-    """Return the file of that ``number``, and the path that it is sent to."""
-    rng = random.Random(number)
+def _drawn(seed: int) -> tuple[Drawn, str]:
+    """Return the file of that ``seed``, and the path that it is sent to."""
+    rng = random.Random(seed)
     file = drawn(rng)
     return file, _CLASSIFY if rng.random() < 0.7 else _DETECT
 
@@ -124,29 +124,29 @@ class Run:
         self._drawing, self._lock = drawing, threading.Lock()
         self.outcome = Outcome()
 
-    def send(self, number: int) -> None:
-        """Send the file of that ``number``."""
+    def send(self, seed: int) -> None:
+        """Send the file of that ``seed``."""
         # Elsewhere: a client that draws would send slowly.
-        file, path = self._drawing.apply(_drawn, (number,))
+        file, path = self._drawing.apply(_drawn, (seed,))
         started = time.monotonic()
         try:
             status, body, headers = _post(self._url + path, file.data)
         except OSError as exc:
-            self._fault(number, file, f"no answer: {exc!r}")
+            self._fault(seed, file, f"no answer: {exc!r}")
             return
         seconds = time.monotonic() - started
         with self._lock:
             kind = file.words.removeprefix("damaged ")
             self.outcome.statuses[f"{status} {kind}"] += 1
-            self.outcome.slowest.append((seconds, number, f"{status} {file.words}"))
+            self.outcome.slowest.append((seconds, seed, f"{status} {file.words}"))
         if seconds > self._limit:
-            self._fault(number, file, f"{status} after {seconds:.1f} s")
+            self._fault(seed, file, f"{status} after {seconds:.1f} s")
         if status == _OK and path == _CLASSIFY and _DECODED_SMALLER not in headers:
-            self._compare(number, file, json.loads(body))
+            self._compare(seed, file, json.loads(body))
         elif status != _OK and not 400 <= status < 500:
-            self._fault(number, file, f"{status} {body[:200]!r}")
+            self._fault(seed, file, f"{status} {body[:200]!r}")
 
-    def _compare(self, number: int, file: Drawn, answer: Any) -> None:
+    def _compare(self, seed: int, file: Drawn, answer: Any) -> None:
         with self._lock:  # one process decodes
             scores = self._expected.of(file)
         if scores is None:
@@ -154,10 +154,10 @@ class Run:
         self.outcome.compared += 1
         best = answer["predictions"][0]
         if abs(scores[best["index"]] - best["probability"]) > _TOLERANCE:
-            self._fault(number, file, f"{best} where ONNX Runtime has {scores}")
+            self._fault(seed, file, f"{best} where ONNX Runtime has {scores}")
 
-    def _fault(self, number: int, file: Drawn, what: str) -> None:
-        self.outcome.faults.append(f"{number} ({file.words}, {len(file.data)} bytes): {what}")
+    def _fault(self, seed: int, file: Drawn, what: str) -> None:
+        self.outcome.faults.append(f"{seed} ({file.words}, {len(file.data)} bytes): {what}")
 
 
 def _served(repository: Path, memory: str, run: Any, log: Path) -> tuple[Any, list[str]]:
@@ -172,7 +172,7 @@ def _served(repository: Path, memory: str, run: Any, log: Path) -> tuple[Any, li
                 draining = threading.Thread(target=_drain, args=(server.stderr, file))
                 draining.start()
                 _wait_ready(f"http://127.0.0.1:{port}")
-                found = run(f"http://127.0.0.1:{port}")
+                result = run(f"http://127.0.0.1:{port}")
             finally:
                 if server.poll() is not None:
                     faults.append(f"the server ended by {server.returncode}")
@@ -182,7 +182,7 @@ def _served(repository: Path, memory: str, run: Any, log: Path) -> tuple[Any, li
         print(f"peak {group.peak_bytes / 1e6:.1f} MB, {group.oom_kills} kills", flush=True)
         if group.oom_kills:
             faults.append(f"{group.oom_kills} processes killed for want of memory")
-    return found, faults
+    return result, faults
 
 
 def _drain(stream: Any, file: Any) -> None:
@@ -206,8 +206,8 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         totals[name[:3]] += count
         yield f"  {count:5} {name}"
     yield f"answers by status: {dict(totals)}; {outcome.compared} compared with ONNX Runtime"
-    for seconds, number, words in sorted(outcome.slowest, reverse=True)[:8]:
-        yield f"  {seconds:.2f} s: {number} {words}"
+    for seconds, seed, words in sorted(outcome.slowest, reverse=True)[:8]:
+        yield f"  {seconds:.2f} s: {seed} {words}"
 
 
 def main(arguments: list[str]) -> int:
@@ -217,25 +217,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--memory", default="128MB")
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="in which each is answered")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     expected = Expected()
 
     def run(url: str) -> Outcome:
-        numbers = range(asked.first, asked.first + asked.count)
-        with ThreadPoolExecutor(asked.at_once) as pool, get_context("spawn").Pool(2) as drawing:
-            sending = Run(url, expected, drawing, asked.seconds)
-            for _ in pool.map(sending.send, numbers):
+        seeds = range(options.first, options.first + options.count)
+        with ThreadPoolExecutor(options.at_once) as pool, get_context("spawn").Pool(2) as drawing:
+            sending = Run(url, expected, drawing, options.seconds)
+            for _ in pool.map(sending.send, seeds):
                 pass
         return sending.outcome
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _compile(folder / "repository")
-        outcome, faults = _served(folder / "repository", asked.memory, run, folder / "log")
+        outcome, faults = _served(folder / "repository", options.memory, run, folder / "log")
     expected.close()
     print(*_lines(outcome), sep="\n")
     faults += outcome.faults
-    print(*faults, f"{len(faults)} faults in {asked.count} files", sep="\n")
+    print(*faults, f"{len(faults)} faults in {options.count} files", sep="\n")
     return 1 if faults else 0
 
 

@@ -82,14 +82,14 @@ def test_headers_of_proxies() -> None:
 
 
 def test_pictures() -> None:
-    accepted = [pictures_fuzzer.run(number) for number in (1, 3, 6, 8, 9)]
+    accepted = [pictures_fuzzer.run(file_seed) for file_seed in (1, 3, 6, 8, 9)]
     assert 0 < sum(accepted) < len(accepted)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(1, 9))
-def test_four_hundred_pictures(part: int) -> None:
-    accepted = [pictures_fuzzer.run(50 * part + number) for number in range(50)]
+@pytest.mark.parametrize("batch", range(1, 9))
+def test_four_hundred_pictures(batch: int) -> None:
+    accepted = [pictures_fuzzer.run(50 * batch + file_seed) for file_seed in range(50)]
     assert 0 < sum(accepted) < len(accepted)
 
 

@@ -43,13 +43,13 @@ _LARGEST_INPUT = 3.0
 class Drawn:
     """A network of floats and how it is quantised.
 
-    ``operators``: those that are, None: all. ``own``: by our compiler, on ``pictures``. ``vectors``: scales
-    of whole values have one axis.
+    ``operators``: those that are, None: all. ``by_compiler``: by our compiler, on ``pictures``.
+    ``vectors``: scales of whole values have one axis.
     """
 
     model: onnx.ModelProto
     shape: tuple[int, int, int, int]
-    own: bool
+    by_compiler: bool
     form: QuantFormat
     operators: tuple[str, ...] | None
     per_channel: bool
@@ -60,7 +60,7 @@ class Drawn:
     layers: Sequence[str]
 
     def __str__(self) -> str:
-        if self.own:
+        if self.by_compiler:
             return f"own int8, {list(self.shape)}: {' '.join(self.layers)}"
         kind = f"{self.form.name} {self.activations.name} {self.weights.name}"
         named = "all" if self.operators is None else "+".join(self.operators)
@@ -71,10 +71,10 @@ class Drawn:
     @property
     def has_ties(self) -> bool:
         """Whether means or probabilities are integers: half a step between two is one or the other."""
-        made = {node.op_type for node in self.model.graph.node}
+        kinds = {node.op_type for node in self.model.graph.node}
         rounded = {"AveragePool", "GlobalAveragePool", "Softmax"}
-        every = self.own or self.operators is None
-        return bool(made & (rounded if every else rounded.intersection(self.operators or ())))
+        every = self.by_compiler or self.operators is None
+        return bool(kinds & (rounded if every else rounded.intersection(self.operators or ())))
 
     def inputs(self, seed: int) -> dict[str, NDArray[np.float32]]:
         """Return what a request has: the same for equal seeds."""
@@ -96,12 +96,12 @@ class Drawn:
         """Write what is compiled, one that our compiler quantises as floats; return the file."""
         source = folder / "floats.onnx"
         onnx.save(self.model, source)
-        if self.own:
+        if self.by_compiler:
             return source
         quantize_static(
             source,
             folder / "m.onnx",
-            _Samples([self.inputs(number) for number in range(100, 103)]),
+            _Samples([self.inputs(seed) for seed in range(100, 103)]),
             self.form,
             op_types_to_quantize=None if self.operators is None else [*self.operators],
             per_channel=self.per_channel,
@@ -133,8 +133,8 @@ def _as_vectors(file: Path) -> None:
 def drawn(seed: int) -> Drawn:
     """Return network number ``seed``."""
     generator = np.random.default_rng(seed)
-    own = bool(generator.random() < 0.15)
-    network = _Network(generator, own)
+    by_compiler = bool(generator.random() < 0.15)
+    network = _Network(generator, by_compiler)
     form = QuantFormat.QDQ if generator.random() < 0.7 else QuantFormat.QOperator
     types = [(QuantType.QUInt8, QuantType.QInt8)] * 3 + [(QuantType.QInt8, QuantType.QInt8)] * 2
     types.append((QuantType.QUInt8, QuantType.QUInt8))
@@ -146,7 +146,7 @@ def drawn(seed: int) -> Drawn:
     return Drawn(
         network.model(),
         network.shape,
-        own,
+        by_compiler,
         form,
         OPERATORS[generator.integers(len(OPERATORS))],
         bool(generator.random() < 0.5),
@@ -182,10 +182,10 @@ class _Value:
 
 @dataclass
 class _Network:
-    """Draws layer after layer; ``own``: of a picture, with three channels."""
+    """Draws layer after layer; ``by_compiler``: of a picture, with three channels."""
 
     generator: np.random.Generator
-    own: bool
+    by_compiler: bool
     layers: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -194,7 +194,7 @@ class _Network:
         # From 256 KiB on, 48 x 48 pixels of 32 channels, operators write over what they read.
         sides = self._pick(((12, 16, 17), (24, 33), (48, 56, 64)))
         height, width = (int(self._pick(sides)) for _ in range(2))
-        channels = 3 if self.own else int(self._pick((3, 3, 1, 8, 16)))
+        channels = 3 if self.by_compiler else int(self._pick((3, 3, 1, 8, 16)))
         self.shape = (1, channels, height, width)
         self._outputs: list[tuple[str, list[int]]] = []
         self._draw(_Value("x", channels, height, width))
@@ -214,7 +214,7 @@ class _Network:
 
     def _draw(self, value: _Value) -> None:
         value = self._activated(self._conv(value, int(self._pick((16, 24, 32))), 3))
-        seen = [value]
+        values = [value]
         layers: list[Callable[[_Value], _Value]] = [
             *[self._layer] * 4,
             *[self._residual] * 3,
@@ -222,10 +222,12 @@ class _Network:
         ]
         for _ in range(int(self.generator.integers(2, 6))):
             value = self._pick(layers)(value)
-            alike = [old for old in seen if (old.channels, old.map) == (value.channels, value.map)]
-            if alike and self.generator.random() < 0.3:
-                value = self._joined("Add", value, self._pick(alike))
-            seen.append(value)
+            equal = [
+                old for old in values if (old.channels, old.map) == (value.channels, value.map)
+            ]
+            if equal and self.generator.random() < 0.3:
+                value = self._combined("Add", value, self._pick(equal))
+            values.append(value)
         if self.generator.random() < 0.3:
             self._outputs.append(
                 (value.name, [1, value.channels, *value.map])
@@ -236,9 +238,9 @@ class _Network:
         return choices[int(self.generator.integers(len(choices)))]
 
     def _node(self, kind: str, inputs: Sequence[str], outputs: int = 1, **fields: Any) -> list[str]:
-        number = len(self._nodes)
-        names = [f"{kind}{number}_{index}" for index in range(outputs)]
-        self._nodes.append(helper.make_node(kind, [*inputs], names, f"{kind}{number}", **fields))
+        count = len(self._nodes)
+        names = [f"{kind}{count}_{index}" for index in range(outputs)]
+        self._nodes.append(helper.make_node(kind, [*inputs], names, f"{kind}{count}", **fields))
         return names
 
     def _constant(self, array: Any, dtype: Any = np.float32) -> str:
@@ -263,7 +265,7 @@ class _Network:
     def _with(self, value: _Value, name: str) -> _Value:
         return _Value(name, value.channels, *value.map)
 
-    def _joined(self, kind: str, value: _Value, other: _Value) -> _Value:
+    def _combined(self, kind: str, value: _Value, other: _Value) -> _Value:
         self.layers.append(kind.lower())
         inputs = [value.name, other.name]
         return self._with(value, self._node(kind, inputs)[0])
@@ -281,12 +283,12 @@ class _Network:
         elif kind == "hardswish node":
             x = self._node("HardSwish", [x])[0]
         elif kind == "hardswish":
-            zero, three, six = (self._constant(number) for number in (0, 3, 6))
+            zero, three, six = (self._constant(constant) for constant in (0, 3, 6))
             added = self._node("Add", [x, three])[0]
             clipped = self._node("Clip", [added, zero, six])[0]
             x = self._node("Div", [self._node("Mul", [x, clipped])[0], six])[0]
         elif kind == "gelu":
-            half, one, root = (self._constant(number) for number in (0.5, 1, math.sqrt(2)))
+            half, one, root = (self._constant(constant) for constant in (0.5, 1, math.sqrt(2)))
             erf = self._node("Erf", [self._node("Div", [x, root])[0]])[0]
             product = self._node("Mul", [x, self._node("Add", [erf, one])[0]])[0]
             x = self._node("Mul", [product, half])[0]
@@ -306,8 +308,8 @@ class _Network:
         outer = self._with(inner, name)
         if inner.map != value.map:
             return self._activated(outer)
-        joined = self._joined("Add", self._activated(outer), value)
-        return self._activated(joined) if self.generator.random() < 0.5 else joined
+        total = self._combined("Add", self._activated(outer), value)
+        return self._activated(total) if self.generator.random() < 0.5 else total
 
     def _branches(self, value: _Value) -> _Value:
         half = value.channels // 2
@@ -323,8 +325,8 @@ class _Network:
         branch = self._activated(_Value(self._node("Conv", [names[0], weights])[0], 16, *value.map))
         other = value.channels - half if half != value.channels else value.channels
         self.layers.append("concat")
-        joined = self._node("Concat", [branch.name, names[1]], axis=1)[0]
-        return _Value(joined, 16 + other, first.height, first.width)
+        concatenated = self._node("Concat", [branch.name, names[1]], axis=1)[0]
+        return _Value(concatenated, 16 + other, first.height, first.width)
 
     def _gate(self, value: _Value) -> _Value:
         """Squeeze and excite, or a gate of each pixel."""

@@ -19,7 +19,7 @@ from models.processes import (
     child_environment,
     python_command,
     start,
-    start_beside,
+    start_async,
 )
 
 WHERE = python_command("tests.pipeline.where", "a b", "*")
@@ -53,51 +53,51 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asked(child: Child, words: str) -> dict[str, Any]:
+def answer_of(child: Child, words: str) -> dict[str, Any]:
     output, _ = child.process.communicate(words.encode() + b"\n")
-    told: dict[str, Any] = json.loads(output)
-    return told
+    answer: dict[str, Any] = json.loads(output)
+    return answer
 
 
 def test_what_lies_in_the_working_directory_is_not_imported(hostile: Path) -> None:
-    told = asked(start(WHERE, 12345), " ".join(NAMES))
-    assert told["arguments"] == ["a b", "*"]
-    assert told["file_bytes"] == 12345
-    for name, origin in told["origins"].items():
+    answer = answer_of(start(WHERE, 12345), " ".join(NAMES))
+    assert answer["arguments"] == ["a b", "*"]
+    assert answer["file_bytes"] == 12345
+    for name, origin in answer["origins"].items():
         assert not str(origin).startswith(str(hostile)), name
     for name in ("models", "loader", "pipeline", "server", "cli"):
-        assert told["origins"][name] == str(CODE / name / "__init__.py")
-    assert all(Path(path).is_absolute() for path in told["path"])
+        assert answer["origins"][name] == str(CODE / name / "__init__.py")
+    assert all(Path(path).is_absolute() for path in answer["path"])
     assert not (hostile / "mark").exists()
-    environment = told["environment"]
+    environment = answer["environment"]
     assert environment["LD_LIBRARY_PATH"] == "/usr/lib/elsewhere"
     assert environment["CUDA_VISIBLE_DEVICES"] == "1"
     refused = {"LD_PRELOAD", "LD_AUDIT", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONHOME"}
     assert not (refused | {"LAYERSTREAM_KEYS", "CUPY_CACHE_DIR"}) & environment.keys()
 
 
-async def test_the_event_loop_starts_it_the_same_way(hostile: Path) -> None:
-    process, errors = await start_beside(WHERE, 99, 1 << 20)
+async def test_the_event_loop_starts_it_equally(hostile: Path) -> None:
+    process, errors = await start_async(WHERE, 99, 1 << 20)
     output, _ = await process.communicate(b"server\n")
-    told = json.loads(output)
-    assert told["origins"]["server"] == str(CODE / "server" / "__init__.py")
-    assert told["file_bytes"] == 99
+    answer = json.loads(output)
+    assert answer["origins"]["server"] == str(CODE / "server" / "__init__.py")
+    assert answer["file_bytes"] == 99
     assert (process.returncode, errors.text()) == (0, "")
     assert not (hostile / "mark").exists()
 
 
-def test_the_end_of_what_it_wrote_is_told() -> None:
+def test_the_end_of_what_it_wrote_is_in_the_text() -> None:
     child = start(WHERE, 0)
     child.process.communicate(b"die\n")
     assert child.process.returncode == -signal.SIGKILL
-    assert child.ended_with() == r"status -9: second \x1b[31m; third; fourth"
+    assert child.exit_text() == r"status -9: second \x1b[31m; third; fourth"
 
 
 @given(st.lists(st.binary(max_size=9000), max_size=8))
-def test_what_is_kept_of_standard_error_is_bounded(parts: list[bytes]) -> None:
+def test_the_tail_of_standard_error_is_bounded(chunks: list[bytes]) -> None:
     errors = StandardError()
-    for part in parts:
-        view = memoryview(part)
+    for chunk in chunks:
+        view = memoryview(chunk)
         while view:
             view = view[os.write(errors.descriptor, view) :]
     errors.close()
@@ -138,7 +138,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing_open() -> None:
     with pytest.raises(FileNotFoundError):
         start(["/no/such/program"], 0)
     with pytest.raises(FileNotFoundError):
-        asyncio.run(start_beside(["/no/such/program"], 0, 1))
+        asyncio.run(start_async(["/no/such/program"], 0, 1))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -166,7 +166,7 @@ def test_one_function_starts_interpreters_and_none_reads_pickles() -> None:
     assert [fault for file in files if file not in allowed for fault in _faults(file)] == []
 
 
-def test_a_fault_is_seen(tmp_path: Path) -> None:
+def test_a_fault_is_detected(tmp_path: Path) -> None:
     file = tmp_path / "bad.py"
     file.write_text(
         "import sys\nimport pickle\nfrom multiprocessing import Pool\nrun([sys.executable])\n"

@@ -21,11 +21,11 @@ from models.runtime.allocations import KINDS, Run, Tensor, is_float
 # A kernel may allocate for each thread, up to the number of its tasks: the first steps are the largest.
 _THREADS = (1, 2, 4, 16)
 # Of a graph, whose inputs are drawn: one that does not end is refused.
-_MOST_SECONDS = 300.0
+_MAX_SECONDS = 300.0
 # What is measured counts up to two of these more, for what changes from run to run.
 _UNIT_BYTES, _STEP_BYTES = 16 << 10, 4 << 10
 # Of so many branches all combinations are run.
-_MOST_BRANCHES = 4
+_MAX_BRANCHES = 4
 # The process writes the state of its heap to a file in memory.
 _MAX_FILE_BYTES = 16 << 20
 
@@ -55,16 +55,16 @@ class Allocated(NamedTuple):
 class Meter:
     """A process that runs graphs and measures what they allocate; it starts when the first one comes.
 
-    Close it. ``most_seconds``: that a graph may take.
+    Close it. ``max_seconds``: that a graph may take.
     """
 
     #: What the process runs.
     module = "models.runtime.allocations"
 
-    def __init__(self, most_seconds: float = _MOST_SECONDS) -> None:
-        self._most_seconds = most_seconds
+    def __init__(self, max_seconds: float = _MAX_SECONDS) -> None:
+        self._max_seconds = max_seconds
         self._child: Child | None = None
-        self._found: dict[tuple[bytes, str], Allocated] = {}
+        self._results: dict[tuple[bytes, str], Allocated] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -103,10 +103,10 @@ class Meter:
             MeterError: it cannot be measured.
         """
         key = graph, repr((inputs, outputs))
-        if key not in self._found:
-            ways = self.peaks(graph, inputs, outputs, _THREADS)
-            self._found[key] = _most([_line_above(way) for way in ways])
-        return self._found[key]
+        if key not in self._results:
+            candidates = self.peaks(graph, inputs, outputs, _THREADS)
+            self._results[key] = _largest([_line_above(candidate) for candidate in candidates])
+        return self._results[key]
 
     def peaks(
         self,
@@ -120,7 +120,7 @@ class Meter:
         Raises as ``allocated``.
         """
         run = Run(0, inputs, outputs, threads)
-        several = (self._on_drawn(each, run) for each in _taking_branches(graph))
+        several = (self._on_drawn(variant, run) for variant in _taking_branches(graph))
         measured, errors = [], list[MeterError]()
         for peaks, error in several:
             if error is not None:
@@ -135,18 +135,18 @@ class Meter:
         """Return the most over the inputs that ``graph`` takes; or why it takes none."""
         # Then no number decides how much there is to do.
         is_sure = run.outputs is not None and all(is_float(dtype) for dtype, _ in run.inputs)
-        found: list[list[int]] = []
+        results: list[list[int]] = []
         error: MeterError | None = None
         for kind in KINDS:
             try:
-                found.append(self._answer(graph, replace(run, n_bytes=len(graph), kind=kind)))
+                results.append(self._answer(graph, replace(run, n_bytes=len(graph), kind=kind)))
             except InputsError as exc:
                 error = error or exc
             except _GoneError as exc:  # a kernel that divides by an integer of 0 ends it
                 error = exc
-            if found and is_sure:
+            if results and is_sure:
                 break
-        return [max(each) for each in zip(*found, strict=True)], None if found else error
+        return [max(peaks) for peaks in zip(*results, strict=True)], None if results else error
 
     def _answer(self, graph: bytes, run: Run) -> list[int]:
         """Return what the process measures.
@@ -173,12 +173,12 @@ class Meter:
         return peaks
 
     def _line(self, descriptor: int) -> bytes:
-        ends = time.monotonic() + self._most_seconds
+        ends = time.monotonic() + self._max_seconds
         line = b""
         while not line.endswith(b"\n"):
             ready, _, _ = select.select([descriptor], [], [], max(ends - time.monotonic(), 0.0))
             if not ready:
-                raise MeterError(f"it still runs after {self._most_seconds:g} s on drawn inputs")
+                raise MeterError(f"it still runs after {self._max_seconds:g} s on drawn inputs")
             more = os.read(descriptor, 1 << 16)
             if not more:
                 raise _GoneError(self._last_words())
@@ -195,19 +195,19 @@ class Meter:
             return ""
         child.process.wait()
         self.close()
-        return child.ended_with()
+        return child.exit_text()
 
 
 def _line_above(peaks: Mapping[int, int]) -> Allocated:
     """Return what is at least ``peaks``, those of each number of threads, and of more."""
     # A little more with more threads is no matter of threads: figures would change from time to time.
-    least = max(min(peak, peaks[1] + _UNIT_BYTES) for peak in peaks.values())
-    n_bytes = (least // _UNIT_BYTES + 2) * _UNIT_BYTES
+    min_bytes = max(min(peak, peaks[1] + _UNIT_BYTES) for peak in peaks.values())
+    n_bytes = (min_bytes // _UNIT_BYTES + 2) * _UNIT_BYTES
     steps = ((peak - n_bytes) // (count - 1) + 1 for count, peak in peaks.items() if count > 1)
     return Allocated(n_bytes, -(-max(0, *steps) // _STEP_BYTES) * _STEP_BYTES)
 
 
-def _most(several: Sequence[Allocated]) -> Allocated:
+def _largest(several: Sequence[Allocated]) -> Allocated:
     n_bytes, thread_bytes = zip(*several, strict=True)
     return Allocated(max(n_bytes), max(thread_bytes))
 
@@ -218,17 +218,17 @@ def _taking_branches(graph: bytes) -> Iterator[bytes]:
     With more than four branches: all of one kind, then all of the other.
     """
     model = onnx.ModelProto.FromString(graph)
-    nodes = [node for each in all_graphs(model.graph) for node in each.node]
+    nodes = [node for subgraph in all_graphs(model.graph) for node in subgraph.node]
     branches = [node for node in nodes if node.op_type == "If" and not node.domain]
     if not branches:
         yield graph
         return
-    taken = {name for node in nodes for name in (*node.input, *node.output)}
-    names = [fresh("never", taken), fresh("always", taken)]
+    used = {name for node in nodes for name in (*node.input, *node.output)}
+    names = [fresh("never", used), fresh("always", used)]
     for truth, name in enumerate(names):
         model.graph.initializer.append(numpy_helper.from_array(np.array(bool(truth)), name))
-    own = len(branches) if len(branches) <= _MOST_BRANCHES else 1
-    for way in itertools.product(names, repeat=own):
-        for number, node in enumerate(branches):
-            node.input[0] = way[number % own]
+    n_choices = len(branches) if len(branches) <= _MAX_BRANCHES else 1
+    for candidate in itertools.product(names, repeat=n_choices):
+        for index, node in enumerate(branches):
+            node.input[0] = candidate[index % n_choices]
         yield model.SerializeToString(deterministic=True)

@@ -24,9 +24,9 @@ from models.compiler.cutting.quantised_tasks import kept_whole, quantised_groups
 from models.compiler.cutting.row_nodes import RowGraph, find_rows
 from models.compiler.cutting.scratch import (
     Measure,
+    accepts_any_size,
     allocates_nothing,
     runs_on_cpu,
-    takes_any_size,
 )
 from models.errors import CompileError
 from models.graphs.nodes import made
@@ -189,7 +189,7 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Cu
     )
     serialised = [
         serialise(
-            graph, piece, aliases.elided, sized=not on_cpu or not takes_any_size(graph, piece)
+            graph, piece, aliases.elided, sized=not on_cpu or not accepts_any_size(graph, piece)
         )
         if piece.region is None
         else serialise_resident(graph, piece)

@@ -2,7 +2,7 @@
 
 Invariant: two pieces that do the same to different weights give the same bytes, so that one session
 serves both. For the CPU, whose kernels take tensors as they come, that is so whatever their sizes, with
-operators of which it is known (``takes_any_size`` in scratch.py).
+operators of which it is known (``accepts_any_size`` in scratch.py).
 """
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence

@@ -103,8 +103,11 @@ class Sizes:
             allocated = self.meter.allocated(data, self._tensors(piece.inputs), bound)
         except MeterError as exc:
             first = name(self.graph.nodes[piece.first_node])
-            text = f"what the piece from {first} on allocates beside its tensors cannot be measured: {exc}"
-            if isinstance(exc, InputsError) and self._makes_loose(piece):
+            text = (
+                f"what the piece from {first} on allocates in addition to its tensors cannot be "
+                f"measured: {exc}"
+            )
+            if isinstance(exc, InputsError) and self._has_dynamic_outputs(piece):
                 self.warn(f"{text}; values whose size only a run gives are not counted")
                 return unrolled
             raise CompileError(text) from exc
@@ -112,12 +115,12 @@ class Sizes:
             unrolled, measured_bytes=allocated.n_bytes, thread_bytes=allocated.thread_bytes
         )
 
-    def _makes_loose(self, piece: CutPiece) -> bool:
+    def _has_dynamic_outputs(self, piece: CutPiece) -> bool:
         nodes = self.graph.nodes[piece.first_node : piece.end_node]
-        return any(each in self.graph.loose for node in nodes for each in made(node))
+        return any(output in self.graph.loose for node in nodes for output in made(node))
 
-    def _tensors(self, parts: Mapping[str, Slice]) -> list[Tensor]:
-        return [(self.graph.array(part.name).dtype, part.shape) for part in parts.values()]
+    def _tensors(self, slices: Mapping[str, Slice]) -> list[Tensor]:
+        return [(self.graph.array(item.name).dtype, item.shape) for item in slices.values()]
 
     def session_bytes(self, piece: CutPiece, data: bytes) -> int:
         """Bound the heap of the session of ``piece``, whose bytes ``data`` are held beside it."""
@@ -143,9 +146,9 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
     largest = segments = 0
     for index in range(piece.first_node, piece.end_node):
         node = graph.nodes[index]
-        own = own_bytes(graph, node) or 0
-        if own:
-            largest = max(largest, own - _later_bytes(graph, piece, index))
+        n_bytes = kernel_bytes(graph, node) or 0
+        if n_bytes:
+            largest = max(largest, n_bytes - _later_bytes(graph, piece, index))
         if "Conv" not in node.op_type or node.domain == NCHWC_DOMAIN:
             continue
         if not {node.input[0], node.output[0]} <= set(graph.values):
@@ -192,7 +195,7 @@ def _session_bytes(graph: Graph, piece: CutPiece, n_bytes: int) -> int:
     return SESSION_BYTES * (1 + len(inner)) + NODE_BYTES * count + 3 * n_bytes
 
 
-def own_bytes(graph: Graph, node: onnx.NodeProto) -> int | None:
+def kernel_bytes(graph: Graph, node: onnx.NodeProto) -> int | None:
     """Return a bound on what the kernel of ``node`` allocates; None: no formula is known.
 
     What plain convolutions unroll is not in it (``Unrolled``).
@@ -210,7 +213,7 @@ def _operator(node: onnx.NodeProto) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def takes_any_size(graph: Graph, piece: CutPiece) -> bool:
+def accepts_any_size(graph: Graph, piece: CutPiece) -> bool:
     """Return whether one session may serve ``piece`` and equal ones of other sizes.
 
     Of other operators ONNX Runtime may infer a wrong shape where it does not know those of inputs: of
@@ -222,13 +225,14 @@ def takes_any_size(graph: Graph, piece: CutPiece) -> bool:
 
 def _has_formulas(graph: Graph, piece: CutPiece) -> bool:
     nodes = graph.nodes[piece.first_node : piece.end_node]
-    return all(own_bytes(graph, node) is not None for node in nodes)
+    return all(kernel_bytes(graph, node) is not None for node in nodes)
 
 
 def allocates_nothing(graph: Graph, nodes: Iterable[onnx.NodeProto]) -> bool:
     """Return whether kernels of ``nodes`` allocate next to nothing but what convolutions unroll."""
     return all(
-        (own := own_bytes(graph, node)) is not None and own <= _BESIDE_BYTES for node in nodes
+        (n_bytes := kernel_bytes(graph, node)) is not None and n_bytes <= _BESIDE_BYTES
+        for node in nodes
     )
 
 
@@ -284,7 +288,7 @@ def _with_bias(graph: Graph, node: onnx.NodeProto) -> int:
 # tensors turned, too.
 
 
-def _beside(formula: Formula) -> Formula:
+def _plus_small_blocks(formula: Formula) -> Formula:
     def bound(graph: Graph, node: onnx.NodeProto) -> int | None:
         n_bytes = formula(graph, node)
         return None if n_bytes is None else n_bytes + _BESIDE_BYTES
@@ -378,6 +382,6 @@ FORMULAS: Mapping[str, Formula] = {
     **dict.fromkeys(("Resize", "Upsample"), _of_resize),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _turned),
     **dict.fromkeys(("com.microsoft.BiasGelu", "com.microsoft.FastGelu"), _with_bias),
-    **{operator: _beside(formula) for operator, formula in _QUANTISED.items()},
+    **{operator: _plus_small_blocks(formula) for operator, formula in _QUANTISED.items()},
     "LRN": _padded_squares,
 }

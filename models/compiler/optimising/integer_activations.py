@@ -287,8 +287,8 @@ class WriteScalars(Rewriter):
 
     def _leads_to_pool(self, name: str) -> bool:
         names = [name]
-        for each in names:
-            for reader in self.readers[each]:
+        for current in names:
+            for reader in self.readers[current]:
                 if reader.op_type == "AveragePool":
                     return True
                 names += reader.output[:1] if reader.op_type in _PASSED else []
@@ -331,7 +331,7 @@ class WriteZeroPoints(Rewriter):
         for node in graph.node:
             data = node.input[2:3] if node.op_type == "QLinearConcat" else node.input[:1]
             for name in node.output:
-                kinds[name] = kinds.get(name) or sum(kinds.get(each, 0) for each in data)
+                kinds[name] = kinds.get(name) or sum(kinds.get(source, 0) for source in data)
         return kinds
 
 

@@ -22,8 +22,8 @@ def read_container(source: PictureSource) -> Container | None:
     start = source.take(0, min(source.size, _START_BYTES))
     reader = _reader(start)
     if reader is None:
-        if not source.is_whole and source.size < _START_BYTES:
-            raise EndError("too short to tell")
+        if not source.is_complete and source.size < _START_BYTES:
+            raise EndError("too short to identify")
         return None
     return reader(source)
 

@@ -7,7 +7,7 @@ from models.images.containers.source import (
     ContainerError,
     EndError,
     PictureSource,
-    whole_file,
+    full_file,
 )
 
 SIGNATURE = b"BM"
@@ -43,13 +43,13 @@ def read_bmp(source: PictureSource) -> Container:
         raise ContainerError(f"a BMP with {colours} colours")
     _check_runs(source, compression, bits, width * height)
     pixel_bytes = 8 if bits <= 8 or compression == _BIT_FIELDS else 4
-    return Container("BMP", (width, height), pixel_bytes, whole_file, 8 * width)
+    return Container("BMP", (width, height), pixel_bytes, full_file, 8 * width)
 
 
 def _check_runs(source: PictureSource, compression: int, bits: int, n_pixels: int) -> None:
     if compression not in _RUN_LENGTHS:
         return
-    if not source.is_whole:
+    if not source.is_complete:
         raise EndError("run lengths are limited by all of the file")
     if _RUN_LENGTHS[compression] != bits:
         raise ContainerError("a BMP with run lengths of other pixels")

@@ -84,7 +84,9 @@ class JpegFrame:
             _Component(data[first], *divmod(data[first + 1], 16))
             for first in range(6, len(data), 3)
         )
-        if not all(1 <= each.across <= 4 and 1 <= each.down <= 4 for each in components):
+        if not all(
+            1 <= component.across <= 4 and 1 <= component.down <= 4 for component in components
+        ):
             raise ContainerError("a JPEG with other sampling factors than 1 to 4")
         return cls(width, height, components, marker in _PROGRESSIVE)
 

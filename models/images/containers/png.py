@@ -46,7 +46,7 @@ def read_png(source: PictureSource) -> Container:
     length, kind = _chunk(source, offset)
     if kind != b"IHDR" or length != _HEADER_BYTES:
         raise ContainerError("the first chunk of the PNG is no header")
-    header = _whole(source, offset, length)
+    header = _full_chunk(source, offset, length)
     width, height, bits, colour = struct.unpack_from(">IIBB", header, 8)
     pixel_bytes = _PIXEL_BYTES.get((bits, colour))
     if pixel_bytes is None:
@@ -78,7 +78,7 @@ def _chunk(source: PictureSource, offset: int) -> tuple[int, bytes]:
     return length, kind
 
 
-def _whole(source: PictureSource, offset: int, length: int) -> bytes:
+def _full_chunk(source: PictureSource, offset: int, length: int) -> bytes:
     """Return the chunk at ``offset`` with its length, kind and checksum."""
     return source.take(offset, 8 + length + _CRC_BYTES)
 
@@ -86,7 +86,7 @@ def _whole(source: PictureSource, offset: int, length: int) -> bytes:
 def _palette(source: PictureSource, offset: int, length: int) -> bytes:
     if not 0 < length <= _PALETTE_BYTES or length % 3:
         raise ContainerError(f"a palette of {length} bytes")
-    return _whole(source, offset, length)
+    return _full_chunk(source, offset, length)
 
 
 def _note(
@@ -112,8 +112,8 @@ def _note(
 
 def _international(text: bytes) -> bytes:
     """Return the text behind flags, language and translated key of an iTXt chunk."""
-    parts = text[2:].split(b"\0", 2)
-    packet = parts[2] if len(parts) == 3 else b""
+    segments = text[2:].split(b"\0", 2)
+    packet = segments[2] if len(segments) == 3 else b""
     return inflated(packet) if text[:1] == b"\1" else packet
 
 

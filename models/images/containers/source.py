@@ -26,11 +26,11 @@ class EndError(ContainerError):
 class PictureSource:
     """The bytes of ``file``, which are read where they are needed.
 
-    ``is_whole``: whether no more bytes come.
+    ``is_complete``: whether no more bytes come.
     """
 
-    def __init__(self, file: BinaryIO, *, is_whole: bool = True) -> None:
-        self.file, self.is_whole = file, is_whole
+    def __init__(self, file: BinaryIO, *, is_complete: bool = True) -> None:
+        self.file, self.is_complete = file, is_complete
         self.size = file.seek(0, SEEK_END)
 
     def take(self, offset: int, count: int) -> bytes:
@@ -102,7 +102,7 @@ class Container:
     shrinks: bool = False
 
 
-def whole_file(source: PictureSource) -> tuple[DecoderView, ...]:
+def full_file(source: PictureSource) -> tuple[DecoderView, ...]:
     """Return the file as it is."""
     return (DecoderView(ranges=((0, source.size),)),)
 
@@ -152,11 +152,11 @@ class ViewFile:
 
     def _piece(self, end: int) -> bytes:
         """Return bytes from the position on, at most to ``end``, of one part."""
-        at, index = self._position, bisect_right(self._ends, self._position)
+        position, index = self._position, bisect_right(self._ends, self._position)
         if index == 0:
-            return self._head[at:end]
+            return self._head[position:end]
         before = self._ends[index - 1]
         if index == len(self._ends):
-            return self._tail[at - before : end - before]
-        self._file.seek(self._starts[index - 1] + at - before)
-        return self._file.read(min(end, self._ends[index]) - at)
+            return self._tail[position - before : end - before]
+        self._file.seek(self._starts[index - 1] + position - before)
+        return self._file.read(min(end, self._ends[index]) - position)

@@ -26,7 +26,7 @@ from models.images.containers.source import (
 
 SIGNATURES = (b"II\x2a\0", b"MM\0\x2a", b"II\x2b\0", b"MM\0\x2b")
 _WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC, _FILL_ORDER = 256, 257, 258, 259, 262, 266
-_STRIP_OFFSETS, _ORIENTATION, _SAMPLES, _STRIP_ROWS, _STRIP_BYTES, _PLANAR = (
+_STRIPOFFSETS, _ORIENTATION, _SAMPLES, _ROWSPERSTRIP, _STRIPBYTECOUNTS, _PLANAR = (
     *(273, 274, 277, 278),
     *(279, 284),
 )
@@ -34,13 +34,13 @@ _TILE_WIDTH, _TILE_LENGTH, _TILE_OFFSETS, _TILE_BYTES = 322, 323, 324, 325
 _FORMAT, _XMP = 339, 700
 # With options of fax (292, 293), predictor, palette, what else a pixel has, and tables and samples of JPEG.
 _OTHERS = {292, 293, 317, 320, 332, 338, 347, 530, 531, 532}
-_STRIPS = {_STRIP_OFFSETS, _STRIP_ROWS, _STRIP_BYTES}
+_ROW_TAGS = {_STRIPOFFSETS, _ROWSPERSTRIP, _STRIPBYTECOUNTS}
 _TILES = {_TILE_WIDTH, _TILE_LENGTH, _TILE_OFFSETS, _TILE_BYTES}
-_ARRAYS = {_STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES}
-_KEPT = {
+_ARRAYS = {_STRIPOFFSETS, _STRIPBYTECOUNTS, _TILE_OFFSETS, _TILE_BYTES}
+_RETAINED = {
     *(_WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC, _FILL_ORDER, _SAMPLES, _PLANAR, _FORMAT),
     *_OTHERS,
-    *_STRIPS,
+    *_ROW_TAGS,
     *_TILES,
 }
 _RAW, _JPEG = 1, 7
@@ -109,27 +109,27 @@ class _Directory:
             (count,) = struct.unpack(order + "H", source.take(offset, 2))
         if count > _MAX_ENTRIES:
             raise ContainerError(f"a TIFF with a directory of {count} entries")
-        found = cls(source, order, is_big, {})
+        result = cls(source, order, is_big, {})
         for index in range(count):
-            found._read(offset + (8 if is_big else 2) + index * found._entry_bytes)
-        return found
+            result._read(offset + (8 if is_big else 2) + index * result._entry_bytes)
+        return result
 
     @property
     def _entry_bytes(self) -> int:
         return 20 if self.is_big else 12
 
-    def _read(self, at: int) -> None:
-        raw = self.source.take(at, self._entry_bytes)
+    def _read(self, start: int) -> None:
+        raw = self.source.take(start, self._entry_bytes)
         form, word = ("HHQ", "Q") if self.is_big else ("HHL", "L")
         tag, kind, count = struct.unpack_from(self.order + form, raw)
         inline = struct.calcsize(self.order + word)
         n_bytes = count * _SIZES.get(kind, 0)
-        offset = at + len(raw) - inline
+        offset = start + len(raw) - inline
         if n_bytes > inline:
             (offset,) = struct.unpack(self.order + word, raw[-inline:])
-        is_wanted = tag in _KEPT or tag in (_ORIENTATION, _XMP)
-        if is_wanted and tag not in self.entries and n_bytes:
-            if n_bytes > _MAX_VALUE_BYTES and tag in _KEPT - _ARRAYS:
+        is_needed = tag in _RETAINED or tag in (_ORIENTATION, _XMP)
+        if is_needed and tag not in self.entries and n_bytes:
+            if n_bytes > _MAX_VALUE_BYTES and tag in _RETAINED - _ARRAYS:
                 raise ContainerError(f"a TIFF with {n_bytes} bytes in tag {tag}")
             self.entries[tag] = _Entry(tag, kind, count, raw, offset)
 
@@ -206,8 +206,8 @@ class _Layout:
             width, length = directory.need(_TILE_WIDTH), directory.need(_TILE_LENGTH)
             tags = _TILE_OFFSETS, _TILE_BYTES
         else:
-            width, length = across, min(directory.value(_STRIP_ROWS, down) or down, down)
-            tags = _STRIP_OFFSETS, _STRIP_BYTES
+            width, length = across, min(directory.value(_ROWSPERSTRIP, down) or down, down)
+            tags = _STRIPOFFSETS, _STRIPBYTECOUNTS
         planes = samples if directory.value(_PLANAR, 1) == _SEPARATE else 1
         count = -(-across // width) * -(-down // length) * planes
         n_bytes = -(-width * bits * samples // planes // 8) * length
@@ -222,15 +222,15 @@ def read_tiff(source: PictureSource) -> Container:
     Raises:
         ContainerError: it is damaged, or of a kind that is not read. EndError: the file ends before.
     """
-    if not source.is_whole:  # any of it may be behind the pixels
+    if not source.is_complete:  # any of it may be behind the pixels
         raise EndError("the directory may come later")
     directory = _Directory.first(source)
     compression = directory.value(_COMPRESSION, _RAW)
     if compression not in _COMPRESSIONS:
         raise ContainerError(f"a TIFF compressed by method {compression} is not taken")
     layout = _Layout.of(directory)
-    dropped = _STRIPS if layout.offsets == _TILE_OFFSETS else _TILES
-    entries = {tag: entry for tag, entry in directory.entries.items() if tag in _KEPT - dropped}
+    dropped = _ROW_TAGS if layout.offsets == _TILE_OFFSETS else _TILES
+    entries = {tag: entry for tag, entry in directory.entries.items() if tag in _RETAINED - dropped}
     if compression == _RAW:
         work_bytes = _check_raw(directory, layout, entries)
     else:
@@ -277,9 +277,9 @@ def _check_raw(directory: _Directory, layout: _Layout, entries: dict[int, _Entry
     if _is_in_a_row(directory, layout):
         first = int(next(directory.blocks(layout.offsets))[0])
         if first < 1 << 32:
-            entries[_STRIP_OFFSETS] = directory.entry(_STRIP_OFFSETS, first)
-            entries[_STRIP_ROWS] = directory.entry(_STRIP_ROWS, directory.need(_LENGTH))
-            entries.pop(_STRIP_BYTES, None)
+            entries[_STRIPOFFSETS] = directory.entry(_STRIPOFFSETS, first)
+            entries[_ROWSPERSTRIP] = directory.entry(_ROWSPERSTRIP, directory.need(_LENGTH))
+            entries.pop(_STRIPBYTECOUNTS, None)
             return 2 * layout.n_bytes // layout.length
     _check_count(layout, directory.entries[layout.offsets])
     offsets = np.sort(np.concatenate(list(directory.blocks(layout.offsets)))).astype(np.int64)

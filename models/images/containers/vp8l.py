@@ -103,7 +103,7 @@ def group_bytes(data: bytes, max_symbols: int = _MAX_SYMBOLS) -> int:
     """Return what the tables of all groups of codes take, of the bit stream ``data``.
 
     Raises:
-        ContainerError: it is damaged, or takes too many steps to tell.
+        ContainerError: it is damaged, or needs too many steps to read.
     """
     bits = _Bits(data)
     if bits.take(8) != SIGNATURE:
@@ -133,12 +133,12 @@ def _blocks(bits: _Bits, width: int, height: int) -> int:
 
 def _skip_transforms(bits: _Bits, width: int, height: int, symbols: Countdown) -> int:
     """Read past what becomes of pixels when they are decoded; return the width that is decoded."""
-    seen = set[int]()
+    visited = set[int]()
     while bits.take(1):
         kind = bits.take(2)
-        if kind in seen:
+        if kind in visited:
             raise ContainerError("a damaged WebP")
-        seen.add(kind)
+        visited.add(kind)
         if kind in (_PREDICTOR, _CROSS_COLOUR):
             _read_pixels(bits, _blocks(bits, width, height), symbols)
         elif kind == _INDEXING:
@@ -168,12 +168,12 @@ def _read_pixels(bits: _Bits, count: int, symbols: Countdown) -> bytearray:
     n_green = _LITERALS + _LENGTHS + (1 << cache_bits if cache_bits else 0)
     sizes = (n_green, _LITERALS, _LITERALS, _LITERALS, _DISTANCES)
     green, red, blue, alpha, distance = [_read_code(bits, size) for size in sizes]
-    found, done = bytearray(_GROUPS), 0
+    used_groups, done = bytearray(_GROUPS), 0
     while done < count:
         symbols.step()
         symbol = green.read(bits)
         if symbol < _LITERALS:
-            found[red.read(bits) << 8 | symbol] = 1
+            used_groups[red.read(bits) << 8 | symbol] = 1
             blue.read(bits)
             alpha.read(bits)
             done += 1
@@ -182,9 +182,9 @@ def _read_pixels(bits: _Bits, count: int, symbols: Countdown) -> bytearray:
             _prefixed(bits, distance.read(bits))
         else:
             done += 1
-    if 1 not in found:
+    if 1 not in used_groups:
         raise ContainerError("a damaged WebP")
-    return found
+    return used_groups
 
 
 def _prefixed(bits: _Bits, symbol: int) -> int:
@@ -229,8 +229,8 @@ def _read_lengths(bits: _Bits, code: _Code, lengths: list[int]) -> None:
             position += 1
             before = symbol or before
             continue
-        extra, least = _REPEATS[symbol]
-        count = bits.take(extra) + least
+        extra, min_count = _REPEATS[symbol]
+        count = bits.take(extra) + min_count
         if position + count > len(lengths):
             raise ContainerError("a damaged code in the WebP")
         if symbol == 16:

@@ -75,25 +75,25 @@ def read_webp(source: PictureSource) -> Container:
     if first.kind != _EXTENDED:
         pixels = _pixels(source, first)
         return _container(pixels, (pixels.width, pixels.height), _plain(pixels), Orientation())
-    if not source.is_whole:  # metadata come behind the pixels
+    if not source.is_complete:  # metadata come behind the pixels
         raise EndError("the WebP may go on")
     if first.length < _EXTENDED_BYTES:
         raise ContainerError("a damaged WebP")
     data = source.take(first.offset, _EXTENDED_BYTES)
-    canvas = _number(data[4:7]) + 1, _number(data[7:10]) + 1
-    found: tuple[_Pixels, bytes] | None = None
+    canvas = _integer(data[4:7]) + 1, _integer(data[7:10]) + 1
+    result: tuple[_Pixels, bytes] | None = None
     orientation = Orientation()
     for chunk in chunks:
         if chunk.kind in (_LOSSY, _LOSSLESS, _FRAME):
-            found = found or _first_picture(source, chunk, canvas)
+            result = result or _first_picture(source, chunk, canvas)
         elif chunk.kind in (b"EXIF", b"XMP "):
             _note(orientation, source, chunk)
-    if found is None:
+    if result is None:
         raise ContainerError("a WebP without pixels")
-    return _container(found[0], canvas, found[1], orientation)
+    return _container(result[0], canvas, result[1], orientation)
 
 
-def _number(data: bytes) -> int:
+def _integer(data: bytes) -> int:
     return int.from_bytes(data, "little")
 
 
@@ -122,7 +122,7 @@ def _pixels(source: PictureSource, chunk: _Chunk) -> _Pixels:
         return _Pixels(chunk, width, height, work_bytes + _LOSSY_COLUMN_BYTES * width)
     if chunk.kind != _LOSSLESS:
         raise ContainerError("a WebP without pixels")
-    if not source.is_whole:
+    if not source.is_complete:
         raise EndError("what a lossless WebP takes is known at its end")
     length = min(chunk.length, source.size - chunk.offset)
     data = source.take(chunk.offset, min(length, 5))
@@ -146,10 +146,10 @@ def _first_picture(
     frame = source.take(chunk.offset, _FRAME_BYTES)
     inner = _chunks(source, chunk.offset + _FRAME_BYTES, chunk.offset + chunk.length)
     pixels = (
-        next((_pixels(source, part) for part in inner if part.kind in (_LOSSY, _LOSSLESS)), None)
+        next((_pixels(source, item) for item in inner if item.kind in (_LOSSY, _LOSSLESS)), None)
         or _no_pixels()
     )
-    left, top = 2 * _number(frame[:3]), 2 * _number(frame[3:6])
+    left, top = 2 * _integer(frame[:3]), 2 * _integer(frame[3:6])
     if left + pixels.width > canvas[0] or top + pixels.height > canvas[1]:
         raise ContainerError("a WebP whose first frame is not within it")
     if (pixels.width, pixels.height) == canvas:
@@ -165,9 +165,9 @@ def _header(kind: bytes, length: int) -> bytes:
     return struct.pack("<4sI", kind, length)
 
 
-def _riff(content: bytes, behind: int) -> bytes:
-    """Return the start of a file: ``content``, and so many bytes ``behind`` it."""
-    return _header(RIFF, len(WEBP) + len(content) + behind) + WEBP + content
+def _riff(content: bytes, after_bytes: int) -> bytes:
+    """Return the start of a file: ``content``, and ``after_bytes`` that follow it."""
+    return _header(RIFF, len(WEBP) + len(content) + after_bytes) + WEBP + content
 
 
 def _plain(pixels: _Pixels) -> bytes:
@@ -183,8 +183,8 @@ def _animated(pixels: _Pixels, canvas: tuple[int, int], frame: bytes) -> bytes:
     extended = _header(_EXTENDED, _EXTENDED_BYTES) + bytes((_ANIMATION, 0, 0, 0)) + sides
     animation = _header(b"ANIM", 6) + bytes(6)
     inner = _header(pixels.chunk.kind, length)
-    whole = _header(_FRAME, _FRAME_BYTES + len(inner) + padded) + frame + inner
-    return _riff(extended + animation + whole, padded)
+    frame_chunk = _header(_FRAME, _FRAME_BYTES + len(inner) + padded) + frame + inner
+    return _riff(extended + animation + frame_chunk, padded)
 
 
 def _note(orientation: Orientation, source: PictureSource, chunk: _Chunk) -> None:

@@ -321,7 +321,7 @@ print(clear_repository(Path(sys.argv[1])))
 """
 
 
-def test_a_model_that_was_never_whole_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_model_that_was_never_complete_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "m" / f"{PREFIX}1-1-a").mkdir(parents=True)
     (tmp_path / "n" / f"{PREFIX}1-1-a").mkdir(parents=True)
     (tmp_path / "n" / "1").mkdir()

@@ -20,7 +20,7 @@ from models.runtime.joined_graphs import (
     join_graphs,
     runs_in_order,
 )
-from models.runtime.sessions import joined_options
+from models.runtime.sessions import join_options
 from models.runtime.wire import WireError
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cpu import CpuDevice
@@ -37,7 +37,7 @@ def piece(nodes: Sequence[onnx.NodeProto], inputs: int, opset: int = 17) -> byte
     """Return a piece as packs hold them: ports x0, x1, ... and y0."""
     ports = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [None])
-        for name in (*(f"x{number}" for number in range(inputs)), "y0")
+        for name in (*(f"x{index}" for index in range(inputs)), "y0")
     ]
     two = numpy_helper.from_array(np.array([2.0], np.float32), "t9")
     graph = helper.make_graph(list(nodes), "", ports[:-1], ports[-1:], [two])
@@ -61,14 +61,14 @@ def memory() -> NDArray[np.float32]:
 @settings(max_examples=15, deadline=None)
 @given(st.lists(_STEPS, min_size=2, max_size=24))
 def test_pieces_run_in_order_over_memory_that_they_share(steps: list[Step]) -> None:
-    device, slots, apart = CpuDevice(1), memory(), memory()
+    device, slots, separate = CpuDevice(1), memory(), memory()
     kernel = device.join([PIECES[operator] for operator, *_ in steps])
-    inputs = [slots[number] for _, *read, _ in steps for number in read]
+    inputs = [slots[index] for _, *read, _ in steps for index in read]
     kernel.bind(inputs, [slots[target] for *_, target in steps])()
     for operator, first, second, target in steps:
-        held = [apart[first], apart[second]]
-        device.load(PIECES[operator]).bind(held, [apart[target]])()
-    assert slots.tobytes() == apart.tobytes()
+        operands = [separate[first], separate[second]]
+        device.load(PIECES[operator]).bind(operands, [separate[target]])()
+    assert slots.tobytes() == separate.tobytes()
 
 
 #: What ONNX Runtime makes other nodes of when it loads a graph, or runs before nodes that stand before it.
@@ -97,12 +97,12 @@ _UNARY = {name: piece(nodes, 1, opset=18) for name, nodes in _ALTERED.items()}
     )
 )
 def test_what_loading_alters_runs_in_order_all_the_same(steps: list[tuple[str, int, int]]) -> None:
-    device, slots, apart = CpuDevice(1), memory(), memory()
+    device, slots, separate = CpuDevice(1), memory(), memory()
     kernel = device.join([_UNARY[name] for name, *_ in steps])
-    kernel.bind([slots[read] for _, read, _ in steps], [slots[made] for *_, made in steps])()
-    for name, read, made in steps:
-        device.load(_UNARY[name]).bind([apart[read]], [apart[made]])()
-    assert slots.tobytes() == apart.tobytes()
+    kernel.bind([slots[read] for _, read, _ in steps], [slots[target] for *_, target in steps])()
+    for name, read, target in steps:
+        device.load(_UNARY[name]).bind([separate[read]], [separate[target]])()
+    assert slots.tobytes() == separate.tobytes()
 
 
 def dequantised() -> bytes:
@@ -133,32 +133,32 @@ def test_a_piece_reads_what_it_gives_before_a_later_one_writes_there(
     if copied:  # as other versions may, whatever they are asked for
         monkeypatch.setattr("models.runtime.sessions._ALTERS_NOTHING", {})
     graph, device = dequantised(), CpuDevice(1)
-    held = np.arange(_LENGTH, dtype=np.float32)
+    values = np.arange(_LENGTH, dtype=np.float32)
     for kernel in (device.join([graph, graph]), None):
         first, second = (np.zeros(_LENGTH, np.float32) for _ in range(2))
-        given = held.copy()
-        source = given.view(np.uint8)[:_LENGTH]
+        shared = values.copy()
+        source = shared.view(np.uint8)[:_LENGTH]
         source[:] = np.arange(_LENGTH)
         other = np.full(_LENGTH, 3, np.uint8)
         if kernel is not None:
-            kernel.bind([source, other], [first, second, first, given])()
+            kernel.bind([source, other], [first, second, first, shared])()
         else:
-            for read, made in ((source, second), (other, given)):
-                device.load(graph).bind([read], [first, made])()
+            for read, target in ((source, second), (other, shared)):
+                device.load(graph).bind([read], [first, target])()
         assert np.array_equal(first, np.full(_LENGTH, 1.5, np.float32))
         assert np.array_equal(second, np.arange(_LENGTH, dtype=np.float32))
-        assert np.array_equal(given, np.full(_LENGTH, 3, np.float32))
+        assert np.array_equal(shared, np.full(_LENGTH, 3, np.float32))
 
 
 def test_nodes_run_as_they_stand_in_the_graph(tmp_path: Path) -> None:
     """By the profile that ONNX Runtime writes of a run."""
     graphs = [dequantised(), PIECES["Mul"], PIECES["Add"], dequantised()]
-    joined = onnx.load_from_string(join_graphs(graphs))
-    for number, node in enumerate(joined.graph.node):
-        node.name = f"n{number}"
-    options = joined_options()
+    fused = onnx.load_from_string(join_graphs(graphs))
+    for index, node in enumerate(fused.graph.node):
+        node.name = f"n{index}"
+    options = join_options()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "run")
-    session = ort.InferenceSession(joined.SerializeToString(), options)
+    session = ort.InferenceSession(fused.SerializeToString(), options)
     kinds = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
     feeds = {port.name: np.ones(_LENGTH, kinds[port.type]) for port in session.get_inputs()}
     session.run(None, feeds)
@@ -168,10 +168,10 @@ def test_nodes_run_as_they_stand_in_the_graph(tmp_path: Path) -> None:
         for event in sorted(events, key=lambda event: event["ts"])
         if event["name"].endswith("_kernel_time")
     ]
-    assert order == [node.name for node in joined.graph.node]
+    assert order == [node.name for node in fused.graph.node]
 
 
-def test_order_is_known_where_the_nodes_are_those_of_the_graph() -> None:
+def test_order_is_defined_where_the_nodes_are_those_of_the_graph() -> None:
     graph = onnx.load_from_string(join_graphs([PIECES["Add"], PIECES["Mul"]]))
     altered = [onnx.ModelProto.FromString(graph.SerializeToString()) for _ in range(4)]
     written = list(graph.graph.node)
@@ -181,7 +181,7 @@ def test_order_is_known_where_the_nodes_are_those_of_the_graph() -> None:
     altered[2].graph.node.append(helper.make_node("Identity", ["0x0"], ["copy"]))
     altered[3].graph.node[1].op_type = "Sub"
     loaded = [model.SerializeToString() for model in altered]
-    assert [runs_in_order(graph.SerializeToString(), each) for each in loaded] == [
+    assert [runs_in_order(graph.SerializeToString(), model_bytes) for model_bytes in loaded] == [
         *(True, False, False, False)
     ]
     first = piece([helper.make_node("Size", ["x0"], ["y0"])], 1)

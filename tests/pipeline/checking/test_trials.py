@@ -22,7 +22,7 @@ from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
 
 # Libraries' pages, and answers.
-_FREE_BESIDE = (16 << 20) + 4096
+_OTHER_BYTES = (16 << 20) + 4096
 
 
 class _Altered(Kernel):
@@ -68,16 +68,16 @@ class _Backwards(Kernel):
     def bind(
         self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
     ) -> Launch:
-        read, made = list(inputs), list(outputs)
+        read, written = list(inputs), list(outputs)
         launches = []
         for kernel in self._kernels:
             counts = len(kernel.inputs), len(kernel.outputs)
-            launches.append(kernel.bind(read[: counts[0]], made[: counts[1]]))
-            read, made = read[counts[0] :], made[counts[1] :]
+            launches.append(kernel.bind(read[: counts[0]], written[: counts[1]]))
+            read, written = read[counts[0] :], written[counts[1] :]
 
         def launch() -> None:
-            for each in reversed(launches):
-                each()
+            for bound in reversed(launches):
+                bound()
 
         return launch
 
@@ -89,8 +89,8 @@ def _image(pack: Pack) -> dict[str, NDArray[np.float32]]:
 
 @pytest.fixture
 def device() -> Iterator[CpuDevice]:
-    with closing(CpuDevice(1, native=False)) as made:
-        yield made
+    with closing(CpuDevice(1, native=False)) as cpu:
+        yield cpu
 
 
 def test_a_sound_pack_has_one_answer(tiny_pack: Pack, device: CpuDevice) -> None:
@@ -103,12 +103,12 @@ def test_a_sound_pack_has_one_answer(tiny_pack: Pack, device: CpuDevice) -> None
     assert all(np.array_equal(once[name], array) for name, array in answers[0].items())
 
 
-def test_inputs_of_any_rank_are_asked_between(tmp_path: Path, device: CpuDevice) -> None:
+def test_inputs_of_any_rank_run_between(tmp_path: Path, device: CpuDevice) -> None:
     model = parsed("s (float x, float[2,3] v) => (float[2,3] y) { y = Mul(v, x) }")
     pack = compiled(written(model, tmp_path / "m.onnx"), tmp_path)
-    given = {"x": np.array(2, np.float32), "v": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    (answer,) = Trials(pack, device).answers(given)
-    assert np.array_equal(answer["y"], 2 * given["v"])
+    inputs = {"x": np.array(2, np.float32), "v": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    (answer,) = Trials(pack, device).answers(inputs)
+    assert np.array_equal(answer["y"], 2 * inputs["v"])
 
 
 def test_another_order_in_a_launch_is_another_answer(tiny_pack: Pack) -> None:
@@ -119,7 +119,7 @@ def test_another_order_in_a_launch_is_another_answer(tiny_pack: Pack) -> None:
         list(Trials(tiny_pack, device).answers(_image(tiny_pack)))
 
 
-def test_what_a_sweep_leaves_is_no_part_of_the_next_answer(tiny_pack: Pack) -> None:
+def test_what_an_inference_leaves_does_not_change_the_next_answer(tiny_pack: Pack) -> None:
     count = 0
 
     def adding(launch: Launch, outputs: Sequence[NDArray[Any]]) -> Launch:
@@ -132,14 +132,14 @@ def test_what_a_sweep_leaves_is_no_part_of_the_next_answer(tiny_pack: Pack) -> N
 
         return launched
 
-    with closing(_Device(adding)) as device, pytest.raises(TrialError, match="asked again: output"):
+    with closing(_Device(adding)) as device, pytest.raises(TrialError, match="runs again: output"):
         list(Trials(tiny_pack, device).answers(_image(tiny_pack)))
 
 
-def test_random_answers_are_not_held_against_each_other(tiny_pack: Pack) -> None:
+def test_random_answers_are_not_compared_with_each_other(tiny_pack: Pack) -> None:
     with closing(_Reordering()) as device:
-        found = list(Trials(tiny_pack, device, is_random=True).answers(_image(tiny_pack)))
-    assert len(found) == 2
+        results = list(Trials(tiny_pack, device, is_random=True).answers(_image(tiny_pack)))
+    assert len(results) == 2
 
 
 def test_what_no_kernel_writes_is_nan_in_the_answer(tiny_pack: Pack) -> None:
@@ -158,15 +158,15 @@ def test_what_no_kernel_writes_is_nan_in_the_answer(tiny_pack: Pack) -> None:
     assert any(np.isnan(array).any() for array in answer.values())
 
 
-def test_where_all_weights_have_no_room_they_stream_alone(
+def test_where_all_weights_do_not_fit_only_the_streamed_plan_runs(
     tiny_pack: Pack, device: CpuDevice
 ) -> None:
     program = prepare(tiny_pack, device)
-    least = fit(program, ARCHITECTURES["2s"], LEAST).plan.total_bytes
-    free = least + _FREE_BESIDE
+    min_bytes = fit(program, ARCHITECTURES["2s"], LEAST).plan.total_bytes
+    free = min_bytes + _OTHER_BYTES
     trials = Trials(tiny_pack, device, lambda: free)
     assert len(list(trials.answers(_image(tiny_pack)))) == 1
     (note,) = trials.notes
     assert "all weights in memory" in note
     with pytest.raises(MemoryError, match=r"takes .* are free"):
-        Trials(tiny_pack, device, lambda: _FREE_BESIDE).answer(_image(tiny_pack))
+        Trials(tiny_pack, device, lambda: _OTHER_BYTES).answer(_image(tiny_pack))

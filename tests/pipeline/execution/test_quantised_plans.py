@@ -67,14 +67,17 @@ class _Compiled:
         """Return by how many steps two answers differ."""
         return max(_largest(one[name] - other[name]) / step for name, step in self.steps.items())
 
-    def check(self, number: int, got: Arrays) -> None:
-        """Hold an answer to input ``number`` against those of ONNX Runtime.
+    def check(self, index: int, got: Arrays) -> None:
+        """Hold an answer to input ``index`` against those of ONNX Runtime.
 
         Within ``far`` steps of one, and twice as much as they differ from each other.
         """
-        first, *others = self.references[number]
+        first, *others = self.references[index]
         spread = max((self.off(first, other) for other in others), default=0.0)
-        assert min(self.off(got, each) for each in self.references[number]) <= self.far + 2 * spread
+        assert (
+            min(self.off(got, reference) for reference in self.references[index])
+            <= self.far + 2 * spread
+        )
 
 
 def _largest(difference: NDArray[Any]) -> float:
@@ -88,14 +91,14 @@ def _compiled(network: Drawn, folder: Path, seed: int) -> _Compiled:
     steps: dict[str, float] = {}
 
     def accept(_pack: Path, reference: Path) -> None:
-        references.extend(list(_answers(reference, each)) for each in inputs)
+        references.extend(list(_answers(reference, item)) for item in inputs)
         steps.update(_steps_of(reference, references[0][0]))
 
     options = CompileOptions(
         accept=accept,
         chunk_bytes=(None, 1 << 10, 4 << 10)[seed % 3],
-        preprocess=network.preprocess if network.own else None,
-        calibrate=network.pictures if network.own else None,
+        preprocess=network.preprocess if network.by_compiler else None,
+        calibrate=network.pictures if network.by_compiler else None,
     )
     pack = open_pack(compile_onnx(source, folder / "packs" / "m", options))
     return _Compiled(pack, inputs, references, steps, _far(network))
@@ -121,20 +124,20 @@ def _answers(file: Path, inputs: Arrays) -> Iterator[Arrays]:
 def _steps_of(file: Path, answer: Arrays) -> dict[str, float]:
     graph = onnx.load(file).graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    makers = {name: node for node in graph.node for name in node.output}
+    producers = {name: node for node in graph.node for name in node.output}
     steps = {}
     for name, array in answer.items():
         steps[name] = (max(float(array.max()), 0) - min(float(array.min()), 0)) / _STEPS
-        maker = makers[name]
-        if maker.op_type == "DequantizeLinear" and maker.input[1] in constants:
-            scale = numpy_helper.to_array(constants[maker.input[1]])
+        producer = producers[name]
+        if producer.op_type == "DequantizeLinear" and producer.input[1] in constants:
+            scale = numpy_helper.to_array(constants[producer.input[1]])
             steps[name] = max(steps[name], float(scale.max()))
     return steps
 
 
 def _plans(program: Program) -> Iterator[Plan]:
-    least = fit(program, ARCHITECTURES["2s"], LEAST).plan
-    yield least
+    min_plan = fit(program, ARCHITECTURES["2s"], LEAST).plan
+    yield min_plan
     for name in ("pre", "seq", "sync", "async", "2s"):
         yield make_plan(program, ARCHITECTURES[name])
     every = tuple(range(0, len(program.spans), 2))
@@ -146,31 +149,31 @@ def _plans(program: Program) -> Iterator[Plan]:
         yield make_plan(program, ARCHITECTURES[name], choice=choice)
     yield make_plan(program, ARCHITECTURES["auto"], choice=Choice(ring_bytes=128 << 10, lanes=3))
     for factor in (1.02, 1.2):  # some of them on rows
-        wanted = Wanted(total_bytes=int(least.total_bytes * factor))
+        constraints = Wanted(total_bytes=int(min_plan.total_bytes * factor))
         with suppress(PlanError, RegionError, LoaderError):
-            yield fit(program, ARCHITECTURES["auto"], wanted).plan
+            yield fit(program, ARCHITECTURES["auto"], constraints).plan
 
 
-def _swept(
+def _run_plan(
     program: Program, plan: Plan, device: CpuDevice, inputs: list[dict[str, NDArray[np.float32]]]
 ) -> list[Arrays]:
     """Return the answers to all ``inputs``, twice in one engine; all lanes give the same."""
     arena = OwnArena(device, plan.arena_bytes)
     answers: list[Arrays] = []
     with opened(program, plan, device, lease=lambda: arena) as engine:
-        for each in (*inputs, *inputs):
+        for item in (*inputs, *inputs):
             if not plan.arena_weights:
                 arena.memory.write(0, np.full(plan.arena_bytes, _POISON, np.uint8))
-            got = engine.run_lanes([Lane(each) for _ in range(plan.choice.lanes)])
+            got = engine.run_lanes([Lane(item) for _ in range(plan.choice.lanes)])
             for answer in got:
                 if isinstance(answer, Exception):
                     raise answer
                 answers += [{name: np.array(array) for name, array in answer[0].items()}]
-    lanes = plan.choice.lanes
-    for first in range(0, len(answers), lanes):
-        for other in answers[first : first + lanes]:
+    batch_size = plan.choice.lanes
+    for first in range(0, len(answers), batch_size):
+        for other in answers[first : first + batch_size]:
             assert _bits(other) == _bits(answers[first])
-    return answers[::lanes]
+    return answers[::batch_size]
 
 
 def _bits(answer: Arrays) -> dict[str, bytes]:
@@ -178,14 +181,16 @@ def _bits(answer: Arrays) -> dict[str, bytes]:
 
 
 def _check_plan(program: Program, plan: Plan, device: CpuDevice, net: _Compiled) -> None:
-    alone = apart(plan)
-    together = joined(program, alone)
-    answers = _swept(program, alone, device, net.inputs)
-    for number, got in enumerate(answers):
-        net.check(number % len(net.inputs), got)
-        assert _bits(got) == _bits(answers[number % len(net.inputs)])
+    unfused = apart(plan)
+    together = joined(program, unfused)
+    answers = _run_plan(program, unfused, device, net.inputs)
+    for index, got in enumerate(answers):
+        net.check(index % len(net.inputs), got)
+        assert _bits(got) == _bits(answers[index % len(net.inputs)])
     if together.runs:
-        for one, other in zip(answers, _swept(program, together, device, net.inputs), strict=True):
+        for one, other in zip(
+            answers, _run_plan(program, together, device, net.inputs), strict=True
+        ):
             assert _bits(one) == _bits(other)
 
 
@@ -198,7 +203,7 @@ def _far(network: Drawn) -> float:
     return _TIED if network.has_ties else _FAR
 
 
-def test_quantised_networks_answer_alike_in_one_launch_and_many(tmp_path: Path) -> None:
+def test_quantised_networks_answer_equally_in_one_launch_and_many(tmp_path: Path) -> None:
     """One so large that operators write over what they read, which failed."""
     network = drawn(1)
     net = _compiled(network, tmp_path, 1)

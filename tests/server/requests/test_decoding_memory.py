@@ -15,7 +15,7 @@ from PIL import Image
 
 from models.images.preprocess import Preprocess
 from server.requests.pictures import OpenedPicture, PictureLimits
-from tests.fuzz.picture_files import chunk, many_codes, runs, strips
+from tests.fuzz.picture_files import chunk, many_codes, runs, striped
 
 WIDTH, HEIGHT = 2000, 1500
 # Buffers of rows and strips, tables of codecs, and what the allocator has around them.
@@ -143,9 +143,9 @@ KINDS: dict[str, Callable[[Image.Image], bytes]] = {
         Image.new("RGB", (16_383, 16)), "WEBP", lossless=True
     ),
     "WEBP, many codes": lambda _: many_codes(400, 400),
-    "TIFF, strips in a row": lambda _: strips((1, 700_000), 1, bytes, 1),
-    "TIFF, strips apart": lambda _: strips((1, 60_000), 1, bytes, 1, gap=1),
-    "TIFF, compressed strips": lambda _: strips((1, 60_000), 1, zlib.compress, 8),
+    "TIFF, strips in a row": lambda _: striped((1, 700_000), 1, bytes, 1),
+    "TIFF, strips apart": lambda _: striped((1, 60_000), 1, bytes, 1, gap=1),
+    "TIFF, compressed strips": lambda _: striped((1, 60_000), 1, zlib.compress, 8),
     "BMP, run lengths": lambda _: runs((1000, 1000), b"\xff\7\xff\7\xff\7\xeb\7\0\0" * 1000),
     "PNG, texts": lambda image: bloated(saved(image, "PNG", compress_level=1)),
 }

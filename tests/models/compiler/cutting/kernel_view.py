@@ -10,20 +10,20 @@ from models.runtime import allocations
 _PROCESS = Path("/proc/self")
 
 
-def pages_at_most(work: Callable[[], object]) -> int:
+def max_pages_bytes(work: Callable[[], object]) -> int:
     """Return how many bytes of memory more than before this process has at most while ``work`` runs."""
     (_PROCESS / "clear_refs").write_text("5")  # the highest mark is what there is now
-    before = _most()
+    before = _max_bytes()
     work()
-    return _most() - before
+    return _max_bytes() - before
 
 
-def _most() -> int:
-    found = re.search(r"VmHWM:\s*(\d+) kB", (_PROCESS / "status").read_text())
-    assert found is not None
-    return int(found[1]) << 10
+def _max_bytes() -> int:
+    match = re.search(r"VmHWM:\s*(\d+) kB", (_PROCESS / "status").read_text())
+    assert match is not None
+    return int(match[1]) << 10
 
 
 if __name__ == "__main__":
-    allocations.peak_bytes = pages_at_most
+    allocations.peak_bytes = max_pages_bytes
     allocations.main(int(sys.argv[1]))

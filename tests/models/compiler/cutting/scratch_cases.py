@@ -42,9 +42,9 @@ class Case:
         nodes: list[onnx.NodeProto] = []
         inputs: list[onnx.ValueInfoProto] = []
         weights: list[onnx.TensorProto] = []
-        made: list[str] = []
+        results: list[str] = []
         for case in (self, *self.then):
-            names = made[:1]
+            names = results[:1]
             for tensor in case.tensors:
                 name = f"x{len(inputs) + len(weights)}"
                 names.append(name if tensor is not None else "")
@@ -52,10 +52,10 @@ class Case:
                     inputs.append(_port(name, tensor))
                 elif tensor is not None:
                     weights.append(numpy_helper.from_array(_constant(tensor), name))
-            made = [f"y{len(nodes)}_{number}" for number in range(case.outputs)]
+            results = [f"y{len(nodes)}_{index}" for index in range(case.outputs)]
             domain, _, kind = case.operator.rpartition(".")
-            nodes.append(helper.make_node(kind, names, made, domain=domain, **case.attributes))
-        outputs = [onnx.ValueInfoProto(name=name) for name in made]
+            nodes.append(helper.make_node(kind, names, results, domain=domain, **case.attributes))
+        outputs = [onnx.ValueInfoProto(name=name) for name in results]
         graph = helper.make_graph(nodes, "case", inputs, outputs, weights)
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(CONTRIB, 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -67,11 +67,11 @@ def _with_output_types(model: onnx.ModelProto) -> onnx.ModelProto:
     types = {"float": "FLOAT", "double": "DOUBLE"}
     for port, value in zip(session.get_outputs(), model.graph.output, strict=True):
         element = port.type.removeprefix("tensor(").removesuffix(")")
-        number = TensorProto.DataType.Value(types.get(element, element.upper()))
+        element_type = TensorProto.DataType.Value(types.get(element, element.upper()))
         shape = [dim if isinstance(dim, int) and dim >= 0 else None for dim in port.shape]
         if not shape:  # it has no rank, or none that ONNX Runtime knows
             shape = [*session.run([port.name], _ones(model))[0].shape]
-        value.CopyFrom(helper.make_tensor_value_info(port.name, number, shape))
+        value.CopyFrom(helper.make_tensor_value_info(port.name, element_type, shape))
     return model
 
 
@@ -103,12 +103,12 @@ def _constant(tensor: Tensor) -> NDArray[Any]:
     return tensor
 
 
-def _i(*numbers: int) -> NDArray[np.int64]:
-    return np.array(numbers, np.int64)
+def _i(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
 
 
-def _f(*numbers: float) -> NDArray[np.float32]:
-    return np.array(numbers, np.float32)
+def _f(*values: float) -> NDArray[np.float32]:
+    return np.array(values, np.float32)
 
 
 def _case(
@@ -160,8 +160,8 @@ FORMULA_CASES: tuple[Case, ...] = (
     *(_case("Transpose", _MAP, perm=perm) for perm in ([0, 2, 3, 1], [3, 2, 1, 0], [0, 2, 1, 3])),
     *(_case("Concat", _MAP, _MAP, axis=axis) for axis in (1, 3)),
     *(
-        _case("Split", _MAP, _i(*parts), outputs=2, axis=axis)
-        for axis, parts in ((1, (32, 31)), (3, (32, 32)))
+        _case("Split", _MAP, _i(*lengths), outputs=2, axis=axis)
+        for axis, lengths in ((1, (32, 31)), (3, (32, 32)))
     ),
     _case("Slice", _MAP, _i(0, 0), _i(60, 60), _i(2, 3)),
     _case("Slice", _MAP, _i(0, -1), _i(60, -60), _i(2, 3), _i(2, -3)),

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 THREADS = (1, 2, 5)
 # Blocks that Python takes meanwhile; what each thread of a pool keeps (models/runtime/sessions.py).
-OWN_BYTES, THREAD_BYTES = 32 << 10, 52 << 10
+PYTHON_BYTES, THREAD_BYTES = 32 << 10, 52 << 10
 # The kernel counts pages of each core, and sums them now and then.
 PAGES_BYTES = 1 << 20
 #: Of our own families: no piece has them, since the optimiser says them in others; or they are measured.
@@ -44,7 +44,7 @@ WITHOUT_FORMULA = {
     "com.microsoft.QLinearSoftmax",
     "table of bytes",
 }
-FEW = 8
+N_QUICK = 8
 
 
 class KernelMeter(Meter):
@@ -86,12 +86,12 @@ def tensors(operands: tuple[Operand, ...]) -> list[Tensor]:
     return [(operand.dtype, operand.shape) for operand in operands]
 
 
-def are_counted(pack: Pack, meter: Meter, spare: int = OWN_BYTES) -> None:
+def are_counted(pack: Pack, meter: Meter, spare: int = PYTHON_BYTES) -> None:
     for piece in pack.manifest.pieces:
         for measured in peaks(pack, piece, meter):
             for threads, peak in measured.items():
-                most = counted(piece, threads) + spare + THREAD_BYTES * (threads - 1)
-                assert peak <= most, (operators(pack.graphs[piece.graph]), threads, piece)
+                max_bytes = counted(piece, threads) + spare + THREAD_BYTES * (threads - 1)
+                assert peak <= max_bytes, (operators(pack.graphs[piece.graph]), threads, piece)
 
 
 # Every operator.
@@ -102,28 +102,28 @@ def test_every_operator_of_our_families_has_a_formula_or_a_reason() -> None:
 
 
 def test_every_operator_with_a_formula_has_a_case() -> None:
-    cases = {each.operator for case in FORMULA_CASES for each in (case, *case.then)}
+    cases = {link.operator for case in FORMULA_CASES for link in (case, *case.then)}
     blocked = {operator for operator in FORMULAS if operator.startswith("com.microsoft.nchwc.")}
-    made = {"com.microsoft.FusedConv", *blocked}  # of others, as the test of all of them sees
-    assert FORMULAS.keys() - made <= cases
+    rewritten = {"com.microsoft.FusedConv", *blocked}  # of others, as the test of all of them sees
+    assert FORMULAS.keys() - rewritten <= cases
 
 
 @pytest.mark.slow
 def test_every_formula_holds_for_what_its_kernel_allocates(tmp_path: Path, meter: Meter) -> None:
-    seen: set[str] = set()
-    for number, case in enumerate(FORMULA_CASES):
-        folder = tmp_path / str(number)
+    visited: set[str] = set()
+    for index, case in enumerate(FORMULA_CASES):
+        folder = tmp_path / str(index)
         folder.mkdir()
         pack = compiled(case, folder)
         are_counted(pack, meter)
-        seen.update(*map(operators, pack.graphs))
-    assert FORMULAS.keys() - seen <= set(
+        visited.update(*map(operators, pack.graphs))
+    assert FORMULAS.keys() - visited <= set(
         RESHAPES
     )  # no kernel runs: they are other names of a tensor
 
 
 @pytest.mark.parametrize(
-    "case", FORMULA_CASES[:: len(FORMULA_CASES) // FEW], ids=lambda case: case.operator
+    "case", FORMULA_CASES[:: len(FORMULA_CASES) // N_QUICK], ids=lambda case: case.operator
 )
 def test_a_formula_holds(case: Case, tmp_path: Path, meter: Meter) -> None:
     are_counted(compiled(case, tmp_path), meter)
@@ -136,9 +136,9 @@ def test_a_formula_holds(case: Case, tmp_path: Path, meter: Meter) -> None:
     "case",
     [
         pytest.param(
-            case, id=f"{case.operator}-{number}", marks=pytest.mark.slow if number > FEW else ()
+            case, id=f"{case.operator}-{index}", marks=pytest.mark.slow if index > N_QUICK else ()
         )
-        for number, case in enumerate(MEASURED_CASES)
+        for index, case in enumerate(MEASURED_CASES)
     ],
 )
 def test_what_has_no_formula_is_measured(case: Case, tmp_path: Path, meter: Meter) -> None:
@@ -150,20 +150,20 @@ def test_the_kernel_counts_no_more_pages(tmp_path: Path) -> None:
     """By another measure than a plan is made of; and a plan counts no more than what was touched."""
     cases = [case for case in MEASURED_CASES if not case.operator.startswith("Resize")]
     with KernelMeter() as kernel:
-        for number, case in enumerate(cases):
-            folder = tmp_path / str(number)
+        for index, case in enumerate(cases):
+            folder = tmp_path / str(index)
             folder.mkdir()
             pack = compiled(case, folder)
             are_counted(pack, kernel, PAGES_BYTES)
             for piece in pack.manifest.pieces:
-                touched = max(way[1] for way in peaks(pack, piece, kernel))
+                touched = max(candidate[1] for candidate in peaks(pack, piece, kernel))
                 assert counted(piece, 1) <= 1.25 * touched + PAGES_BYTES, case.operator
 
 
 def test_scores_of_an_attention_are_counted_for_any_number_of_threads(tmp_path: Path) -> None:
     scores = 4 * 512 * 512 * 4
-    (whole,) = compiled(MEASURED_CASES[0], tmp_path).manifest.pieces
-    assert scores <= whole.scratch_bytes <= 1.1 * scores
+    (attention,) = compiled(MEASURED_CASES[0], tmp_path).manifest.pieces
+    assert scores <= attention.scratch_bytes <= 1.1 * scores
     flash = next(case for case in MEASURED_CASES if "MultiHead" in case.operator)
     (piece,) = compiled(flash, tmp_path).manifest.pieces
     assert piece.unrolled is not None
@@ -171,22 +171,24 @@ def test_scores_of_an_attention_are_counted_for_any_number_of_threads(tmp_path: 
     assert counted(piece, 16) >= counted(piece, 1) + 15 * piece.unrolled.thread_bytes
 
 
-def test_heap_is_kept_for_what_is_unrolled_and_not_for_what_was_measured(tmp_path: Path) -> None:
+def test_heap_is_retained_for_what_is_unrolled_and_not_for_what_was_measured(
+    tmp_path: Path,
+) -> None:
     (measured,) = compiled(MEASURED_CASES[0], tmp_path).manifest.pieces
     squares = next(case for case in FORMULA_CASES if case.operator == "LRN")
     unrolled = compiled(squares, tmp_path).manifest.pieces
-    most = max(piece.scratch_bytes for piece in unrolled)
-    assert 0 < most < measured.scratch_bytes
-    assert reserved_scratch(unrolled, most + 1) == most + 1
-    assert reserved_scratch([*unrolled, measured], measured.scratch_bytes) == most
+    max_bytes = max(piece.scratch_bytes for piece in unrolled)
+    assert 0 < max_bytes < measured.scratch_bytes
+    assert reserved_scratch(unrolled, max_bytes + 1) == max_bytes + 1
+    assert reserved_scratch([*unrolled, measured], measured.scratch_bytes) == max_bytes
 
 
-def branches(taken: str, other: str) -> onnx.ModelProto:
+def branches(then_body: str, else_body: str) -> onnx.ModelProto:
     return parse_model(
         f"""<ir_version: 9, opset_import: ["" : 17]> g (float[64,64] x, bool c) => (float[1] y) {{
             y = If(c) <
-                then_branch = t () => (float[1] p) {{ {taken} }},
-                else_branch = e () => (float[1] q) {{ {other} }}
+                then_branch = t () => (float[1] p) {{ {then_body} }},
+                else_branch = e () => (float[1] q) {{ {else_body} }}
             >
         }}"""
     )
@@ -214,26 +216,26 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
         compile_onnx(tmp_path / "m.onnx", tmp_path / "packs" / "m", CompileOptions(meter=broken))
 
 
-def test_a_graph_that_takes_no_drawn_inputs_is_refused_or_named(tmp_path: Path) -> None:
+def test_a_graph_that_accepts_no_drawn_inputs_is_refused_or_named(tmp_path: Path) -> None:
     """Without a formula and of known size: refused; what only a run gives its size: named in a warning."""
-    known = """<ir_version: 9, opset_import: ["" : 17]> g (float[4,4] x, int64[4,4] i) => (float[4,4] y) {
+    static = """<ir_version: 9, opset_import: ["" : 17]> g (float[4,4] x, int64[4,4] i) => (float[4,4] y) {
             k = Constant<value = int64 {7}>()
             j = Add(i, k)
             y = GatherElements(x, j)
         }"""
-    loose = """<ir_version: 9, opset_import: ["" : 17]> g (float[4,4] x) => (int64[7] y) {
+    dynamic = """<ir_version: 9, opset_import: ["" : 17]> g (float[4,4] x) => (int64[7] y) {
             k = Constant<value = int64[1] {7}>()
             n = NonZero(x)
             y = Reshape(n, k)
         }"""
-    onnx.save(parse_model(known), tmp_path / "known.onnx")
+    onnx.save(parse_model(static), tmp_path / "known.onnx")
     with pytest.raises(CompileError, match="cannot be measured"):
         compile_onnx(tmp_path / "known.onnx", tmp_path / "packs" / "known", CompileOptions())
-    said: list[str] = []
-    onnx.save(parse_model(loose), tmp_path / "loose.onnx")
-    options = CompileOptions(warn=said.append)
+    messages: list[str] = []
+    onnx.save(parse_model(dynamic), tmp_path / "loose.onnx")
+    options = CompileOptions(warn=messages.append)
     compile_onnx(tmp_path / "loose.onnx", tmp_path / "packs" / "loose", options)
-    assert len([text for text in said if "not counted" in text]) == 1
+    assert len([text for text in messages if "not counted" in text]) == 1
 
 
 def test_a_large_sequence_of_small_tensors_is_counted(tmp_path: Path, meter: Meter) -> None:
@@ -255,7 +257,7 @@ def test_a_kernel_that_ends_the_process_is_measured_on_other_inputs(meter: Meter
     )
     tensor = ("int64", (64, 64))
     (measured,) = meter.peaks(model.SerializeToString(), [tensor, tensor], [tensor], (1,))
-    assert measured[1] <= OWN_BYTES
+    assert measured[1] <= PYTHON_BYTES
 
 
 def test_what_does_not_end_is_refused() -> None:
@@ -271,5 +273,5 @@ def test_what_does_not_end_is_refused() -> None:
         }"""
     )
     tensor = ("float32", (1,))
-    with Meter(most_seconds=0.0) as meter, pytest.raises(MeterError, match="still runs after 0 s"):
+    with Meter(max_seconds=0.0) as meter, pytest.raises(MeterError, match="still runs after 0 s"):
         meter.allocated(model.SerializeToString(), [tensor], None)

@@ -346,7 +346,7 @@ def test_weights_that_onnx_runtime_sums_up_wrong_are_named(
 
 
 @over(
-    "before, behind, kind",
+    "before, after, kind",
     [
         ("Identity(a)", "Identity(p)", np.uint8),
         ("Transpose<perm=[0,1,3,2]>(a)", "Transpose<perm=[0,1,3,2]>(p)", np.int8),
@@ -354,7 +354,7 @@ def test_weights_that_onnx_runtime_sums_up_wrong_are_named(
     ],
 )
 def test_pools_take_scales_that_are_vectors_of_one(
-    before: str, behind: str, kind: type, tmp_path: Path
+    before: str, after: str, kind: type, tmp_path: Path
 ) -> None:
     """ONNX Runtime makes a pool of integers of them, which takes scalars only."""
     model = _model(
@@ -363,7 +363,7 @@ def test_pools_take_scales_that_are_vectors_of_one(
             a = DequantizeLinear(a8, s, z)
             b = {before}
             p = AveragePool<kernel_shape=[2,2]>(b)
-            c = {behind}
+            c = {after}
             c8 = QuantizeLinear(c, s, z)
             y = DequantizeLinear(c8, s, z)
         }}""",
@@ -373,6 +373,6 @@ def test_pools_take_scales_that_are_vectors_of_one(
     folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
     pack = compiled(written(model, folder / "m.onnx"), folder)
-    given = {"x": np.random.default_rng(7).uniform(0, 3, (1, 8, 8, 8)).astype(np.float32)}
-    expected = open_reference(folder / "m.onnx", optimise=False).run(None, given)[0]
-    assert np.abs(streamed(pack, given)["y"] - expected).max() < 0.03 * 1.01
+    inputs = {"x": np.random.default_rng(7).uniform(0, 3, (1, 8, 8, 8)).astype(np.float32)}
+    expected = open_reference(folder / "m.onnx", optimise=False).run(None, inputs)[0]
+    assert np.abs(streamed(pack, inputs)["y"] - expected).max() < 0.03 * 1.01

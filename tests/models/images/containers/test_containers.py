@@ -33,7 +33,7 @@ from tests.fuzz.picture_files import (
     saved,
     scans,
     segment,
-    strips,
+    striped,
     tiff,
 )
 
@@ -64,9 +64,9 @@ def decoded(data: bytes) -> Image.Image:
     return Image.open(io.BytesIO(last)).convert("RGB")
 
 
-def png(*chunks: bytes, behind: bytes = b"") -> bytes:
+def png(*chunks: bytes, after: bytes = b"") -> bytes:
     data = saved(picture(), "PNG")
-    return data[:33] + b"".join(chunks) + data[33:-12] + behind + data[-12:]
+    return data[:33] + b"".join(chunks) + data[33:-12] + after + data[-12:]
 
 
 def jpeg(*segments: bytes) -> bytes:
@@ -76,8 +76,8 @@ def jpeg(*segments: bytes) -> bytes:
 
 def gif(*extensions: bytes) -> bytes:
     data = saved(picture().quantize(16), "GIF")
-    at = 13 + (3 << (data[10] & 7) + 1)
-    return data[:at] + b"".join(extensions) + data[at:]
+    offset = 13 + (3 << (data[10] & 7) + 1)
+    return data[:offset] + b"".join(extensions) + data[offset:]
 
 
 def webp(*chunks: tuple[bytes, bytes], **options: object) -> bytes:
@@ -104,7 +104,7 @@ GREY = bytes(range(256)) * 11
 BLOATED: dict[str, tuple[Callable[[], bytes], Callable[[], bytes]]] = {
     "PNG, compressed texts": (lambda: png(*[chunk(b"zTXt", b"k\0\0" + BOMB)] * 60), png),
     "PNG, texts": (lambda: png(*[chunk(b"iTXt", b"k\0\1\0\0\0" + BOMB)] * 60), png),
-    "PNG, texts behind": (lambda: png(behind=chunk(b"iTXt", b"k\0\1\0\0\0" + BOMB) * 60), png),
+    "PNG, texts behind": (lambda: png(after=chunk(b"iTXt", b"k\0\1\0\0\0" + BOMB) * 60), png),
     "PNG, profile": (lambda: png(chunk(b"iCCP", b"k\0\0" + opening("a" * 3 * MEGABYTE))), png),
     "PNG, private": (lambda: png(*[chunk(b"prVt", bytes(1000))] * 500), png),
     "PNG, EXIF": (lambda: png(chunk(b"eXIf", DIRECTORY)), png),
@@ -156,11 +156,13 @@ def test_an_mpo_is_the_jpeg_that_it_begins_with() -> None:
 
 def test_pixels_in_many_chunks_are_one() -> None:
     data = png()
-    at = data.index(b"IDAT") - 4
-    (length,) = struct.unpack_from(">I", data, at)
-    body = data[at + 8 : at + 8 + length]
-    parts = [chunk(b"IDAT", body[first : first + 7]) for first in range(0, length, 7)]
-    split = data[:at] + chunk(b"IDAT", b"") * 900 + b"".join(parts) + data[at + 12 + length :]
+    offset = data.index(b"IDAT") - 4
+    (length,) = struct.unpack_from(">I", data, offset)
+    body = data[offset + 8 : offset + 8 + length]
+    chunks = [chunk(b"IDAT", body[first : first + 7]) for first in range(0, length, 7)]
+    split = (
+        data[:offset] + chunk(b"IDAT", b"") * 900 + b"".join(chunks) + data[offset + 12 + length :]
+    )
     (view,) = views(split)
     assert view.count(b"IDAT") == 1
     np.testing.assert_array_equal(np.asarray(decoded(split)), np.asarray(picture()))
@@ -180,7 +182,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         "not as large",
     ),
     "TIFF, LZMA": (lambda: tiff([*ENTRIES[:3], (259, 3, [34925]), *ENTRIES[4:]], GREY), "34925"),
-    "TIFF, many strips": (lambda: strips((1, 70_000), 1, lambda row: row, 8), "in 70000 strips"),
+    "TIFF, many strips": (lambda: striped((1, 70_000), 1, lambda row: row, 8), "in 70000 strips"),
     "TIFF, few offsets": (
         lambda: tiff([*ENTRIES[:1], (257, 4, [1 << 24]), *ENTRIES[2:6], (278, 4, [1])], GREY),
         "fewer than its 16777216 strips",
@@ -207,7 +209,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_takes_many_steps_or_much_memory_is_refused(
+def test_what_needs_many_steps_or_much_memory_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "MAX_SEGMENTS", 1000)
@@ -217,7 +219,7 @@ def test_what_takes_many_steps_or_much_memory_is_refused(
 
 
 # Files of few bytes that decoders take much for, and at least how much is counted.
-TAKES: dict[str, tuple[Callable[[], bytes], int]] = {
+DECODER_BYTES: dict[str, tuple[Callable[[], bytes], int]] = {
     # Coefficients of three components, in whole blocks of 8 x 8.
     "JPEG, thin and progressive": (
         lambda: saved(Image.new("RGB", (1, 9000)), "JPEG", progressive=True, subsampling=0),
@@ -228,10 +230,10 @@ TAKES: dict[str, tuple[Callable[[], bytes], int]] = {
     "WebP, many codes": (lambda: many_codes(64, 64), 16 * 16 * 5 * 1024),
     "GIF, wide": (lambda: saved(Image.new("L", (9000, 1)), "GIF"), 9000),
     "TIFF, one strip": (
-        lambda: strips((100, 100), 100, zlib.compress, 8),
+        lambda: striped((100, 100), 100, zlib.compress, 8),
         100 * 100 * 3,
     ),
-    "TIFF, strips apart": (lambda: strips((1, 500), 1, bytes, 1, gap=1), 500 * 500),
+    "TIFF, strips apart": (lambda: striped((1, 500), 1, bytes, 1, gap=1), 500 * 500),
     "TIFF, large tiles": (
         lambda: tiff(
             [
@@ -249,15 +251,15 @@ TAKES: dict[str, tuple[Callable[[], bytes], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", TAKES)
-def test_what_a_decoder_takes_beside_pixels_is_counted(name: str) -> None:
-    build, least = TAKES[name]
-    assert read(build()).work_bytes >= least
+@pytest.mark.parametrize("name", DECODER_BYTES)
+def test_what_a_decoder_allocates_in_addition_to_pixels_is_counted(name: str) -> None:
+    build, min_bytes = DECODER_BYTES[name]
+    assert read(build()).work_bytes >= min_bytes
 
 
-def test_strips_in_a_row_are_one() -> None:
+def test_consecutive_row_segments_are_one() -> None:
     """However many they are: a decoder in Python would describe each."""
-    data = strips((1, 70_000), 1, bytes, 1)
+    data = striped((1, 70_000), 1, bytes, 1)
     assert read(data).work_bytes < MEGABYTE
     assert decoded(data).tobytes() == (bytes(range(256)) * 900)[: 70_000 * 3]
 
@@ -315,7 +317,7 @@ def test_orientation_is_that_of_xmp_where_exif_has_none(build: Callable[[], byte
 
 @pytest.mark.parametrize("big_tiff", [False, True])
 @pytest.mark.parametrize("method", ["raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"])
-def test_a_tiff_of_every_method_is_what_pillow_makes_of_it(big_tiff: bool, method: str) -> None:
+def test_a_tiff_of_every_method_is_what_pillow_decodes(big_tiff: bool, method: str) -> None:
     data = saved(picture(), "TIFF", compression=method, big_tiff=big_tiff, strip_size=1000)
     expected = np.asarray(Image.open(io.BytesIO(data)))
     np.testing.assert_array_equal(np.asarray(decoded(data)), expected)
@@ -363,19 +365,19 @@ def test_a_view_is_a_file_of_its_parts(
 @given(st.binary(max_size=200), st.sampled_from(sorted(BLOATED)), st.integers(0, 60))
 def test_any_bytes_are_a_container_or_an_error(noise: bytes, name: str, length: int) -> None:
     start = BLOATED[name][1]()[:length]
-    for is_whole in (False, True):
+    for is_complete in (False, True):
         with contextlib.suppress(ContainerError):  # and nothing else
-            read_container(PictureSource(io.BytesIO(start + noise), is_whole=is_whole))
+            read_container(PictureSource(io.BytesIO(start + noise), is_complete=is_complete))
 
 
 @pytest.mark.parametrize("name", BLOATED)
 def test_what_a_beginning_says_is_what_all_of_it_says(name: str) -> None:
     data = BLOATED[name][1]()
-    whole = read(data)
+    full = read(data)
     for length in range(0, len(data), max(1, len(data) // 40)):
         try:
-            container = read_container(PictureSource(io.BytesIO(data[:length]), is_whole=False))
+            container = read_container(PictureSource(io.BytesIO(data[:length]), is_complete=False))
         except EndError:
             continue
         assert container is not None
-        assert (container.size, container.work_bytes) == (whole.size, whole.work_bytes)
+        assert (container.size, container.work_bytes) == (full.size, full.work_bytes)
