@@ -41,7 +41,7 @@ def may_come_back(exc: BaseException) -> bool:
     with folders while a file system is mounted again, a disk is plugged in, or a server restarts. What was
     read does not: a manifest that is wrong, bytes that are not those of the manifest.
     """
-    of_system = any(isinstance(each, OSError | MemoryError) for each in _causes(exc))
+    of_system = any(isinstance(error, OSError | MemoryError) for error in _causes(exc))
     may = of_system or isinstance(exc, NotFoundError) or may_pass(exc)
     return may and not isinstance(exc, ChecksumError)
 

@@ -90,10 +90,10 @@ class SearchApart(Search):
             status = ChildProcessError(child.exit_text())
             raise PlanError(f"the search for a plan ended without a word ({status})") from status
         try:
-            result, known = from_json(last.result)
+            result, caches = from_json(last.result)
         except RecordError as exc:
             raise PlanError(f"the search for a plan: {exc}") from exc
-        for mine, theirs in zip(_known(arguments), known, strict=True):
+        for mine, theirs in zip(_plan_caches(arguments), caches, strict=True):
             mine.take(theirs.plans())
         return _whole(result, arguments)  # type: ignore[no-any-return]
 
@@ -123,7 +123,7 @@ def _message(line: bytes) -> Message:
 
 def _lines(descriptor: int) -> Generator[bytes]:
     """Yield the lines that come from ``descriptor``, as long as the plan is wanted."""
-    waiting, begun = select.poll(), bytearray()
+    waiting, partial = select.poll(), bytearray()
     waiting.register(descriptor, select.POLLIN)
     while True:
         go_on()
@@ -134,9 +134,9 @@ def _lines(descriptor: int) -> Generator[bytes]:
             return
         *lines, rest = read.split(b"\n")
         for line in lines:
-            yield bytes(begun) + line
-            begun.clear()
-        begun += rest
+            yield bytes(partial) + line
+            partial.clear()
+        partial += rest
 
 
 def _progress(message: Any) -> tuple[str, int, int]:
@@ -162,24 +162,24 @@ def searched(function: str, question: Any) -> Any:
     Both and the arguments, ``question``, are records as JSON: this runs in the child process.
     """
     module, _, name = function.partition(":")
-    arguments = [_usable(each) for each in from_json(question)]
+    arguments = [_usable(argument) for argument in from_json(question)]
     with telling(lambda *told: say(told)):
         result = getattr(importlib.import_module(module), name)(*arguments)
-    return to_json([_slim(result), [_Plans.of(each) for each in _known(arguments)]])
+    return to_json([_slim(result), [_Plans.of(plans) for plans in _plan_caches(arguments)]])
 
 
 @dataclass(frozen=True)
 class _Plans:
     """Found plans on their way between processes: lock and store stay."""
 
-    known: dict[str, FoundPlan]
+    by_key: dict[str, FoundPlan]
 
     @classmethod
     def of(cls, plans: FoundPlans) -> "_Plans":
         return cls(plans.all())
 
     def plans(self) -> FoundPlans:
-        return FoundPlans(self.known)
+        return FoundPlans(self.by_key)
 
 
 def _portable(argument: Any) -> Any:
@@ -190,8 +190,8 @@ def _usable(argument: Any) -> Any:
     return argument.plans() if isinstance(argument, _Plans) else argument
 
 
-def _known(arguments: Sequence[Any]) -> list[FoundPlans]:
-    return [each for each in arguments if isinstance(each, FoundPlans)]
+def _plan_caches(arguments: Sequence[Any]) -> list[FoundPlans]:
+    return [argument for argument in arguments if isinstance(argument, FoundPlans)]
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,6 @@ def _slim(result: Any) -> Any:
 def _whole(result: Any, arguments: Sequence[Any]) -> Any:
     if not isinstance(result, _Slim):
         return result
-    program = next(each for each in arguments if isinstance(each, Program))
+    program = next(argument for argument in arguments if isinstance(argument, Program))
     plan = make_plan(program, result.architecture, choice=result.choice)
     return replace(result.fitted, plan=plan)

@@ -92,10 +92,10 @@ def _is_short(exc: BaseException) -> bool:
     return any(words in str(exc) for words in _OUT_OF_MEMORY)
 
 
-def _has(exc: BaseException | None, *numbers: int) -> bool:
-    """Return whether an error of the system with one of ``numbers`` is among the causes of ``exc``."""
+def _has(exc: BaseException | None, *codes: int) -> bool:
+    """Return whether an error of the system with one of ``codes`` is among the causes of ``exc``."""
     while exc is not None:
-        if isinstance(exc, OSError) and exc.errno in numbers:
+        if isinstance(exc, OSError) and exc.errno in codes:
             return True
         exc = exc.__cause__
     return False

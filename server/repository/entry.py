@@ -215,7 +215,7 @@ class Entry:
         self.weight_bytes = prepared.pack.manifest.weight_bytes
 
     def note(self, exc: Exception) -> None:
-        """Note the error ``exc`` of a try to load it, which ended before it had begun.
+        """Note the error ``exc`` of a try to load it, which ended before it had started.
 
         A version that serves goes on. An evicted one stays so: the client that asked for it gets the error.
         """

@@ -190,8 +190,8 @@ def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slo
 def _wanted(folder: Path, there: Sequence[Path], config: ModelConfig) -> list[Path]:
     """Return those of ``there``, the folders of versions in ``folder``, that are served."""
     if not there:
-        why = f"{folder}: no pack in it (a pack is NAME/VERSION with a manifest.json)"
-        raise PackError(why) from absent(folder / "1")
+        reason = f"{folder}: no pack in it (a pack is NAME/VERSION with a manifest.json)"
+        raise PackError(reason) from absent(folder / "1")
     # A version without a manifest is still being copied.
     begun = {int(path.name): path for path in there if (path / "manifest.json").exists()}
     if not begun:
@@ -200,8 +200,8 @@ def _wanted(folder: Path, there: Sequence[Path], config: ModelConfig) -> list[Pa
     wanted = [begun[number] for number in config.policy.wanted(list(begun))]
     if not wanted:
         where = f"{folder / FILE}:{config.policy_line}"
-        why = f"{where}: version_policy: none of its versions is there"
-        raise PackError(why) from absent(folder / "1")
+        reason = f"{where}: version_policy: none of its versions is there"
+        raise PackError(reason) from absent(folder / "1")
     return wanted
 
 

@@ -131,7 +131,7 @@ class Poller:
         for name in changes.come:
             await self._bring(name)
         if changes.come or changes.gone or is_back:
-            self._retrier.hasten()
+            self._retrier.make_due()
             await self._retrier.step()
         return changes
 
@@ -152,7 +152,7 @@ class Poller:
             await self._repository.load(name, is_whole=False, unless=is_unloaded)
         except FAILURES as exc:
             _log.warning("model %s: not taken: %s", name, exc)
-            self._retrier.not_taken(name, exc)
+            self._retrier.not_loaded(name, exc)
         else:
             self._retrier.forget(name)
 

@@ -72,7 +72,7 @@ class _Writer:
 
     def _node(self, value: Any) -> tuple[str, Any]:
         if type(value) in _PLAIN:
-            return _PLAIN[type(value)], [self.reference(each) for each in value]
+            return _PLAIN[type(value)], [self.reference(item) for item in value]
         if isinstance(value, Mapping):
             return "dict", [[self.reference(key), self.reference(value[key])] for key in value]
         if isinstance(value, range):
@@ -82,7 +82,7 @@ class _Writer:
         if isinstance(value, PurePath):
             return "path", str(value)
         name = _name(type(value))
-        fields = {each: self.reference(getattr(value, each)) for each in _fields(type(value))}
+        fields = {field: self.reference(getattr(value, field)) for field in _fields(type(value))}
         return "record", [name, fields]
 
 
@@ -94,7 +94,7 @@ def _value(reference: Any, nodes: list[Any]) -> Any:
 
 
 def _collection(make: Callable[[Any], Any]) -> Callable[[Any, list[Any]], Any]:
-    return lambda content, nodes: make(_value(each, nodes) for each in content)
+    return lambda content, nodes: make(_value(item, nodes) for item in content)
 
 
 def _record(content: Any, nodes: list[Any]) -> Any:
@@ -133,18 +133,18 @@ def _name(kind: type) -> str:
 
 def _class(name: str) -> type[Any]:
     module, _, qualified = name.partition(":")
-    _check_ours(module, name)
-    found: Any = importlib.import_module(module)
-    for part in qualified.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, type):
+    _check_package(module, name)
+    result: Any = importlib.import_module(module)
+    for attribute in qualified.split("."):
+        result = getattr(result, attribute)
+    if not isinstance(result, type):
         raise RecordError(f"{name}: not a class of records")
-    return found
+    return result
 
 
 def _fields(kind: type[Any]) -> list[str]:
     """Return the names of the fields of a class of records; RecordError where it is none of ours."""
-    _check_ours(kind.__module__, kind.__qualname__)
+    _check_package(kind.__module__, kind.__qualname__)
     if issubclass(kind, BaseModel):
         return list(kind.model_fields)
     if dataclasses.is_dataclass(kind):
@@ -154,6 +154,6 @@ def _fields(kind: type[Any]) -> list[str]:
     raise RecordError(f"{kind.__module__}.{kind.__qualname__}: not a class of records")
 
 
-def _check_ours(module: str, name: str) -> None:
+def _check_package(module: str, name: str) -> None:
     if module.partition(".")[0] not in _PACKAGES:
         raise RecordError(f"{name}: not a class of ours")

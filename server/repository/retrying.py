@@ -1,9 +1,9 @@
 """Models that were lost, or could not be loaded, for a reason that may pass: they are tried again.
 
 A file system is away while it is mounted again, a disk is pulled out and put back, a server restarts, the
-system is short of memory or files: nothing tells when that is over. So such a model is tried again whatever
-``model_control`` is, after pauses that double up to a limit: a short loss heals soon, a long one costs
-little. What cannot pass, such as a damaged pack, is not tried before it is another.
+system is short of memory or files: no event shows when that is over. So such a model is tried again
+whatever ``model_control`` is, after pauses that double up to a limit: a short loss heals soon, a long one
+costs little. What cannot pass, such as a damaged pack, is not tried before it is another.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from server.repository.repository import Repository
 _log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 0.5
-MOST_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
+MAX_SECONDS = 60.0
+_CHECK_SECONDS = 0.5
 
 
 @dataclass
@@ -32,16 +32,16 @@ class _Waiting:
 
 
 class Backoff:
-    """When names are tried again: each pause is twice the one before, from ``first`` up to ``most``."""
+    """When names are tried again: each pause is twice the one before, from ``first`` up to ``maximum``."""
 
     def __init__(
         self,
         first: float = FIRST_SECONDS,
-        most: float = MOST_SECONDS,
+        maximum: float = MAX_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._first = first
-        self._most = most
+        self._maximum = maximum
         self._clock = clock
         self._waiting: dict[str, _Waiting] = {}
 
@@ -53,24 +53,24 @@ class Backoff:
     def failed(self, name: str) -> None:
         """Let ``name``, which was tried now in vain, wait for longer than before."""
         before = self._waiting.get(name)
-        pause = self._first if before is None else min(2 * before.pause, self._most)
+        pause = self._first if before is None else min(2 * before.pause, self._maximum)
         self._waiting[name] = _Waiting(self._clock() + pause, pause)
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all others than ``names``."""
-        self._waiting = {name: each for name, each in self._waiting.items() if name in names}
+        self._waiting = {name: waiting for name, waiting in self._waiting.items() if name in names}
 
-    def hasten(self, names: Collection[str]) -> None:
+    def make_due(self, names: Collection[str]) -> None:
         """Let ``names``, and those that wait, be due now; their pauses go on growing."""
         for name in names:
             self.wait(name)
-        for each in self._waiting.values():
-            each.due = self._clock()
+        for waiting in self._waiting.values():
+            waiting.due = self._clock()
 
     def due(self) -> list[str]:
         """Return the names whose pause is over."""
         now = self._clock()
-        return sorted(name for name, each in self._waiting.items() if each.due <= now)
+        return sorted(name for name, waiting in self._waiting.items() if waiting.due <= now)
 
 
 class Retrier:
@@ -79,16 +79,16 @@ class Retrier:
     def __init__(self, repository: Repository, backoff: Backoff | None = None) -> None:
         self._repository = repository
         self._backoff = backoff or Backoff()
-        #: Models on disk that were not taken, and have no entry that says so, or were refused for room.
-        self._untaken: set[str] = set()
+        #: Models on disk that are not loaded and have no entry that says so, or that were refused for room.
+        self._pending: set[str] = set()
         #: What the log said last of a model.
         self._logged: dict[str, str] = {}
-        self._alone = asyncio.Lock()
+        self._exclusive = asyncio.Lock()
 
     async def run(self) -> None:
         """Look for lost models and try them when they are due; runs until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
             try:
                 await self.step()
             except Exception:  # noqa: BLE001  after any error the service goes on, and looks again
@@ -96,35 +96,35 @@ class Retrier:
 
     async def step(self) -> list[str]:
         """Try the models that are due; return their names."""
-        async with self._alone:
+        async with self._exclusive:
             lost = self._lost()
-            self._untaken = {name for name in self._untaken if not self._is_away(name)}
-            self._backoff.keep(lost | self._untaken)
-            for name in lost | self._untaken:
+            self._pending = {name for name in self._pending if not self._is_away(name)}
+            self._backoff.keep(lost | self._pending)
+            for name in lost | self._pending:
                 self._backoff.wait(name)
             due = self._backoff.due()
             for name in due:
                 await self._try(name)
             return due
 
-    def not_taken(self, name: str, exc: Exception) -> None:
+    def not_loaded(self, name: str, exc: Exception) -> None:
         """Note that a new or changed model was not loaded; where ``exc`` may pass it is tried again."""
         if isinstance(exc, RefusedError) or may_come_back(exc):
-            self._untaken.add(name)
+            self._pending.add(name)
             self._backoff.failed(name)
         else:
             self.forget(name)
 
     def forget(self, name: str) -> None:
-        """Note that ``name`` was taken, or is not in the repository any more."""
-        self._untaken.discard(name)
+        """Note that ``name`` was loaded, or is not in the repository any more."""
+        self._pending.discard(name)
 
-    def hasten(self) -> None:
+    def make_due(self) -> None:
         """Let all be tried now, and models that were refused: something has changed, which may help."""
         entries = self._repository.entries()
         refused = {entry.model for entry in entries if entry.absence == "refused"}
-        self._untaken |= refused
-        self._backoff.hasten(refused | self._lost())
+        self._pending |= refused
+        self._backoff.make_due(refused | self._lost())
 
     def _lost(self) -> set[str]:
         return {entry.model for entry in self._repository.entries() if entry.may_pass}
@@ -142,12 +142,12 @@ class Retrier:
                 _log.warning("model %s: not loaded again: %s", name, exc)
             self._logged[name] = str(exc)
             if isinstance(exc, RefusedError):  # another model has its room by now
-                self._untaken.add(name)
+                self._pending.add(name)
             elif not may_come_back(exc):
-                self._untaken.discard(name)
+                self._pending.discard(name)
             self._backoff.failed(name)
             return
-        self._untaken.discard(name)
+        self._pending.discard(name)
         if any(entry.may_pass for entry in self._repository.models.of(name)):
             self._backoff.failed(name)  # one of its versions is still away
         elif self._logged.pop(name, None) is not None:

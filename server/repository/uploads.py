@@ -115,8 +115,8 @@ def _moved(source: Path, destination: Path) -> bool:
 
 _LINE = 16
 # Of what the process that compiles says, which may be anything once a file has misled it.
-_MOST_WARNINGS = 100
-_MOST_CHARACTERS = 4096
+_MAX_WARNINGS = 100
+_MAX_CHARACTERS = 4096
 
 
 @dataclass(frozen=True)
@@ -246,10 +246,10 @@ class Upload:
                 async for each in told:
                     if isinstance(each, UploadStep):
                         yield self._next(each.step, self._public(each.detail))
-                    elif len(self._warnings) < _MOST_WARNINGS:
-                        self._warnings.append(self._public(each)[:_MOST_CHARACTERS])
+                    elif len(self._warnings) < _MAX_WARNINGS:
+                        self._warnings.append(self._public(each)[:_MAX_CHARACTERS])
         except ServiceError as exc:
-            raise type(exc)(self._public(str(exc))[:_MOST_CHARACTERS]) from exc
+            raise type(exc)(self._public(str(exc))[:_MAX_CHARACTERS]) from exc
 
     def _next(self, step: str, detail: str = "") -> UploadStep:
         self.step = UploadStep(step, detail)

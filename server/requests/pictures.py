@@ -40,7 +40,7 @@ _OURS = InvalidRequestError, TooLargeError
 
 # EXIF orientations of pictures whose rows are columns, and what makes each upright.
 _LYING = (5, 6, 7, 8)
-_TURNS = {
+_TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -103,7 +103,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 def _decoding_bytes(container: Container, size: Size) -> int:
     """Return what decoding the picture at ``size`` takes, in addition to the file."""
-    turned = _TURNED_BYTES if container.orientation in _TURNS else 0
+    turned = _TURNED_BYTES if container.orientation in _TRANSPOSITIONS else 0
     work = container.work_bytes + _ROW_BYTES * max(size)
     return size[0] * size[1] * (container.pixel_bytes + turned) + max(work - _USUAL_WORK_BYTES, 0)
 
@@ -205,8 +205,8 @@ class OpenedPicture:
         size = container.size[::-1] if container.orientation in _LYING else container.size
         try:
             image = self._pixels()
-            if (turn := _TURNS.get(container.orientation)) is not None:
-                image = image.transpose(turn)
+            if (transposition := _TRANSPOSITIONS.get(container.orientation)) is not None:
+                image = image.transpose(transposition)
             rgb = _rgb(image)
         except Exception as exc:
             raise _refusal(exc, self._limits) from exc
@@ -240,7 +240,7 @@ class OpenedPicture:
 
 
 def _digest(image: Image.Image) -> bytes:
-    """Return what tells the pixels of ``image`` from others."""
+    """Return a digest of the pixels of ``image``."""
     digest = hashlib.blake2b()
     for top in range(0, image.height, _BAND_ROWS):
         bottom = min(top + _BAND_ROWS, image.height)

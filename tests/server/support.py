@@ -260,6 +260,10 @@ class Gate:
     def open(self) -> None:
         self._opened.set()
 
+    @property
+    def is_reached(self) -> bool:
+        return self._reached.is_set()
+
     async def reached(self) -> None:
         assert await asyncio.to_thread(self._reached.wait, LIMIT_SECONDS)
 
@@ -311,6 +315,34 @@ class Faults:
         reader = MemoryReader(path.read_bytes(), self.before_read)
         self.readers[path.parent.parent.name] = reader
         return reader
+
+
+async def hold_up(
+    service: Service, faults: Faults, name: str, limit_seconds: float
+) -> tuple[Gate, asyncio.Task[httpx.Response]]:
+    """Send a request to ``name``, and return it once one of its kernels waits for the gate.
+
+    The request has ``limit_seconds``. If a busy machine launches no kernel within that time, another
+    request with twice the limit is sent.
+    """
+    gate = Gate()
+    gates = [gate]
+    faults.kernel = lambda: gates.pop().hold() if gates else None
+    parameters = {"timeout": round(limit_seconds * 1e6)}
+    sent = asyncio.create_task(service.infer(name, inputs_for("tiny"), parameters=parameters))
+    await until(lambda: gate.is_reached or (sent.done() and is_idle(service)))
+    if gate.is_reached:
+        return gate, sent
+    assert limit_seconds < LIMIT_SECONDS, f"{name}: no kernel was launched"
+    return await hold_up(service, faults, name, 2 * limit_seconds)
+
+
+def is_idle(service: Service) -> bool:
+    """Return whether all models serve, and no inference of them has started and not finished."""
+    workers = [entry.worker for entry in service.context.repository.entries()]
+    return not any(
+        worker is None or worker.fault or worker.stuck_seconds() > 0 for worker in workers
+    )
 
 
 class SwitchedReader(Reader):

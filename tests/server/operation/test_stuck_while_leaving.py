@@ -21,6 +21,7 @@ from tests.server.support import (
     arrays,
     close,
     error,
+    hold_up,
     inputs_for,
     serving,
     until,
@@ -54,13 +55,7 @@ async def held_up(
     service: Service, faults: Faults, name: str = "tiny"
 ) -> tuple[Gate, asyncio.Task[httpx.Response]]:
     """A request to ``name`` in a kernel that does not come back before the gate is opened."""
-    gate = Gate()
-    held = [gate]
-    faults.kernel = lambda: held.pop().hold() if held else None
-    timeout = {"timeout": 300_000}
-    asked = asyncio.create_task(service.infer(name, inputs_for("tiny"), parameters=timeout))
-    await gate.reached()
-    return gate, asked
+    return await hold_up(service, faults, name, limit_seconds=0.3)
 
 
 async def freed(service: Service) -> None:

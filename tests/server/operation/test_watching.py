@@ -27,6 +27,7 @@ from tests.server.support import (
     arrays,
     close,
     error,
+    hold_up,
     inputs_for,
     serving,
     until,
@@ -162,17 +163,11 @@ class Stuck:
     """A kernel of "tiny" that does not come back until it is let go; another request waits behind it."""
 
     def __init__(self, service: Service, faults: Faults) -> None:
-        self.service = service
-        self.gate = Gate()
+        self.service, self.faults = service, faults
         self.worker = service.worker("tiny")
-        held = [self.gate]
-        faults.kernel = lambda: held.pop().hold() if held else None
 
     async def begin(self) -> None:
-        self.late = asyncio.create_task(
-            self.service.infer("tiny", TINY, parameters={"timeout": 200_000})
-        )
-        await self.gate.reached()
+        self.gate, self.late = await hold_up(self.service, self.faults, "tiny", limit_seconds=0.2)
         assert (await self.late).status_code == 504
         self.behind = asyncio.create_task(self.service.infer("tiny", TINY))
         await until(lambda: len(self.worker.line) == 1)

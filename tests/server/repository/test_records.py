@@ -87,29 +87,31 @@ def test_every_search_finds_the_same_through_json(
     """As the process does it, without one."""
     monkeypatch.setattr(apart, "say", json.dumps)
     measured = profile(program) if profiled else None
-    room = 2 * fit(program, AUTO, LEAST).plan.total_bytes
+    total_bytes = 2 * fit(program, AUTO, LEAST).plan.total_bytes
     searches: list[tuple[Any, ...]] = [
         (fit, program, AUTO, LEAST, measured),
-        (fit_lanes, program, AUTO, Wanted(total_bytes=room), measured, 2),
-        (fit_partitions, program, AUTO, 2, room, measured),
+        (fit_lanes, program, AUTO, Wanted(total_bytes=total_bytes), measured, 2),
+        (fit_partitions, program, AUTO, 2, total_bytes, measured),
     ]
     if profiled:
         searches.append((figures, program, AUTO, RESIDENT, measured))
     for function, *arguments in searches:
-        known, here = FoundPlans(), FoundPlans()
-        takes_known = function is not fit_partitions
-        sent = [*arguments, known] if takes_known else arguments
+        cache, expected_cache = FoundPlans(), FoundPlans()
+        accepts_plans = function is not fit_partitions
+        sent = [*arguments, cache] if accepts_plans else arguments
         question = to_json([*map(apart._portable, sent)])
-        told = json.loads(json.dumps(apart.searched(name_of(function), question)))
-        result, (*plans,) = from_json(told)
-        expected = function(*arguments, *([here] if takes_known else []))
-        found = apart._whole(result, arguments)
+        message = json.loads(json.dumps(apart.searched(name_of(function), question)))
+        result, (*plans,) = from_json(message)
+        expected = function(*arguments, *([expected_cache] if accepts_plans else []))
+        actual = apart._whole(result, arguments)
         if isinstance(expected, Fitted):
-            assert found.plan.as_dict() == expected.plan.as_dict()
-            assert (found.reasons, found.prediction) == (expected.reasons, expected.prediction)
+            assert actual.plan.as_dict() == expected.plan.as_dict()
+            assert (actual.reasons, actual.prediction) == (expected.reasons, expected.prediction)
         else:
-            assert found == expected
-        assert [each.plans().all() for each in plans] == ([here.all()] if takes_known else [])
+            assert actual == expected
+        assert [sent_plans.plans().all() for sent_plans in plans] == (
+            [expected_cache.all()] if accepts_plans else []
+        )
 
 
 def test_other_classes_are_refused_on_either_side() -> None:

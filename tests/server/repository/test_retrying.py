@@ -49,16 +49,16 @@ MODES = ("none", "explicit", "poll")
     st.floats(2, 60),
 )
 def test_pauses_grow_up_to_a_limit_and_no_name_waits_for_ever(
-    steps: list[tuple[str, bool, float]], first: float, most: float
+    steps: list[tuple[str, bool, float]], first: float, maximum: float
 ) -> None:
     now = 0.0
-    backoff = Backoff(first, most, lambda: now)
+    backoff = Backoff(first, maximum, lambda: now)
     pauses: dict[str, float] = {}
     for name, fails, passed in steps:
         now += passed
         if fails:
             backoff.failed(name)
-            pauses[name] = min(2 * pauses[name], most) if name in pauses else first
+            pauses[name] = min(2 * pauses[name], maximum) if name in pauses else first
         else:
             backoff.wait(name)
             pauses.setdefault(name, first)
@@ -66,19 +66,19 @@ def test_pauses_grow_up_to_a_limit_and_no_name_waits_for_ever(
             assert name not in backoff.due()
             now += pauses[name]
             assert name in backoff.due()
-    now += most
+    now += maximum
     assert backoff.due() == sorted(pauses)
     backoff.keep("a")
     assert backoff.due() == sorted(pauses.keys() & {"a"})
 
 
-def test_what_is_hastened_is_due_and_waits_longer_if_it_fails() -> None:
+def test_what_becomes_due_early_waits_longer_if_it_fails() -> None:
     now = 0.0
     backoff = Backoff(1, 60, lambda: now)
     backoff.failed("a")
     backoff.failed("a")
     assert backoff.due() == []
-    backoff.hasten({"b"})
+    backoff.make_due({"b"})
     assert backoff.due() == ["a", "b"]
     backoff.failed("a")
     now = 3.9
@@ -95,8 +95,8 @@ def after(exc: Exception, cause: BaseException | None) -> Exception:
     return exc
 
 
-def of_system(number: int) -> OSError:
-    return OSError(number, os.strerror(number))
+def of_system(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
 
 
 #: What file systems, disks and limits say while they are away, fail or are short.
@@ -108,9 +108,9 @@ AWAY = (
 ABSENT = errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR
 
 
-@over("number", AWAY + ABSENT)
-def test_what_the_system_says_may_come_back_wherever_it_was_met(number: int) -> None:
-    cause = of_system(number)
+@over("code", AWAY + ABSENT)
+def test_what_the_system_says_may_come_back_wherever_it_was_met(code: int) -> None:
+    cause = of_system(code)
     for exc in (
         cause,
         after(PackError("x"), cause),
@@ -146,11 +146,11 @@ def test_what_is_not_there_may_come_back_and_is_no_failure_of_a_command() -> Non
 
 
 class Flaky:
-    """The file system below ``root``: the call number ``fails_at`` and all after it fail by ``number``."""
+    """The file system below ``root``: the call ``fails_at`` and all after it fail with ``code``."""
 
-    def __init__(self, root: Path, number: int) -> None:
+    def __init__(self, root: Path, code: int) -> None:
         self._root = str(root)
-        self._number = number
+        self._code = code
         self.fails_at = 1 << 30
         self.calls = 0
 
@@ -168,7 +168,7 @@ class Flaky:
             if not isinstance(path, int) and str(path).startswith(self._root):
                 self.calls += 1
                 if self.calls > self.fails_at:
-                    raise OSError(self._number, os.strerror(self._number), str(path))
+                    raise OSError(self._code, os.strerror(self._code), str(path))
             return real(path, *arguments, **options)
 
         return call
@@ -182,7 +182,7 @@ class Clock:
         return self.now
 
 
-class Kept:
+class RetryingService:
     """A service on a repository of its own, what tries again by a clock of its own, and what follows it."""
 
     def __init__(self, service: Service, packs: Packs, root: Path) -> None:
@@ -203,7 +203,7 @@ class Kept:
         assert self.entry.may_pass
 
     async def passes(self, seconds: float) -> None:
-        """Let time pass, with looks as the service makes them."""
+        """Let time pass, with checks as the service runs them."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.now += 1
@@ -213,29 +213,29 @@ class Kept:
 
 
 @asynccontextmanager
-async def kept(
+async def retrying_service(
     mode: str, settings: SettingsFactory, packs: Packs, root: Path, **changes: Any
-) -> AsyncIterator[Kept]:
+) -> AsyncIterator[RetryingService]:
     changes = {"models_budget": 16 << 20, "repository": root, "models": ("tiny",), **changes}
-    made = settings(**changes, model_control=mode, poll_interval=1e6)
-    async with serving(made) as service:
-        found = Kept(service, packs, root)
+    configuration = settings(**changes, model_control=mode, poll_interval=1e6)
+    async with serving(configuration) as service:
+        result = RetryingService(service, packs, root)
         if mode == "poll":
-            found.poller = Poller(service.context.repository, ("tiny",), found.retrier)
-        await found.answers()
-        yield found
+            result.poller = Poller(service.context.repository, ("tiny",), result.retrier)
+        await result.answers()
+        yield result
 
 
 @pytest.fixture
 def repository(packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with "tiny"; no model is tried again but by the test."""
-    monkeypatch.setattr(retrying, "_LOOK_SECONDS", 1e6)
+    monkeypatch.setattr(retrying, "_CHECK_SECONDS", 1e6)
     shutil.copytree(packs.repository / "tiny", tmp_path / "packs" / "tiny")
     return tmp_path / "packs"
 
 
 #: What is away: the repository, a model, a version, a file.
-PLACES = ("", "tiny", "tiny/1", "tiny/1/weights.bin", "tiny/1/manifest.json")
+PATHS = ("", "tiny", "tiny/1", "tiny/1/weights.bin", "tiny/1/manifest.json")
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Away:
 
 @pytest.mark.parametrize(
     "case",
-    thinned([Away(*each) for each in product(MODES, PLACES, (1, 2, 9), (False, True))], 17),
+    thinned([Away(*values) for values in product(MODES, PATHS, (1, 2, 9), (False, True))], 17),
     ids=str,
 )
 async def test_what_was_away_serves_again(
@@ -259,7 +259,7 @@ async def test_what_was_away_serves_again(
     mode, what, seconds, empty = astuple(case)
     folder = repository / what
     away = repository.parent / "away"
-    async with kept(mode, settings, packs, repository) as service:
+    async with retrying_service(mode, settings, packs, repository) as service:
         folder.rename(away)
         if empty and away.is_dir():
             folder.mkdir()
@@ -282,10 +282,10 @@ def come_back(repository: Path) -> None:
     repository.with_name("away").rename(repository)
 
 
-async def test_a_look_that_sees_it_again_ends_the_pause(
+async def test_a_check_that_sees_it_again_ends_the_pause(
     settings: SettingsFactory, packs: Packs, repository: Path
 ) -> None:
-    async with kept("poll", settings, packs, repository) as service:
+    async with retrying_service("poll", settings, packs, repository) as service:
         assert service.poller is not None
         for folder in (repository, repository / "tiny"):
             folder.rename(repository.with_name("away"))
@@ -300,17 +300,17 @@ async def test_a_look_that_sees_it_again_ends_the_pause(
 
 
 @pytest.mark.parametrize("mode", thinned(MODES, 3))
-async def test_a_long_loss_costs_few_tries(
+async def test_the_pauses_limit_the_tries_of_a_long_loss(
     mode: str, settings: SettingsFactory, packs: Packs, repository: Path
 ) -> None:
-    async with kept(mode, settings, packs, repository) as service:
+    async with retrying_service(mode, settings, packs, repository) as service:
         leave(repository)
         await service.is_lost()
         tried: list[float] = []
         while service.clock.now < 500:
             service.clock.now += 1
             tried += [service.clock.now] * len(await service.retrier.step())
-        # The look after the loss, then pauses of 1, 2, ... 32, 60, 60 seconds.
+        # The check after the loss, then pauses of 1, 2, ... 32, 60, 60 seconds.
         assert tried[:7] == [2, 4, 8, 16, 32, 64, 124]
         assert len(tried) == 7 + (500 - 124) // 60
         come_back(repository)
@@ -320,14 +320,14 @@ async def test_a_long_loss_costs_few_tries(
 
 @dataclass(frozen=True)
 class Steps:
-    """The system says ``number`` at one of ``every`` so many calls."""
+    """The system says ``code`` at one of ``every`` so many calls."""
 
     mode: str
-    number: int
+    code: int
     every: int
 
 
-_NUMBERS = errno.EIO, errno.ESTALE, errno.EMFILE, errno.EACCES, errno.ENOENT
+_CODES = errno.EIO, errno.ESTALE, errno.EMFILE, errno.EACCES, errno.ENOENT
 
 
 @pytest.mark.parametrize(
@@ -335,9 +335,9 @@ _NUMBERS = errno.EIO, errno.ESTALE, errno.EMFILE, errno.EACCES, errno.ENOENT
     [
         Steps("explicit", errno.EIO, 29),
         *(
-            pytest.param(Steps(mode, number, 1), marks=pytest.mark.slow)
+            pytest.param(Steps(mode, code, 1), marks=pytest.mark.slow)
             for mode in MODES
-            for number in _NUMBERS
+            for code in _CODES
         ),
     ],
     ids=str,
@@ -349,10 +349,10 @@ async def test_errors_at_each_step_of_a_load_pass(
     repository: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The load of a lost model, and looks at the folder, fail at each of their calls."""
-    mode, number, every = astuple(case)
-    flaky = Flaky(repository, number)
-    async with kept(mode, settings, packs, repository) as service:
+    """The load of a lost model, and checks of the folder, fail at each of their calls."""
+    mode, code, every = astuple(case)
+    flaky = Flaky(repository, code)
+    async with retrying_service(mode, settings, packs, repository) as service:
         for fails_at in range(0, 1000, every):
             leave(repository)
             await service.is_lost()
@@ -369,16 +369,16 @@ async def test_errors_at_each_step_of_a_load_pass(
         assert service.service.context.budget.held().keys() == {"tiny"}
 
 
-@pytest.mark.parametrize("number", [errno.EIO, pytest.param(errno.ENOENT, marks=pytest.mark.slow)])
-async def test_a_model_that_serves_outlives_looks_that_fail(
-    number: int,
+@pytest.mark.parametrize("code", [errno.EIO, pytest.param(errno.ENOENT, marks=pytest.mark.slow)])
+async def test_a_model_that_serves_outlives_checks_that_fail(
+    code: int,
     settings: SettingsFactory,
     packs: Packs,
     repository: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    flaky = Flaky(repository, number)
-    async with kept("poll", settings, packs, repository) as service:
+    flaky = Flaky(repository, code)
+    async with retrying_service("poll", settings, packs, repository) as service:
         for fails_at in range(0, 40, 5):
             with flaky.failing(fails_at, monkeypatch):
                 for _ in range(3):
@@ -392,18 +392,18 @@ async def test_a_damaged_pack_is_not_tried_before_it_is_another(
 ) -> None:
     """While its disk was away it was damaged: the reason is the new one."""
     manifest = repository / "tiny" / "1" / "manifest.json"
-    whole = manifest.read_bytes()
-    async with kept("explicit", settings, packs, repository) as service:
+    complete = manifest.read_bytes()
+    async with retrying_service("explicit", settings, packs, repository) as service:
         leave(repository)
         await service.is_lost()
         come_back(repository)
-        manifest.write_bytes(whole[:-9])
+        manifest.write_bytes(complete[:-9])
         await service.passes(4)
         error(await service.service.infer("tiny", TINY), 503, "manifest.json")
         assert not service.entry.may_pass
         service.clock.now += 1000
         assert await service.retrier.step() == []
-        manifest.write_bytes(whole)
+        manifest.write_bytes(complete)
         assert (
             await service.service.client.post("/v2/repository/models/tiny/load")
         ).status_code == 200
@@ -413,7 +413,7 @@ async def test_a_damaged_pack_is_not_tried_before_it_is_another(
 async def test_what_a_client_unloads_while_it_is_lost_stays_so(
     settings: SettingsFactory, packs: Packs, repository: Path
 ) -> None:
-    async with kept("explicit", settings, packs, repository) as service:
+    async with retrying_service("explicit", settings, packs, repository) as service:
         leave(repository)
         await service.is_lost()
         await service.passes(3)
@@ -431,12 +431,12 @@ async def test_a_model_that_could_not_be_opened_again_comes_back(
     def refuse(path: Path) -> Any:
         raise ReadError(f"{path}: away") from of_system(errno.EIO)
 
-    async with kept("none", settings, packs, repository) as service:
+    async with retrying_service("none", settings, packs, repository) as service:
         with monkeypatch.context() as patched:
             patched.setattr("server.repository.opening.open_reader", refuse)
-            worker, place = service.entry.worker, service.entry.place
+            worker, model_plan = service.entry.worker, service.entry.place
             with suppress(ReadError):
-                await service.service.context.repository._executor.reopen(service.entry, place)
+                await service.service.context.repository._executor.reopen(service.entry, model_plan)
             assert worker.fault
         await service.is_lost()
         await service.passes(3)
@@ -446,7 +446,7 @@ async def test_a_model_that_could_not_be_opened_again_comes_back(
 async def test_clients_make_no_entries_while_the_repository_is_away(
     settings: SettingsFactory, packs: Packs, repository: Path
 ) -> None:
-    async with kept("explicit", settings, packs, repository) as service:
+    async with retrying_service("explicit", settings, packs, repository) as service:
         leave(repository)
         for name in ("a", "b"):
             answer = await service.service.client.post(f"/v2/repository/models/{name}/load")
@@ -455,14 +455,14 @@ async def test_clients_make_no_entries_while_the_repository_is_away(
         assert set(service.service.context.repository.models) == {"tiny"}
 
 
-# What is known of a folder that cannot be looked at.
+# What is cached of a folder that cannot be read.
 
 
-@over("number", (errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOTCONN))
-def test_a_folder_that_the_disk_does_not_tell_of_is_not_taken_for_gone(
-    number: int, repository: Path, monkeypatch: pytest.MonkeyPatch
+@over("code", (errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOTCONN))
+def test_a_folder_that_cannot_be_read_is_not_treated_as_gone(
+    code: int, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Flaky(repository / "tiny", number).failing(0, monkeypatch):
+    with Flaky(repository / "tiny", code).failing(0, monkeypatch):
         assert is_model(repository, "tiny")
         with pytest.raises(OSError, match=r"\[Errno"):
             slots(repository, "tiny")
@@ -475,7 +475,7 @@ def test_a_folder_that_the_disk_does_not_tell_of_is_not_taken_for_gone(
 # Readers of files that went.
 
 
-def test_a_reader_tells_a_lost_file_from_a_changed_one(tmp_path: Path) -> None:
+def test_a_reader_distinguishes_a_lost_file_from_a_changed_one(tmp_path: Path) -> None:
     file, away = tmp_path / "weights.bin", tmp_path / "away"
     file.write_bytes(bytes(5000))
     reader = ReplaceableReader(BufferedReader(file))
@@ -533,7 +533,7 @@ async def test_a_system_without_threads_keeps_no_memory(
             raise RuntimeError("can't start new thread")
         real(thread)
 
-    async with kept("none", settings, packs, repository) as service:
+    async with retrying_service("none", settings, packs, repository) as service:
         leave(repository)
         await service.is_lost()
         come_back(repository)

@@ -80,10 +80,10 @@ def test_every_mode_becomes_rgb(saved: Saved, name: str) -> None:
     """Alpha is dropped, as Darknet does."""
     convert, kind, options = MODES[name]
     path = saved(convert(gradient()), kind, **options)
-    found = decode(path, LIMITS)
+    result = decode(path, LIMITS)
     expected = gradient().convert("L").convert("RGB") if "grey" in name else gradient()
-    assert found.size == (WIDTH, HEIGHT)
-    assert np.abs(pixels(found) - np.asarray(expected)).mean() < 4
+    assert result.size == (WIDTH, HEIGHT)
+    assert np.abs(pixels(result) - np.asarray(expected)).mean() < 4
 
 
 @pytest.mark.parametrize("times", [2, 3, 4, 6])
@@ -91,12 +91,12 @@ def test_every_mode_becomes_rgb(saved: Saved, name: str) -> None:
 def test_a_large_jpeg_is_decoded_smaller(saved: Saved, times: int, mode: str) -> None:
     """A half, a quarter or an eighth, whatever fits; its own size is known."""
     size = WIDTH * times, HEIGHT * times
-    found = decode(saved(gradient(*size).convert(mode), "JPEG"), LIMITS)
+    result = decode(saved(gradient(*size).convert(mode), "JPEG"), LIMITS)
     scale = {2: 2, 3: 4, 4: 4, 6: 8}[times]
-    assert found.size == size
-    assert found.image.size == (-(-size[0] // scale), -(-size[1] // scale))
-    expected = gradient(*found.image.size).convert(mode).convert("RGB")
-    assert np.abs(pixels(found) - np.asarray(expected)).mean() < 4
+    assert result.size == size
+    assert result.image.size == (-(-size[0] // scale), -(-size[1] // scale))
+    expected = gradient(*result.image.size).convert(mode).convert("RGB")
+    assert np.abs(pixels(result) - np.asarray(expected)).mean() < 4
 
 
 def test_a_jpeg_within_the_limit_is_decoded_whole(saved: Saved) -> None:
@@ -140,9 +140,9 @@ def test_the_size_is_that_of_the_upright_picture(saved: Saved, kind: str, orient
     """Pillow turns a TIFF by itself, others are turned here; none is turned twice."""
     exif = Image.Exif()
     exif[0x0112] = orientation
-    found = decode(saved(gradient(), kind, exif=exif), LIMITS)
-    assert found.size == found.image.size
-    assert found.size == ((HEIGHT, WIDTH) if orientation > 4 else (WIDTH, HEIGHT))
+    result = decode(saved(gradient(), kind, exif=exif), LIMITS)
+    assert result.size == result.image.size
+    assert result.size == ((HEIGHT, WIDTH) if orientation > 4 else (WIDTH, HEIGHT))
 
 
 @pytest.mark.parametrize("orientation", range(2, 9))
@@ -197,8 +197,8 @@ def test_a_jpeg_without_its_end_is_read_if_all_pixels_are_there(
     path = saved(gradient(), "JPEG", **options)
     data, expected = path.read_bytes(), pixels(decode(path, LIMITS))
     for missing in (1, 2):
-        found = decode(io.BytesIO(data[:-missing]), LIMITS)
-        np.testing.assert_array_equal(pixels(found), expected)
+        result = decode(io.BytesIO(data[:-missing]), LIMITS)
+        np.testing.assert_array_equal(pixels(result), expected)
     for missing in range(3, 60):
         with pytest.raises(InvalidRequestError, match="truncated"):
             decode(io.BytesIO(data[:-missing]), LIMITS)
@@ -320,9 +320,9 @@ def test_what_opens_of_a_beginning_is_what_opens_of_all(name: str) -> None:
         file.seek(0, io.SEEK_END)
         file.write(data[cut:])
         assert opened.needed_bytes == needed
-        found = opened.decode()
-        assert found.size == wanted.size
-        np.testing.assert_array_equal(pixels(found), pixels(wanted))
+        result = opened.decode()
+        assert result.size == wanted.size
+        np.testing.assert_array_equal(pixels(result), pixels(wanted))
 
 
 def test_a_beginning_that_is_over_a_limit_is_refused() -> None:
