@@ -153,8 +153,12 @@ class Request:
 
     @property
     def is_begun(self) -> bool:
-        """Whether its answer has begun."""
-        return self.answer.is_begun
+        """Whether its answer has begun, for a client that waits for it.
+
+        Bytes of the client that are no request are answered while the application works, which then
+        fails because of it; so a client that has left, or has had that answer, is sent nothing more.
+        """
+        return self.answer.is_begun and not self.is_gone
 
     @property
     def wants_body(self) -> bool:
