@@ -153,10 +153,10 @@ class Request:
 
     @property
     def is_begun(self) -> bool:
-        """Whether its answer has begun, for a client that waits for it.
+        """Whether the application has started its answer; False for a client that has left.
 
-        Bytes of the client that are no request are answered while the application works, which then
-        fails because of it; so a client that has left, or has had that answer, is sent nothing more.
+        A client whose body is not valid gets an error while the application works, which then fails because
+        of that: its own error is not sent, and is no fault of the application.
         """
         return self.answer.is_begun and not self.is_gone
 

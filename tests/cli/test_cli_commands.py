@@ -178,14 +178,14 @@ def test_no_other_file_gets_a_descriptor_of_a_standard_stream(
     inheritable: list[int] = []
 
     def lowest(path: str, flags: int) -> int:
-        number = min({*range(10)} - descriptors)
-        descriptors.add(number)
-        return number
+        descriptor = next(index for index in range(10) if index not in descriptors)
+        descriptors.add(descriptor)
+        return descriptor
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", lowest)
         patch.setattr(os, "close", descriptors.remove)
-        patch.setattr(os, "set_inheritable", lambda number, _: inheritable.append(number))
+        patch.setattr(os, "set_inheritable", lambda descriptor, _: inheritable.append(descriptor))
         occupy_descriptors()
     assert descriptors == {0, 1, 2, 3}
     assert inheritable == list(closed)

@@ -765,15 +765,15 @@ async def test_a_chunk_that_is_none_is_refused_before_an_answer_has_begun(
 
 
 @over("chunks", BAD_CHUNKS)
-async def test_an_application_has_not_begun_the_answer_that_its_client_got_instead(
+async def test_an_application_does_not_see_the_answer_that_its_client_got_instead(
     chunks: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """So an error that it meets then is one of a client that left, and not of the application."""
-    begun: list[bool] = []
+    started: list[bool] = []
 
     async def answer(client: HttpClient) -> None:
         await asyncio.sleep(0)
-        begun.append(client.is_begun)
+        started.append(client.is_begun)
         client.start(403, [(b"content-length", b"0")])
         await client.send(b"")
 
@@ -782,7 +782,7 @@ async def test_an_application_has_not_begun_the_answer_that_its_client_got_inste
     wire.connection.data_received(CHUNKED)
     await asyncio.sleep(0)
     await wire.sends(chunks)
-    assert begun == [False]
+    assert started == [False]
     assert wire.answer.count(b"HTTP/1.1") == 1
     assert not caplog.records
 
