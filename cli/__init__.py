@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from cli.commands import program
-from cli.printing.output import OutputError, Warnings, fail, standard_output
+from cli.printing.output import OutputError, Warnings, fail, occupy_descriptors, standard_output
 from models.runtime.sessions import claim_process
 
 BAD_INPUT, FAILURE = 2, 1
@@ -24,6 +24,7 @@ _NO_THREAD = "can't start new thread"
 
 def main() -> None:
     """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure, 130 after Ctrl-C."""
+    occupy_descriptors()
     claim_process()
     if sys.stderr is None:
         # What would be said there is lost, and nothing else.

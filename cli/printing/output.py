@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # By these variables Rich takes anything for a terminal.
 _TOLD = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+_STANDARD_ERROR = 2
 
 
 def console() -> "Console | None":
@@ -68,6 +69,17 @@ class _Descriptor(io.FileIO):
             return super().write(data)
         except OSError as exc:
             raise OutputError(exc.errno, exc.strerror) from exc
+
+
+def occupy_descriptors() -> None:
+    """Open the null device for each of the descriptors 0, 1 and 2 that the process was started without.
+
+    Another file would get its number: a connection, a pack, the event loop's queue. C libraries write their
+    messages to 2 whatever it is, and libuv ends the process when it closes one of the three.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 @contextlib.contextmanager

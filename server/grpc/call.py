@@ -18,6 +18,7 @@ from server.protocol.administration import Caller
 from server.protocol.errors import status_of
 from server.requests.exchange import Exchange
 from server.transport.giving_way import CountedConnection, Peer, Worth
+from server.transport.intake import PAUSE_SECONDS
 from server.transport.limits import ConnectionLimits
 from server.transport.registry import Registry, Visitor, owner
 
@@ -180,6 +181,7 @@ class Call:
             (key.encode(), value.encode()) for key, value in metadata if isinstance(value, str)
         ]
         self._task = asyncio.current_task()
+        self._started_at = asyncio.get_running_loop().time()
         self._exchange: Exchange | None = None
         self._answered = False
         self._address = _address(wire)
@@ -252,7 +254,11 @@ class Call:
         self._code = grpc.StatusCode.OK
 
     async def refuse(self, why: Exception, said: str) -> None:
-        """End it with a status that says ``why``."""
+        """End it with a status that says ``why``; a refusal after a pause, as over HTTP."""
+        if _code_of(why) is grpc.StatusCode.UNAVAILABLE:
+            pause = self._started_at + PAUSE_SECONDS - asyncio.get_running_loop().time()
+            left = self.left_seconds
+            await asyncio.sleep(max(pause if left is None else min(pause, left), 0.0))
         left = self.left_seconds
         # What comes behind the client's deadline is late, whatever else it is.
         is_over = left is not None and left <= 0

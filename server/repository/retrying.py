@@ -3,7 +3,8 @@
 A file system is away while it is mounted again, a disk is pulled out and put back, a server restarts, the
 system is short of memory or files: no event shows when that is over. So such a model is tried again
 whatever ``model_control`` is, after pauses that double up to a limit: a short loss heals soon, a long one
-costs little. What cannot pass, such as a damaged pack, is not tried before it is another.
+costs little. A model that was loaded and has answered since is lost anew, and its pauses are short again.
+What cannot pass, such as a damaged pack, is not tried before it is another.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from server.errors import RefusedError
 from server.failures import FAILURES, may_come_back
 from server.repository.repository import Repository
+from server.repository.worker import Worker
 
 _log = logging.getLogger(__name__)
 
@@ -50,11 +52,15 @@ class Backoff:
         if name not in self._waiting:
             self._waiting[name] = _Waiting(self._clock() + self._first, self._first)
 
-    def failed(self, name: str) -> None:
-        """Let ``name``, which was tried now in vain, wait for longer than before."""
+    def tried(self, name: str) -> None:
+        """Let ``name``, which was tried now, wait for longer than before until it is tried again."""
         before = self._waiting.get(name)
         pause = self._first if before is None else min(2 * before.pause, self._maximum)
         self._waiting[name] = _Waiting(self._clock() + pause, pause)
+
+    def reset(self, name: str) -> None:
+        """Let the next pause of ``name`` be its first."""
+        self._waiting.pop(name, None)
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all others than ``names``."""
@@ -81,6 +87,8 @@ class Retrier:
         self._backoff = backoff or Backoff()
         #: Models on disk that are not loaded and have no entry that says so, or that were refused for room.
         self._pending: set[str] = set()
+        #: The workers of lost models at the last look.
+        self._workers: dict[str, Worker | None] = {}
         #: What the log said last of a model.
         self._logged: dict[str, str] = {}
         self._exclusive = asyncio.Lock()
@@ -98,6 +106,7 @@ class Retrier:
         """Try the models that are due; return their names."""
         async with self._exclusive:
             lost = self._lost()
+            self._reset_pauses()
             self._pending = {name for name in self._pending if not self._is_away(name)}
             self._backoff.keep(lost | self._pending)
             for name in lost | self._pending:
@@ -111,7 +120,7 @@ class Retrier:
         """Note that a new or changed model was not loaded; where ``exc`` may pass it is tried again."""
         if isinstance(exc, RefusedError) or may_come_back(exc):
             self._pending.add(name)
-            self._backoff.failed(name)
+            self._backoff.tried(name)
         else:
             self.forget(name)
 
@@ -129,6 +138,19 @@ class Retrier:
     def _lost(self) -> set[str]:
         return {entry.model for entry in self._repository.entries() if entry.may_pass}
 
+    def _reset_pauses(self) -> None:
+        """Reset the pauses of models that have answered since they were loaded again.
+
+        Between two looks a model may be loaded, answer and be lost once more. One that is lost before it
+        has answered is not back: its pauses go on growing.
+        """
+        before, self._workers = self._workers, {}
+        for entry in self._repository.entries():
+            if entry.may_pass:
+                worker = self._workers[entry.name] = entry.worker
+                if worker and worker is not before.get(entry.name) and worker.served.requests:
+                    self._backoff.reset(entry.model)
+
     def _is_away(self, name: str) -> bool:
         """Return whether ``name`` is unloaded by request, or is loaded when a request comes."""
         models = self._repository.models
@@ -145,10 +167,9 @@ class Retrier:
                 self._pending.add(name)
             elif not may_come_back(exc):
                 self._pending.discard(name)
-            self._backoff.failed(name)
-            return
-        self._pending.discard(name)
-        if any(entry.may_pass for entry in self._repository.models.of(name)):
-            self._backoff.failed(name)  # one of its versions is still away
-        elif self._logged.pop(name, None) is not None:
-            _log.warning("model %s: loaded again", name)
+        else:
+            self._pending.discard(name)
+            is_back = not any(entry.may_pass for entry in self._repository.models.of(name))
+            if is_back and self._logged.pop(name, None) is not None:
+                _log.warning("model %s: loaded again", name)
+        self._backoff.tried(name)

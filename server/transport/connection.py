@@ -154,8 +154,12 @@ class Request:
 
     @property
     def is_begun(self) -> bool:
-        """Whether its answer has begun."""
-        return self.answer.is_begun
+        """Whether the application has started its answer; False for a client that has left.
+
+        A client whose body is not valid gets an error while the application works, which then fails because
+        of that: its own error is not sent, and is no fault of the application.
+        """
+        return self.answer.is_begun and not self.is_gone
 
     @property
     def wants_body(self) -> bool:

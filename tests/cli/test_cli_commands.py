@@ -14,6 +14,7 @@ from shutil import copytree
 import pytest
 
 from cli.commands import COMMANDS, loaded
+from cli.printing.output import occupy_descriptors
 from cli.reference import commands
 from models import photographs
 from tests.examples import over
@@ -166,6 +167,28 @@ def test_a_command_without_an_error_output_ends_as_with_one(
         ended = cli("inspect", "nothing/here")
         sys.stderr.close()
     assert ended.code == 2
+
+
+@over("closed", [(), (0,), (2,), (1, 2), (0, 1, 2)])
+def test_no_other_file_gets_a_descriptor_of_a_standard_stream(
+    monkeypatch: pytest.MonkeyPatch, closed: tuple[int, ...]
+) -> None:
+    """Of a process that is started without some of them, as by ``layerstream serve <&- >&- 2>&-``."""
+    descriptors = {0, 1, 2, 3}.difference(closed)
+    inheritable: list[int] = []
+
+    def lowest(path: str, flags: int) -> int:
+        descriptor = next(index for index in range(10) if index not in descriptors)
+        descriptors.add(descriptor)
+        return descriptor
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", lowest)
+        patch.setattr(os, "close", descriptors.remove)
+        patch.setattr(os, "set_inheritable", lambda descriptor, _: inheritable.append(descriptor))
+        occupy_descriptors()
+    assert descriptors == {0, 1, 2, 3}
+    assert inheritable == list(closed)
 
 
 def test_output_that_is_read_no_further_is_no_error(

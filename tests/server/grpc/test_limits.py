@@ -2,17 +2,20 @@
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 
-from server.grpc.call import SERVICE
+from server.errors import BusyError, InvalidRequestError
+from server.grpc.call import SERVICE, Call, CallPlaces
 from server.grpc.messages import inference_pb2 as messages
 from server.requests.exchange import Exchange
+from server.transport.intake import PAUSE_SECONDS
 from tests.server.conftest import SettingsFactory
 from tests.server.grpc.stubs import Client, asking, calling
 from tests.server.support import LIMIT_SECONDS, Faults, Gate, Service, inputs_for, serving, until
+from tests.server.transport.wire import LIMITS
 
 Code = grpc.StatusCode
 TINY = asking("tiny", inputs_for("tiny"))
@@ -306,3 +309,56 @@ async def test_connections_have_a_limit_and_a_time(settings: SettingsFactory) ->
         for _, writer in silent:
             writer.close()
         assert (await client("ServerReady")).ready
+
+
+class Ending:
+    """What ends a call; ``left_seconds``: until the client's deadline."""
+
+    def __init__(self, left_seconds: float | None) -> None:
+        self._left_seconds = left_seconds
+        self.code: Code | None = None
+
+    def invocation_metadata(self) -> None:
+        return None
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def time_remaining(self) -> float | None:
+        return self._left_seconds
+
+    async def abort(self, code: Code, *_: Any) -> None:
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    ("reason", "left_seconds", "pause"),
+    [
+        (BusyError("full"), None, PAUSE_SECONDS),
+        (BusyError("full"), 60.0, PAUSE_SECONDS),
+        (BusyError("full"), PAUSE_SECONDS / 2, PAUSE_SECONDS / 2),
+        (InvalidRequestError("x"), None, None),
+    ],
+)
+async def test_a_call_is_refused_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+    reason: Exception,
+    left_seconds: float | None,
+    pause: float | None,
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    wire: Any = Ending(left_seconds)
+    call = Call(
+        cast(Any, None), CallPlaces(LIMITS, lambda: 0.0), "ModelInfer", wire, cast(Any, None)
+    )
+    loop = asyncio.get_running_loop()
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "sleep", sleep)
+        patch.setattr(loop, "time", lambda: call._started_at)
+        await call.refuse(reason, str(reason))
+    assert pauses == ([] if pause is None else [pytest.approx(pause)])
+    assert wire.code is (Code.INVALID_ARGUMENT if pause is None else Code.UNAVAILABLE)

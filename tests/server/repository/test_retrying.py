@@ -57,7 +57,7 @@ def test_pauses_grow_up_to_a_limit_and_no_name_waits_for_ever(
     for name, fails, passed in steps:
         now += passed
         if fails:
-            backoff.failed(name)
+            backoff.tried(name)
             pauses[name] = min(2 * pauses[name], maximum) if name in pauses else first
         else:
             backoff.wait(name)
@@ -75,12 +75,12 @@ def test_pauses_grow_up_to_a_limit_and_no_name_waits_for_ever(
 def test_what_becomes_due_early_waits_longer_if_it_fails() -> None:
     now = 0.0
     backoff = Backoff(1, 60, lambda: now)
-    backoff.failed("a")
-    backoff.failed("a")
+    backoff.tried("a")
+    backoff.tried("a")
     assert backoff.due() == []
     backoff.make_due({"b"})
     assert backoff.due() == ["a", "b"]
-    backoff.failed("a")
+    backoff.tried("a")
     now = 3.9
     assert backoff.due() == ["b"]
     now = 4.0
@@ -316,6 +316,28 @@ async def test_the_pauses_limit_the_tries_of_a_long_loss(
         come_back(repository)
         await service.passes(60)
         await service.answers()
+
+
+@pytest.mark.parametrize("mode", thinned(MODES, 3))
+async def test_pauses_grow_from_loss_to_loss_only_where_no_request_was_answered_between(
+    mode: str, settings: SettingsFactory, packs: Packs, repository: Path
+) -> None:
+    """No look comes while it serves between two losses."""
+    async with retrying_service(mode, settings, packs, repository) as service:
+        waits: list[int] = []
+        for answers in (False, False, True, True):
+            leave(repository)
+            error(await service.service.infer("tiny", TINY), 503)
+            assert not await service.retrier.step()
+            come_back(repository)
+            waits.append(0)
+            while not service.entry.serves:
+                service.clock.now += 1
+                waits[-1] += 1
+                await service.retrier.step()
+            if answers:
+                await service.answers()
+        assert waits == [1, 2, 4, 1]
 
 
 @dataclass(frozen=True)

@@ -764,6 +764,29 @@ async def test_a_chunk_that_is_none_is_refused_before_an_answer_has_started(
     assert wire.answer.count(b"HTTP/1.1") == 1
 
 
+@over("chunks", BAD_CHUNKS)
+async def test_an_application_does_not_see_the_answer_that_its_client_got_instead(
+    chunks: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So an error that it meets then is one of a client that left, and not of the application."""
+    started: list[bool] = []
+
+    async def answer(client: HttpClient) -> None:
+        await asyncio.sleep(0)
+        started.append(client.is_begun)
+        client.start(403, [(b"content-length", b"0")])
+        await client.send(b"")
+
+    wire = Wire(reads_all)
+    wire.connection.answer = answer
+    wire.connection.data_received(CHUNKED)
+    await asyncio.sleep(0)
+    await wire.sends(chunks)
+    assert started == [False]
+    assert wire.answer.count(b"HTTP/1.1") == 1
+    assert not caplog.records
+
+
 @over("chunks, status", BAD_CHUNKS.items())
 async def test_a_chunk_that_is_none_after_an_answer_ends_the_connection_without_another(
     chunks: bytes, status: int
