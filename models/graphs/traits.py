@@ -131,11 +131,21 @@ def infinite_tensors(
 _LIKE = ("RandomNormalLike", "RandomUniformLike")
 _RANDOM = frozenset(("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", *_LIKE))
 # A difference in the last digit of what these read can change what they give by anything.
-_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Sign")
-_ROUNDING = ("Ceil", "Floor", "Mod", "Round", "Shrink", "ThresholdedRelu")
+_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not")
+_THRESHOLDS = ("Mod", "Shrink", "ThresholdedRelu")
+#: What they make are integers.
+ROUNDING = frozenset(("Ceil", "Floor", "Round", "Sign"))
 _SELECTION = ("ArgMax", "ArgMin", "Compress", "Hardmax", "NonMaxSuppression", "NonZero", "TopK")
 _JUMPING = frozenset(
-    (*_COMPARISONS, *_ROUNDING, *_SELECTION, "DynamicQuantizeLinear", "QuantizeLinear", "Unique")
+    (
+        *_COMPARISONS,
+        *_THRESHOLDS,
+        *ROUNDING,
+        *_SELECTION,
+        "DynamicQuantizeLinear",
+        "QuantizeLinear",
+        "Unique",
+    )
 )
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 

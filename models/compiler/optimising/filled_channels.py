@@ -9,6 +9,8 @@ weight of zero.)
 
 A convolution that reads a copy multiplies it with the weight of its original and with 2^-80. That changes
 no sum of numbers, which is rounded to 24 bits, and an infinity in both channels keeps its sign in the sum.
+A sum of zero it would change. Numbers that are rounded to few bits have such sums, as those of binary
+networks, and Sign makes one of what is left: where channels are rounded, none are filled.
 
 ONNX Runtime itself fills the last block of what a blocked convolution makes, with zeros. Which channels are
 used is taken from the model as it was before (``used_channels``); a device without blocks leaves out the
@@ -24,12 +26,18 @@ from onnx import helper
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.graphs.nodes import attributes, made, reads, set_attributes
 from models.graphs.rewriting import Rewriter
+from models.graphs.traits import ROUNDING
 from models.network.fields import Array
 from models.network.operators.convolution import CONVOLUTIONS
 from models.network.operators.elements import POINTWISE
 
 #: They make of each channel another one, all in the same way.
-_ON_CHANNELS = POINTWISE | {"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"}
+_ON_CHANNELS = (POINTWISE - ROUNDING) | {
+    "AveragePool",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "MaxPool",
+}
 _RANK = 4
 #: So many must divide the channels of a blocked convolution.
 _AT_ONCE = 4

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
+from onnx.parser import parse_model
 
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
@@ -34,7 +36,7 @@ from pipeline.program.region_plan import ChannelCut, Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import thinned
-from tests.models.nets import filled, inputs_for
+from tests.models.nets import answers, filled, inputs_for
 from tests.oracle.device import ReferenceDevice
 
 pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
@@ -177,6 +179,33 @@ def test_groups_give_what_the_whole_gives(name: str, pool: ReadPool, compiled: P
     # On the fewest rows, where there are most groups.
     one_thread = answer(pack, pool, ways[-1], "pre", device=CpuDevice(1))
     assert found[-1].tobytes() == one_thread.tobytes()
+
+
+@pytest.mark.parametrize("joining", ["Add", "Mul", "Sub", "Max"])
+def test_channels_that_a_convolution_reads_all_of_are_not_made_in_groups(
+    joining: str, pool: ReadPool, tmp_path: Path
+) -> None:
+    """An operator of each channel reads them, too."""
+    model = parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> net
+        (float[1,3,24,24] x) => (float[1,16,24,24] logits) {{
+            a = Conv<pads=[1,1,1,1]>(x, w0)  b = Conv<pads=[1,1,1,1]>(a, w1)  r = Sigmoid(b)
+            j = {joining}(a, r)  logits = Conv(j, w2)
+        }}"""
+    )
+    generator = np.random.default_rng(2)
+    for name, shape in {"w0": (32, 3, 3, 3), "w1": (32, 32, 3, 3), "w2": (16, 32, 1, 1)}.items():
+        weights = (generator.standard_normal(shape) / 8).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weights, name))
+    onnx.save(onnx.shape_inference.infer_shapes(model), tmp_path / "m.onnx")
+    pack = open_pack(compile_onnx(tmp_path / "m.onnx", tmp_path / "m"))
+    program = Program.as_compiled(pack)
+    regions = together(program, pack.manifest.target.block, 24)
+    assert regions
+    expected = answers(tmp_path / "m.onnx", inputs_for({"x": (1, 3, 24, 24)}))["logits"]
+    for way in ((), regions):
+        got = answer(pack, pool, way)
+        assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max(), way
 
 
 @pytest.mark.parametrize("name", ["added", "gate"])

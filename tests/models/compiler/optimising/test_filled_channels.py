@@ -102,6 +102,22 @@ def test_what_somebody_sees_is_not_filled(text: str, tmp_path: Path) -> None:
     same(streamed(pack, inputs), answers(source, inputs), 1e-5, 1e-5)
 
 
+@pytest.mark.parametrize("rounding", ["Sign", "Round", "Floor", "Ceil"])
+def test_sums_of_integers_stay_zero(rounding: str, tmp_path: Path) -> None:
+    """A binary network: weights of 1 and -1, whose sums are often zero, of which Sign makes zero."""
+    text = f"a = Conv(x, w0, b0)  r = {rounding}(a)  s = Conv<pads=[1,1,1,1]>(r, w1)  y = Sign(s)"
+    model = network(text, {"w0": (58, 3, 1, 1), "w1": (32, 58, 3, 3)})
+    for tensor in model.graph.initializer:
+        if tensor.name == "w1":
+            signs = np.sign(numpy_helper.to_array(tensor))
+            tensor.CopyFrom(numpy_helper.from_array(signs, "w1"))
+    source = written(model, tmp_path / "m.onnx")
+    inputs = {"x": np.random.default_rng(5).standard_normal((1, 3, 24, 20)).astype(np.float32)}
+    expected = answers(source, inputs)
+    assert (expected["y"] == 0).any()
+    same(streamed(compiled(source, tmp_path), inputs), expected, 0, 0)
+
+
 # What of zeros, or of infinities, no number comes: x to y, with numbers by name.
 OPERATORS = (
     "t = Sub(x, one)  y = Sqrt(t)",
