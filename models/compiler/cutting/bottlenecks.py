@@ -123,7 +123,7 @@ class _Walk:
     """Goes back from the node ``last`` as long as each node makes channels that only this part reads.
 
     ``sources``: what operators on rows read. ``inner``: what is still to be made for each group;
-    ``gate``: what factors are still to be made of. ``whole``: what a group reads all channels of.
+    ``gate``: what factors are still to be made of. ``ungrouped``: what a group reads all channels of.
     """
 
     graph: Graph
@@ -134,7 +134,7 @@ class _Walk:
     last: int
     inner: set[str] = field(default_factory=set)
     gate: set[str] = field(default_factory=set)
-    whole: set[str] = field(default_factory=set)
+    ungrouped: set[str] = field(default_factory=set)
     members: set[int] = field(default_factory=set)
     factors: list[int] = field(default_factory=list)
     pooled: list[str] = field(default_factory=list)
@@ -179,7 +179,7 @@ class _Walk:
             return None
         if name in self.gate:
             return self._of_gate(index, name)
-        if name not in self.inner or name in self.whole or index in self.elided:
+        if name not in self.inner or name in self.ungrouped or index in self.elided:
             return None
         item = self._each(index, name)
         if item is not None:
@@ -213,7 +213,7 @@ class _Walk:
         convolution = None if row is None else _convolution(self.graph, index)
         if row is not None and convolution is not None and convolution.addend is None:
             if convolution.groups == 1:
-                self.whole.add(node.input[0])
+                self.ungrouped.add(node.input[0])
                 return self._conv(index, row, None)
             if convolution.is_depthwise and convolution.filters == convolution.groups:
                 self.inner.add(node.input[0])

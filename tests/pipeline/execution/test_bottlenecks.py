@@ -181,8 +181,11 @@ def test_groups_give_what_the_whole_gives(name: str, pool: ReadPool, compiled: P
     assert found[-1].tobytes() == one_thread.tobytes()
 
 
-@pytest.mark.parametrize("joining", ["Add", "Mul", "Sub", "Max"])
-def test_channels_that_a_convolution_reads_all_of_are_not_made_in_groups(
+@pytest.mark.parametrize(
+    "joining",
+    ["Add", *(pytest.param(name, marks=pytest.mark.slow) for name in ("Mul", "Sub", "Max"))],
+)
+def test_channels_that_a_convolution_reads_all_of_are_not_in_groups(
     joining: str, pool: ReadPool, tmp_path: Path
 ) -> None:
     """An operator of each channel reads them, too."""
@@ -203,9 +206,9 @@ def test_channels_that_a_convolution_reads_all_of_are_not_made_in_groups(
     regions = together(program, pack.manifest.target.block, 24)
     assert regions
     expected = answers(tmp_path / "m.onnx", inputs_for({"x": (1, 3, 24, 24)}))["logits"]
-    for way in ((), regions):
-        got = answer(pack, pool, way)
-        assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max(), way
+    for candidate in ((), regions):
+        got = answer(pack, pool, candidate)
+        assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max(), candidate
 
 
 @pytest.mark.parametrize("name", ["added", "gate"])
