@@ -181,6 +181,8 @@ class LineQueue:
         self._is_writing = False
         #: Of those dropped, how many no notice has told of.
         self._untold = 0
+        #: Of those before the first that waits, which the thread could not write.
+        self._unwritten = 0
         self._thread: threading.Thread | None = None
 
     def put(self, data: bytes) -> None:
@@ -193,7 +195,10 @@ class LineQueue:
             self._is_writing = True
             try:
                 for item in (*self._notices(), piece):
-                    self._write_now(item, self.output.immediate)
+                    if self._untold:  # the notice before it could not be written
+                        self._lose(item)
+                    else:
+                        self._write_now(item, self.output.immediate)
             finally:
                 self._is_writing = False
             self._wake()
@@ -246,7 +251,10 @@ class LineQueue:
         """Yield a notice where lines were dropped of which there was none."""
         lines, self._untold = self._untold, 0
         if lines:
-            yield _Piece(memoryview(self.notice(lines).encode()), lines, is_notice=True)
+            yield self._notice(lines)
+
+    def _notice(self, lines: int) -> _Piece:
+        return _Piece(memoryview(self.notice(lines).encode()), lines, is_notice=True)
 
     def _wake(self) -> None:
         """Have the thread write what waits; where the system gives none, the next line tries again."""
@@ -266,8 +274,12 @@ class LineQueue:
             with self._lock:
                 self._filled.wait_for(lambda: self._waiting)
                 piece = self._waiting[0]
-            has_gone = self._written(piece.data)
+                lines, self._unwritten = self._unwritten, 0
+            # Lines that could not be written are reported before the piece, or it is not written, either.
+            has_notice = not lines or self._written(self._notice(lines).data)
+            has_gone = has_notice and self._written(piece.data)
             with self._lock:
+                self._unwritten = 0 if has_notice else lines
                 self._finish(piece, has_gone)
 
     def _written(self, data: memoryview) -> bool:
@@ -283,7 +295,11 @@ class LineQueue:
         self._waiting.popleft()
         self._waiting_bytes -= len(piece.data)
         if not has_gone:
-            self._lose(piece)
+            self._unwritten += piece.lines
+            self.dropped += 0 if piece.is_notice else piece.lines
+        if not self._waiting:
+            self._untold += self._unwritten
+            self._unwritten = 0
         self._is_full &= self._waiting_bytes > self._limit_bytes // 2
         if not self._waiting and has_gone:
             for notice in self._notices():  # it flows again, and maybe no other line comes
