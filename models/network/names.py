@@ -204,6 +204,16 @@ class Op(StrEnum):
     ReorderOutput = "com.microsoft.nchwc.ReorderOutput"
     BlockedUpsample = "com.microsoft.nchwc.Upsample"
 
+    @property
+    def domain(self) -> str:
+        """As a node of ONNX says it: "" of ONNX's own."""
+        return self.rpartition(".")[0]
+
+    @property
+    def op_type(self) -> str:
+        """Its name within its domain."""
+        return self.rpartition(".")[2]
+
 
 class HasOperator(Protocol):
     """A node as ONNX's messages have it: ``onnx.NodeProto``, which a server does not import."""

@@ -41,6 +41,7 @@ def test_each_operator_has_one_record() -> None:
 def test_an_operator_is_named_by_its_domain_and_type() -> None:
     node = onnx.helper.make_node("FusedConv", [], [], domain="com.microsoft")
     assert op_of(node) == Op.FusedConv
+    assert all(named(op.domain, op.op_type) == op for op in Op)
     assert record_of(op_of(node)) is OPERATORS[Op.FusedConv]
     assert record_of("com.example.Conv") is None
 
