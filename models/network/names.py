@@ -227,6 +227,12 @@ def op_of(node: HasOperator) -> str:
     return named(node.domain, node.op_type)
 
 
+def domain_of(name: str) -> str:
+    """Return a domain by the one of its names that operators have here."""
+    return "" if name == "ai.onnx" else name
+
+
 def named(domain: str, op_type: str) -> str:
     """Return what ``op_type`` of ``domain`` is called here."""
+    domain = domain_of(domain)
     return f"{domain}.{op_type}" if domain else op_type
