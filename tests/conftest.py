@@ -5,14 +5,17 @@ import gc
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.meter import Meter
+from models.compiler.passes.run import Observer, run
+from models.compiler.passes.verify import Verifying
 from models.packs.pack import Pack, open_pack
 from tests.examples import FEW
 from tests.models.nets import CHUNK_BYTES, residual, written
@@ -59,6 +62,18 @@ def _one_meter() -> Iterator[None]:
     """All compilations share the process that measures pieces: it takes half a second to start."""
     with Meter() as meter, pytest.MonkeyPatch.context() as patch:
         patch.setattr("models.compiler.compile.Meter", lambda: contextlib.nullcontext(meter))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _verified_passes() -> Iterator[None]:
+    """The rules of networks are checked after each pass of each compilation."""
+
+    def verified(*args: Any, observers: Iterable[Observer] = ()) -> None:
+        run(*args, observers=(*observers, Verifying()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("models.compiler.compile.run", verified)
         yield
 
 

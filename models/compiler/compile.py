@@ -21,8 +21,8 @@ from models.compiler.cutting.meter import Meter
 from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
 from models.compiler.optimising.by_onnxruntime import write_reference
 from models.compiler.passes.record import Compilation
-from models.compiler.passes.run import run
-from models.compiler.passes.table import passes_of
+from models.compiler.passes.run import Observer, run
+from models.compiler.passes.table import passes_of, without
 from models.compiler.writing.describe import (
     PieceDescriber,
     RowDescriber,
@@ -74,7 +74,8 @@ class CompileOptions(Recipes):
     network becomes one of 8-bit integers; None: it stays as it is. ``measure``: what pieces allocate on the
     target's device; None: all of them run on the CPU. ``meter``: measures those without a formula on the
     CPU, and stays open; None: one for this compilation. ``accept``: None: without a check. ``warn`` is
-    called with what a user should know. ``store``: how weights lie in the file.
+    called with what a user should know. ``store``: how weights lie in the file. ``without``: names of
+    passes that are left out. ``observers``: look on while passes run.
     """
 
     version: int = 1
@@ -90,6 +91,8 @@ class CompileOptions(Recipes):
     accept: Accept | None = None
     warn: Warn = lambda text: None
     store: Store = "fp32"
+    without: tuple[str, ...] = ()
+    observers: tuple[Observer, ...] = ()
 
 
 def _check_options(destination: Path, options: CompileOptions) -> None:
@@ -235,13 +238,13 @@ def _write_pack(
         finest_bytes=options.chunk_bytes,
         measure=measure,
     )
-    passes = passes_of(target)
+    passes = without(passes_of(target), options.without)
     read = [step for step in passes if step.level != "pieces"]
     progress("optimise")
-    run(work, read, progress)
+    run(work, read, progress, observers=options.observers)
     recipes = recipe_records(path, work.graph, options, metadata, frozenset(defaults))
     progress("cut")
-    run(work, passes[len(read) :], progress)
+    run(work, passes[len(read) :], progress, observers=options.observers)
     parts = work.divided
     graph, pieces = parts.graph, parts.pieces
     layout = lay_out(graph, pieces)

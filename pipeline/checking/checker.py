@@ -15,6 +15,7 @@ from models.packs.target import Target
 from models.progress import Progress
 
 if TYPE_CHECKING:
+    from pipeline.checking.find_fault import FaultFinder
     from pipeline.devices.base import Device
 
 
@@ -47,6 +48,13 @@ def checker(
             warn(f"{source}: {note}")
 
     return accept
+
+
+def fault_finder() -> "FaultFinder":
+    """Return what finds the pass that makes a network wrong: an observer of passes."""
+    from pipeline.checking.find_fault import FaultFinder
+
+    return FaultFinder()
 
 
 def _device_of(target: Target) -> "Device":

@@ -24,6 +24,7 @@ from models.compiler.cutting.row_nodes import RowGraph, RowNode, padded
 from models.graphs.nodes import attributes, copied, made, reads, with_attributes
 from models.network.node import NamedTensor
 from models.network.operators.elements import POINTWISE
+from models.network.operators.movement import RESHAPES
 from models.network.operators.reading import Convolution
 from models.network.windows import SAME, Window
 
@@ -203,7 +204,9 @@ class _Walk:
             self.pooled.append(name)
             return GroupNodes("mean", (index,), (GroupTensor(node.input[0], "channels"),), name)
         self.gate.update(each for each in reads(node) if each in self.graph.values)
-        if index not in self.elided:
+        # What reshapes them last needs no kernel: factors lie as they did.
+        is_kernel = self.factors or node.op_type not in RESHAPES
+        if index not in self.elided and is_kernel:
             self.factors.insert(0, index)
         return None
 

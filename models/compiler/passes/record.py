@@ -67,6 +67,11 @@ class Compilation:
         return self.types.placed
 
     @property
+    def is_read(self) -> bool:
+        """Whether there is a graph: from the pass "read-graph" on."""
+        return hasattr(self, "divided")
+
+    @property
     def graph(self) -> Graph:
         """The graph of ``divided``."""
         return self.divided.graph
@@ -86,10 +91,10 @@ class Pass:
     """One step of the compiler.
 
     ``name``: in words with hyphens. ``reason``: why it is there, one sentence. ``needs``: names of passes
-    that run before it, and without which it has no place. ``level``: of what it leaves. ``error``: what it
-    may change of results. ``required``: without it there is no pack, or a wrong one. ``run`` changes a
-    compilation; it returns the name of a pass before it from which passes run again, knowing more; None:
-    the next one runs.
+    that run before it, and without which it has no place. ``level``: of what it leaves. ``error``: by what
+    answers with it and without it differ at most, what later passes do otherwise included. ``required``:
+    without it there is no pack, or a wrong one. ``run`` changes a compilation; it returns the name of a
+    pass before it from which passes run again, knowing more; None: the next one runs.
     """
 
     name: str

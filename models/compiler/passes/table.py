@@ -243,7 +243,7 @@ _OPTIMISED = (
         reason="ONNX Runtime fuses nodes and lays channels out in blocks, which its convolutions take.",
         needs=("infer-types", "dequantise-weights"),
         level="layout",
-        error="other order of sums",
+        error="within a bound",
         required=True,
         run=by_onnxruntime("optimised", _Level.ORT_ENABLE_ALL),
     ),
@@ -252,7 +252,7 @@ _OPTIMISED = (
         reason="ONNX Runtime fuses nodes; without blocks of channels the pack runs on any CPU.",
         needs=("infer-types", "dequantise-weights"),
         level="layout",
-        error="other order of sums",
+        error="within a bound",
         required=True,
         run=by_onnxruntime("optimised", _Level.ORT_ENABLE_ALL, steps.BLOCKS_CHANNELS),
     ),
@@ -343,7 +343,7 @@ _OPTIMISED = (
         reason="Operators on elements need no layout, so tensors stay in blocks between convolutions.",
         needs=("optimise-in-blocks", "correct-pools"),
         level="layout",
-        error="same bits",
+        error="other order of sums",
         required=False,
         run=steps.keep_blocked,
     ),
@@ -480,7 +480,7 @@ _DIVIDED = (
         reason="Parts of a concatenation, reshaped tensors and sums need no memory of their own.",
         needs=("find-regions",),
         level="pieces",
-        error="same bits",
+        error="within a bound",
         required=False,
         run=lambda work: share_memory(work.divided, work.on_cpu),
     ),
@@ -642,7 +642,8 @@ def without(passes: Sequence[Pass], names: Collection[str]) -> tuple[Pass, ...]:
     by_name = {step.name: step for step in passes}
     for name in names:
         if name not in by_name:
-            raise CompileError(f"there is no pass {name!r}; there are {', '.join(by_name)}")
+            optional = (step.name for step in by_name.values() if not step.required)
+            raise CompileError(f"there is no pass {name!r}; not required are {', '.join(optional)}")
         if by_name[name].required:
             raise CompileError(f"pass {name!r} is required: {by_name[name].reason}")
     out = set(names)

@@ -42,6 +42,6 @@ def test_required_and_unknown_passes_are_refused() -> None:
     with pytest.raises(CompileError, match="pass 'cut' is required: A piece is one launch"):
         without(TARGETS["plain"], {"cut"})
     with pytest.raises(
-        CompileError, match="there is no pass 'stay-blocked'; there are move-weights"
+        CompileError, match="there is no pass 'stay-blocked'; not required are rewrite-act"
     ):
         without(TARGETS["plain"], {"stay-blocked"})
