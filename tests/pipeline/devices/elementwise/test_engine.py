@@ -18,7 +18,7 @@ from models.packs.records.row_parts import RowOperator
 from models.packs.target import host_target
 from pipeline.devices.base import Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.programs import MOST_TENSORS
+from pipeline.devices.interface.native import MAX_TENSORS
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
@@ -174,11 +174,11 @@ def test_long_chains_of_many_tensors(steps: int, tmp_path: Path, pool: ReadPool)
     kinds = ("Sigmoid", "Tanh")
     chain_nodes = [f"e{index + 1} = {kinds[index % 2]}(e{index})" for index in range(steps)]
     several = [
-        f"t{index} = Conv(e0, wd) n{index} = Neg(t{index})" for index in range(MOST_TENSORS + 2)
+        f"t{index} = Conv(e0, wd) n{index} = Neg(t{index})" for index in range(MAX_TENSORS + 2)
     ]
-    sums = [f"s{index + 1} = Add(s{index}, n{index})" for index in range(MOST_TENSORS + 2)]
+    sums = [f"s{index + 1} = Add(s{index}, n{index})" for index in range(MAX_TENSORS + 2)]
     nodes = ["e0 = Conv<pads=[1,1,1,1]>(x, wa)", *chain_nodes, *several]
-    nodes += [f"s0 = Neg(e{steps})", *sums, f"y = Conv(s{MOST_TENSORS + 2}, we)"]
+    nodes += [f"s0 = Neg(e{steps})", *sums, f"y = Conv(s{MAX_TENSORS + 2}, we)"]
     pack = compiled("\n".join(nodes), _SHAPES, tmp_path)
     expected = answer(pack, pool, threads=1)
     plain = answer(pack, pool, native=False)

@@ -1,0 +1,92 @@
+"""The tables of the interface, their headers, and what compilers say of both."""
+
+import ctypes
+import shutil
+import subprocess
+
+import pytest
+
+from pipeline.devices.elementwise.building import SOURCES
+from pipeline.devices.elementwise.programs import NativeStep
+from pipeline.devices.interface.headers import headers
+from pipeline.devices.interface.native import CTYPES, NATIVE, OPERATOR_OF, OPERATORS
+from pipeline.devices.interface.rows import Constants, CTypes, Members, Structure
+from tests.examples import over
+
+needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+_INTERFACE = SOURCES / "interface.h"
+
+
+def errors_of(text: str, *options: str) -> str:
+    """What the compiler says of the C ``text``; empty: nothing."""
+    command = ["cc", "-std=c11", "-Wall", "-Werror", "-fsyntax-only", f"-I{SOURCES}", *options]
+    done = subprocess.run(
+        [*command, "-xc", "-"], input=text, capture_output=True, text=True, check=False
+    )
+    return done.stderr
+
+
+def test_headers_are_as_the_tables_write_them() -> None:
+    """If this fails: ``python -m pipeline.devices.interface.headers``, then build the library."""
+    for file, text in headers().items():
+        assert file.read_text("ascii") == text, file.name
+
+
+@needs_compiler
+@over(
+    "right, wrong, reason",
+    [
+        ("", "", ""),
+        ("channels, filters;", "filters, channels;", "layer.channels"),
+        ("double cost;", "float cost;", "task.failed"),
+        ("struct tensor tensors[MAX_TENSORS]", "struct tensor tensors[13]", "size of chain"),
+        ("MAX_CONCATENATED = 8", "MAX_CONCATENATED = 9", "joined.given"),
+    ],
+)
+def test_a_structure_that_is_another_in_c_does_not_compile(
+    right: str, wrong: str, reason: str
+) -> None:
+    text = _INTERFACE.read_text("ascii")
+    assert right in text
+    errors = errors_of(text.replace(right, wrong, 1))
+    assert reason in errors
+    assert bool(reason) == bool(errors)
+
+
+@needs_compiler
+def test_a_kernel_in_c_and_one_in_the_table_are_the_same() -> None:
+    listed = "".join(f"kernel {name}_here; " for name in OPERATORS)
+    includes = '#include "chain.h"\n#define NAMED(name) name##_here\n'
+    table = "#define OF(name) NAMED(name),\nkernel *const all[N_OPERATORS] = {OPERATORS(OF)};\n"
+    assert errors_of(f"{includes}{listed}\n{table}") == ""
+    without = listed.replace("kernel mish_here;", "")
+    assert "mish_here" in errors_of(f"{includes}{without}\n{table}")
+
+
+def test_each_kernel_is_of_some_kind() -> None:
+    assert {*OPERATOR_OF.values()} == {*range(len(OPERATORS))}
+    assert len({*OPERATORS}) == len(OPERATORS)
+
+
+def test_steps_have_the_members_of_their_structure() -> None:
+    (step,) = (entry for entry in NATIVE if isinstance(entry, Structure) and entry.name == "step")
+    assert tuple(name for _, name in step.fields()) == NativeStep._fields
+
+
+def test_types_of_a_table() -> None:
+    types = CTypes(
+        (
+            Constants("", {"N": 3}),
+            Structure("", "inner", (Members("const float *", "a", ""), Members("int", "b c", ""))),
+            Structure("", "outer", (Members("struct inner[N]", "of", ""),)),
+        )
+    )
+    inner, outer = types.structures["inner"], types.structures["outer"]
+    assert ctypes.sizeof(outer) == 3 * ctypes.sizeof(inner) == 48
+    with pytest.raises(KeyError, match="short"):
+        CTypes((Structure("", "other", (Members("short", "a", ""),)),))
+
+
+def test_functions_that_a_library_lacks_are_named() -> None:
+    with pytest.raises(AttributeError, match="elementwise_sources"):
+        CTYPES.declare(ctypes.CDLL(None))
