@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pipeline.devices.interface.cuda import CUDA
 from pipeline.devices.interface.native import NATIVE
 from pipeline.devices.interface.rows import (
     Constants,
@@ -30,13 +31,26 @@ _HEAD = "Written by `python -m pipeline.devices.interface.headers` from {table}:
 def headers() -> Mapping[Path, str]:
     """Return the text of each header by its file."""
     native = _DEVICES / "elementwise/kernels/interface.h"
-    return {native: _in_c("pipeline/devices/interface/native.py", NATIVE)}
+    cuda = _DEVICES / "cuda/kernels/headers/interface.cuh"
+    return {
+        native: _in_c("pipeline/devices/interface/native.py", NATIVE),
+        cuda: _in_cuda("pipeline/devices/interface/cuda.py", CUDA),
+    }
 
 
 # Where ctypes has each member, for the compiler to compare.
 _ASSERTIONS = """\
 #define AT(type, member, at) _Static_assert(offsetof(struct type, member) == at, #type "." #member);
 #define SIZE(type, bytes) _Static_assert(sizeof(struct type) == bytes, "size of " #type);
+"""
+# NVRTC has no offsetof. Its structures are of int alone: their sizes say it, and g++ in tests.
+_ASSERTIONS_CUDA = """\
+#ifdef __CUDACC_RTC__
+#define AT(type, member, at)
+#else
+#define AT(type, member, at) static_assert(__builtin_offsetof(type, member) == at, #type "." #member);
+#endif
+#define SIZE(type, bytes) static_assert(sizeof(type) == bytes, "size of " #type);
 """
 
 
@@ -47,6 +61,13 @@ def _in_c(table: str, entries: Sequence[Entry]) -> str:
     includes = ["#include <stddef.h>", "#include <stdint.h>", ""]
     of_entries = _entries(entries, CTypes(entries), "enum {name}")
     return "\n".join([*head, *guard, *includes, _ASSERTIONS, *of_entries, "#endif"]) + "\n"
+
+
+def _in_cuda(table: str, entries: Sequence[Entry]) -> str:
+    """Return a header in CUDA's C++."""
+    head = _comment(_HEAD.format(table=table))
+    of_entries = _entries(entries, CTypes(entries), "enum class {name}")
+    return "\n".join([*head, "#pragma once", "", _ASSERTIONS_CUDA, *of_entries]).rstrip("\n") + "\n"
 
 
 def _entries(entries: Sequence[Entry], types: CTypes, enumeration: str) -> Iterator[str]:
@@ -109,7 +130,9 @@ def _assertions(entry: Structure, structure: type[ctypes.Structure]) -> list[str
     """Return that C has the size and the offsets that ctypes has here."""
     offsets = ((name, getattr(structure, name).offset) for _, name in entry.fields())
     size = f"SIZE({entry.name}, {ctypes.sizeof(structure)})"
-    return _wrapped([size, *(f"AT({entry.name}, {name}, {at})" for name, at in offsets)], "")
+    return _wrapped(
+        [size, *(f"AT({entry.name}, {name}, {offset})" for name, offset in offsets)], ""
+    )
 
 
 if __name__ == "__main__":

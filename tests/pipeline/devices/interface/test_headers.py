@@ -6,23 +6,24 @@ import subprocess
 
 import pytest
 
+from pipeline.devices.cuda.call import HEADERS
 from pipeline.devices.elementwise.building import SOURCES
 from pipeline.devices.elementwise.programs import NativeStep
+from pipeline.devices.interface.cuda import packed
 from pipeline.devices.interface.headers import headers
 from pipeline.devices.interface.native import CTYPES, NATIVE, OPERATOR_OF, OPERATORS
 from pipeline.devices.interface.rows import Constants, CTypes, Members, Structure
 from tests.examples import over
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+needs_cpp = pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
 _INTERFACE = SOURCES / "interface.h"
 
 
-def errors_of(text: str, *options: str) -> str:
-    """What the compiler says of the C ``text``; empty: nothing."""
-    command = ["cc", "-std=c11", "-Wall", "-Werror", "-fsyntax-only", f"-I{SOURCES}", *options]
-    done = subprocess.run(
-        [*command, "-xc", "-"], input=text, capture_output=True, text=True, check=False
-    )
+def errors_of(text: str, language: str = "c") -> str:
+    """What the compiler says of ``text``; empty: nothing."""
+    command = ["cc", "-Wall", "-Werror", "-fsyntax-only", f"-I{SOURCES}", f"-x{language}", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     return done.stderr
 
 
@@ -51,6 +52,34 @@ def test_a_structure_that_is_another_in_c_does_not_compile(
     errors = errors_of(text.replace(right, wrong, 1))
     assert reason in errors
     assert bool(reason) == bool(errors)
+
+
+@needs_cpp
+@over(
+    "right, wrong, reason",
+    [
+        ("", "", ""),
+        ("pad_top, pad_left;", "pad_left, pad_top;", "Convolution.pad_top"),
+        ("MAX_RANK = 6", "MAX_RANK = 7", "size of CopyLayout"),
+    ],
+)
+def test_a_structure_that_is_another_in_cuda_does_not_compile(
+    right: str, wrong: str, reason: str
+) -> None:
+    text = (HEADERS / "interface.cuh").read_text("ascii").replace("#pragma once", "")
+    assert right in text
+    errors = errors_of(text.replace(right, wrong, 1), "c++")
+    assert reason in errors
+    assert bool(reason) == bool(errors)
+
+
+def test_members_of_a_structure_lie_in_its_order() -> None:
+    layout = packed("CopyLayout", target=(5, 6), source=(3, -4), sizes=(1, 2), rank=2)
+    assert layout == (2, 1, 2, 0, 0, 0, 0, 3, -4, 0, 0, 0, 0, 5, 6, 0, 0, 0, 0)
+    with pytest.raises(AssertionError, match="CopyLayout"):
+        packed("CopyLayout", rank=2, sizes=(1, 2), source=(3, 4))
+    with pytest.raises(RuntimeError, match="invalid index"):
+        packed("CopyLayout", rank=7, sizes=(1,) * 7, source=(1,) * 7, target=(1,) * 7)
 
 
 @needs_compiler
