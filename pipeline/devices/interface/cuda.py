@@ -1,6 +1,6 @@
 """The table of the CUDA kernels: enumerations and structures that launches have as numbers.
 
-``python -m pipeline.devices.interface.headers`` writes cuda/kernels/headers/interface.cuh from it.
+``python -m tools.c_headers`` writes cuda/kernels/headers/interface.cuh from it.
 """
 
 import ctypes
@@ -21,46 +21,14 @@ from pipeline.devices.interface.rows import (
 MAX_RANK = 6
 #: The numbers of functions of one element in kernels; none has 0. Up to clip they are lines between bounds.
 ACTIVATIONS: tuple[Kind | Literal["none"], ...] = (
-    "none",
-    "relu",
-    "leaky_relu",
-    "clip",
-    "sigmoid",
-    "tanh",
-    "mish",
-    "silu",
-    "hard_sigmoid",
-    "hard_swish",
-    "elu",
-    "softplus",
-    "exp",
-    "gelu",
-    "gelu_tanh",
-    "absolute",
-    "ceil",
-    "erf",
-    "floor",
-    "log",
-    "negative",
-    "reciprocal",
-    "round",
-    "sign",
-    "softsign",
-    "sqrt",
-    "celu",
-    "selu",
-    "thresholded_relu",
+    *("none", "relu", "leaky_relu", "clip", "sigmoid", "tanh", "mish", "silu", "hard_sigmoid"),
+    *("hard_swish", "elu", "softplus", "exp", "gelu", "gelu_tanh", "absolute", "ceil", "erf"),
+    *("floor", "log", "negative", "reciprocal", "round", "sign", "softsign", "sqrt", "celu"),
+    *("selu", "thresholded_relu"),
 )
 #: And of two.
 ARITHMETIC: tuple[Arithmetic, ...] = (
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "power",
-    "smaller",
-    "larger",
-    "scale_negative",
+    *("add", "subtract", "multiply", "divide", "power", "smaller", "larger", "scale_negative"),
     "modulo",
 )
 #: What is done to each of the numbers that a reduction joins, and to what they come to.

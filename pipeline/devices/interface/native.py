@@ -1,6 +1,6 @@
 """The table of the native library: its kernels, limits, structures and functions.
 
-``python -m pipeline.devices.interface.headers`` writes elementwise/kernels/interface.h from it, whose
+``python -m tools.c_headers`` writes elementwise/kernels/interface.h from it, whose
 assertions say to the compiler where ctypes has each member.
 """
 

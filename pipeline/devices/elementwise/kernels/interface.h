@@ -1,5 +1,4 @@
-// Written by `python -m pipeline.devices.interface.headers` from pipeline/devices/interface/native.py:
-// change it there.
+// Written by `python -m tools.c_headers` from pipeline/devices/interface/native.py: change it there.
 #ifndef ELEMENTWISE_INTERFACE_H
 #define ELEMENTWISE_INTERFACE_H
 

@@ -10,10 +10,10 @@ from pipeline.devices.cuda.call import HEADERS
 from pipeline.devices.elementwise.building import SOURCES
 from pipeline.devices.elementwise.programs import NativeStep
 from pipeline.devices.interface.cuda import packed
-from pipeline.devices.interface.headers import headers
 from pipeline.devices.interface.native import CTYPES, NATIVE, OPERATOR_OF, OPERATORS
 from pipeline.devices.interface.rows import Constants, CTypes, Members, Structure
 from tests.examples import over
+from tools.c_headers import headers
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 needs_cpp = pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
@@ -28,7 +28,7 @@ def errors_of(text: str, language: str = "c") -> str:
 
 
 def test_headers_are_as_the_tables_write_them() -> None:
-    """If this fails: ``python -m pipeline.devices.interface.headers``, then build the library."""
+    """If this fails: ``python -m tools.c_headers``, then build the library."""
     for file, text in headers().items():
         assert file.read_text("ascii") == text, file.name
 

@@ -1,5 +1,4 @@
-// Written by `python -m pipeline.devices.interface.headers` from pipeline/devices/interface/cuda.py: change
-// it there.
+// Written by `python -m tools.c_headers` from pipeline/devices/interface/cuda.py: change it there.
 #pragma once
 
 #ifdef __CUDACC_RTC__

@@ -1,4 +1,4 @@
-"""Writes the headers of C and CUDA from the tables: ``python -m pipeline.devices.interface.headers``.
+"""Writes the headers of C and CUDA from the tables: ``python -m tools.c_headers``.
 
 They are committed: whoever installs compiles them without Python. A test compares them with the tables.
 """
@@ -22,10 +22,10 @@ from pipeline.devices.interface.rows import (
     Texts,
 )
 
-_DEVICES = Path(__file__).resolve().parents[1]
+_DEVICES = Path(__file__).resolve().parents[1] / "pipeline/devices"
 _WIDTH = 108
 _TOGETHER = "\xa0"  # a space where no line ends
-_HEAD = "Written by `python -m pipeline.devices.interface.headers` from {table}: change it there."
+_HEAD = "Written by `python -m tools.c_headers` from {table}: change it there."
 
 
 def headers() -> Mapping[Path, str]:
