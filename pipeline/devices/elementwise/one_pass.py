@@ -17,7 +17,8 @@ from pipeline.devices.elementwise.operator_node import (
     chain_model,
     strides_of,
 )
-from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram, native_program
+from pipeline.devices.elementwise.programs import NativeProgram, native_program
+from pipeline.devices.interface.native import WORTH_SHARING
 from pipeline.program.program import NativeChain
 
 # What the native library takes for a program of operators on elements, where it runs it in one pass.

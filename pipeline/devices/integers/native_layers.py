@@ -14,7 +14,6 @@ from models.network.operators.quantised import Quantised, QuantisedAverage, Quan
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.elementwise.operator_node import JOB_BYTES, Bind, JobSession
 from pipeline.devices.integers.tasks import (
-    LIMITS,
     Places,
     TaskStruct,
     constant_bytes,
@@ -238,7 +237,6 @@ class QuantisedLayers:
     """Quantised pieces with ``threads`` threads, several of ONNX Runtime by ``bind``."""
 
     def __init__(self, library: Library, threads: int, bind: Bind | None = None) -> None:
-        library.check_limits(LIMITS)
         self._library = library
         self._threads = threads
         self._bind = bind

@@ -8,7 +8,7 @@ import pytest
 
 from models.network.activations import SPELLINGS
 from models.network.operators.reading import READERS
-from pipeline.export_c.lowering.elements import FUNCTIONS
+from pipeline.export_c.lowering.functions import FUNCTIONS
 from tests.examples import thinned
 from tests.pipeline.export_c.compiled import TARGETS, needs_compiler
 from tests.pipeline.export_c.drawn import FLAGS, attempt, draw_case, exported

@@ -33,7 +33,7 @@ static inline vector looked_up(const uint8_t *dictionary, vector codes) {
 // Bit b of code 32 j + i is bit j of byte i of the b-th CODE_BYTES bytes. Called with known `bits`.
 static inline __attribute__((always_inline)) void expand_codes(uint8_t *to, const uint8_t *codes, unsigned bits,
                                                                const uint8_t *dictionary) {
-    vector parts[MOST_BITS];
+    vector parts[MAX_BITS];
     for (unsigned b = 0; b < bits; b++) memcpy(&parts[b], codes + b * CODE_BYTES, CODE_BYTES);
 #pragma GCC unroll 8
     for (unsigned j = 0; j < 8; j++) {

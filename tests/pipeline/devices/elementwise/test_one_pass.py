@@ -18,7 +18,8 @@ from models.packs.target import host_target
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.one_pass import OnePass, decided
-from pipeline.devices.elementwise.operator_node import JOB, OPERATOR
+from pipeline.devices.elementwise.operator_node import JOB_MODEL
+from pipeline.devices.interface.native import CHAIN
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.joined_launches import joined
 from pipeline.planning.make import make_plan
@@ -146,13 +147,13 @@ def planned(program: Program, way: Way) -> Plan:
 def check_sessions(pack: Pack, counted: Sequence[Opened], loaded: set[bytes]) -> None:
     """Check that what was ``loaded`` is what was ``counted``: as many, and the same graphs of the pack."""
     sessions = {session for each in counted for session in each.sessions}
-    assert (JOB in loaded) == any(each.together_bytes for each in counted)
-    loaded = loaded - {JOB}
+    assert (JOB_MODEL in loaded) == any(each.together_bytes for each in counted)
+    loaded = loaded - {JOB_MODEL}
     assert len(loaded) == len(sessions)
     alone = {session[0] for session in sessions if len(session) == 1}
     assert {pack.graphs[part] for part in alone if isinstance(part, int)} <= loaded
     with_chains = sum(any(not isinstance(part, int) for part in session) for session in sessions)
-    assert sum(OPERATOR.encode() in graph for graph in loaded) == with_chains
+    assert sum(CHAIN.encode() in graph for graph in loaded) == with_chains
 
 
 @needs_library

@@ -16,7 +16,7 @@ from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.operator_node import JOB
+from pipeline.devices.elementwise.operator_node import JOB_MODEL
 from pipeline.execution.given import Tensors, copies
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
@@ -152,7 +152,7 @@ def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
     }
     if any(each.together_bytes for each in natives):
         assert way.threads > 1
-        counted.add(JOB)
+        counted.add(JOB_MODEL)
     with opened(fitted, plan, device) as engine:
         assert device.sessions == counted
         answer = engine.answer(_request(), copies)[0]["y"]

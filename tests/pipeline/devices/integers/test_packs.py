@@ -15,7 +15,7 @@ from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
 from models.runtime.sessions import SessionError, open_piece, run_session
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.operator_node import JOB
+from pipeline.devices.elementwise.operator_node import JOB_MODEL
 from pipeline.execution.given import copies
 from pipeline.execution.opened import opened
 from pipeline.planning.plan import Plan
@@ -190,6 +190,6 @@ def test_what_a_request_gives_in_another_form_is_not_taken_by_rows(tmp_path: Pat
 
 
 def test_a_graph_alone_has_no_job() -> None:
-    session = open_piece(JOB, operators=library().path)
+    session = open_piece(JOB_MODEL, operators=library().path)
     with pytest.raises(SessionError, match="no job"):
         run_session(session, {"x": np.zeros(1, np.float32)})
