@@ -14,7 +14,14 @@ from models.network.names import NCHWC, Op
 
 Role = Literal["data", "weight", "bias", "statistic", "scale", "zero_point", "shape", "parameter"]
 Access = Literal[
-    "elementwise", "windowed", "movement", "product", "reduction", "attention", "opaque"
+    "elementwise",
+    "windowed",
+    "resampling",
+    "movement",
+    "product",
+    "reduction",
+    "attention",
+    "opaque",
 ]
 #: What becomes of elements: they stay as they are; some of them are selected; numbers are computed; these
 #: are integers that stand for numbers by a scale.
@@ -93,6 +100,15 @@ class OperatorRecord:
     def is_blocked(self) -> bool:
         """Whether its tensors have channels in blocks, or one of them has."""
         return self.name.startswith(NCHWC)
+
+    def computes(self, operator: Op) -> bool:
+        """Return whether it is ``operator``, plain, fused or blocked, and not on bytes."""
+        return self.of is operator and not self.on_bytes
+
+    @property
+    def permutes(self) -> bool:
+        """Whether it makes all elements of its first input, and no others, in another order or shape."""
+        return self.elements == "moved" and self.passes_weights
 
     def operand(self, position: int) -> OperandRecord | None:
         """Return what input ``position`` is; None: it takes no such input."""

@@ -66,7 +66,7 @@ def _pool(
 
 def _resize(name: Op, of: Op, *operands: OperandRecord, **traits: Any) -> OperatorRecord:
     attributes = {"mode": "nearest"}
-    return record(name, operands, "windowed", "computed", of=of, attributes=attributes, **traits)
+    return record(name, operands, "resampling", "computed", of=of, attributes=attributes, **traits)
 
 
 _WEIGHTS = (DATA, signed(along(WEIGHT, 0)), *optional(signed(along(BIAS, 0))))

@@ -18,11 +18,12 @@ from onnx import helper
 
 from models.compiler.optimising.byte_tables import (
     KINDS,
-    ON_ELEMENTS,
-    READ_BYTES,
+    is_on_elements,
+    reads_bytes,
     region_of,
     table_of,
 )
+from models.network.names import op_of
 from models.network.node import Node
 from models.network.operators.movement import RESHAPES
 from models.network.operators.on_bytes import TABLE
@@ -198,7 +199,7 @@ def with_tables(network: Network) -> Network:
     operators = {
         node.output: (place, _as_onnx(node))
         for place, node in enumerate(network.nodes)
-        if _name(node) in ON_ELEMENTS
+        if is_on_elements(node.operator)
     }
     versions = _opsets(network.nodes)
     nodes: list[Node] = []
@@ -260,7 +261,7 @@ def _written(
 def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]) -> str | None:
     """Return the dtype of ``source`` if ``nodes`` read it as bytes."""
     for node in nodes:
-        for place in _OF_DATA if node.op_type in READ_BYTES else ():
+        for place in _OF_DATA if reads_bytes(op_of(node)) else ():
             if source in node.input[place : place + 1]:
                 zero = constants.get(node.input[place + _TO_ZERO])
                 return zero.dtype.name if zero is not None and zero.dtype.name in KINDS else None
