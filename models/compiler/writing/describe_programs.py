@@ -16,14 +16,17 @@ from models.compiler.cutting.partition import CutGraph
 from models.compiler.cutting.piece_models import constants_of, inline_constants
 from models.compiler.cutting.quantised_tasks import whole_task
 from models.compiler.cutting.row_nodes import RowNode
-from models.network.activations import COMMUTE, TAKEN_APART, Activation, Arithmetic
+from models.network.activations import Activation, Arithmetic
+from models.network.catalogue import traits_of
 from models.network.fields import Array, stretches
-from models.network.node import KnownTensors, Node, NodeReader, UnsuitedError
-from models.network.operators.elements import READERS, Combine
+from models.network.names import op_of
+from models.network.node import KnownTensors, Node, UnsuitedError
 from models.network.operators.quantised import Quantised
+from models.network.operators.reading import Combine, Map, read_operator
 from models.network.patterns import activations_in
 from models.packs.records.pieces import LARGEST, ElementProgram, ElementStep, Elementwise
 from models.packs.target import Target
+from models.runtime.kernels import kernel_of
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class ProgramDescriber:
             is_kept = (
                 steps
                 and not self._on_gpu
-                and _is_worth_it(steps)
+                and _is_worth_it(self._parts.graph, steps)
                 and self._goes_on_rows(steps, key)
             )
             self._steps[key] = steps if is_kept else None
@@ -194,11 +197,11 @@ def _inputs(row: RowNode) -> list[str]:
     return [*(name for name, _ in row.inputs), *row.weights]
 
 
-def _is_worth_it(steps: Sequence[_Found]) -> bool:
-    """Return whether there is more than one operator, which ONNX Runtime passes over once, too."""
-    function = steps[0].function
-    taken_apart = isinstance(function, Activation) and function.kind in TAKEN_APART
-    return len(steps) > 1 or len(steps[0].nodes) > 1 or taken_apart
+def _is_worth_it(graph: Graph, steps: Sequence[_Found]) -> bool:
+    """Return whether there is more than one operator: ONNX Runtime passes over one once, if it has it."""
+    first = steps[0].nodes
+    alone = len(steps) == len(first) == 1
+    return not alone or kernel_of(op_of(graph.nodes[first[0]])) is None
 
 
 class _Reader:
@@ -221,7 +224,7 @@ class _Reader:
         ``kept``: outputs that something else reads.
         """
         if self._piece.region is not None or not all(
-            node.operator in READERS for node in self._nodes
+            traits_of(node.operator).function is not None for node in self._nodes
         ):
             return None
         described = [
@@ -254,17 +257,20 @@ class _Reader:
     def _single(self, node: Node, at: int) -> _Found | None:
         """Return the step that one node is."""
         try:
-            read = READERS[node.operator](NodeReader(node, self._known))
+            read = read_operator(node, self._known)
         except UnsuitedError:
             return None
         if isinstance(read, Combine):
-            return self._combined(read, at)
-        if read.x.name not in self._values:
+            return self._combined(read, at, traits_of(node.operator).commutes)
+        if not isinstance(read, Map) or read.x.name not in self._values:
             return None
         return _Found(read.function, (read.x.name,), read.y.name, (at,))
 
-    def _combined(self, read: Combine, at: int) -> _Found | None:
-        """Return the step that arithmetic of two is; one of them may be a number."""
+    def _combined(self, read: Combine, at: int, commutes: bool) -> _Found | None:
+        """Return the step that arithmetic of two is; one of them may be a number.
+
+        ``commutes``: whether they may change places.
+        """
         names = tuple(operand.name for operand in read.operands)
         values = tuple(name for name in names if name in self._values)
         if len(names) != 2 or not values:
@@ -273,7 +279,7 @@ class _Reader:
             return _Found(read.kind, values, read.y.name, (at,))
         number_last = names[0] == values[0]
         number = self._known.number(names[1 if number_last else 0])
-        if number is None or not (number_last or read.kind in COMMUTE):
+        if number is None or not (number_last or commutes):
             return None
         if read.kind == "subtract":
             return _Found("add", values, read.y.name, (at,), -number)

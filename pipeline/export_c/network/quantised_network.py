@@ -23,9 +23,9 @@ from models.compiler.optimising.byte_tables import (
     region_of,
     table_of,
 )
-from models.network.names import op_of
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.network.node import Node
-from models.network.operators.movement import RESHAPES
 from models.network.operators.on_bytes import TABLE
 from models.network.operators.quantised import BYTES
 from models.packs.records.pieces import WindowProduct
@@ -273,11 +273,6 @@ def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]
 # Then an image takes a quarter of the memory, and a caller that has bytes already need not make floats of
 # them.
 
-_QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
-_DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
-#: Operators that only move elements of their first input.
-_MOVES = frozenset((*RESHAPES, "Slice", "Split", "Transpose"))
-
 
 def with_byte_ports(network: Network) -> Network:
     """Return ``network`` with ports that are bytes where it quantises them first, or back last.
@@ -292,7 +287,7 @@ def with_byte_ports(network: Network) -> Network:
         )
     gone = {name for names, _ in converted.values() for name in names}
     nodes = tuple(
-        replace(node, operator="Identity", inputs=node.inputs[:1], attributes={})
+        replace(node, operator=Op.Identity, inputs=node.inputs[:1], attributes={})
         if node.output in gone
         else node
         for node in network.nodes
@@ -331,12 +326,12 @@ def _quantised(name: str, network: Network, made: dict[str, Scaled]) -> bool:
     if any(port.name == name for port in network.outputs):
         return False
     for node in readers:
-        if node.operator in _QUANTIZE and node.inputs[0] == name:
+        if traits_of(node.operator).of is Op.QuantizeLinear and node.inputs[0] == name:
             how = _scaled(node, network)
             if how is None:
                 return False
             made[node.output] = how
-        elif node.operator not in _MOVES or not all(
+        elif not _moves(node) or not all(
             _quantised(each, network, made) for each in node.outputs if each
         ):
             return False
@@ -351,7 +346,9 @@ def _outputs(network: Network) -> Iterator[_Found]:
         while readers[name] == 1 and _only_moves(makers.get(name)):
             name = makers[name].inputs[0]
         maker = makers.get(name)
-        if maker is None or readers[name] != 1 or maker.operator not in _DEQUANTIZE:
+        if maker is None or readers[name] != 1:
+            continue
+        if traits_of(maker.operator).of is not Op.DequantizeLinear:
             continue
         how = _scaled(maker, network)
         if how is not None and maker.inputs[0] not in network.constants:
@@ -360,7 +357,12 @@ def _outputs(network: Network) -> Iterator[_Found]:
 
 def _only_moves(node: Node | None) -> bool:
     """Return whether ``node`` makes its one output of elements of its first input."""
-    return node is not None and node.operator in _MOVES and len(node.outputs) == 1
+    return node is not None and _moves(node) and len(node.outputs) == 1
+
+
+def _moves(node: Node) -> bool:
+    traits = traits_of(node.operator)
+    return traits.permutes or traits.computes(Op.Slice) or traits.computes(Op.Split)
 
 
 def _scaled(node: Node, network: Network) -> Scaled | None:
