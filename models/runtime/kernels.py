@@ -12,8 +12,9 @@ from models.network.names import Op
 #: ``any``: it treats each element alike, wherever that lies; ``blocked``: channels in blocks; ``pixels``:
 #: channels last.
 Layout = Literal["any", "plain", "blocked", "pixels"]
-#: ``joins``: it may be one of several nodes of a graph that runs in the order of that graph.
-Launch = Literal["alone", "joins"]
+#: ``joins``: it may be one of several nodes of a graph that runs in the order of that graph; ``first``:
+#: ONNX Runtime runs it before nodes that stand before it.
+Launch = Literal["alone", "joins", "first"]
 #: How what it allocates is bounded (models/compiler/cutting/scratch.py); ``measured``: no formula is known.
 Scratch = Literal[
     "none",
@@ -204,12 +205,12 @@ _ROWS: tuple[KernelRow, ...] = (
     KernelRow(Op.ScatterElements, ALL, "plain", (), False, "alone", False, "measured", "same bits"),
     KernelRow(Op.ScatterND, ALL, "plain", (), False, "alone", False, "measured", "same bits"),
     KernelRow(Op.Selu, FLOAT, "any", (), False, "joins", False, "none", "bound"),
-    KernelRow(Op.Shape, ALL, "plain", (), False, "alone", False, "measured", "same bits"),
+    KernelRow(Op.Shape, ALL, "plain", (), False, "first", False, "measured", "same bits"),
     KernelRow(Op.Shrink, NUMERIC, "any", (), True, "alone", False, "measured", "same bits"),
     KernelRow(Op.Sigmoid, FLOATS, "any", (0,), True, "joins", True, "none", "bound"),
     KernelRow(Op.Sign, NUMERIC, "any", (), True, "alone", False, "none", "same bits"),
     KernelRow(Op.Sin, FLOATS, "any", (), True, "alone", False, "measured", "bound"),
-    KernelRow(Op.Size, ALL, "plain", (), False, "alone", False, "measured", "same bits"),
+    KernelRow(Op.Size, ALL, "plain", (), False, "first", False, "measured", "same bits"),
     KernelRow(Op.Slice, ALL, "plain", (), True, "joins", False, "none", "same bits"),
     KernelRow(Op.Softmax, FLOATS, "plain", (), False, "joins", False, "turned", "bound"),
     KernelRow(Op.Softplus, FLOAT, "any", (), False, "joins", False, "none", "bound"),

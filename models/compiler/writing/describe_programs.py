@@ -17,9 +17,10 @@ from models.compiler.cutting.piece_models import constants_of, inline_constants
 from models.compiler.cutting.quantised_tasks import whole_task
 from models.compiler.cutting.row_nodes import RowNode
 from models.network.activations import COMMUTE, TAKEN_APART, Activation, Arithmetic
+from models.network.catalogue import read_operator, traits_of
 from models.network.fields import Array, stretches
-from models.network.node import KnownTensors, Node, NodeReader, UnsuitedError
-from models.network.operators.elements import READERS, Combine
+from models.network.node import KnownTensors, Node, UnsuitedError
+from models.network.operators.elements import Combine, Map
 from models.network.operators.quantised import Quantised
 from models.network.patterns import activations_in
 from models.packs.records.pieces import LARGEST, ElementProgram, ElementStep, Elementwise
@@ -221,7 +222,7 @@ class _Reader:
         ``kept``: outputs that something else reads.
         """
         if self._piece.region is not None or not all(
-            node.operator in READERS for node in self._nodes
+            traits_of(node.operator).function for node in self._nodes
         ):
             return None
         described = [
@@ -254,12 +255,12 @@ class _Reader:
     def _single(self, node: Node, at: int) -> _Found | None:
         """Return the step that one node is."""
         try:
-            read = READERS[node.operator](NodeReader(node, self._known))
+            read = read_operator(node, self._known)
         except UnsuitedError:
             return None
         if isinstance(read, Combine):
             return self._combined(read, at)
-        if read.x.name not in self._values:
+        if not isinstance(read, Map) or read.x.name not in self._values:
             return None
         return _Found(read.function, (read.x.name,), read.y.name, (at,))
 
