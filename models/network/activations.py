@@ -74,7 +74,7 @@ class Activation:
 
 
 #: How many parameters functions of one number have, ``alpha`` first; those that are not here have none.
-PARAMETERS: Mapping[Kind, int] = {
+PARAMETERS: Mapping[str, int] = {
     "celu": 1,
     "clip": 2,
     "elu": 1,

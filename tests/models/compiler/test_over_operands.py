@@ -1,12 +1,12 @@
 """Results of operators on elements lie over operands that are unread afterwards, and only over those."""
 
 import pytest
-from models.graphs.nodes import new_node
-from models.network.names import Op
 
 from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.graphs.nodes import new_node
 from models.network.fields import Array
+from models.network.names import Op
 from tests.examples import over
 
 LARGE, SMALL = (1, 1 << 17), (1, 8)
