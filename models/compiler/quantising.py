@@ -52,8 +52,6 @@ _NORM_PARAMETERS = 4
 # Of pictures: batch, channels, height and width.
 _RANK = 4
 _PER_CHANNEL_OPSET = 13
-# Ends of the names that the calibrater gives to what it adds to the model.
-_EXTREMES = ("ReduceMin", "ReduceMax")
 
 
 def quantise(
@@ -234,7 +232,9 @@ class _Session:
         endless = []
         for port, value in zip(self.get_outputs(), results, strict=True):
             name, _, kind = port.name.rpartition("_")
-            if kind in _EXTREMES and not np.isfinite(value).all():
+            # The calibrater adds these, and ends what it calls them with their operators.
+            is_extreme = kind == Op.ReduceMin or kind == Op.ReduceMax
+            if is_extreme and not np.isfinite(value).all():
                 endless.append(name)
         if endless:
             raise RangeError(min(endless, key=lambda name: self._order.get(name, -1)))
