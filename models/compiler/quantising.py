@@ -233,7 +233,7 @@ class _Session:
         for port, value in zip(self.get_outputs(), results, strict=True):
             name, _, kind = port.name.rpartition("_")
             # The calibrater adds these, and ends what it calls them with their operators.
-            is_extreme = kind == Op.ReduceMin or kind == Op.ReduceMax
+            is_extreme = traits_of(kind).elements == "selected"
             if is_extreme and not np.isfinite(value).all():
                 endless.append(name)
         if endless:

@@ -110,7 +110,6 @@ def infinite_tensors(
 
 # What operators say about answers: whether two runs can be compared, and how closely.
 
-ROUNDING = frozenset((Op.Ceil, Op.Floor, Op.Round, Op.Sign))
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 

@@ -87,9 +87,3 @@ PARAMETERS: Mapping[str, int] = {
 }
 #: Returns the one number that a name stands for; None: it is not known, or there are several.
 Number = Callable[[str], float | None]
-
-
-def __getattr__(name: str) -> object:  # legacy: gone with what imports old tables
-    from models.network.legacy import old
-
-    return old(name)

@@ -155,9 +155,3 @@ def _spread(
         for axis, before, behind in zip(axes, pads[:count], pads[count:], strict=True)
     )
     return tuple(padded), result
-
-
-def __getattr__(name: str) -> object:  # legacy: gone with what imports old tables
-    from models.network.legacy import old
-
-    return old(name)

@@ -120,9 +120,3 @@ def _whole(read: NodeReader, operands: Sequence[NamedTensor]) -> NamedTensor:
         shapes = " and ".join(str(list(operand.shape)) for operand in operands)
         raise UnsuitedError(f"shapes {shapes}") from None
     return read.made(operands[0], shape)
-
-
-def __getattr__(name: str) -> object:  # legacy: gone with what imports old tables
-    from models.network.legacy import old
-
-    return old(name)

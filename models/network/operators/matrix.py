@@ -92,9 +92,3 @@ def matmul(read: NodeReader) -> MatrixProduct:
         turned=turned,
         scale=float(read.attribute("alpha", 1.0)),
     )
-
-
-def __getattr__(name: str) -> object:  # legacy: gone with what imports old tables
-    from models.network.legacy import old
-
-    return old(name)

@@ -363,9 +363,3 @@ def pad(read: NodeReader) -> Pad:
         mode=cast(Literal["constant", "edge", "reflect", "wrap"], read.attribute("mode")),
         value=float(value),
     )
-
-
-def __getattr__(name: str) -> object:  # legacy: gone with what imports old tables
-    from models.network.legacy import old
-
-    return old(name)

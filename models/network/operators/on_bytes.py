@@ -180,9 +180,3 @@ def look_up(read: NodeReader) -> LookUp:
     return LookUp(
         x=x, y=NamedTensor(name=read.output, dtype=table.dtype, shape=x.shape), table=table
     )
-
-
-def __getattr__(name: str) -> object:  # legacy: gone with what imports old tables
-    from models.network.legacy import old
-
-    return old(name)

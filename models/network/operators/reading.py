@@ -59,9 +59,3 @@ Operator: TypeAlias = (
     | Softmax
     | TransposedConvolution
 )
-
-
-def __getattr__(name: str) -> object:  # legacy: gone with what imports old tables
-    from models.network.legacy import old
-
-    return old(name)

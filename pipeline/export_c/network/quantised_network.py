@@ -18,14 +18,14 @@ from onnx import helper
 
 from models.compiler.optimising.byte_tables import (
     KINDS,
-    ON_ELEMENTS,
-    READ_BYTES,
+    is_on_elements,
+    reads_bytes,
     region_of,
     table_of,
 )
+from models.network.legacy import RESHAPES
+from models.network.names import Op, op_of
 from models.network.node import Node
-from models.network.operators.movement import RESHAPES
-from models.network.operators.on_bytes import TABLE
 from models.network.operators.quantised import BYTES
 from models.packs.records.pieces import WindowProduct
 from models.packs.records.ports import Port
@@ -56,7 +56,7 @@ def _looked_up_whole(network: Network) -> Network:
     nodes: list[Node] = []
     for node in network.nodes:
         parts = [makers[name] for name in node.inputs if name in makers and readers[name] == 1]
-        tables = [part.inputs[1] for part in parts if part.operator == TABLE]
+        tables = [part.inputs[1] for part in parts if part.operator == Op.ByteTable]
         if node.operator != "Concat" or len(tables) < len(node.inputs):
             nodes.append(node)
             continue
@@ -138,7 +138,7 @@ def _convolutions(network: Network, products: Sequence[WindowProduct]) -> Networ
         if product is None:
             continue
         convolution = _convolution(product, item, constants)
-        table = next((node for node in behind if node.operator == TABLE), None)
+        table = next((node for node in behind if node.operator == Op.ByteTable), None)
         whole[item.output] = (convolution,)
         if table is not None:
             before = f"{item.output}/bytes"
@@ -155,7 +155,7 @@ def _behind_product(
 ) -> tuple[list[Node], Node | None]:
     """Return what is behind a product up to ``last``, and the product; None: there is none."""
     behind: list[Node] = []
-    while last is not None and last.operator in {"Reshape", TABLE}:
+    while last is not None and last.operator in {"Reshape", Op.ByteTable}:
         behind.append(last)
         last = makers.get(last.inputs[0])
     return behind, last if last is not None and last.operator == _PRODUCT else None
@@ -198,7 +198,7 @@ def with_tables(network: Network) -> Network:
     operators = {
         node.output: (place, _as_onnx(node))
         for place, node in enumerate(network.nodes)
-        if _name(node) in ON_ELEMENTS
+        if is_on_elements(node.operator)
     }
     versions = _opsets(network.nodes)
     nodes: list[Node] = []
@@ -220,7 +220,7 @@ def with_tables(network: Network) -> Network:
             table = table[first.view(np.uint8)]
         name = f"{node.output}/table"
         constants[name], tables[node.output] = table, (source, table)
-        nodes.append(replace(node, operator=TABLE, inputs=(source, name), attributes={}))
+        nodes.append(replace(node, operator=Op.ByteTable, inputs=(source, name), attributes={}))
     return replace(network, nodes=tuple(nodes), constants=constants).live()
 
 
@@ -260,7 +260,7 @@ def _written(
 def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]) -> str | None:
     """Return the dtype of ``source`` if ``nodes`` read it as bytes."""
     for node in nodes:
-        for place in _OF_DATA if node.op_type in READ_BYTES else ():
+        for place in _OF_DATA if reads_bytes(op_of(node)) else ():
             if source in node.input[place : place + 1]:
                 zero = constants.get(node.input[place + _TO_ZERO])
                 return zero.dtype.name if zero is not None and zero.dtype.name in KINDS else None
