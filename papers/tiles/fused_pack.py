@@ -10,11 +10,11 @@ from onnx import numpy_helper
 
 from models.compiler.cutting.row_nodes import Windowed, padded, window_of
 from models.graphs.nodes import attributes, node_of, versions_of
-from models.network.catalogue import OperatorRecord, traits_of
+from models.network.catalogue import OperatorRecord, read_operator, traits_of
 from models.network.fields import Array
 from models.network.names import Op, op_of
 from models.network.node import KnownTensors, UnsuitedError
-from models.network.operators.reading import Operator, Resize, read_operator
+from models.network.operators.reading import Operator, Resize
 from models.network.windows import Window
 from models.packs.manifest import checksum
 from models.packs.pack import Pack

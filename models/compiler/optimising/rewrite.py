@@ -15,8 +15,9 @@ from onnx import helper, numpy_helper
 from models.graphs.file import reference
 from models.graphs.nodes import copied, made, new_node, node_of, reads
 from models.graphs.rewriting import Rewriter
-from models.network.activations import Activation, activation_of
+from models.network.activations import Activation
 from models.network.catalogue import traits_of
+from models.network.catalogue.functions import activation_of
 from models.network.names import Op, op_of
 from models.network.patterns import REWRITTEN, FoundOperator, Pattern, activations_in
 

@@ -17,12 +17,11 @@ from models.compiler.cutting.piece_models import constants_of, inline_constants
 from models.compiler.cutting.quantised_tasks import whole_task
 from models.compiler.cutting.row_nodes import RowNode
 from models.network.activations import Activation, Arithmetic
-from models.network.catalogue import traits_of
+from models.network.catalogue import OPERATORS, read_operator, traits_of
 from models.network.fields import Array, stretches
-from models.network.names import op_of
 from models.network.node import KnownTensors, Node, UnsuitedError
+from models.network.operators.elements import Combine, Map
 from models.network.operators.quantised import Quantised
-from models.network.operators.reading import Combine, Map, read_operator
 from models.network.patterns import activations_in
 from models.packs.records.pieces import LARGEST, ElementProgram, ElementStep, Elementwise
 from models.packs.target import Target
@@ -134,7 +133,7 @@ class ProgramDescriber:
             is_kept = (
                 steps
                 and not self._on_gpu
-                and _is_worth_it(self._parts.graph, steps)
+                and _is_worth_it(steps)
                 and self._goes_on_rows(steps, key)
             )
             self._steps[key] = steps if is_kept else None
@@ -197,11 +196,16 @@ def _inputs(row: RowNode) -> list[str]:
     return [*(name for name, _ in row.inputs), *row.weights]
 
 
-def _is_worth_it(graph: Graph, steps: Sequence[_Found]) -> bool:
-    """Return whether there is more than one operator: ONNX Runtime passes over one once, if it has it."""
-    first = steps[0].nodes
-    alone = len(steps) == len(first) == 1
-    return not alone or kernel_of(op_of(graph.nodes[first[0]])) is None
+def _is_worth_it(steps: Sequence[_Found]) -> bool:
+    """Return whether there is more than one operator, which ONNX Runtime passes over once, too."""
+    function = steps[0].function
+    return len(steps) > 1 or len(steps[0].nodes) > 1 or not _has_kernel(function)
+
+
+def _has_kernel(function: Activation | Arithmetic) -> bool:
+    """Return whether ONNX Runtime computes ``function`` in one pass."""
+    name = function.kind if isinstance(function, Activation) else function
+    return any(row.function == name and kernel_of(row.name) for row in OPERATORS.values())
 
 
 class _Reader:
@@ -224,7 +228,7 @@ class _Reader:
         ``kept``: outputs that something else reads.
         """
         if self._piece.region is not None or not all(
-            traits_of(node.operator).function is not None for node in self._nodes
+            traits_of(node.operator).function for node in self._nodes
         ):
             return None
         described = [
@@ -261,16 +265,13 @@ class _Reader:
         except UnsuitedError:
             return None
         if isinstance(read, Combine):
-            return self._combined(read, at, traits_of(node.operator).commutes)
+            return self._combined(read, at)
         if not isinstance(read, Map) or read.x.name not in self._values:
             return None
         return _Found(read.function, (read.x.name,), read.y.name, (at,))
 
-    def _combined(self, read: Combine, at: int, commutes: bool) -> _Found | None:
-        """Return the step that arithmetic of two is; one of them may be a number.
-
-        ``commutes``: whether they may change places.
-        """
+    def _combined(self, read: Combine, at: int) -> _Found | None:
+        """Return the step that arithmetic of two is; one of them may be a number."""
         names = tuple(operand.name for operand in read.operands)
         values = tuple(name for name in names if name in self._values)
         if len(names) != 2 or not values:
@@ -279,7 +280,7 @@ class _Reader:
             return _Found(read.kind, values, read.y.name, (at,))
         number_last = names[0] == values[0]
         number = self._known.number(names[1 if number_last else 0])
-        if number is None or not (number_last or commutes):
+        if number is None or not (number_last or traits_of(self._nodes[at].operator).commutes):
             return None
         if read.kind == "subtract":
             return _Found("add", values, read.y.name, (at,), -number)
