@@ -38,7 +38,8 @@ from cli.printing.sentences import (
 from cli.printing.steps import planning
 from cli.printing.summary import evaluated, summary_of
 from cli.printing.tables import KIB
-from models.network.operators.elements import POINTWISE
+from models.network.catalogue import traits_of
+from models.network.names import PLAIN_DOMAINS, named
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.pieces import Layer
@@ -201,9 +202,14 @@ def _alone(manifest: Manifest) -> int:
     return sum(
         piece.elementwise is None and piece.resident is None
         for layer in manifest.layers
-        if layer.operator in POINTWISE and ranges[layer.first_piece, layer.end_piece] == 1
+        if _is_on_elements(layer.operator) and ranges[layer.first_piece, layer.end_piece] == 1
         for piece in manifest.pieces[layer.first_piece : layer.end_piece]
     )
+
+
+def _is_on_elements(op_type: str) -> bool:
+    """Return whether ``op_type``, of a domain that a manifest does not say, is a function of elements."""
+    return any(traits_of(named(domain, op_type)).function for domain in PLAIN_DOMAINS)
 
 
 def _profile(pack: Pack) -> str:

@@ -49,6 +49,8 @@ from models.graphs.inputs import Warn, take_defaults
 from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.onnx_reader import read_onnx
 from models.graphs.traits import count_parameters, infinite_weights, quantised_weights
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.packs.folders import is_model_name, versions
 from models.packs.manifest import Manifest, write_manifest
 from models.packs.pack import read_pack
@@ -342,7 +344,7 @@ def _tell_inexact(options: CompileOptions, graph: Graph, pieces: Iterable[CutPie
     names = {
         name: graph.constants.get(name)
         for node in nodes
-        if node.op_type != "DequantizeLinear"
+        if traits_of(op_of(node)).of is not Op.DequantizeLinear
         for name in quantised_weights(node)
     }
     beyond = [

@@ -7,9 +7,10 @@ step reads what is made after it.
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 from models.errors import PackError
-from models.network.activations import PARAMETERS
+from models.network.activations import PARAMETERS, Arithmetic
 from models.network.fields import Array, stretches
 from models.network.operators.quantised import Quantised, QuantisedTask, Rectangle, TaskTensor
 from models.network.windows import SAME
@@ -83,8 +84,8 @@ def _check_program(where: str, program: ElementProgram) -> None:
 def _fault(step: ElementStep) -> str:
     """Return why a step cannot be; empty where it can."""
     n_reads, n_numbers = len(step.reads), len(step.numbers)
-    parameters = PARAMETERS.get(step.kind)
-    possible = [(1, 1), (2, 0)] if parameters is None else [(1, parameters)]
+    is_of_two = step.kind in get_args(Arithmetic)
+    possible = [(1, 1), (2, 0)] if is_of_two else [(1, PARAMETERS.get(step.kind, 0))]
     if (n_reads, n_numbers) not in possible:
         return f"{step.kind} of {n_reads} values and {n_numbers} numbers"
     if None in step.numbers and step.kind != "clip":

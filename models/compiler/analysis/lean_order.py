@@ -19,11 +19,10 @@ import onnx
 from models.compiler.analysis.alias import written_over
 from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import made, reads
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.network.operators.convolution import ADDEND
-from models.network.operators.movement import RESHAPES
 
-#: What needs no kernel where its parts lie in its result.
-_MOVES = frozenset(("Concat", *RESHAPES))
 _POWER = 4
 # So many nodes move together at most.
 _GROUP = 48
@@ -53,10 +52,13 @@ def with_less_kept(graph: Graph) -> Graph:
 def _takes_over(node: onnx.NodeProto) -> bool:
     """Return whether all that ``node`` reads counts as part of its result once nothing else reads it.
 
+    A reshape and a concatenation need no kernel where their parts lie in their result.
+
     Of layers with a sum or scales that holds on rows only; but random networks with shortcuts take up to a
     fifth less so.
     """
-    return node.op_type in _MOVES or len(node.input) > ADDEND
+    operator = op_of(node)
+    return operator == Op.Concat or traits_of(operator).reshapes or len(node.input) > ADDEND
 
 
 def _moved(order: "_Order", first: int) -> bool:

@@ -4,10 +4,11 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from onnx import helper
 
 from models.compiler.optimising.byte_tables import ByteRegion, table_of
+from models.graphs.nodes import new_node
 from models.network.activations import Activation
+from models.network.names import MICROSOFT, Op
 from models.network.node import NamedTensor, Shape, UnsuitedError
 from models.network.operators.movement import broadcast_strides
 from models.network.operators.quantised import BYTES
@@ -171,7 +172,6 @@ def batch_norm(to: StepBuilder, operator: BatchNorm) -> None:
 
 #: QLinearSoftmax keeps this many powers of e free for the sum.
 _RESERVE = 5
-_MICROSOFT = "com.microsoft"
 
 
 def convert(to: StepBuilder, operator: Conversion) -> None:
@@ -273,9 +273,9 @@ def _part(to: StepBuilder, of: OnBytes[Movement], x: NamedTensor, number: int) -
     given, made = of.scales[number], of.scales[-1]
     scales = (made.scale, made.zero, given.scale, given.zero)
     inputs = [made.scale.name, made.zero.name, x.name, given.scale.name, given.zero.name]
-    alone = helper.make_node("QLinearConcat", inputs, ["y"], domain=_MICROSOFT, axis=0)
+    alone = new_node(Op.QLinearConcat, inputs, ["y"], axis=0)
     constants = {value.name: to.constant(value) for value in scales}
-    numbers = table_of(ByteRegion([alone], x.name, x.dtype, "y"), constants, {"": 1, _MICROSOFT: 1})
+    numbers = table_of(ByteRegion([alone], x.name, x.dtype, "y"), constants, {"": 1, MICROSOFT: 1})
     if np.array_equal(numbers, np.arange(BYTES, dtype=np.uint8).view(x.dtype)):
         return x
     place = 2 + 3 * number  # among the inputs of the node: others are called by theirs

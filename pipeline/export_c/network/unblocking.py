@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.network.legacy import CONVOLUTIONS, POINTWISE
 from models.network.node import Node
-from models.network.operators.convolution import CONVOLUTIONS
-from models.network.operators.elements import POINTWISE
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import TurnedSoftmax
 from pipeline.export_c.network.pack_network import ExportError, Network
