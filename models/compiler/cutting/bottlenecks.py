@@ -205,7 +205,7 @@ class _Walk:
             return GroupNodes("mean", (index,), (GroupTensor(node.input[0], "channels"),), name)
         self.gate.update(each for each in reads(node) if each in self.graph.values)
         # What reshapes them last needs no kernel: factors lie as they did.
-        is_kernel = self.factors or node.op_type not in RESHAPES
+        is_kernel = self.factors or not traits_of(op_of(node)).reshapes
         if index not in self.elided and is_kernel:
             self.factors.insert(0, index)
         return None
