@@ -19,6 +19,7 @@ from models.packs.records.row_parts import unrolled_bytes
 from models.runtime.allocations import Tensor
 from models.runtime.heap import heap_bytes
 from models.runtime.kernels import KERNELS, Scratch
+from pipeline.program.program import Program
 from pipeline.program.steps import reserved_scratch
 from tests.models.compiler.cutting.scratch_cases import FORMULA_CASES, MEASURED_CASES, Case
 
@@ -176,9 +177,9 @@ def test_scores_of_an_attention_are_counted_for_any_number_of_threads(tmp_path: 
 def test_heap_is_retained_for_what_is_unrolled_and_not_for_what_was_measured(
     tmp_path: Path,
 ) -> None:
-    (measured,) = compiled(MEASURED_CASES[0], tmp_path).manifest.pieces
+    (measured,) = Program.as_compiled(compiled(MEASURED_CASES[0], tmp_path)).pieces
     squares = next(case for case in FORMULA_CASES if case.operator == "LRN")
-    unrolled = compiled(squares, tmp_path).manifest.pieces
+    unrolled = Program.as_compiled(compiled(squares, tmp_path)).pieces
     max_bytes = max(piece.scratch_bytes for piece in unrolled)
     assert 0 < max_bytes < measured.scratch_bytes
     assert reserved_scratch(unrolled, max_bytes + 1) == max_bytes + 1
