@@ -27,8 +27,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Check = Annotated[
     Depth,
     typer.Option(
-        help="How a pack is compared with ONNX Runtime on its source. quick: with all threads, in the smallest "
-        "plan and the one with all weights in memory. full: in one between, and with one thread, too."
+        help="How a pack is compared with ONNX Runtime on its source. quick: with all threads, in the "
+        "smallest plan and the one with all weights in memory. full: in one between, too, and with one thread."
     ),
 ]
 PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]
