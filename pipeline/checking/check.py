@@ -23,12 +23,8 @@ from models.packs.records.spans import loses_bits
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
-from pipeline.checking.compare import (
-    Tolerance,
-    difference,
-    largest_error,
-    tolerance_of,
-)
+from pipeline.checking.compare import Tolerance, difference, largest_error
+from pipeline.checking.tolerance import tolerance_of
 from pipeline.checking.trials import TrialError, Trials
 from pipeline.measuring.sweeps import Kind, random_inputs
 
@@ -41,10 +37,11 @@ _DRAWS = 3
 _LEAST_SAID = 5e-5
 # Where ONNX Runtime differs from itself by more of the largest value, nothing else can be told from it.
 _MOST_OPEN = 0.25
-_NUDGE = 1e-6
-# Rewritten operators are off by ten times as much as a nudge (compare.py): an answer that is farther off
-# than so many times what ONNX Runtime differs from itself is wrong.
+# An answer that is farther off than so many times what ONNX Runtime differs from itself is wrong.
 _FARTHEST = 10
+
+# RewriteActivations, and a step of ONNX Runtime's: those for a CPU whose error is within a bound.
+_BOUNDED_PASSES = 2
 
 #: Makes pictures like those to come.
 Pictures = Callable[[], Iterable[Image.Image]]
@@ -93,7 +90,7 @@ def check_pack(
         Whatever ``pictures`` raises.
     """
     traits = read_traits(reference.path)
-    tolerance = tolerance_of(traits, pack.manifest.store)
+    tolerance = tolerance_of(reference.path, traits, pack.manifest.store, _BOUNDED_PASSES)
     checker = _Checker(pack, reference, trials, traits, tolerance, progress, pictures)
     notes = [checker.check(required_only=True)]
     if len(pack.manifest.required_inputs) < len(pack.manifest.inputs):
@@ -266,7 +263,9 @@ class _Checker:
         """
         open_fault = ""
         with self._refusing():
-            for setting, outputs in trials.answers(question.inputs, bool(self.traits.random)):
+            for setting, outputs in trials.answers(
+                question.inputs, self.tolerance, self.traits.random
+            ):
                 fault, is_open = self._fault(question, outputs)
                 if fault and not is_open:
                     return f"with {setting}: {fault}", False
@@ -286,7 +285,7 @@ class _Checker:
         other, how = question.optimised, "with and without its optimisations"
         if not difference(other, expected, self.tolerance):
             # Deep networks of roundings make another answer of the last digit of a sum.
-            other, how = question.nudged, "where inputs differ in the last digit"
+            other, how = question.nudged, "where inputs differ by what roundings may"
         own = difference(other, expected, self.tolerance)
         if not own:
             return fault, False
@@ -337,15 +336,15 @@ class _Question:
 
     @cached_property
     def nudged(self) -> Arrays:
-        """What the source answers for inputs that are hardly others."""
-        return self._check.expected(_nudged(self.inputs))
+        """What the source answers for inputs that are off by what roundings may be."""
+        return self._check.expected(_nudged(self.inputs, self._check.tolerance.nudge))
 
 
-def _nudged(inputs: Arrays) -> Arrays:
-    """Return ``inputs`` with floats that are off by a millionth, as sums in another order are."""
+def _nudged(inputs: Arrays, by: float) -> Arrays:
+    """Return ``inputs`` with floats that are off by so much of themselves."""
     generator = np.random.default_rng(0)
     return {
-        name: (array * (1 + generator.choice((-_NUDGE, _NUDGE), array.shape))).astype(array.dtype)
+        name: (array * (1 + generator.choice((-by, by), array.shape))).astype(array.dtype)
         if array.dtype.kind == "f"
         else array
         for name, array in inputs.items()

@@ -29,8 +29,6 @@ from pipeline.schedule.architectures import ARCHITECTURES
 
 # What must stay free for pages of libraries: with less they are read again for each kernel.
 _LIBRARY_BYTES = 16 << 20
-# One engine computes the same sums in the same order again.
-_SAME = Tolerance()
 
 #: Returns how many bytes this process may still take; None: unknown.
 Free = Callable[[], int | None]
@@ -83,29 +81,30 @@ class Trials:
             (outputs,) = self._engines.run(self._min_plan, inputs, 1)
         return outputs
 
-    def answers(self, inputs: Arrays, is_random: bool = False) -> Iterator[Answer]:
+    def answers(self, inputs: Arrays, tolerance: Tolerance, random: str = "") -> Iterator[Answer]:
         """Yield the answer in each setting, one thread last.
 
         A plan that takes more than is free is not run, but for the smallest, and ``notes`` says so.
 
         Args:
             inputs: of the request, by name.
-            is_random: answers differ from each other anyway.
+            tolerance: how far answers in one setting may be apart.
+            random: what draws numbers, so that answers differ anyway; else empty.
 
         Raises:
             TrialError: an engine fails, or answers otherwise when it runs again, or with joined launches
                 than without. MemoryError: the smallest plan takes more than is free.
         """
-        yield from self._with_all_threads(inputs, is_random)
+        yield from self._with_all_threads(inputs, None if random else tolerance)
         if self.single is not None and self.depth == "full":
             yield from self._with_one_thread(self.single, inputs)
 
-    def _with_all_threads(self, inputs: Arrays, is_random: bool) -> Iterator[Answer]:
+    def _with_all_threads(self, inputs: Arrays, tolerance: Tolerance | None) -> Iterator[Answer]:
         for name, plan in self._plans.items():
             setting = Setting(name, self.device.threads)
             if name == _SMALLEST or self._fits(plan, name):
                 with _named(setting):
-                    outputs = self._checked_answer(plan, inputs, is_random)
+                    outputs = self._checked_answer(plan, inputs, tolerance)
                 yield Answer(setting, outputs)
 
     def _with_one_thread(self, single: Single, inputs: Arrays) -> Iterator[Answer]:
@@ -121,16 +120,18 @@ class Trials:
                 continue
             yield Answer(setting, outputs)
 
-    def _checked_answer(self, plan: Plan, inputs: Arrays, is_random: bool) -> Arrays:
+    def _checked_answer(self, plan: Plan, inputs: Arrays, tolerance: Tolerance | None) -> Arrays:
         """Return the answer of ``plan``, again and again, which is that of its steps one by one."""
         answer, again = self._engines.run(plan, inputs, 2)
-        faults = {"when it runs again": difference(again, answer, _SAME)}
+        if tolerance is None:
+            return again
+        faults = {"when it runs again": difference(again, answer, tolerance)}
         if plan.runs:
             (unfused,) = self._engines.run(apart(plan), inputs, 1)
             when = "with several steps in one launch than one by one"
-            faults[when] = difference(answer, unfused, _SAME)
+            faults[when] = difference(answer, unfused, tolerance)
         for when, fault in faults.items():
-            if fault and not is_random:
+            if fault:
                 raise TrialError(f"answers otherwise {when}: {fault}")
         return again
 

@@ -31,6 +31,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
 
+SAME = Tolerance(1e-5)
 # Libraries' pages, and answers.
 _OTHER_BYTES = (16 << 20) + 4096
 
@@ -121,19 +122,19 @@ def device() -> Iterator[CpuDevice]:
 
 def test_a_sound_pack_has_one_answer(tiny_pack: Pack, device: CpuDevice) -> None:
     trials = Trials(tiny_pack, device, "full", Engines(tiny_pack, device))
-    answers = list(trials.answers(_image(tiny_pack)))
+    answers = list(trials.answers(_image(tiny_pack), SAME))
     assert [answer.setting.threads for answer in answers] == [1] * 6
     assert len({str(answer.setting) for answer in answers}) == 3
     assert trials.notes == []
     once = trials.answer(_image(tiny_pack))
     for answer in answers:
         assert all(np.isfinite(array).all() for array in answer.outputs.values())
-        assert not difference(answer.outputs, once, Tolerance())
+        assert not difference(answer.outputs, once, SAME)
 
 
 def test_a_quick_check_takes_two_plans(tiny_pack: Pack, device: CpuDevice) -> None:
     trials = Trials(tiny_pack, device, "quick", Engines(tiny_pack, device))
-    assert [answer.setting for answer in trials.answers(_image(tiny_pack))] == [
+    assert [answer.setting for answer in trials.answers(_image(tiny_pack), SAME)] == [
         ("the smallest plan", 1),
         ("all weights in memory", 1),
     ]
@@ -237,7 +238,7 @@ def test_inputs_of_any_rank_run_between(tmp_path: Path, device: CpuDevice) -> No
     model = parsed("s (float x, float[2,3] v) => (float[2,3] y) { y = Mul(v, x) }")
     pack = compiled(written(model, tmp_path / "m.onnx"), tmp_path)
     inputs = {"x": np.array(2, np.float32), "v": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    for answer in Trials(pack, device, "full").answers(inputs):
+    for answer in Trials(pack, device, "full").answers(inputs, SAME):
         assert np.array_equal(answer.outputs["y"], 2 * inputs["v"])
 
 
@@ -246,7 +247,7 @@ def test_another_order_in_a_launch_is_another_answer(tiny_pack: Pack) -> None:
         closing(_Reordering()) as device,
         pytest.raises(TrialError, match="in one launch than one by one: output"),
     ):
-        list(Trials(tiny_pack, device, "quick").answers(_image(tiny_pack)))
+        list(Trials(tiny_pack, device, "quick").answers(_image(tiny_pack), SAME))
 
 
 def test_what_an_inference_leaves_does_not_change_the_next_answer(tiny_pack: Pack) -> None:
@@ -263,14 +264,12 @@ def test_what_an_inference_leaves_does_not_change_the_next_answer(tiny_pack: Pac
         return launched
 
     with closing(_Device(adding)) as device, pytest.raises(TrialError, match="runs again: output"):
-        list(Trials(tiny_pack, device, "quick").answers(_image(tiny_pack)))
+        list(Trials(tiny_pack, device, "quick").answers(_image(tiny_pack), SAME))
 
 
 def test_random_answers_are_not_compared_with_each_other(tiny_pack: Pack) -> None:
     with closing(_Reordering()) as device:
-        results = list(
-            Trials(tiny_pack, device, "quick").answers(_image(tiny_pack), is_random=True)
-        )
+        results = list(Trials(tiny_pack, device, "quick").answers(_image(tiny_pack), SAME, "node"))
     assert len(results) == 2
 
 
@@ -286,7 +285,7 @@ def test_what_no_kernel_writes_is_nan_in_the_answer(tiny_pack: Pack) -> None:
         return launched
 
     with closing(_Device(skipping)) as device:
-        answer = next(Trials(tiny_pack, device, "quick").answers(_image(tiny_pack)))
+        answer = next(Trials(tiny_pack, device, "quick").answers(_image(tiny_pack), SAME))
     assert any(np.isnan(array).any() for array in answer.outputs.values())
 
 
@@ -297,7 +296,7 @@ def test_where_all_weights_do_not_fit_only_the_streamed_plan_runs(
     min_bytes = fit(program, ARCHITECTURES["2s"], LEAST).plan.total_bytes
     free = min_bytes + _OTHER_BYTES
     trials = Trials(tiny_pack, device, "full", free=lambda: free)
-    assert len(list(trials.answers(_image(tiny_pack)))) == 1
+    assert len(list(trials.answers(_image(tiny_pack), SAME))) == 1
     notes = "; ".join(trials.notes)
     assert "with all weights in memory: that takes" in notes
     assert "with half of the memory: that takes" in notes
