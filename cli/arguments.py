@@ -28,7 +28,7 @@ Check = Annotated[
     Depth,
     typer.Option(
         help="How a pack is compared with ONNX Runtime on its source. quick: with all threads, in the "
-        "smallest plan and the one with all weights in memory. full: in one between, too, and with one thread."
+        "smallest plan and with all weights in memory. full: in a plan between, too, and with one thread."
     ),
 ]
 PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]

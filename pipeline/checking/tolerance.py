@@ -1,9 +1,9 @@
 """How far two right answers of a network may be apart: computed from the errors of its kernels and passes.
 
 Both sides round. Let rounding i be off by at most u_i of the largest number that its operator makes, with
-errors that are independent, and as probable between -u_i and u_i: their sum is sub-Gaussian with the sum of
-u_i^2 / 3. To first order the error of an answer is that sum, each carried on by the rest of the network, and
-by networks that keep the scale of what they read it is carried on as it is. So but for a chance of p all N
+errors that are independent, and uniform between -u_i and u_i: their sum is sub-Gaussian with the sum of
+u_i^2 / 3. To first order the error of an answer is that sum, where the rest of the network carries on each of
+them, and networks that keep the scale of what they read carry it on as it is. So but for a chance of p all N
 numbers of an answer are right within
 
     sqrt(2 ln(2 N / p)) sqrt(sum u_i^2 / 3)
@@ -143,23 +143,20 @@ class _Network:
 
     def _terms(self, node: onnx.NodeProto, record: OperatorRecord) -> int:
         """Return how many terms the sums of ``node`` have."""
-        weights = [
-            math.prod(shape) // max(shape[operand.axis], 1)
-            for position, name in enumerate(node.input)
-            if (operand := record.operand(position)) is not None
-            and operand.role == "weight"
-            and operand.axis is not None
-            and (shape := self._weights.get(name))
-        ]
-        if weights:
-            return max(*weights, 1)
+        attributes = {item.name: item for item in node.attribute}
+        for position, name in enumerate(node.input):
+            operand, shape = record.operand(position), self._weights.get(name)
+            if operand is None or operand.role != "weight" or operand.axis is None or not shape:
+                continue
+            axis = 0 if "transB" in attributes and attributes["transB"].i else operand.axis
+            return math.prod(shape) // max(shape[axis], 1)
         read = self._shapes.get(node.input[0]) if node.input else None
         made = self._shapes.get(node.output[0])
-        if not read or not made:  # nothing is said of it: all that a layer of the network adds
+        if not read or made is None:  # nothing is said of it: as many as a layer of the network has
             return max(map(math.prod, self._weights.values()), default=1)
         if record.access == "product":
             return read[-1]
-        window = next((item.ints for item in node.attribute if item.name == "kernel_shape"), ())
+        window = attributes["kernel_shape"].ints if "kernel_shape" in attributes else ()
         return max(math.prod(window), math.prod(read) // max(math.prod(made), 1), read[-1], 1)
 
 
