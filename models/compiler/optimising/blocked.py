@@ -54,7 +54,6 @@ def stay_blocked(
         return []
     stays = _StayBlocked(model, values, block)
     stays.run()
-    _Fuse(model).run()
     return stays.softmaxes
 
 
@@ -202,8 +201,8 @@ class _StayBlocked(Rewriter):
         return self.fresh(f"{name}/blocked")
 
 
-class _Fuse(Rewriter):
-    """Takes additions and activations into the convolutions before them.
+class FuseBlocked(Rewriter):
+    """Takes additions and activations into the blocked convolutions before them.
 
     ``_open``: convolutions whose result one node alone reads, by that, in their order.
     """
