@@ -40,9 +40,6 @@ _MOST_OPEN = 0.25
 # An answer that is farther off than so many times what ONNX Runtime differs from itself is wrong.
 _FARTHEST = 10
 
-# RewriteActivations, and a step of ONNX Runtime's: those for a CPU whose error is within a bound.
-_BOUNDED_PASSES = 2
-
 #: Makes pictures like those to come.
 Pictures = Callable[[], Iterable[Image.Image]]
 
@@ -90,7 +87,8 @@ def check_pack(
         Whatever ``pictures`` raises.
     """
     traits = read_traits(reference.path)
-    tolerance = tolerance_of(reference.path, traits, pack.manifest.store, _BOUNDED_PASSES)
+    manifest = pack.manifest
+    tolerance = tolerance_of(reference.path, traits, manifest.target, manifest.store)
     checker = _Checker(pack, reference, trials, traits, tolerance, progress, pictures)
     notes = [checker.check(required_only=True)]
     if len(pack.manifest.required_inputs) < len(pack.manifest.inputs):

@@ -2,9 +2,9 @@
 
 Both sides round. Let rounding i be off by at most u_i of the largest number that its operator makes, with
 errors that are independent, and uniform between -u_i and u_i: their sum is sub-Gaussian with the sum of
-u_i^2 / 3. To first order the error of an answer is that sum, where the rest of the network carries on each of
-them, and networks that keep the scale of what they read carry it on as it is. So but for a chance of p all N
-numbers of an answer are right within
+u_i^2 / 3. To first order the error of an answer is that sum, where the rest of the network carries on each
+of them, and networks that keep the scale of what they read carry it on as it is. So but for a chance of p
+all N numbers of an answer are right within
 
     sqrt(2 ln(2 N / p)) sqrt(sum u_i^2 / 3)
 
@@ -34,11 +34,13 @@ from typing import NamedTuple
 
 import onnx
 
+from models.compiler.passes.table import passes_of
 from models.graphs.nodes import all_graphs
 from models.graphs.traits import Traits
 from models.network.catalogue import OperatorRecord, traits_of
 from models.network.names import op_of
 from models.packs.records.spans import Store
+from models.packs.target import Target
 from models.runtime.kernels import kernel_of
 from pipeline.checking.compare import Tolerance
 
@@ -68,17 +70,18 @@ class _Rounding(NamedTuple):
         return _Rounding(*map(max, zip(_Rounding(), *several, strict=True)))
 
 
-def tolerance_of(path: Path, traits: Traits, store: Store, bounded_passes: int) -> Tolerance:
-    """Return how far apart two right answers of the ONNX file ``path`` may be.
+def tolerance_of(path: Path, traits: Traits, target: Target, store: Store) -> Tolerance:
+    """Return how far apart right answers of a network and of its pack may be.
 
     Args:
-        path: the source; its weights are not read.
+        path: the ONNX file; its weights are not read.
         traits: of it.
+        target: what it is compiled for, which says by what passes.
         store: how the pack's weights are stored.
-        bounded_passes: how many passes were run whose error is within a bound.
     """
     model = onnx.load(path, load_external_data=False)
-    network = _Network(model, traits, _STORED.get(store, 0.0), bounded_passes)
+    bounded = sum(step.error == "within a bound" for step in passes_of(target))
+    network = _Network(model, traits, _STORED.get(store, 0.0), bounded)
     rounding = network.rounding(model.graph)
     factor = math.sqrt(2 * math.log(2 * network.n_numbers / _CHANCE) / 3)
     return Tolerance(
