@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
-from pipeline.checking.checker import Depth
+from pipeline.checking import Depth
 from pipeline.devices.names import KINDS, PRECISIONS, Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.settings.per_model import MOST_THREADS

@@ -26,7 +26,7 @@ from cli.printing.output import tell
 from models.packs.folders import FORMAT_VERSION, find_pack, is_model_name, versions
 from models.packs.target import host_isa
 from models.whole_files import check_writable, whole_file
-from pipeline.checking.checker import Depth
+from pipeline.checking import Depth
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import memory_limit
 from server.settings.sizes import format_size

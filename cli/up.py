@@ -21,7 +21,7 @@ from cli.model_sources import RECIPES, Source, isa_of, pack_of, sources_of
 from cli.printing.output import warn
 from cli.serve import given, parameter, parameters, serving, suffices
 from models.errors import printable
-from pipeline.checking.checker import Depth
+from pipeline.checking import Depth
 from server.memory.process_memory import given_bytes
 from server.settings.settings import Settings, load_settings
 from server.transport.listener import listen

@@ -6,20 +6,17 @@ What runs it is imported then: while a pack is compiled it would only take memor
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
 from models.packs.pack import read_pack
 from models.packs.target import Target
 from models.progress import Progress
+from pipeline.checking import Depth
 
 if TYPE_CHECKING:
     from pipeline.devices.base import Device
-
-#: quick: all threads, in the smallest plan and with all weights in memory. full: one plan more, and all of
-#: them with one thread, too.
-Depth = Literal["quick", "full"]
 
 
 def checker(

@@ -45,7 +45,7 @@ class Single(Protocol):
         """
 
 
-class Engines:
+class TrialEngines:
     """Engines of ``pack`` on ``device``, in this process."""
 
     n_bytes = 0

@@ -19,7 +19,7 @@ from loader.errors import LoaderError
 from models.packs.pack import Pack, read_pack
 from models.processes import Child, end_with, python_command, start
 from models.runtime.sessions import claim_process
-from pipeline.checking.engines import Arrays, Engines, Single
+from pipeline.checking.engines import Arrays, Single, TrialEngines
 from pipeline.devices.base import Device, DeviceError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.errors import EngineError
@@ -40,7 +40,7 @@ def one_thread(pack: Pack, device: Device) -> Iterator[Single | None]:
         return
     with closing(CpuDevice(1)) as single:
         if single.threads == 1:  # sessions of this process have threads of their own
-            yield Engines(pack, single)
+            yield TrialEngines(pack, single)
             return
     with closing(OtherProcess(pack.folder)) as process:
         yield process
@@ -127,7 +127,7 @@ def main(parent: int, folder: Path) -> None:
     os.dup2(2, 1)  # libraries may write to stdout, too
     claim_process()
     with closing(CpuDevice(1)) as device:
-        serve(Engines(read_pack(folder), device), sys.stdin.buffer, answers)
+        serve(TrialEngines(read_pack(folder), device), sys.stdin.buffer, answers)
 
 
 if __name__ == "__main__":

@@ -154,13 +154,15 @@ class _Network:
             axis = 0 if "transB" in attributes and attributes["transB"].i else operand.axis
             return math.prod(shape) // max(shape[axis], 1)
         read = self._shapes.get(node.input[0]) if node.input else None
-        made = self._shapes.get(node.output[0])
-        if not read or made is None:  # nothing is said of it: as many as a layer of the network has
+        result = self._shapes.get(node.output[0])
+        if (
+            not read or result is None
+        ):  # nothing is said of it: as many as a layer of the network has
             return max(map(math.prod, self._weights.values()), default=1)
         if record.access == "product":
             return read[-1]
         window = attributes["kernel_shape"].ints if "kernel_shape" in attributes else ()
-        return max(math.prod(window), math.prod(read) // max(math.prod(made), 1), read[-1], 1)
+        return max(math.prod(window), math.prod(read) // max(math.prod(result), 1), read[-1], 1)
 
 
 def _quantises(record: OperatorRecord, count: int) -> bool:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from loader.errors import LoaderError
 from models.packs.pack import Pack
-from pipeline.checking.checker import Depth
+from pipeline.checking import Depth
 from pipeline.checking.compare import Tolerance, difference
-from pipeline.checking.engines import Arrays, Engines, Single
+from pipeline.checking.engines import Arrays, Single, TrialEngines
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import EngineError
 from pipeline.fitting.fit import by_thumb, fit
@@ -38,7 +38,7 @@ class TrialError(Exception):
     """A pack fails, or answers one request in two ways; the message says when."""
 
 
-class Setting(NamedTuple):
+class TrialSetting(NamedTuple):
     """What a pack ran in: ``plan`` in words, and how many ``threads`` computed."""
 
     plan: str
@@ -48,10 +48,10 @@ class Setting(NamedTuple):
         return f"{self.plan} and {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
-class Answer(NamedTuple):
+class TrialAnswer(NamedTuple):
     """The ``outputs`` of a pack in a ``setting``."""
 
-    setting: Setting
+    setting: TrialSetting
     outputs: Arrays
 
 
@@ -77,11 +77,13 @@ class Trials:
         Raises:
             MemoryError: it takes more than is free. TrialError: it fails.
         """
-        with _named(Setting(_SMALLEST, self.device.threads)):
+        with _named(TrialSetting(_SMALLEST, self.device.threads)):
             (outputs,) = self._engines.run(self._min_plan, inputs, 1)
         return outputs
 
-    def answers(self, inputs: Arrays, tolerance: Tolerance, random: str = "") -> Iterator[Answer]:
+    def answers(
+        self, inputs: Arrays, tolerance: Tolerance, random: str = ""
+    ) -> Iterator[TrialAnswer]:
         """Yield the answer in each setting, one thread last.
 
         A plan that takes more than is free is not run, but for the smallest, and ``notes`` says so.
@@ -99,17 +101,19 @@ class Trials:
         if self.single is not None and self.depth == "full":
             yield from self._with_one_thread(self.single, inputs)
 
-    def _with_all_threads(self, inputs: Arrays, tolerance: Tolerance | None) -> Iterator[Answer]:
+    def _with_all_threads(
+        self, inputs: Arrays, tolerance: Tolerance | None
+    ) -> Iterator[TrialAnswer]:
         for name, plan in self._plans.items():
-            setting = Setting(name, self.device.threads)
+            setting = TrialSetting(name, self.device.threads)
             if name == _SMALLEST or self._fits(plan, name):
                 with _named(setting):
                     outputs = self._checked_answer(plan, inputs, tolerance)
-                yield Answer(setting, outputs)
+                yield TrialAnswer(setting, outputs)
 
-    def _with_one_thread(self, single: Single, inputs: Arrays) -> Iterator[Answer]:
+    def _with_one_thread(self, single: Single, inputs: Arrays) -> Iterator[TrialAnswer]:
         for name, plan in self._plans.items():
-            setting = Setting(name, 1)
+            setting = TrialSetting(name, 1)
             if not self._fits(plan, str(setting), single.n_bytes):
                 continue
             try:
@@ -118,7 +122,7 @@ class Trials:
             except MemoryError as exc:
                 self._leave_out(str(setting), str(exc) or "it takes more memory than there is")
                 continue
-            yield Answer(setting, outputs)
+            yield TrialAnswer(setting, outputs)
 
     def _checked_answer(self, plan: Plan, inputs: Arrays, tolerance: Tolerance | None) -> Arrays:
         """Return the answer of ``plan``, again and again, which is that of its steps one by one."""
@@ -136,8 +140,8 @@ class Trials:
         return again
 
     @cached_property
-    def _engines(self) -> Engines:
-        return Engines(self.pack, self.device)
+    def _engines(self) -> TrialEngines:
+        return TrialEngines(self.pack, self.device)
 
     @cached_property
     def _plans(self) -> Mapping[str, Plan]:
@@ -166,9 +170,9 @@ class Trials:
     def _plan_between(self) -> Plan:
         """What half of the memory between the other two makes of the network: a part of it is resident."""
         smallest, largest = self._min_plan, self._resident_plan
-        wanted = Wanted(total_bytes=(smallest.total_bytes + largest.total_bytes) // 2)
+        halfway = Wanted(total_bytes=(smallest.total_bytes + largest.total_bytes) // 2)
         program = self._engines.program
-        return by_thumb(program, smallest.architecture, wanted, smallest).plan
+        return by_thumb(program, smallest.architecture, halfway, smallest).plan
 
     @cached_property
     def _resident_plan(self) -> Plan:
@@ -206,7 +210,7 @@ _RESIDENT = "all weights in memory"
 
 
 @contextmanager
-def _named(setting: Setting) -> Iterator[None]:
+def _named(setting: TrialSetting) -> Iterator[None]:
     """Name the setting in which a pack fails.
 
     Raises:

@@ -6,6 +6,7 @@ Wrong is a network with one weight, one channel, one scale or one parameter that
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
 from models.packs.pack import read_pack
+from models.packs.records.spans import Store
 from models.packs.target import host_target
 from pipeline.checking.check import Reference, check_pack
 from pipeline.checking.compare import Arrays, Tolerance, difference
@@ -31,7 +33,7 @@ _ACTIVATIONS = ("Relu", "LeakyRelu", "Elu", "Sigmoid", "HardSwish", "Tanh", "Cli
 
 def drawn(seed: int) -> Model:
     """Return convolutions of 3 to 70 channels with norms, activations and shortcuts, and a Gemm."""
-    rng, numbers = random.Random(seed), np.random.default_rng(seed)
+    rng, generator = random.Random(seed), np.random.default_rng(seed)
     nodes: list[onnx.NodeProto] = []
     weights: list[TensorProto] = []
 
@@ -45,7 +47,7 @@ def drawn(seed: int) -> Model:
         same, kernel = rng.random() < 0.4, rng.choice((1, 3))
         filters = channels if same else rng.randint(3, 70)
         shape = (filters, channels, kernel, kernel)
-        matrix = numbers.standard_normal(shape) / np.sqrt(channels * kernel**2)
+        matrix = generator.standard_normal(shape) / np.sqrt(channels * kernel**2)
         nodes.append(
             helper.make_node(
                 "Conv",
@@ -55,15 +57,15 @@ def drawn(seed: int) -> Model:
             )
         )
         statistics = {
-            "scale": numbers.uniform(0.8, 1.2, filters),
-            "bias": 0.1 * numbers.standard_normal(filters),
-            "mean": 0.1 * numbers.standard_normal(filters),
-            "variance": numbers.uniform(0.5, 1.5, filters),
+            "scale": generator.uniform(0.8, 1.2, filters),
+            "bias": 0.1 * generator.standard_normal(filters),
+            "mean": 0.1 * generator.standard_normal(filters),
+            "variance": generator.uniform(0.5, 1.5, filters),
         }
         names = [weight(f"{name}{layer}", array) for name, array in statistics.items()]
         nodes.append(helper.make_node("BatchNormalization", [f"c{layer}", *names], [f"n{layer}"]))
         kind = "LeakyRelu" if not layer else rng.choice(_ACTIVATIONS)
-        attributes = {"alpha": 0.1} if kind == "LeakyRelu" else {}
+        attributes: dict[str, Any] = {"alpha": 0.1} if kind == "LeakyRelu" else {}
         nodes.append(helper.make_node(kind, [f"n{layer}"], [f"a{layer}"], **attributes))
         out = f"a{layer}"
         if same:
@@ -72,7 +74,7 @@ def drawn(seed: int) -> Model:
         x, channels = out, filters
     nodes.append(helper.make_node("GlobalAveragePool", [x], ["pooled"]))
     nodes.append(helper.make_node("Flatten", ["pooled"], ["flat"]))
-    classes = weight("w", numbers.standard_normal((10, channels)) / np.sqrt(channels))
+    classes = weight("w", generator.standard_normal((10, channels)) / np.sqrt(channels))
     nodes.append(helper.make_node("Gemm", ["flat", classes], ["y"], transB=1))
     ports = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
@@ -100,8 +102,8 @@ def wrong(model: Model, seed: int) -> Iterator[tuple[str, Model]]:
 
     def sign(array: np.ndarray) -> None:
         flat = array.reshape(-1)
-        place = np.argsort(np.abs(flat))[len(flat) * 3 // 4]
-        flat[place] = -flat[place]
+        index = np.argsort(np.abs(flat))[len(flat) * 3 // 4]
+        flat[index] = -flat[index]
 
     def swapped(array: np.ndarray) -> None:
         array[[0, 1]] = array[[1, 0]]
@@ -130,7 +132,7 @@ def _answer(model: Model, file: Path, optimise: bool) -> Arrays:
     return Reference(written(model, file), file).answer({"x": image}, optimise)
 
 
-def _seen(seed: int, folder: Path) -> list[bool]:
+def _detected(seed: int, folder: Path) -> list[bool]:
     """Return which faults of a drawn network are seen, by ONNX Runtime alone; optimised it is right."""
     model, file = drawn(seed), folder / "m.onnx"
     expected = _answer(model, file, optimise=False)
@@ -140,17 +142,17 @@ def _seen(seed: int, folder: Path) -> list[bool]:
     return [bool(difference(got, expected, tolerance)) for got in others]
 
 
-def test_it_tells_right_networks_from_wrong_ones(tmp_path: Path) -> None:
+def test_right_networks_are_within_it_and_wrong_ones_are_not(tmp_path: Path) -> None:
     for seed in range(3):
-        assert all(_seen(seed, tmp_path)), seed
+        assert all(_detected(seed, tmp_path)), seed
 
 
 @pytest.mark.slow
-def test_it_tells_many_right_networks_from_wrong_ones(tmp_path: Path) -> None:
+def test_many_right_networks_are_within_it_and_wrong_ones_are_not(tmp_path: Path) -> None:
     """Behind several sigmoids a hundredth of one channel is less than what roundings may be."""
-    seen = np.array([_seen(seed, tmp_path) for seed in range(100)])
-    assert seen[:, :2].all()
-    assert (seen.mean(axis=0) > 0.95).all()
+    detected = np.array([_detected(seed, tmp_path) for seed in range(100)])
+    assert detected[:, :2].all()
+    assert (detected.mean(axis=0) > 0.95).all()
 
 
 def _refused(model: Model, original: Path, folder: Path) -> bool:
@@ -203,7 +205,7 @@ def test_what_only_moves_has_the_same_bits(tmp_path: Path) -> None:
 
 
 @over(
-    "node, weights, made",
+    "node, weights, result",
     [
         ("y = Gemm<transB=1>(x, w)", (8, 400), "[1,8]"),
         ("y = MatMul(x, w)", (400, 8), "[1,8]"),
@@ -212,35 +214,35 @@ def test_what_only_moves_has_the_same_bits(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_grows_with_the_root_of_the_terms(
-    node: str, weights: tuple[int, ...], made: str, tmp_path: Path
+    node: str, weights: tuple[int, ...], result: str, tmp_path: Path
 ) -> None:
     def fraction(terms: int) -> float:
-        text = f"g (float[1,{terms}] x, float[{terms},8] t) => (float{made} y) {{ {node} }}"
+        text = f"g (float[1,{terms}] x, float[{terms},8] t) => (float{result} y) {{ {node} }}"
         shape = tuple(terms if length == 400 else length for length in weights)
         return _of(text, tmp_path, **({"w": shape} if shape else {})).fraction
 
     assert fraction(400) == pytest.approx(2 * fraction(100))
 
 
-def test_layers_behind_each_other_add_up_and_layers_apart_do_not(tmp_path: Path) -> None:
+def test_layers_in_series_add_up_and_parallel_ones_do_not(tmp_path: Path) -> None:
     one = "a = MatMul(x, w)"
-    behind = _of(
+    series = _of(
         f"g (float[8,64] x) => (float y) {{ {one} y = MatMul(a, w) }}", tmp_path, w=(64, 64)
     )
-    apart = _of(
+    parallel = _of(
         f"g (float[8,64] x) => (float y) {{ {one} b = MatMul(x, w) y = Add(a, b) }}",
         tmp_path,
         w=(64, 64),
     )
     single = _of(f"g (float[8,64] x) => (float a) {{ {one} }}", tmp_path, w=(64, 64))
-    assert behind.fraction == pytest.approx(np.sqrt(2) * single.fraction)
-    assert single.fraction < apart.fraction < 1.01 * single.fraction
+    assert series.fraction == pytest.approx(np.sqrt(2) * single.fraction)
+    assert single.fraction < parallel.fraction < 1.01 * single.fraction
 
 
 def test_numbers_of_fewer_bits_are_less_exact(tmp_path: Path) -> None:
     text = "g (float[1,64] x) => (float[1,8] y) { y = MatMul(x, w) }"
     model = written(parsed(text, {"w": (64, 8)}), tmp_path / "m.onnx")
-    stores = ("fp32", "fp16", "bf16", "int8")
+    stores: tuple[Store, ...] = ("fp32", "fp16", "bf16", "int8")
     fractions = [tolerance_of(model, PLAIN, host_target(), store).fraction for store in stores]
     assert fractions == sorted(fractions)
     assert tolerance_of(model, PLAIN, host_target(), "int8").nudge == fractions[0]

@@ -17,7 +17,7 @@ from models.errors import CompileError
 from models.packs.pack import Pack
 from pipeline.checking.check import Reference, check_pack
 from pipeline.checking.compare import Tolerance, difference
-from pipeline.checking.engines import Engines
+from pipeline.checking.engines import TrialEngines
 from pipeline.checking.one_thread import OtherProcess, serve
 from pipeline.checking.trials import TrialError, Trials
 from pipeline.devices.base import Kernel, Launch
@@ -26,11 +26,13 @@ from pipeline.devices.device_memory import Memory, Use
 from pipeline.execution.errors import EngineError
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
-from pipeline.program.prepare import prepare
+from pipeline.program.prepare import Abilities, prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
 
+#: Of the ring, and of weights that stay in memory.
+WeightBytes = tuple[int, int]
 SAME = Tolerance(1e-5)
 # Libraries' pages, and answers.
 _OTHER_BYTES = (16 << 20) + 4096
@@ -54,7 +56,7 @@ class _Altered(Kernel):
 class _Device(CpuDevice):
     """Computes with ONNX Runtime; launches are ``altered``.
 
-    ``weight_bytes``: of the last engine, of its ring and of what it keeps, by which its plan is recognised.
+    ``weight_bytes``: of the last engine, by which its plan is recognised.
     """
 
     def __init__(
@@ -63,19 +65,38 @@ class _Device(CpuDevice):
         super().__init__(threads, native=False)
         self._altered = altered
         self._allocated = [0, 0]
-        self.weight_bytes = (0, 0)
+        self.weight_bytes: WeightBytes = (0, 0)
 
     def load(self, graph: bytes) -> Kernel:
         return _Altered(super().load(graph), self._altered)
 
-    def joins(self, graph: bytes) -> bool:
-        return False
+    def abilities(self) -> Abilities:
+        return replace(super().abilities(), joins=lambda graph: False)
 
     def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
-        if use == "scratch":  # behind the weights
+        if use == "scratch":  # after the weights
             self.weight_bytes = self._allocated[-2], self._allocated[-1]
         self._allocated.append(n_bytes)
         return super().allocate(use, n_bytes, slots)
+
+
+class _Faulty(_Device):
+    """Computes otherwise in the plan with ``wrong`` bytes of weights alone; ``plans``: all that it ran."""
+
+    def __init__(self, threads: int, wrong: WeightBytes | None) -> None:
+        super().__init__(self._multiplied, threads)
+        self._wrong = wrong
+        self.plans: list[WeightBytes] = []
+
+    def _multiplied(self, launch: Launch, outputs: Sequence[NDArray[Any]]) -> Launch:
+        def launched() -> None:
+            launch()
+            if self.weight_bytes not in self.plans:
+                self.plans.append(self.weight_bytes)
+            if self.weight_bytes == self._wrong:
+                np.multiply(outputs[0], 1.01, outputs[0])
+
+        return launched
 
 
 class _Reordering(CpuDevice):
@@ -121,7 +142,7 @@ def device() -> Iterator[CpuDevice]:
 
 
 def test_a_sound_pack_has_one_answer(tiny_pack: Pack, device: CpuDevice) -> None:
-    trials = Trials(tiny_pack, device, "full", Engines(tiny_pack, device))
+    trials = Trials(tiny_pack, device, "full", TrialEngines(tiny_pack, device))
     answers = list(trials.answers(_image(tiny_pack), SAME))
     assert [answer.setting.threads for answer in answers] == [1] * 6
     assert len({str(answer.setting) for answer in answers}) == 3
@@ -132,8 +153,8 @@ def test_a_sound_pack_has_one_answer(tiny_pack: Pack, device: CpuDevice) -> None
         assert not difference(answer.outputs, once, SAME)
 
 
-def test_a_quick_check_takes_two_plans(tiny_pack: Pack, device: CpuDevice) -> None:
-    trials = Trials(tiny_pack, device, "quick", Engines(tiny_pack, device))
+def test_a_quick_check_runs_two_plans(tiny_pack: Pack, device: CpuDevice) -> None:
+    trials = Trials(tiny_pack, device, "quick", TrialEngines(tiny_pack, device))
     assert [answer.setting for answer in trials.answers(_image(tiny_pack), SAME)] == [
         ("the smallest plan", 1),
         ("all weights in memory", 1),
@@ -155,54 +176,28 @@ def test_a_fault_in_one_plan_with_one_number_of_threads_is_refused_and_named(
     source = written(model, tmp_path / "m.onnx")
     pack = compiled(source, tmp_path, CompileOptions(chunk_bytes=1 << 16))
     reference = Reference(source, Path("m.onnx"))
-    sizes: list[tuple[int, int]] = []
 
-    def recorded(device: _Device) -> None:
-        if device.weight_bytes not in sizes:
-            sizes.append(device.weight_bytes)
-
-    def refusal(wrong: Callable[[_Device], bool]) -> str:
-        def altered(launch: Launch, outputs: Sequence[NDArray[Any]], device: _Device) -> Launch:
-            def launched() -> None:
-                launch()
-                if wrong(device):
-                    np.multiply(outputs[0], 1.01, outputs[0])
-
-            return launched
-
-        devices = [_wrong(altered, threads) for threads in (2, 1)]
-        with closing(devices[0]), closing(devices[1]):
-            trials = Trials(pack, devices[0], "full", Engines(pack, devices[1]))
+    def refusal(wrong: WeightBytes | None, threads: int) -> tuple[str, list[WeightBytes]]:
+        with (
+            closing(_Faulty(2, wrong if threads == 2 else None)) as device,
+            closing(_Faulty(1, wrong if threads == 1 else None)) as single,
+        ):
+            trials = Trials(pack, device, "full", TrialEngines(pack, single))
             try:
                 assert check_pack(pack, reference, trials) == []
             except CompileError as exc:
-                return str(exc)
-        return ""
+                return str(exc), device.plans
+            return "", device.plans
 
-    def right(device: _Device) -> bool:
-        recorded(device)
-        return False
-
-    assert not refusal(right)
-    assert len(sizes) == 3
-    plans = ("the smallest plan", "half of the memory", "all weights in memory")
-    for size, plan in zip(sizes, plans, strict=True):
+    words, plans = refusal(None, 1)
+    assert not words
+    names = ("the smallest plan", "half of the memory", "all weights in memory")
+    for plan, name in zip(plans, names, strict=True):
         for threads in (1, 2):
-            words = refusal(
-                lambda device, size=size, threads=threads: (
-                    (device.weight_bytes, device.threads) == (size, threads)
-                )
-            )
-            setting = f"{plan} and {threads} thread{'s' * (threads > 1)}"
-            assert f"with {setting}: output" in words, (setting, words)
-            assert words.count("\n") == 0
-
-
-def _wrong(
-    altered: Callable[[Launch, Sequence[NDArray[Any]], _Device], Launch], threads: int
-) -> _Device:
-    device = _Device(lambda launch, outputs: altered(launch, outputs, device), threads)
-    return device
+            words, _ = refusal(plan, threads)
+            setting = f"with {name} and {threads} thread{'s' * (threads > 1)}"
+            assert f"{setting}: output 'y' is off by" in words, words
+            assert "\n" not in words
 
 
 def test_a_process_with_one_thread_answers_as_this_one(tiny_pack: Pack, device: CpuDevice) -> None:
@@ -211,7 +206,7 @@ def test_a_process_with_one_thread_answers_as_this_one(tiny_pack: Pack, device: 
     pickle.dump((plan.architecture, plan.choice, _image(tiny_pack)), requests)
     pickle.dump((plan.architecture, replace(plan.choice, ring_bytes=1), {}), requests)
     requests.seek(0)
-    serve(Engines(tiny_pack, device), requests, answers)
+    serve(TrialEngines(tiny_pack, device), requests, answers)
     answers.seek(0)
     expected = Trials(tiny_pack, device, "quick").answer(_image(tiny_pack))
     assert not difference(pickle.load(answers), expected, Tolerance(0))
