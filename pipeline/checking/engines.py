@@ -23,7 +23,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
-from pipeline.schedule.architectures import Architecture
+from pipeline.schedule.architectures import ARCHITECTURES
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -37,7 +37,7 @@ class Single(Protocol):
     #: What they take beyond their plans.
     n_bytes: int
 
-    def answer(self, architecture: Architecture, choice: Choice, inputs: Arrays) -> Arrays:
+    def answer(self, architecture: str, choice: Choice, inputs: Arrays) -> Arrays:
         """Return the outputs of one run in the plan of ``architecture`` with ``choice``.
 
         Raises:
@@ -58,9 +58,10 @@ class TrialEngines:
     def program(self) -> Program:
         return prepare(self._pack, self.device)
 
-    def answer(self, architecture: Architecture, choice: Choice, inputs: Arrays) -> Arrays:
+    def answer(self, architecture: str, choice: Choice, inputs: Arrays) -> Arrays:
         """As ``Single``."""
-        (outputs,) = self.run(make_plan(self.program, architecture, choice=choice), inputs, 1)
+        plan = make_plan(self.program, ARCHITECTURES[architecture], choice=choice)
+        (outputs,) = self.run(plan, inputs, 1)
         return outputs
 
     def run(self, plan: Plan, inputs: Arrays, times: int) -> list[Arrays]:

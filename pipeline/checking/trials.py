@@ -118,7 +118,7 @@ class Trials:
                 continue
             try:
                 with _named(setting):
-                    outputs = single.answer(plan.architecture, plan.choice, inputs)
+                    outputs = single.answer(plan.architecture.name, plan.choice, inputs)
             except MemoryError as exc:
                 self._leave_out(str(setting), str(exc) or "it takes more memory than there is")
                 continue

@@ -1,7 +1,6 @@
 """Runs of a new pack: one request has one answer, whatever was in memory and in whichever launches."""
 
 import io
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -17,8 +16,8 @@ from models.errors import CompileError
 from models.packs.pack import Pack
 from pipeline.checking.check import Reference, check_pack
 from pipeline.checking.compare import Tolerance, difference
-from pipeline.checking.engines import TrialEngines
-from pipeline.checking.one_thread import OtherProcess, serve
+from pipeline.checking.engines import Arrays, TrialEngines
+from pipeline.checking.one_thread import OtherProcess, question, reply, serve
 from pipeline.checking.trials import TrialError, Trials
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
@@ -26,6 +25,7 @@ from pipeline.devices.device_memory import Memory, Use
 from pipeline.execution.errors import EngineError
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
+from pipeline.planning.plan import Choice
 from pipeline.program.prepare import Abilities, prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import parsed, written
@@ -201,16 +201,32 @@ def test_a_fault_in_one_plan_with_one_number_of_threads_is_refused_and_named(
 
 
 def test_a_process_with_one_thread_answers_as_this_one(tiny_pack: Pack, device: CpuDevice) -> None:
-    requests, answers = io.BytesIO(), io.BytesIO()
     plan = fit(prepare(tiny_pack, device), ARCHITECTURES["2s"], LEAST).plan
-    pickle.dump((plan.architecture, plan.choice, _image(tiny_pack)), requests)
-    pickle.dump((plan.architecture, replace(plan.choice, ring_bytes=1), {}), requests)
-    requests.seek(0)
-    serve(TrialEngines(tiny_pack, device), requests, answers)
-    answers.seek(0)
+    small = replace(plan.choice, ring_bytes=1)
+    questions = question("2s", plan.choice, _image(tiny_pack)) + question("2s", small, {})
+    replies = io.BytesIO()
+    serve(TrialEngines(tiny_pack, device), io.BytesIO(questions), replies)
+    replies.seek(0)
     expected = Trials(tiny_pack, device, "quick").answer(_image(tiny_pack))
-    assert not difference(pickle.load(answers), expected, Tolerance(0))
-    assert "ring" in str(pickle.load(answers))
+    assert not difference(reply(replies), expected, Tolerance(0))
+    with pytest.raises(EngineError, match="ring"):
+        reply(replies)
+    with pytest.raises(ValueError, match="EOF"):
+        reply(replies)
+
+
+def test_strings_of_any_name_reach_the_process() -> None:
+    class Echo:
+        n_bytes = 0
+
+        def answer(self, architecture: str, choice: Choice, inputs: Arrays) -> Arrays:
+            return inputs
+
+    inputs = {"file": np.array(["a", "bc"], object), "x": np.array(2.0)}
+    replies = io.BytesIO()
+    serve(Echo(), io.BytesIO(question("2s", Choice(), inputs)), replies)
+    replies.seek(0)
+    assert not difference(reply(replies), inputs, Tolerance(0))
 
 
 @pytest.mark.slow
@@ -219,14 +235,14 @@ def test_another_process_runs_what_this_one_cannot(tiny_pack: Pack) -> None:
         plan = fit(prepare(tiny_pack, device), ARCHITECTURES["2s"], LEAST).plan
         with closing(OtherProcess(tiny_pack.folder)) as process:
             for _ in range(2):
-                got = process.answer(plan.architecture, plan.choice, _image(tiny_pack))
+                got = process.answer("2s", plan.choice, _image(tiny_pack))
                 expected = Trials(tiny_pack, device, "quick").answer(_image(tiny_pack))
                 assert not difference(got, expected, Tolerance(0))
         with (
             closing(OtherProcess(tiny_pack.folder / "none")) as process,
             pytest.raises(EngineError, match="its process has ended"),
         ):
-            process.answer(plan.architecture, plan.choice, {})
+            process.answer("2s", plan.choice, {})
 
 
 def test_inputs_of_any_rank_run_between(tmp_path: Path, device: CpuDevice) -> None:
