@@ -1,9 +1,9 @@
 """A pack with one thread, while a compiler computes with all.
 
 A process has one thread pool for all sessions of ONNX Runtime, whose size is decided once, and ONNX Runtime
-refuses sessions without it (models/runtime/sessions.py). So one thread needs another process: it reads a
-request from stdin, a plan and inputs, and answers on stdout, again and again: a line of JSON, then arrays as in
-files of NumPy. It takes a second of a processor to start.
+refuses sessions without it (models/runtime/sessions.py). So one thread needs another process. It reads a
+plan and inputs from stdin and answers on stdout, again and again: a line of JSON, then arrays as in files of
+NumPy. It takes a second of a processor to start.
 """
 
 import io
