@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from cli import NO_MEMORY
-from cli.arguments import Json, open_named, size
+from cli.arguments import Check, Json, open_named, size
 from cli.model_sources import RECIPES, recipes_beside
 from cli.printing.changes import print_changes
 from cli.printing.output import fail, print_json, say, suggest, tell, warn
@@ -118,9 +118,10 @@ def compile_(
     ] = None,
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
     force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
-    check: Annotated[
-        bool, typer.Option(help="Run the pack and compare it with ONNX Runtime on the source.")
-    ] = True,
+    check: Check = "full",
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="Make a pack without comparing it.")
+    ] = False,
     without: Annotated[
         list[str] | None,
         typer.Option(metavar="PASS", help="Leave out a pass that is not required, repeatable."),
@@ -165,7 +166,7 @@ def compile_(
         raise typer.BadParameter(f"{store!r} is none of {', '.join(STORES)}", param_hint="--store")
     if precision == "int8" and calibrate is None:
         raise typer.BadParameter("--precision int8 needs --calibrate DIR")
-    if calibrate is not None and precision != "int8" and not (loses_bits(store) and check):
+    if calibrate is not None and precision != "int8" and (no_check or not loses_bits(store)):
         raise typer.BadParameter(
             "--calibrate DIR goes with --precision int8, or with --store fp16, bf16 or int8 and its check"
         )
@@ -200,8 +201,16 @@ def compile_(
     )
     with steps(f"compiling {source.name}") as progress:
         measured = partial(pictures.pictures, _MEASURED) if pictures else None
-        judge = checker(source, compiled_for, warnings.append, progress, measured, spare_bytes)
-        accept = judge if check else None
+        judge = checker(
+            source,
+            compiled_for,
+            warnings.append,
+            progress,
+            depth=check,
+            pictures=measured,
+            free=spare_bytes,
+        )
+        accept = None if no_check else judge
         try:
             folder = compile_onnx(source, output, replace(options, accept=accept), progress)
         except MemoryError as exc:
