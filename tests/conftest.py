@@ -5,18 +5,19 @@ import gc
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.meter import Meter
+from models.compiler.passes.record import Compilation, Pass
 from models.compiler.passes.run import Observer, run
 from models.compiler.passes.verify import Verifying
 from models.packs.pack import Pack, open_pack
+from models.progress import Progress
 from tests.examples import FEW
 from tests.models.nets import CHUNK_BYTES, residual, written
 
@@ -69,8 +70,13 @@ def _one_meter() -> Iterator[None]:
 def _verified_passes() -> Iterator[None]:
     """The rules of networks are checked after each pass of each compilation."""
 
-    def verified(*args: Any, observers: Iterable[Observer] = ()) -> None:
-        run(*args, observers=(*observers, Verifying()))
+    def verified(
+        work: Compilation,
+        passes: Sequence[Pass],
+        progress: Progress,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        run(work, passes, progress, (*observers, Verifying()))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("models.compiler.compile.run", verified)

@@ -15,10 +15,11 @@ from models.compiler.analysis.graph import typed
 from models.compiler.passes.record import Compilation, Error, Pass
 from models.compiler.passes.view import Key, is_same, key_of, model_between
 from models.errors import CompileError
-from models.graphs.traits import Traits, read_traits
+from models.graphs.traits import read_traits
 from models.network.fields import Array
 from models.runtime.sessions import SessionError, open_reference, run_session
-from pipeline.checking.compare import Tolerance, difference, tolerance_of
+from pipeline.checking.compare import Tolerance, difference
+from pipeline.checking.tolerance import tolerance_of
 from pipeline.measuring.sweeps import Kind, random_tensors
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ Arrays = Mapping[str, NDArray[Any]]
 _KINDS: tuple[Kind, ...] = ("random", "ones", "zeros")
 # Behind operators that jump rounding may become another answer: there one of several draws decides.
 _DRAWS = 3
-#: What sums in another order change in a whole network, of the largest value of an output.
-_SUMS = 2e-5
 
 
 class FaultFinder:
@@ -51,7 +50,7 @@ class FaultFinder:
         last, self._last = self._last, _boundary(work, self._last)
         if last is None or self._last is last:
             return
-        tolerance = _allowed(step.error, self._last.traits)
+        tolerance = _allowed(step.error, last.tolerance)
         faults = [
             difference(answers, expected, tolerance)
             for answers, expected in zip(self._last.answers, last.answers, strict=True)
@@ -64,10 +63,13 @@ class FaultFinder:
 
 @dataclass(frozen=True)
 class _Boundary:
-    """A network between passes, which ``key`` stands for, and its ``answers`` to ``inputs``."""
+    """A network between passes, which ``key`` stands for, and its ``answers`` to ``inputs``.
+
+    ``tolerance``: how far apart right answers of it are.
+    """
 
     key: Key
-    traits: Traits
+    tolerance: Tolerance
     inputs: tuple[Arrays, ...]
     answers: tuple[Arrays, ...]
 
@@ -95,7 +97,7 @@ def _boundary(work: Compilation, last: _Boundary | None) -> _Boundary:
         raise CompileError(
             f"{work.path}: ONNX Runtime refuses it between passes: {message}"
         ) from exc
-    return _Boundary(key, traits, inputs, answers)
+    return _Boundary(key, tolerance_of(file, traits, work.target, "fp32"), inputs, answers)
 
 
 def _taken(work: Compilation, session: "ort.InferenceSession") -> tuple[Arrays, ...]:
@@ -120,11 +122,6 @@ def _taken(work: Compilation, session: "ort.InferenceSession") -> tuple[Arrays, 
     raise CompileError(f"{work.path}: ONNX Runtime refuses what is drawn for it: {refusal}")
 
 
-def _allowed(error: Error, traits: Traits) -> Tolerance:
-    """Return by how much a pass of this class of error may change results of such a network."""
-    if error == "same bits":
-        return Tolerance(0.0)
-    rounded = tolerance_of(traits)
-    if error == "other order of sums" and not (traits.quantised or traits.half):
-        return Tolerance(_SUMS)
-    return rounded
+def _allowed(error: Error, tolerance: Tolerance) -> Tolerance:
+    """Return by how much a pass of this class of error may change results, which round by ``tolerance``."""
+    return Tolerance(0.0) if error == "same bits" else tolerance

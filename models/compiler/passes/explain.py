@@ -8,7 +8,8 @@ import onnx
 
 from models.compiler.cutting.partition import CutGraph
 from models.compiler.passes.record import Compilation, Error, Level, Pass
-from models.graphs.nodes import domain_of, made
+from models.graphs.nodes import made
+from models.network.names import domain_of
 
 
 @dataclass(frozen=True)

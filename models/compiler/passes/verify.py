@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN
 from models.compiler.cutting.partition import CutGraph
 from models.compiler.optimising.by_onnxruntime import types_of
 from models.compiler.optimising.model_checks import check_agreement
@@ -23,9 +22,10 @@ from models.compiler.passes.view import Key, is_same, key_of, model_between
 from models.errors import CompileError
 from models.graphs.nodes import label, made, reads
 from models.graphs.rewriting import Rewriter
+from models.network.catalogue import traits_of
 from models.network.fields import Array
+from models.network.names import NCHWC, Op, op_of
 from models.network.operators.convolution import ADDEND
-from models.network.operators.elements import POINTWISE
 from models.network.operators.movement import Copy, strides_of
 from models.network.operators.reading import Movement, Operator, Reshape
 
@@ -135,7 +135,7 @@ class _Layouts(Rewriter):
         return False
 
     def replaced(self, node: onnx.NodeProto) -> None:
-        if node.domain == NCHWC_DOMAIN:
+        if node.domain == NCHWC:
             self._look(node)
             return
         names = [name for name in reads(node) if name in self.values]
@@ -143,7 +143,9 @@ class _Layouts(Rewriter):
         operator = self.operator(node) if names else None
         if isinstance(operator, Reshape):
             self._either.update(made(node) if blocked else ())
-        elif blocked and (node.op_type in POINTWISE or self._moves_blocks(operator)):
+        elif blocked and (
+            traits_of(op_of(node)).function is not None or self._moves_blocks(operator)
+        ):
             self._check(node, [name for name in names if not self.is_single(name)])
             self._blocked.update(made(node))
         elif blocked:
@@ -154,12 +156,12 @@ class _Layouts(Rewriter):
     def _look(self, node: onnx.NodeProto) -> None:
         """Look at a node of ONNX Runtime's layout."""
         names = [*node.input[:1], *node.input[ADDEND:]]
-        if node.op_type == "ReorderInput":
+        if op_of(node) == Op.ReorderInput:
             if names[0] in self._blocked:
                 self._fault(node, names[0], "lies in blocks of channels")
         else:
             self._check(node, [name for name in names if name in self.values])
-        if node.op_type != "ReorderOutput":
+        if op_of(node) != Op.ReorderOutput:
             self._blocked.update(made(node))
 
     def _check(self, node: onnx.NodeProto, names: Sequence[str]) -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import new_node
 from models.network.fields import Array
-from models.network.names import Op
+from models.network.names import NCHWC, Op
 from tests.examples import over
 
 LARGE, SMALL = (1, 1 << 17), (1, 8)
@@ -117,5 +117,5 @@ def test_a_blocked_convolution_lies_over_what_it_adds(
 ) -> None:
     held = graph(*BLOCK[:2], ("Conv", "sum", inputs), BLOCK[3])
     for node in held.nodes:
-        node.domain = NCHWC_DOMAIN
+        node.domain = NCHWC
     assert find_aliases(held).parents == found
