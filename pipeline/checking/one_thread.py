@@ -2,8 +2,8 @@
 
 A process has one thread pool for all sessions of ONNX Runtime, whose size is decided once, and ONNX Runtime
 refuses sessions without it (models/runtime/sessions.py). So one thread needs another process. It reads a
-plan and inputs from stdin and answers on stdout, again and again: a line of JSON, then arrays as in files of
-NumPy. It takes a second of a processor to start.
+plan and inputs from stdin and answers on stdout, again and again: a line of JSON, then arrays as in files
+of NumPy. It takes a second of a processor to start.
 """
 
 import io
