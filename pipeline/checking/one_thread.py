@@ -2,8 +2,8 @@
 
 A process has one thread pool for all sessions of ONNX Runtime, whose size is decided once, and ONNX Runtime
 refuses sessions without it (models/runtime/sessions.py). So one thread needs another process. It reads a
-plan and inputs from stdin and answers on stdout, again and again: a line of JSON, then arrays as in files of
-NumPy. It takes a second of a processor to start.
+plan and inputs from stdin and answers on stdout, again and again: a line of JSON, then arrays as in files
+of NumPy. It takes a second of a processor to start.
 """
 
 import io
@@ -30,7 +30,7 @@ from pipeline.planning.plan import Choice, PlanError
 
 # The process writes the graphs of joined launches to files in memory.
 _MAX_FILE_BYTES = 64 << 20
-# Its interpreter and libraries: 46 MB were measured.
+# Its interpreter and libraries: 44 MB were measured.
 _PROCESS_BYTES = 48 << 20
 
 

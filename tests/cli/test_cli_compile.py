@@ -47,9 +47,9 @@ def test_how_a_pack_is_checked_is_an_option(
         return lambda folder, reference: depths.append(depth)
 
     monkeypatch.setattr("cli.compile.checker", recorded)
-    for number, words in enumerate(([], ["--check", "quick"], ["--no-check"])):
-        made = cli("compile", packs.sources["tiny"], "-o", tmp_path / "r" / f"m{number}", *words)
-        assert made.code == 0
+    for index, words in enumerate(([], ["--check", "quick"], ["--no-check"])):
+        done = cli("compile", packs.sources["tiny"], "-o", tmp_path / "r" / f"m{index}", *words)
+        assert done.code == 0
     assert depths == ["full", "quick"]
     other = cli("compile", packs.sources["tiny"], "-o", tmp_path / "r" / "n", "--check", "some")
     other.refuses(BAD, "--check", "quick", "full")
