@@ -1,9 +1,10 @@
 """Rules that a network keeps between passes, whoever writes it.
 
-On every level: each name has one maker and exists before it is read; outputs are made; names of nodes are
-their own; ONNX Runtime infers types, and they are those that the graph says. In blocks of channels: what
-lies in blocks is read by what takes it so. In pieces: values lie inside of others without a circle, groups
-have no node in common, and each node with a kernel is in the pieces of one place.
+Once the source was checked: each name has one maker and exists before it is read; outputs are made; names of
+nodes are their own. Once ONNX Runtime has rewritten it: it infers types, and they are those that the graph
+says. In blocks of channels: what lies in blocks is read by what takes it so. In pieces: values lie inside of
+others without a circle, groups have no node in common, and each node with a kernel is in the pieces of one
+place.
 """
 
 import graphlib
@@ -62,8 +63,12 @@ def verify(work: Compilation) -> None:
     Raises:
         CompileError: it breaks one of them.
     """
+    if not work.is_valid:
+        return
     model = model_between(work)
     _refuse(work, _named(model.graph))
+    if work.is_source:
+        return
     types = types_of(model, work.path, work.folder)
     layouts = _Layouts(model, types.placed, work.target.block)
     layouts.run()
