@@ -35,11 +35,11 @@ class Compilation:
     of a layer's chunk; None: the default for the size of the network. ``fault``: says why an
     engine refuses a piece. ``measure``: what pieces allocate on the target's device.
 
-    First there is ``model``, whose large weights lie in files of ``folder``;
-    ``step``: the file with those that ONNX Runtime wrote last is called so. ``is_valid``: by the standard. ``types``: of its values, as
-    inferred last; ``plain``: the values of known size when they were inferred first. ``has_integers``:
-    DequantizeLinear reads constants. ``tensors``,
-    ``dequantised``, ``turned_softmaxes``: as in a ``Graph``.
+    First there is ``model``, whose large weights lie in files of ``folder``; ``step``: the file with those
+    that ONNX Runtime wrote last is called so. ``is_valid``: whether the standard is kept. ``types``: of its
+    values, as inferred last; ``plain``: the values of known size when they were inferred first.
+    ``has_integers``: whether DequantizeLinear reads constants. ``tensors``, ``dequantised``,
+    ``turned_softmaxes``: as in a ``Graph``.
 
     Then there is ``divided`` instead. ``chunk_bytes``: of a layer's chunk. ``undivided``: its graph before
     regions; ``refused``: why ONNX Runtime does not take a node with its weights as inputs, by what the node

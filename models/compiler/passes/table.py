@@ -106,7 +106,7 @@ _READ = (
     Pass(
         name="fold-constants",
         reason="ONNX Runtime computes what is constant and folds batch norms into convolutions, by "
-        "itself, since step of its steps holds all weights that it rewrites.",
+        "itself, since a step of it holds all weights that it rewrites.",
         needs=("check-standard", "write-zero-points"),
         level="meaning",
         error="within a bound",

@@ -28,10 +28,10 @@ def passed(model: onnx.ModelProto, folder: Path, until: str, target: str = "plai
     source = written(model, folder / "m.onnx")
     work = folder / "work"
     work.mkdir()
-    at = Target(isa="aarch64-generic", block=1, onnxruntime="")
-    compilation = Compilation(read_onnx(source), source, work, at)
+    plain = Target(isa="aarch64-generic", block=1, onnxruntime="")
+    compilation = Compilation(read_onnx(source), source, work, plain)
     passes = TARGETS[target]
-    end = max(place for place, step in enumerate(passes) if step.name == until)
+    end = max(index for index, step in enumerate(passes) if step.name == until)
     run(compilation, passes[: end + 1])
     return compilation
 
@@ -184,5 +184,7 @@ def test_a_network_as_text_is_the_network(tmp_path: Path) -> None:
 
 
 def _plain(node: onnx.NodeProto) -> tuple[object, ...]:
-    given = sorted((item.name, str(helper.get_attribute_value(item))) for item in node.attribute)
-    return node.op_type, node.domain, [*node.input], [*node.output], given
+    attributes = sorted(
+        (item.name, str(helper.get_attribute_value(item))) for item in node.attribute
+    )
+    return node.op_type, node.domain, [*node.input], [*node.output], attributes
