@@ -57,7 +57,7 @@ class FaultFinder:
         ]
         if all(faults):
             raise CompileError(
-                f"{work.path}: after the pass {step.name!r} {faults[0]}; of it is said: {step.error}"
+                f"{work.path}: after the pass {step.name!r} {faults[0]}; its class is: {step.error}"
             )
 
 
@@ -90,7 +90,7 @@ def _boundary(work: Compilation, last: _Boundary | None) -> _Boundary:
         raise CompileError(f"{work.path}: node {traits.random} draws numbers: nothing to compare")
     try:
         session = open_reference(file, optimise=False)
-        inputs = _taken(work, session) if last is None else last.inputs
+        inputs = _drawn_inputs(work, session) if last is None else last.inputs
         answers = tuple(run_session(session, item) for item in inputs)
     except SessionError as exc:
         message = " ".join(str(exc).split())
@@ -100,7 +100,7 @@ def _boundary(work: Compilation, last: _Boundary | None) -> _Boundary:
     return _Boundary(key, tolerance_of(file, traits, work.target, "fp32"), inputs, answers)
 
 
-def _taken(work: Compilation, session: "ort.InferenceSession") -> tuple[Arrays, ...]:
+def _drawn_inputs(work: Compilation, session: "ort.InferenceSession") -> tuple[Arrays, ...]:
     """Return drawn inputs of the first kind that the network takes: numbers, or what may be an index.
 
     Raises:
@@ -108,10 +108,10 @@ def _taken(work: Compilation, session: "ort.InferenceSession") -> tuple[Arrays, 
     """
     ports = {port.name: typed(port.name, port.type, port.shape) for port in session.get_inputs()}
     arrays = {name: item if isinstance(item, Array) else item.array for name, item in ports.items()}
-    known = {name: array for name, array in arrays.items() if array is not None}
+    ports_by_name = {name: array for name, array in arrays.items() if array is not None}
     refusal = ""
     for kind in _KINDS:
-        inputs = tuple(random_tensors(known, seed, kind) for seed in range(_DRAWS))
+        inputs = tuple(random_tensors(ports_by_name, seed, kind) for seed in range(_DRAWS))
         try:
             for item in inputs:
                 run_session(session, item)

@@ -34,7 +34,7 @@ _WORTH = 0.999
 
 @dataclass(frozen=True)
 class _Node:
-    """``reads`` and ``makes``: values of known size. ``over``: those that count as part of its result."""
+    """``reads`` and ``makes``: values. ``over``: those that count as part of its result."""
 
     reads: tuple[str, ...]
     makes: tuple[str, ...]
@@ -78,20 +78,20 @@ class _Order:
     """``nodes``: in the order that they have now, by number. ``visits``: how many were looked at so far."""
 
     def __init__(self, graph: Graph) -> None:
-        # What regions read of an input stays with the request.
-        self._bytes = {
+        # What regions read of an input stays with the request; values without a place have an order, too.
+        self._bytes = dict.fromkeys(graph.loose, 0) | {
             name: 0 if name in graph.inputs else array.n_bytes
             for name, array in graph.values.items()
         }
         self._all = [
             _Node(
-                tuple(dict.fromkeys(name for name in reads(node) if name in graph.values)),
-                tuple(name for name in made(node) if name in graph.values),
+                tuple(dict.fromkeys(name for name in reads(node) if name in self._bytes)),
+                tuple(name for name in made(node) if name in self._bytes),
                 frozenset(reads(node) if _takes_over(node) else written_over(graph, node)),
             )
             for node in graph.nodes
         ]
-        self._readers = {name: graph.readers.get(name, ()) for name in graph.values}
+        self._readers = {name: graph.readers.get(name, ()) for name in self._bytes}
         self._maker = graph.makers
         self._stays = set(graph.outputs)
         self.visits = 0

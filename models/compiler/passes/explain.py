@@ -13,7 +13,7 @@ from models.network.names import domain_of
 
 
 @dataclass(frozen=True)
-class Change:
+class PassChange:
     """What the pass ``name`` changed.
 
     ``added``, ``removed``: nodes by operator; one that has other inputs, outputs or attributes is counted
@@ -55,7 +55,7 @@ class Explaining:
     """Notes what each pass changes in ``changes``: an observer of passes."""
 
     def __init__(self) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[PassChange] = []
         self._before: _Snapshot | None = None
 
     def before(self, work: Compilation, step: Pass) -> None:
@@ -71,7 +71,7 @@ class Explaining:
         gone, come = before.operators - after.operators, after.operators - before.operators
         stayed = old & new
         self.changes.append(
-            Change(
+            PassChange(
                 name=step.name,
                 level=step.level,
                 error=step.error,
@@ -120,11 +120,11 @@ def _operator(node: onnx.NodeProto) -> str:
 
 def _unnamed(node: onnx.NodeProto) -> bytes:
     """Return what ``node`` computes of what: its name is not among that."""
-    own = onnx.NodeProto(
+    unnamed = onnx.NodeProto(
         op_type=node.op_type, domain=node.domain, input=node.input, output=node.output
     )
-    own.attribute.extend(sorted(node.attribute, key=lambda item: item.name))
-    return bytes(own.SerializeToString(deterministic=True))
+    unnamed.attribute.extend(sorted(node.attribute, key=lambda item: item.name))
+    return bytes(unnamed.SerializeToString(deterministic=True))
 
 
 def _counts(divided: CutGraph) -> dict[str, int]:

@@ -23,6 +23,10 @@ Level = Literal["meaning", "layout", "pieces"]
 Error = Literal["same bits", "other order of sums", "within a bound"]
 
 
+#: What files are called whose weights are those of the source.
+SOURCE = "source"
+
+
 @dataclass
 class Compilation:
     """A network on its way to a pack.
@@ -31,11 +35,11 @@ class Compilation:
     of a layer's chunk; None: the default for the size of the network. ``fault``: says why an
     engine refuses a piece. ``measure``: what pieces allocate on the target's device.
 
-    First there is ``model``, whose large weights lie in files of ``folder``;
-    ``step``: the file with those that ONNX Runtime wrote last is called so. ``types``: of its values, as
-    inferred last; ``plain``: the values of known size when they were inferred first. ``has_integers``:
-    DequantizeLinear reads constants. ``tensors``,
-    ``dequantised``, ``turned_softmaxes``: as in a ``Graph``.
+    First there is ``model``, whose large weights lie in files of ``folder``; ``step``: the file with those
+    that ONNX Runtime wrote last is called so. ``is_valid``: whether the standard is kept. ``types``: of its
+    values, as inferred last; ``plain``: the values of known size when they were inferred first.
+    ``has_integers``: whether DequantizeLinear reads constants. ``tensors``, ``dequantised``,
+    ``turned_softmaxes``: as in a ``Graph``.
 
     Then there is ``divided`` instead. ``chunk_bytes``: of a layer's chunk. ``undivided``: its graph before
     regions; ``refused``: why ONNX Runtime does not take a node with its weights as inputs, by what the node
@@ -49,7 +53,8 @@ class Compilation:
     finest_bytes: int | None = None
     fault: Fault = field(default_factory=lambda: faults(open_piece))
     measure: Measure = runs_on_cpu
-    step: str = "source"
+    step: str = SOURCE
+    is_valid: bool = False
     types: ValueTypes = field(default_factory=lambda: ValueTypes({}, {}))
     plain: Mapping[str, Array] | None = None
     tensors: Mapping[str, TensorProto] = field(default_factory=dict)
@@ -65,6 +70,11 @@ class Compilation:
     def values(self) -> Mapping[str, Array]:
         """The values of known size, as inferred last."""
         return self.types.placed
+
+    @property
+    def is_source(self) -> bool:
+        """Whether ONNX Runtime has yet to rewrite it."""
+        return self.step == SOURCE
 
     @property
     def is_read(self) -> bool:

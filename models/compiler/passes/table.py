@@ -26,7 +26,7 @@ from models.compiler.optimising.integer_activations import (
     WriteScalars,
     WriteZeroPoints,
 )
-from models.compiler.optimising.model_checks import check, check_scales
+from models.compiler.optimising.model_checks import check_scales
 from models.compiler.optimising.normalise import (
     PoolFirst,
     ScaleResizes,
@@ -73,7 +73,7 @@ _READ = (
         level="meaning",
         error="same bits",
         required=True,
-        run=lambda work: check(work.model, work.folder / "checked.onnx", work.path),
+        run=steps.check_valid,
     ),
     Pass(
         name="check-scales",
@@ -106,7 +106,7 @@ _READ = (
     Pass(
         name="fold-constants",
         reason="ONNX Runtime computes what is constant and folds batch norms into convolutions, by "
-        "itself, since step of its steps holds all weights that it rewrites.",
+        "itself, since a step of it holds all weights that it rewrites.",
         needs=("check-standard", "write-zero-points"),
         level="meaning",
         error="within a bound",

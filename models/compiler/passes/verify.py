@@ -1,9 +1,10 @@
 """Rules that a network keeps between passes, whoever writes it.
 
-On every level: each name has one maker and exists before it is read; outputs are made; names of nodes are
-their own; ONNX Runtime infers types, and they are those that the graph says. In blocks of channels: what
-lies in blocks is read by what takes it so. In pieces: values lie inside of others without a circle, groups
-have no node in common, and each node with a kernel is in the pieces of one place.
+Once the source was checked: each name has one maker and exists before it is read; outputs are made; names
+of nodes are their own. Once ONNX Runtime has rewritten it: it infers types, and they are those that the
+graph says. In blocks of channels: what lies in blocks is read by what takes it so. In pieces: values lie
+inside of others without a circle, groups have no node in common, and each node with a kernel is in the
+pieces of one place.
 """
 
 import graphlib
@@ -62,8 +63,12 @@ def verify(work: Compilation) -> None:
     Raises:
         CompileError: it breaks one of them.
     """
+    if not work.is_valid:
+        return
     model = model_between(work)
     _refuse(work, _named(model.graph))
+    if work.is_source:
+        return
     types = types_of(model, work.path, work.folder)
     layouts = _Layouts(model, types.placed, work.target.block)
     layouts.run()
@@ -136,7 +141,7 @@ class _Layouts(Rewriter):
 
     def replaced(self, node: onnx.NodeProto) -> None:
         if node.domain == NCHWC:
-            self._look(node)
+            self._check_blocked(node)
             return
         names = [name for name in reads(node) if name in self.values]
         blocked = self._blocked.intersection(names)
@@ -153,7 +158,7 @@ class _Layouts(Rewriter):
         if not self._either.isdisjoint(names) and not blocked:
             self._either.update(made(node))
 
-    def _look(self, node: onnx.NodeProto) -> None:
+    def _check_blocked(self, node: onnx.NodeProto) -> None:
         """Look at a node of ONNX Runtime's layout."""
         names = [*node.input[:1], *node.input[ADDEND:]]
         if op_of(node) == Op.ReorderInput:
@@ -168,9 +173,9 @@ class _Layouts(Rewriter):
         """Check that ``node`` may read ``names`` in blocks."""
         for name in names:
             channels, *sides = self.shape(name)[1:] or (0,)
-            # An image of few channels is read as it is; one pixel lies alike.
-            alike = channels < self._block or math.prod(sides) == 1
-            if name not in self._blocked | self._either and not alike:
+            # An image of few channels is read as it is; of one pixel both are the same.
+            is_plain = channels < self._block or math.prod(sides) == 1
+            if name not in self._blocked | self._either and not is_plain:
                 self._fault(node, name, "does not lie in blocks of channels")
 
     def _moves_blocks(self, operator: Operator | None) -> bool:
@@ -182,12 +187,12 @@ class _Layouts(Rewriter):
             return False
         _, channels, *sides = copy.sizes
         planes = self._block * math.prod(sides)
-        whole = all(tensor.shape[2:] == tuple(sides) for tensor in (copy.x, copy.y))
+        same_sides = all(tensor.shape[2:] == tuple(sides) for tensor in (copy.x, copy.y))
         in_order = all(
             strides[1:] == strides_of(copy.sizes)[1:] for strides in (copy.read, copy.written)
         )
         return (
-            whole
+            same_sides
             and in_order
             and not (channels % self._block or copy.start % planes or copy.place % planes)
         )

@@ -34,10 +34,10 @@ class Cnn:
         self.weights[name] = shape
         return name
 
-    def conv(self, x: str, taken: int, made: int, kernel: int = 1, group: int = 1) -> str:
-        weight = self.weight(made, taken // group, kernel, kernel)
+    def conv(self, x: str, channels: int, count: int, kernel: int = 1, group: int = 1) -> str:
+        weight = self.weight(count, channels // group, kernel, kernel)
         pads = ", ".join([str(kernel // 2)] * 4)
-        bias = f", {self.weight(made)}" if self.rng.random() < 0.5 else ""
+        bias = f", {self.weight(count)}" if self.rng.random() < 0.5 else ""
         return self.line(f"Conv<pads=[{pads}], group={group}>({x}, {weight}{bias})")
 
     def activation(self, x: str) -> str:
@@ -50,9 +50,9 @@ class Cnn:
         return self.line(f"{kind}({x})") if kind else x
 
     def layer(self) -> None:
-        made = self.rng.choice(_CHANNELS)
-        y = self.conv(self.value, self.channels, made, self.rng.choice((1, 3)))
-        self.value, self.channels = self.activation(y), made
+        count = self.rng.choice(_CHANNELS)
+        y = self.conv(self.value, self.channels, count, self.rng.choice((1, 3)))
+        self.value, self.channels = self.activation(y), count
 
     def shortcut(self) -> None:
         y = self.activation(self.conv(self.value, self.channels, self.channels, 3))
@@ -63,26 +63,26 @@ class Cnn:
         y = self.activation(self.conv(self.value, self.channels, inner))
         y = self.activation(self.conv(y, inner, inner, 3, inner))
         if self.rng.random() < 0.6:
-            few = max(self.channels // 2, 2)
+            squeezed = max(self.channels // 2, 2)
             means = self.line(f"GlobalAveragePool({y})")
-            gate = self.line(f"Relu({self.conv(means, inner, few)})")
-            y = self.line(f"Mul({y}, {self.line(f'Sigmoid({self.conv(gate, few, inner)})')})")
+            gate = self.line(f"Relu({self.conv(means, inner, squeezed)})")
+            y = self.line(f"Mul({y}, {self.line(f'Sigmoid({self.conv(gate, squeezed, inner)})')})")
         y = self.conv(y, inner, self.channels)
         self.value = self.line(f"Add({self.value}, {y})")
 
     def branches(self) -> None:
         one, other = self.rng.choice(_CHANNELS), self.rng.choice(_CHANNELS)
-        made = [
+        count = [
             self.activation(self.conv(self.value, self.channels, count)) for count in (one, other)
         ]
-        self.value, self.channels = self.line(f"Concat<axis=1>({', '.join(made)})"), one + other
+        self.value, self.channels = self.line(f"Concat<axis=1>({', '.join(count)})"), one + other
 
     def shuffle(self) -> None:
         c, s = self.channels, self.side
         if c % 2:
             return
-        apart = self.line(f"Reshape({self.value}, {self.shape(1, 2, c // 2, s, s)})")
-        turned = self.line(f"Transpose<perm=[0, 2, 1, 3, 4]>({apart})")
+        groups = self.line(f"Reshape({self.value}, {self.shape(1, 2, c // 2, s, s)})")
+        turned = self.line(f"Transpose<perm=[0, 2, 1, 3, 4]>({groups})")
         self.value = self.line(f"Reshape({turned}, {self.shape(1, c, s, s)})")
 
     def shape(self, *sides: int) -> str:
@@ -99,19 +99,19 @@ class Cnn:
     def transposed(self) -> None:
         if self.side > 20:
             return
-        made = self.rng.choice(_CHANNELS)
-        weight = self.weight(self.channels, made, 2, 2)
+        count = self.rng.choice(_CHANNELS)
+        weight = self.weight(self.channels, count, 2, 2)
         self.value = self.line(f"ConvTranspose<strides=[2, 2]>({self.value}, {weight})")
-        self.channels, self.side = made, 2 * self.side
+        self.channels, self.side = count, 2 * self.side
 
     def resized(self) -> None:
         if self.side > 20:
             return
         mode = self.rng.choice(("nearest", "linear"))
         sizes = self.shape(1, self.channels, 2 * self.side, 2 * self.side)
-        given = f'mode="{mode}", coordinate_transformation_mode="asymmetric"'
+        attributes = f'mode="{mode}", coordinate_transformation_mode="asymmetric"'
         floor = ', nearest_mode="floor"' if mode == "nearest" else ""
-        self.value = self.line(f"Resize<{given}{floor}>({self.value}, , , {sizes})")
+        self.value = self.line(f"Resize<{attributes}{floor}>({self.value}, , , {sizes})")
         self.side *= 2
 
     def pool(self) -> None:
@@ -119,8 +119,8 @@ class Cnn:
             return
         kind = self.rng.choice(("MaxPool", "AveragePool"))
         ceil = self.rng.randrange(2)
-        given = f"kernel_shape=[2, 2], strides=[2, 2], ceil_mode={ceil}"
-        self.value = self.line(f"{kind}<{given}>({self.value})")
+        attributes = f"kernel_shape=[2, 2], strides=[2, 2], ceil_mode={ceil}"
+        self.value = self.line(f"{kind}<{attributes}>({self.value})")
         self.side = (self.side + ceil) // 2
 
     def softmax(self) -> None:
@@ -130,12 +130,12 @@ class Cnn:
         c, s = self.channels, self.side
         last = self.line(f"Transpose<perm=[0, 2, 3, 1]>({self.value})")
         rows = self.line(f"Reshape({last}, {self.shape(1, s * s, c)})")
-        made = self.rng.choice((16, 32))
-        y = self.line(f"MatMul({rows}, {self.weight(c, made)})")
-        y = self.activation(self.line(f"Add({y}, {self.weight(made)})"))
-        image = self.line(f"Reshape({y}, {self.shape(1, s, s, made)})")
+        count = self.rng.choice((16, 32))
+        y = self.line(f"MatMul({rows}, {self.weight(c, count)})")
+        y = self.activation(self.line(f"Add({y}, {self.weight(count)})"))
+        image = self.line(f"Reshape({y}, {self.shape(1, s, s, count)})")
         self.value = self.line(f"Transpose<perm=[0, 3, 1, 2]>({image})")
-        self.channels = made
+        self.channels = count
 
     def head(self) -> str:
         means = self.line(f"Flatten({self.line(f'GlobalAveragePool({self.value})')})")

@@ -28,10 +28,10 @@ def passed(model: onnx.ModelProto, folder: Path, until: str, target: str = "plai
     source = written(model, folder / "m.onnx")
     work = folder / "work"
     work.mkdir()
-    at = Target(isa="aarch64-generic", block=1, onnxruntime="")
-    compilation = Compilation(read_onnx(source), source, work, at)
+    plain = Target(isa="aarch64-generic", block=1, onnxruntime="")
+    compilation = Compilation(read_onnx(source), source, work, plain)
     passes = TARGETS[target]
-    end = max(place for place, step in enumerate(passes) if step.name == until)
+    end = max(index for index, step in enumerate(passes) if step.name == until)
     run(compilation, passes[: end + 1])
     return compilation
 
@@ -150,7 +150,8 @@ BLOCKED = """<ir_version: 9, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>
 def test_what_lies_in_blocks(between: str, message: str, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(BLOCKED.replace("BETWEEN", between))
     (tmp_path / "source.data").write_bytes(bytes(1024))
-    work = Compilation(model, tmp_path / "m.onnx", tmp_path, _BLOCKS_OF_8)
+    work = Compilation(model, tmp_path / "m.onnx", tmp_path, _BLOCKS_OF_8, step="optimised")
+    work.is_valid = True
     if not message:
         verify(work)
         return
@@ -183,5 +184,7 @@ def test_a_network_as_text_is_the_network(tmp_path: Path) -> None:
 
 
 def _plain(node: onnx.NodeProto) -> tuple[object, ...]:
-    given = sorted((item.name, str(helper.get_attribute_value(item))) for item in node.attribute)
-    return node.op_type, node.domain, [*node.input], [*node.output], given
+    attributes = sorted(
+        (item.name, str(helper.get_attribute_value(item))) for item in node.attribute
+    )
+    return node.op_type, node.domain, [*node.input], [*node.output], attributes

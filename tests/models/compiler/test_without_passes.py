@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from models.compiler import CompileOptions, compile_onnx
-from models.compiler.passes.explain import Change, Explaining
+from models.compiler.passes.explain import PassChange, Explaining
 from models.compiler.passes.record import Error
 from models.compiler.passes.run import Observer
 from models.packs.pack import Pack, open_pack
@@ -44,12 +44,14 @@ def test_answers_without_a_pass(seed: int, tmp_path: Path) -> None:
     pack = packed(source, tmp_path, (), explaining)
     inputs = random_inputs(pack.manifest, 1)
     expected = streamed(pack, inputs)
-    left_out = {
-        each.name: each for each in explaining.changes if not (each.required or each.is_none)
+    excluded = {
+        change.name: change
+        for change in explaining.changes
+        if not (change.required or change.is_none)
     }
-    assert left_out
+    assert excluded
     faults = {}
-    for name, change in left_out.items():
+    for name, change in excluded.items():
         answers = streamed(packed(source, tmp_path, (name,)), inputs)
         faults[name] = difference(answers, expected, _TOLERANCES[change.error])
     assert not {name: fault for name, fault in faults.items() if fault}
@@ -58,9 +60,9 @@ def test_answers_without_a_pass(seed: int, tmp_path: Path) -> None:
 def test_a_pass_with_an_effect_is_explained(tmp_path: Path) -> None:
     explaining = Explaining()
     packed(written(cnn(1), tmp_path / "net.onnx"), tmp_path, ("stay-blocked",), explaining)
-    changes: dict[str, Change] = {}
-    for each in explaining.changes:
-        changes.setdefault(each.name, each)
+    changes: dict[str, PassChange] = {}
+    for change in explaining.changes:
+        changes.setdefault(change.name, change)
     assert "stay-blocked" not in changes
     assert changes["split-crops"].added == {"Slice": 1}
     assert changes["order-nodes"].moved

@@ -43,9 +43,9 @@ def _find(model: onnx.ModelProto, folder: Path, *wrong: Pass) -> None:
     source = written(model, folder / "m.onnx")
     (folder / "work").mkdir()
     passes = list(TARGETS["plain"])
-    place = next(number for number, step in enumerate(passes) if step.name == "infer-types")
+    start = next(index for index, step in enumerate(passes) if step.name == "infer-types")
     work = Compilation(read_onnx(source), source, folder / "work")
-    run(work, [*passes[:place], *wrong, *passes[place:]], observers=[FaultFinder()])
+    run(work, [*passes[:start], *wrong, *passes[start:]], observers=[FaultFinder()])
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def _find(model: onnx.ModelProto, folder: Path, *wrong: Pass) -> None:
     [(1.01, "within a bound"), (1.00005, "other order of sums"), (1 + 1e-6, "same bits")],
 )
 def test_the_pass_at_fault_is_named(by: float, error: Error, tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match=f"'scale' output 'y' is off by .* said: {error}"):
+    with pytest.raises(CompileError, match=f"'scale' output 'y' is off by .* class is: {error}"):
         _find(_network("Relu"), tmp_path, _scaled(by, error))
 
 
@@ -61,7 +61,7 @@ def test_what_a_pass_may_change_is_no_fault(tmp_path: Path) -> None:
     _find(_network("Relu"), tmp_path, _scaled(1 + 1e-6, "other order of sums"))
 
 
-def test_no_pass_of_ours_is_at_fault(tmp_path: Path) -> None:
+def test_no_pass_of_the_compiler_is_at_fault(tmp_path: Path) -> None:
     _find(cnn(3), tmp_path)
 
 
