@@ -3,10 +3,10 @@
 import pytest
 
 from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import new_node
 from models.network.fields import Array
-from models.network.names import Op
+from models.network.names import NCHWC, Op
 from tests.examples import over
 
 LARGE, SMALL = (1, 1 << 17), (1, 8)
@@ -50,6 +50,12 @@ def test_so_does_a_sum_of_bytes() -> None:
     operands = ("a", "scale", "zero", "b", "scale", "zero", "scale", "zero")
     nodes = graph(*BLOCK[:2], (Op.QLinearAdd, "sum", operands), BLOCK[3])
     assert parents(nodes)["sum"] == ("b", 0)
+
+
+@over("operator", ["Abs", "Reciprocal", "Sum"])
+def test_operators_on_elements_write_over_their_operand_by_their_rows(operator: str) -> None:
+    nodes = graph(("Conv", "a", ("x",)), (operator, "b", ("a",)), ("Conv", "y", ("b",)))
+    assert parents(nodes) == {"b": ("a", 0)}
 
 
 @pytest.mark.parametrize(("dtype", "found"), [("float32", {}), ("uint8", {"b": ("a", 0)})])
@@ -117,5 +123,5 @@ def test_a_blocked_convolution_lies_over_what_it_adds(
 ) -> None:
     held = graph(*BLOCK[:2], ("Conv", "sum", inputs), BLOCK[3])
     for node in held.nodes:
-        node.domain = NCHWC_DOMAIN
+        node.domain = NCHWC
     assert find_aliases(held).parents == found
