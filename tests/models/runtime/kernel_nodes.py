@@ -15,7 +15,7 @@ from models.network.names import Op
 from models.runtime.kernels import KERNELS, KernelRow
 
 #: Of conversions to the type that is as large.
-_ATTRIBUTES: dict[Op, dict[str, int]] = {Op.Mod: {"fmod": 1}, Op.Cast: {"to": TensorProto.INT32}}
+_ATTRIBUTES: dict[Op, dict[str, Any]] = {Op.Mod: {"fmod": 1}, Op.Cast: {"to": TensorProto.INT32}}
 #: Element types that rows have and operator sets of ONNX not.
 _UNTYPED = {(Op.Celu, "float64")}
 

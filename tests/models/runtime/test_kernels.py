@@ -1,5 +1,6 @@
 """ONNX Runtime's table is what ONNX Runtime says of itself, and does."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -145,3 +146,30 @@ def test_others_that_share_a_launch_run_in_order() -> None:
 @pytest.mark.slow
 def test_all_others_that_share_a_launch_run_in_order() -> None:
     run_in_order((*FORMULA_CASES, *MEASURED_CASES))
+
+
+# What they compute is what the catalogue says.
+
+
+def meant(node: KernelNode) -> NDArray[Any]:
+    """Return what the meaning of the operator of ``node`` makes of its inputs, as 64-bit floats."""
+    record = OPERATORS[node.kernel.operator]
+    assert record.meaning is not None
+    arrays = [array.astype(np.float64) for array in node.inputs.values()]
+    if record.variadic:
+        return functools.reduce(record.meaning, arrays)
+    return record.meaning(*arrays, *(record.attributes.values() if len(arrays) == 1 else ()))
+
+
+def test_kernels_compute_what_functions_mean() -> None:
+    for node in nodes_on_elements(64):
+        record = OPERATORS[node.kernel.operator]
+        is_float = node.inputs["x0"].dtype == np.float32
+        with_bias = record.name == Op.FastGelu
+        if record.meaning is None or not is_float or with_bias or record.name == Op.Gelu:
+            continue
+        session = open_session(node.model(), session_options(optimise=False, threads=1))
+        actual = session.run(None, dict(node.inputs))[0]
+        with np.errstate(invalid="ignore"):
+            expected = meant(node)
+        np.testing.assert_allclose(actual, expected, 3e-6, 3e-6, err_msg=record.name)
