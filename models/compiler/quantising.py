@@ -125,8 +125,8 @@ def _make_norms_layers(file: Path) -> None:
             continue
         arrays = [numpy_helper.to_array(tensor, str(file.parent)) for tensor in parameters]
         gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays)
-        given = {**traits_of(op_of(node)).attributes, **attributes(node)}
-        weights = gamma / np.sqrt(variance + given["epsilon"])
+        values = {**traits_of(op_of(node)).attributes, **attributes(node)}
+        weights = gamma / np.sqrt(variance + values["epsilon"])
         operands = {
             f"{node.output[0]}/weights": weights.reshape(-1, 1, 1, 1),
             f"{node.output[0]}/bias": beta - mean * weights,

@@ -170,6 +170,30 @@ def of_result(operand: OperandRecord) -> OperandRecord:
 #: A tensor of bytes and how they stand for numbers, and how those of the result do.
 BYTES, RESULT = (DATA, SCALE, ZERO_POINT), (of_result(SCALE), of_result(ZERO_POINT))
 
+#: An operator that nothing is known of: it has no trait.
+UNKNOWN = OperatorRecord(
+    name=Op.Unknown,
+    of=Op.Unknown,
+    attributes={},
+    operands=(),
+    variadic=0,
+    access="opaque",
+    elements="computed",
+    function=None,
+    meaning=None,
+    read=None,
+    keeps_order="no",
+    commutes=False,
+    jumps=False,
+    draws=False,
+    reshapes=False,
+    passes_weights=False,
+    layer=False,
+    on_bytes=False,
+    channels_last=False,
+    quantisable="no",
+)
+
 
 def record(
     name: Op,
@@ -178,42 +202,15 @@ def record(
     elements: Elements,
     *,
     of: Op | None = None,
-    attributes: Mapping[str, Any] | None = None,
-    variadic: int = 0,
-    function: Kind | Arithmetic | None = None,
-    meaning: Meaning | None = None,
-    read: Reader | None = None,
-    keeps_order: KeepsOrder = "no",
-    commutes: bool = False,
-    jumps: bool = False,
-    draws: bool = False,
-    reshapes: bool = False,
-    passes_weights: bool = False,
-    layer: bool = False,
-    on_bytes: bool = False,
-    channels_last: bool = False,
-    quantisable: Quantisable = "no",
+    **traits: Any,
 ) -> OperatorRecord:
-    """Return the record of an operator that has these traits and no others: a row of a family."""
-    return OperatorRecord(
+    """Return the record of an operator that has ``traits`` (fields by name) and no others."""
+    return replace(
+        UNKNOWN,
         name=name,
         of=of or name,
-        attributes=attributes or {},
         operands=operands,
-        variadic=variadic,
         access=access,
         elements=elements,
-        function=function,
-        meaning=meaning,
-        read=read,
-        keeps_order=keeps_order,
-        commutes=commutes,
-        jumps=jumps,
-        draws=draws,
-        reshapes=reshapes,
-        passes_weights=passes_weights,
-        layer=layer,
-        on_bytes=on_bytes,
-        channels_last=channels_last,
-        quantisable=quantisable,
+        **traits,
     )

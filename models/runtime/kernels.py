@@ -13,7 +13,7 @@ from models.network.names import Op
 #: channels last.
 Layout = Literal["any", "plain", "blocked", "pixels"]
 #: ``joins``: it may be one of several nodes of a graph that runs in the order of that graph; ``first``:
-#: ONNX Runtime runs it before nodes that stand before it.
+#: ONNX Runtime runs it before nodes that stand before it. Of Casts in a row it leaves some out.
 Launch = Literal["alone", "joins", "first"]
 #: How what it allocates is bounded (models/compiler/cutting/scratch.py); ``measured``: no formula is known.
 Scratch = Literal[
@@ -77,7 +77,7 @@ _ROWS: tuple[KernelRow, ...] = (
     KernelRow(Op.Attention, FLOAT, "plain", (), False, "joins", False, "measured", "other order"),
     KernelRow(Op.AveragePool, FLOAT, "plain", (), False, "joins", False, "none", "other order"),
     KernelRow(Op.BatchNormalization, FLOATS, "plain", (), True, "joins", False, "none", "bound"),
-    KernelRow(Op.Cast, ALL, "any", (0,), True, "joins", False, "none", "same bits"),
+    KernelRow(Op.Cast, ALL, "any", (0,), True, "alone", False, "none", "same bits"),
     KernelRow(Op.Ceil, FLOATS, "any", (0,), True, "joins", False, "none", "same bits"),
     KernelRow(Op.Celu, FLOATS, "any", (0,), False, "joins", False, "measured", "bound"),
     KernelRow(Op.Clip, NUMERIC, "any", (0,), True, "joins", False, "none", "same bits"),

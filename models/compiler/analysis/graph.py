@@ -17,7 +17,7 @@ from models.graphs.nodes import fresh, made, new_node, node_of, reads, stable_or
 from models.graphs.traits import quantised_weights
 from models.network.catalogue import read_operator
 from models.network.fields import DTYPES, STRINGS, UNKNOWN, Array
-from models.network.names import PLAIN_DOMAINS, Op  # noqa: F401
+from models.network.names import Op
 from models.network.node import KnownTensors, Node, UnsuitedError
 from models.network.operators.reading import Operator
 from models.packs.records.pieces import TurnedSoftmax, WindowProduct

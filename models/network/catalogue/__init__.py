@@ -14,10 +14,9 @@ from models.network.catalogue import (
     reductions,
     windowed,
 )
-from models.network.names import Op
 from models.network.node import KnownTensors, Node, NodeReader, UnsuitedError
 from models.network.operators.reading import Operator
-from models.network.records import OperandRecord, OperatorRecord, record
+from models.network.records import UNKNOWN, OperandRecord, OperatorRecord
 
 __all__ = [
     "OPERATORS",
@@ -34,8 +33,6 @@ OPERATORS: Mapping[str, OperatorRecord] = {
     for row in family.ROWS
 }
 
-_UNKNOWN = record(Op.Unknown, (), "opaque", "computed")
-
 
 def record_of(operator: str) -> OperatorRecord | None:
     """Return the record of ``operator``, named as ``Op`` and ``op_of`` do; None: it is not known here."""
@@ -44,7 +41,7 @@ def record_of(operator: str) -> OperatorRecord | None:
 
 def traits_of(operator: str) -> OperatorRecord:
     """Return the record of ``operator``; of one that is not known, a record without any trait."""
-    return OPERATORS.get(operator, _UNKNOWN)
+    return OPERATORS.get(operator, UNKNOWN)
 
 
 def read_operator(node: Node, known: KnownTensors) -> Operator:

@@ -38,8 +38,8 @@ def with_activation(reader: Reader) -> Reader:
         name = read.attribute("activation")
         if not name:
             return reader(read)
-        given = [read.attribute(key) for key in _PARAMETERS if read.attribute(key) is not None]
-        activation = _named(name, read.attribute("activation_params", given))
+        parameters = [read.attribute(key) for key in _PARAMETERS if read.attribute(key) is not None]
+        activation = _named(name, read.attribute("activation_params", parameters))
         if activation is None:
             raise UnsuitedError(f"activation {name}")
         return replace(reader(read), activation=activation)

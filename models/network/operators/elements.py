@@ -53,11 +53,11 @@ def activation_of(
     return activation_with(record, attributes) if len(inputs) == 1 else None
 
 
-def activation_with(record: OperatorRecord, given: Mapping[str, Any]) -> Activation | None:
+def activation_with(record: OperatorRecord, attributes: Mapping[str, Any]) -> Activation | None:
     """Return the activation that ``record`` is with attributes; None: it is none, or one is no number."""
     if record.function is None or record.function in _ARITHMETIC:
         return None
-    values = {name: given.get(name, default) for name, default in record.attributes.items()}
+    values = {name: attributes.get(name, default) for name, default in record.attributes.items()}
     if "approximate" in values:
         kind = _GELUS.get(values["approximate"])
         return None if kind is None else Activation(kind)
@@ -76,10 +76,10 @@ def _clip(
     ]
     for position, name in enumerate(inputs[1:3]):
         if name:
-            given = number(name)
-            if given is None:
+            bound = number(name)
+            if bound is None:
                 return None
-            bounds[position] = given
+            bounds[position] = bound
     return Activation("clip", *bounds)
 
 

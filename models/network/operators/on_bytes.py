@@ -101,13 +101,13 @@ class _AsNumbers(NodeReader):
 def on_bytes(record: OperatorRecord) -> Reader:
     """Return the reader of operators that are ``record`` on numbers."""
     assert record.read is not None, record.name
-    numbers = record.read
-    return lambda read: _on_bytes(read, record, numbers)
+    plain = record.read
+    return lambda read: _on_bytes(read, record, plain)
 
 
-def _on_bytes(read: NodeReader, record: OperatorRecord, numbers: Reader) -> OnBytes[Any]:
+def _on_bytes(read: NodeReader, record: OperatorRecord, plain: Reader) -> OnBytes[Any]:
     last = bool(read.attribute("channels_last", read.record.channels_last))
-    on_numbers = numbers(_AsNumbers(read, record, last))
+    on_numbers = plain(_AsNumbers(read, record, last))
     count = max(len(read.node.inputs), len(read.record.operands))
     scales = tuple(_quantisation(read, position) for position in read.record.scales(count))
     result = on_numbers.ys[0] if isinstance(on_numbers, Movement) else on_numbers.y

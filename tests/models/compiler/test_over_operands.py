@@ -52,6 +52,12 @@ def test_so_does_a_sum_of_bytes() -> None:
     assert parents(nodes)["sum"] == ("b", 0)
 
 
+@over("operator", ["Abs", "Reciprocal", "Sum"])
+def test_operators_on_elements_write_over_their_operand_by_their_rows(operator: str) -> None:
+    nodes = graph(("Conv", "a", ("x",)), (operator, "b", ("a",)), ("Conv", "y", ("b",)))
+    assert parents(nodes) == {"b": ("a", 0)}
+
+
 @pytest.mark.parametrize(("dtype", "found"), [("float32", {}), ("uint8", {"b": ("a", 0)})])
 def test_limits_of_integers_do_and_those_of_floats_stay_in_their_chain(
     dtype: str, found: dict[str, tuple[str, int]]

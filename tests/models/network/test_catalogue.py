@@ -68,6 +68,7 @@ def test_defaults_are_those_of_onnx() -> None:
         for name, value in record.attributes.items():
             if (record.name, name) == (Op.Mish, "alpha"):
                 continue  # of Mish of -x, which the compiler writes
+            assert name in attributes, f"{record.name} has no attribute {name}"
             default = onnx.helper.get_attribute_value(attributes[name].default_value)
             expected = default.decode() if isinstance(default, bytes) else default
             assert np.isclose(value, expected) if isinstance(value, float) else value == expected, (

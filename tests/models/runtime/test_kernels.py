@@ -1,5 +1,6 @@
 """ONNX Runtime's table is what ONNX Runtime says of itself, and does."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -25,7 +26,7 @@ TYPES = {"float": "float32", "double": "float64"}
 NUMERIC = {"float32", "float64", "int8", "uint8", "int32", "int64", "bool"}
 
 
-_JOINED = {helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in JOINED_TYPES}
+_LAUNCH_TYPES = {helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in JOINED_TYPES}
 
 
 def registered() -> dict[str, set[str]]:
@@ -116,12 +117,13 @@ def test_a_kernel_that_reads_again_what_it_has_written_over_is_no_such() -> None
 # Kernels that run in the order of their graph.
 
 
-def test_joined_kernels_on_elements_run_in_order() -> None:
+def test_kernels_on_elements_that_share_a_launch_run_in_order() -> None:
     for node in nodes_on_elements(8):
         if {array.dtype.name for array in node.inputs.values()} <= JOINED_TYPES:
             graph = node.model()
             assert can_join(graph) == (node.kernel.launch == "joins")
-            open_joined(join_graphs([graph, graph]), 1)
+            if can_join(graph):
+                open_joined(join_graphs([graph, graph]), 1)
 
 
 def run_in_order(cases: Iterable[Case]) -> None:
@@ -130,15 +132,44 @@ def run_in_order(cases: Iterable[Case]) -> None:
         kernels = [KERNELS.get(op_of(node)) for node in model.graph.node]
         ports = (*model.graph.input, *model.graph.output)
         types = {port.type.tensor_type.elem_type for port in ports}
-        if types <= _JOINED and all(kernel and kernel.launch == "joins" for kernel in kernels):
+        if types <= _LAUNCH_TYPES and all(
+            kernel and kernel.launch == "joins" for kernel in kernels
+        ):
             graph = model.SerializeToString()
             open_joined(join_graphs([graph, graph]), 1)
 
 
-def test_other_joined_kernels_run_in_order() -> None:
+def test_others_that_share_a_launch_run_in_order() -> None:
     run_in_order(FORMULA_CASES[::12])
 
 
 @pytest.mark.slow
-def test_all_other_joined_kernels_run_in_order() -> None:
+def test_all_others_that_share_a_launch_run_in_order() -> None:
     run_in_order((*FORMULA_CASES, *MEASURED_CASES))
+
+
+# What they compute is what the catalogue says.
+
+
+def meant(node: KernelNode) -> NDArray[Any]:
+    """Return what the meaning of the operator of ``node`` makes of its inputs, as 64-bit floats."""
+    record = OPERATORS[node.kernel.operator]
+    assert record.meaning is not None
+    arrays = [array.astype(np.float64) for array in node.inputs.values()]
+    if record.variadic:
+        return functools.reduce(record.meaning, arrays)
+    return record.meaning(*arrays, *(record.attributes.values() if len(arrays) == 1 else ()))
+
+
+def test_kernels_compute_what_functions_mean() -> None:
+    for node in nodes_on_elements(64):
+        record = OPERATORS[node.kernel.operator]
+        is_float = node.inputs["x0"].dtype == np.float32
+        with_bias = record.name == Op.FastGelu
+        if record.meaning is None or not is_float or with_bias or record.name == Op.Gelu:
+            continue
+        session = open_session(node.model(), session_options(optimise=False, threads=1))
+        actual = session.run(None, dict(node.inputs))[0]
+        with np.errstate(invalid="ignore"):
+            expected = meant(node)
+        np.testing.assert_allclose(actual, expected, 3e-6, 3e-6, err_msg=record.name)
