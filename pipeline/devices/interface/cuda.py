@@ -76,8 +76,8 @@ CUDA: tuple[Entry, ...] = (
         "Pool",
         (
             Members("int", "height width out_height out_width kernel_height kernel_width", ""),
-            Members("int", "stride_height stride_width dilation_height dilation_width", ""),
-            Members("int", "pad_top pad_left pad_bottom pad_right", ""),
+            Members("int", "stride_height stride_width pad_top pad_left pad_bottom pad_right", ""),
+            Members("int", "dilation_height dilation_width", ""),
         ),
     ),
     Structure(
@@ -85,10 +85,9 @@ CUDA: tuple[Entry, ...] = (
         "columns of the kernel, as weights lie.",
         "Convolution",
         (
-            Members("int", "channels filters groups", ""),
-            Members("int", "height width out_height out_width kernel_height kernel_width", ""),
-            Members("int", "stride_height stride_width dilation_height dilation_width", ""),
-            Members("int", "pad_top pad_left", ""),
+            Members("int", "channels height width filters kernel_height kernel_width", ""),
+            Members("int", "stride_height stride_width pad_top pad_left", ""),
+            Members("int", "dilation_height dilation_width out_height out_width groups", ""),
             Members(
                 "int", "split_k split_stride", "numbers k of a split; sums from one to the next"
             ),

@@ -9,7 +9,7 @@ from typing import get_args
 from models.network.activations import Arithmetic, Kind
 from models.network.operators.quantised import BYTES, MAX_CONCATENATED, MAX_LAYERS
 from models.packs.records.spans import Encoding
-from models.packs.storing import BLOCK_NUMBERS, DICTIONARY_BYTES, MAX_BITS, PLANES
+from models.packs.storing import BLOCK_NUMBERS, DICTIONARY_BYTES, MAX_BITS, PLANES, WHOLE_BITS
 from pipeline.devices.interface.rows import (
     Constants,
     CTypes,
@@ -118,13 +118,14 @@ _EXPANSION: tuple[Entry, ...] = (
             "BLOCK_NUMBERS": BLOCK_NUMBERS,
             "DICTIONARY_BYTES": DICTIONARY_BYTES,
             "MAX_BITS": MAX_BITS,
+            "WHOLE_BITS": WHOLE_BITS,
         },
     ),
     Structure(
-        "`length` bytes at `to` of the target, made of what is at `start` of the source. Of INT8 these are "
-        "numbers [channels / block][..][block], with `scales` at another place of the source. Of PLANES "
-        "whole blocks of numbers: `bits` of a code (8: the byte itself) and `exceptions` of each plane; "
-        "`kept` of the numbers, those that are not zero (0: all).",
+        "`length` bytes at `to` of the target, made of what is at `start` of the source. Of INT8 "
+        "these are numbers [channels / block][..][block], with `scales` at another place of the "
+        "source. Of PLANES whole blocks of numbers: `bits` of a code (WHOLE_BITS: the byte itself) "
+        "and `exceptions` of each plane; `kept` of the numbers, those that are not zero (0: all).",
         "stretch",
         (
             Members("int32_t", "encoding", ""),

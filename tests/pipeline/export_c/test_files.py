@@ -1,7 +1,6 @@
 """What is around the kernels: weights by callback, ports, names, errors, files."""
 
 import shutil
-import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,9 +10,8 @@ import pytest
 
 from models.packs.pack import Pack
 from pipeline.export_c.export import ExportOptions, export_c, write_export
-from pipeline.export_c.lowering.functions import _CALLED, BLOCKS, FUNCTIONS, PAIRS
 from pipeline.export_c.network.pack_network import ExportError
-from pipeline.export_c.writing.c_text import INCLUDES, blocks, comment, identifier
+from pipeline.export_c.writing.c_text import comment, identifier
 from tests.examples import over
 from tests.models.compiler.test_resident import branches
 from tests.models.nets import answers, inputs_for, parsed
@@ -21,22 +19,6 @@ from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, pa
 
 OK, NO_POINTER, READ_FAILED, WRONG_WEIGHTS = range(4)
 IMAGE = {"image": (1, 3, 8, 8)}
-
-
-@needs_compiler
-def test_functions_in_c_are_those_of_the_table() -> None:
-    """All blocks compile in their order, and each function of a kind is what its caller takes."""
-    includes = "".join(f"#include <{name}>\n" for name in ("stddef.h", "stdint.h", *INCLUDES))
-    lists = "each of_one[] = {%s};\npairwise of_two[] = {%s};\n"
-    text = includes + "\n\n".join(block.text for block in blocks().values()) + "\n"
-    text += lists % (", ".join(FUNCTIONS.values()), ", ".join(PAIRS.values()))
-    command = ["cc", "-std=c99", "-Wall", "-Werror", "-Wno-unused-function", "-fsyntax-only"]
-    done = subprocess.run(
-        [*command, "-xc", "-"], input=text, capture_output=True, text=True, check=False
-    )
-    assert done.stderr == ""
-    assert len(blocks()) == sum(map(len, BLOCKS.values()))
-    assert {*_CALLED.values()} <= {*FUNCTIONS.values(), *PAIRS.values()}
 
 
 @needs_compiler

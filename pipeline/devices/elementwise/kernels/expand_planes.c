@@ -62,7 +62,7 @@ struct plane {
 // Returns the next 256 bytes.
 static const uint8_t *next_bytes(struct plane *plane) {
     const uint8_t *from = plane->next;
-    if (plane->bits == 8) {
+    if (plane->bits == WHOLE_BITS) {
         plane->next += BLOCK_NUMBERS;
         return from;
     }
@@ -150,7 +150,7 @@ static void NAMED(expand_planes)(uint32_t *to, const uint8_t *from, const struct
         plane->dictionary = from + i * DICTIONARY_BYTES;
         plane->next = next;
         plane->counts = next += blocks * plane->bits * CODE_BYTES;
-        plane->exceptions = next += plane->bits == 8 ? 0 : blocks;
+        plane->exceptions = next += plane->bits == WHOLE_BITS ? 0 : blocks;
         next += 2 * (plane->n_exceptions = stretch->exceptions[i]);
     }
     if (stretch->kept)

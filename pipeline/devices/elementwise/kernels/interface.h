@@ -64,13 +64,13 @@ enum encoding {
 };
 
 enum {
-    N_PLANES = 4, BLOCK_NUMBERS = 256, DICTIONARY_BYTES = 16, MAX_BITS = 4,
+    N_PLANES = 4, BLOCK_NUMBERS = 256, DICTIONARY_BYTES = 16, MAX_BITS = 4, WHOLE_BITS = 8,
 };
 
 // `length` bytes at `to` of the target, made of what is at `start` of the source. Of INT8 these are numbers
 // [channels / block][..][block], with `scales` at another place of the source. Of PLANES whole blocks of
-// numbers: `bits` of a code (8: the byte itself) and `exceptions` of each plane; `kept` of the numbers,
-// those that are not zero (0: all).
+// numbers: `bits` of a code (WHOLE_BITS: the byte itself) and `exceptions` of each plane; `kept` of the
+// numbers, those that are not zero (0: all).
 struct stretch {
     int32_t encoding;
     uint32_t block;

@@ -59,7 +59,7 @@ def test_a_structure_that_is_another_in_c_does_not_compile(
     "right, wrong, reason",
     [
         ("", "", ""),
-        ("pad_top, pad_left;", "pad_left, pad_top;", "Convolution.pad_top"),
+        ("out_height, out_width, groups", "out_width, out_height, groups", "out_height"),
         ("MAX_RANK = 6", "MAX_RANK = 7", "size of CopyLayout"),
     ],
 )

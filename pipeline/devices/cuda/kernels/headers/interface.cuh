@@ -62,28 +62,27 @@ AT(ReduceLayout, reduced_strides, 80)
 // A pool with a window on planes.
 struct Pool {
     int height, width, out_height, out_width, kernel_height, kernel_width;
-    int stride_height, stride_width, dilation_height, dilation_width;
-    int pad_top, pad_left, pad_bottom, pad_right;
+    int stride_height, stride_width, pad_top, pad_left, pad_bottom, pad_right;
+    int dilation_height, dilation_width;
 };
 SIZE(Pool, 56) AT(Pool, height, 0) AT(Pool, width, 4) AT(Pool, out_height, 8) AT(Pool, out_width, 12)
 AT(Pool, kernel_height, 16) AT(Pool, kernel_width, 20) AT(Pool, stride_height, 24)
-AT(Pool, stride_width, 28) AT(Pool, dilation_height, 32) AT(Pool, dilation_width, 36) AT(Pool, pad_top, 40)
-AT(Pool, pad_left, 44) AT(Pool, pad_bottom, 48) AT(Pool, pad_right, 52)
+AT(Pool, stride_width, 28) AT(Pool, pad_top, 32) AT(Pool, pad_left, 36) AT(Pool, pad_bottom, 40)
+AT(Pool, pad_right, 44) AT(Pool, dilation_height, 48) AT(Pool, dilation_width, 52)
 
 // A convolution. `channels` and `filters`: of one group. Numbers k go over channels, rows and columns of
 // the kernel, as weights lie.
 struct Convolution {
-    int channels, filters, groups;
-    int height, width, out_height, out_width, kernel_height, kernel_width;
-    int stride_height, stride_width, dilation_height, dilation_width;
-    int pad_top, pad_left;
+    int channels, height, width, filters, kernel_height, kernel_width;
+    int stride_height, stride_width, pad_top, pad_left;
+    int dilation_height, dilation_width, out_height, out_width, groups;
     int split_k, split_stride;  // numbers k of a split; sums from one to the next
     int area_reciprocal, width_reciprocal;  // of the kernel, for `quotient`
 };
-SIZE(Convolution, 76) AT(Convolution, channels, 0) AT(Convolution, filters, 4) AT(Convolution, groups, 8)
-AT(Convolution, height, 12) AT(Convolution, width, 16) AT(Convolution, out_height, 20)
-AT(Convolution, out_width, 24) AT(Convolution, kernel_height, 28) AT(Convolution, kernel_width, 32)
-AT(Convolution, stride_height, 36) AT(Convolution, stride_width, 40) AT(Convolution, dilation_height, 44)
-AT(Convolution, dilation_width, 48) AT(Convolution, pad_top, 52) AT(Convolution, pad_left, 56)
+SIZE(Convolution, 76) AT(Convolution, channels, 0) AT(Convolution, height, 4) AT(Convolution, width, 8)
+AT(Convolution, filters, 12) AT(Convolution, kernel_height, 16) AT(Convolution, kernel_width, 20)
+AT(Convolution, stride_height, 24) AT(Convolution, stride_width, 28) AT(Convolution, pad_top, 32)
+AT(Convolution, pad_left, 36) AT(Convolution, dilation_height, 40) AT(Convolution, dilation_width, 44)
+AT(Convolution, out_height, 48) AT(Convolution, out_width, 52) AT(Convolution, groups, 56)
 AT(Convolution, split_k, 60) AT(Convolution, split_stride, 64) AT(Convolution, area_reciprocal, 68)
 AT(Convolution, width_reciprocal, 72)
