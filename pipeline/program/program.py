@@ -38,7 +38,7 @@ class PreparedPiece(NamedTuple):
 
     ``graph`` is the graph that the compiler cut, by which profiles know it, whatever runs it. The weights
     are the ``n_spans`` spans from ``span`` on. ``scratch_bytes``: what the kernel allocates while it runs;
-    ``unrolled``: of what that was counted. ``takes_rows``: the first input may stay with the request.
+    ``unrolled``: of what that was counted. ``reads_rows``: the first input may stay with the request.
     """
 
     graph: int
@@ -49,7 +49,7 @@ class PreparedPiece(NamedTuple):
     outputs: Operands
     scratch_bytes: int
     unrolled: Unrolled | None
-    takes_rows: bool
+    reads_rows: bool
 
     @classmethod
     def of(cls, piece: Piece, kernel: Kernel) -> Self:
@@ -63,7 +63,7 @@ class PreparedPiece(NamedTuple):
             outputs=piece.outputs,
             scratch_bytes=piece.scratch_bytes,
             unrolled=piece.unrolled,
-            takes_rows=False,
+            reads_rows=False,
         )
 
 
@@ -80,9 +80,9 @@ class PreparedJoin(NamedTuple):
     unrolled: Unrolled | None
 
     @classmethod
-    def of(cls, part: JoinedPieces, kernel: Kernel) -> Self:
-        """Return ``part`` of a manifest as ``kernel`` runs it, with the scratch that the file says."""
-        return cls(part.graph, kernel, part.n_chunks, part.scratch_bytes, part.unrolled)
+    def of(cls, join: JoinedPieces, kernel: Kernel) -> Self:
+        """Return ``join`` of a manifest as ``kernel`` runs it, with the scratch that the file says."""
+        return cls(join.graph, kernel, join.n_chunks, join.scratch_bytes, join.unrolled)
 
 
 class PreparedAlternative(NamedTuple):
@@ -151,7 +151,7 @@ class Program(Measures):
                 PreparedAlternative(
                     item.first_piece,
                     item.end_piece,
-                    tuple(PreparedJoin.of(part, kernels[part.graph]) for part in item.joined),
+                    tuple(PreparedJoin.of(join, kernels[join.graph]) for join in item.joined),
                 )
                 for item in manifest.alternatives
             ),

@@ -7,9 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from models.network.activations import Arithmetic
-from models.packs.manifest import Manifest
-from models.packs.records.pieces import ElementProgram, ElementStep, JoinedPieces, Piece
-from models.packs.records.row_parts import RowOperator
+from models.packs.records.pieces import ElementProgram, ElementStep
 from pipeline.devices.elementwise.building import SOURCES
 
 #: The steps that the library computes, in its order.
@@ -51,15 +49,6 @@ class NativeProgram(NamedTuple):
 
     n_inputs: int
     steps: tuple[NativeStep, ...]
-
-
-def program_of(
-    manifest: Manifest, item: Piece | JoinedPieces | RowOperator
-) -> NativeProgram | None:
-    """Return what ``item`` computes in one pass; None: something else, or the library cannot."""
-    if item.elementwise is None:
-        return None
-    return native_program(manifest.programs[item.elementwise.program])
 
 
 @lru_cache(maxsize=256)  # asked of each piece, and many are alike
