@@ -253,12 +253,14 @@ def _with_scratch(program: Program, able: Abilities) -> Program:
         segments = min(item.unrolled.segments, able.threads)
         return replace(item, unrolled=replace(item.unrolled, segments=segments))
 
+    def alternative(item: PreparedAlternative) -> PreparedAlternative:
+        joined = tuple(map(fit, item.joined))
+        return item if joined == item.joined else item._replace(joined=joined)
+
     return replace(
         program,
         pieces=tuple(map(fit, program.pieces)),
-        alternatives=tuple(
-            item._replace(joined=tuple(map(fit, item.joined))) for item in program.alternatives
-        ),
+        alternatives=tuple(map(alternative, program.alternatives)),
         row_operators=tuple(map(on_rows, program.row_operators)),
     )
 
