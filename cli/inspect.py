@@ -47,7 +47,7 @@ from models.packs.records.ports import DesignedMemory
 from models.packs.records.spans import Encoding
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
 from pipeline.devices.elementwise.operator_node import why_not_shared
-from pipeline.devices.elementwise.programs import program_of
+from pipeline.devices.elementwise.programs import native_program
 from pipeline.devices.find import Kernels, cuda_kernels
 from pipeline.devices.names import check_name
 from pipeline.evaluating.results_file import read_results
@@ -186,7 +186,11 @@ def _one_pass(pack: Pack) -> dict[str, Any]:
     """Return how many pieces a CPU runs in one pass, and with which kernels, or why there are none."""
     library, manifest = find_library(), pack.manifest
     on_cpu = manifest.target.capability is None
-    programs = [program_of(manifest, piece) for piece in manifest.pieces if on_cpu]
+    programs = [
+        native_program(manifest.programs[piece.elementwise.program])
+        for piece in manifest.pieces
+        if on_cpu and piece.elementwise is not None
+    ]
     return {
         "pieces": len(programs) - programs.count(None),
         "alone": _alone(manifest) if on_cpu else 0,

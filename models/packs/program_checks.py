@@ -20,7 +20,7 @@ from models.packs.records.pieces import (
     ElementStep,
     Elementwise,
     Piece,
-    joined_operands,
+    merged_operands,
 )
 from models.packs.records.row_parts import RowOperator
 
@@ -42,8 +42,8 @@ def check_programs(path: Path, manifest: Manifest) -> None:
                 raise PackError(f"{field}: a resident piece has no program")
             _check_ports(field, manifest, piece.elementwise, piece.inputs, piece.outputs)
     for where, elementwise, run in _joined(manifest):
-        inputs = joined_operands([piece.inputs for piece in run])
-        outputs = joined_operands([piece.outputs for piece in run])
+        inputs = merged_operands([piece.inputs for piece in run])
+        outputs = merged_operands([piece.outputs for piece in run])
         _check_ports(f"{path}: {where}.elementwise", manifest, elementwise, inputs, outputs)
     for number, item in enumerate(manifest.row_operators):
         if item.elementwise is not None:
@@ -55,11 +55,11 @@ def _joined(manifest: Manifest) -> Iterator[tuple[str, Elementwise, Sequence[Pie
     """Yield the programs of joined pieces, with the fields that say them and the pieces that are joined."""
     for number, alternative in enumerate(manifest.alternatives):
         first = alternative.first_piece
-        for position, part in enumerate(alternative.joined):
-            run = manifest.pieces[first : first + part.n_chunks]
-            first += part.n_chunks
-            if part.elementwise is not None:
-                yield f"alternatives.{number}.joined.{position}", part.elementwise, run
+        for position, join in enumerate(alternative.joined):
+            run = manifest.pieces[first : first + join.n_chunks]
+            first += join.n_chunks
+            if join.elementwise is not None:
+                yield f"alternatives.{number}.joined.{position}", join.elementwise, run
 
 
 def _check_program(where: str, program: ElementProgram) -> None:

@@ -15,7 +15,7 @@ from pipeline.program.kernels import Chain, CopyKernel, FillKernel, IntegerTask,
 from pipeline.program.program import Program
 
 
-class PlacedKernel(NamedTuple):
+class KernelCall(NamedTuple):
     """A kernel, and where in the device's memory its inputs and outputs lie.
 
     Copies and fills of a region have blocks of rows, or, for an input, what writes rows to an array.
@@ -41,7 +41,7 @@ class PackKernels:
         self._one_pass = device.one_pass
         self._jobs = None if device.one_pass is None else device.one_pass.of_model()
 
-    def bind(self, placed: PlacedKernel, scratch: Memory | None = None) -> Launch:
+    def bind(self, placed: KernelCall, scratch: Memory | None = None) -> Launch:
         """Return what runs a kernel.
 
         Raises:
@@ -67,28 +67,28 @@ class PackKernels:
                 workspace = kernel.workspace_bytes
                 return self._quantised.bind(task, constants, workspace, inputs, outputs)
             case CopyKernel(pairs):
-                return _in_turn([self._copier(inputs[a], outputs[b]) for a, b in pairs])
-            case FillKernel(number):
+                return _sequence([self._copier(inputs[a], outputs[b]) for a, b in pairs])
+            case FillKernel(value):
                 (target,) = outputs
-                return self._device.filler(target, number)
+                return self._device.filler(target, value)
             case _:
                 assert_never(kernel)
 
-    def run(self, parts: Sequence[PlacedKernel], scratch: Memory | None = None) -> Launch:
+    def run(self, parts: Sequence[KernelCall], scratch: Memory | None = None) -> Launch:
         """Return what runs ``parts`` one after the other, as one kernel where the device can.
 
         A plan says that several can join. Raises:
             DeviceError: one cannot be loaded.
         """
         if len(parts) == 1 or not self._device.joins:
-            return _in_turn([self.bind(part, scratch) for part in parts])
+            return _sequence([self.bind(part, scratch) for part in parts])
         graphs = list(map(self._in_graph, parts))
         kernel = self._device.join([graph for graph, _, _ in graphs])
         inputs = [array for _, inputs, _ in graphs for array in inputs]
         outputs = [array for _, _, outputs in graphs for array in outputs]
         return kernel.bind(inputs, outputs, scratch)
 
-    def _in_graph(self, placed: PlacedKernel) -> tuple[bytes, Sequence[Any], Sequence[Any]]:
+    def _in_graph(self, placed: KernelCall) -> tuple[bytes, Sequence[Any], Sequence[Any]]:
         """Return a kernel as a part of a larger graph: its own, serialised, and where its ports lie."""
         kernel, inputs, outputs = placed
         match kernel:
@@ -131,7 +131,7 @@ class PackKernels:
         )
 
 
-def _in_turn(launches: Sequence[Launch]) -> Launch:
+def _sequence(launches: Sequence[Launch]) -> Launch:
     if len(launches) == 1:
         return launches[0]
     return partial(_one_by_one, tuple(launches)) if launches else nothing

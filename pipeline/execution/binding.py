@@ -11,7 +11,7 @@ from models.packs.records.pieces import Layer, Operand
 from models.packs.records.row_parts import RowValue
 from pipeline.devices.base import Block, Device, DeviceError, KernelError, Launch, nothing
 from pipeline.devices.device_memory import Memory
-from pipeline.devices.pack_kernels import PackKernels, PlacedKernel, PutRows
+from pipeline.devices.pack_kernels import KernelCall, PackKernels, PutRows
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.lane import LaneMemory, LaneRun
 from pipeline.planning.plan import Plan
@@ -78,27 +78,27 @@ class _PhaseBinder:
             self._bound[actions] = launch if name is None else _named(launch, name)
         return self._bound[actions]
 
-    def _kernel(self, action: Action) -> PlacedKernel:
+    def _kernel(self, action: Action) -> KernelCall:
         """Return what does ``action``, and where."""
         match action:
             case AreaCopy(source, target):
-                return PlacedKernel(_COPY, [self._source(source)], [self._rows(target)])
+                return KernelCall(_COPY, [self._source(source)], [self._rows(target)])
             case Fill(target, lowest):
                 number = float(np.finfo(_DTYPE).min) if lowest else 0.0
-                return PlacedKernel(FillKernel(number), [], [self._rows(target)])
+                return KernelCall(FillKernel(number), [], [self._rows(target)])
             case GraphCall(number, areas, output):
                 weights = self._program.row_operators[number].weights
                 inputs = [*map(self._strip, areas), *map(self._memory.array, weights)]
                 kernel = self._program.row_kernels[number]
-                return PlacedKernel(kernel, inputs, [self._strip(output)])
+                return KernelCall(kernel, inputs, [self._strip(output)])
             case Compute(graph=graph, inputs=inputs, output=output):
                 read = list(map(self._placed, inputs))
-                return PlacedKernel(OrtGraph(graph, resident=False), read, [self._placed(output)])
+                return KernelCall(OrtGraph(graph, resident=False), read, [self._placed(output)])
             case WeightGather(source, (first, end), target):
                 planes, _, elements = map(range, source.shape)
                 gathered = Block(self._memory.array(source), planes, range(first, end), elements)
                 there = Block(self._placed(target), *map(range, target.shape))
-                return PlacedKernel(_COPY, [gathered], [there])
+                return KernelCall(_COPY, [gathered], [there])
 
     def _name_of(self, action: Action) -> str | None:
         """Return what errors call the launch of ``action``; copies fail with no more than the device."""
@@ -254,12 +254,12 @@ class _Binder:
             launch = self._kernels.run(list(map(self._placed, pieces)), self._scratch)
         return _named(launch, name)
 
-    def _placed(self, piece: PreparedPiece) -> PlacedKernel:
+    def _placed(self, piece: PreparedPiece) -> KernelCall:
         inputs = [
-            self._input(operand, piece.takes_rows and not number)
+            self._input(operand, piece.reads_rows and not number)
             for number, operand in enumerate(piece.inputs)
         ]
-        return PlacedKernel(piece.kernel, inputs, list(map(self._memory.place, piece.outputs)))
+        return KernelCall(piece.kernel, inputs, list(map(self._memory.place, piece.outputs)))
 
     def _input(self, operand: Operand, by_rows: bool) -> Any:
         """Return where an input lies, or what holds it during a sweep."""

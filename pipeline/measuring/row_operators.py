@@ -22,7 +22,7 @@ from models.packs.records.row_parts import RowOperator
 from models.packs.storing import read_span
 from pipeline.devices.base import Block, Device, DeviceError, Launch
 from pipeline.devices.device_memory import Memory
-from pipeline.devices.pack_kernels import PackKernels, PlacedKernel
+from pipeline.devices.pack_kernels import KernelCall, PackKernels
 from pipeline.execution.opened import opened
 from pipeline.measuring.sweeps import cache_bytes, measured_sweeps, random_inputs
 from pipeline.planning.make import make_plan
@@ -116,14 +116,8 @@ class RowKernels:
         shapes = (self._program.row_values[taken.row_value].shape for taken in item.inputs)
         weights = (operand.shape for operand in item.weights)
         output = self._program.row_values[item.output]
-        return (
-            self._program.row_kernels[number],
-            item.graph,
-            rows,
-            *shapes,
-            *weights,
-            output.shape,
-        )
+        kernel = self._program.row_kernels[number]
+        return (kernel, item.graph, rows, *shapes, *weights, output.shape)
 
     def _measured(self, number: int, item: RowOperator, rows: int) -> list[float]:
         strips_bytes = sum(math.prod(shape) * _DRAWN.itemsize for shape in self._shapes(item, rows))
@@ -156,7 +150,7 @@ class RowKernels:
         launches = []
         for _ in range(count):
             *inputs, output = islice(rest, len(shapes))
-            placed = PlacedKernel(self._program.row_kernels[number], [*inputs, *shared], [output])
+            placed = KernelCall(self._program.row_kernels[number], [*inputs, *shared], [output])
             launches.append(self._kernels.bind(placed))
         return launches
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.packs.records.pieces import joined_operands
+from models.packs.records.pieces import merged_operands
 from pipeline.program.program import PreparedAlternative, PreparedJoin, PreparedPiece, Program
 
 # Spans that are the same bytes of weights.bin: what layers share is there, and stays in memory, once.
@@ -72,15 +72,15 @@ def joined_pieces(
     pieces: Sequence[PreparedPiece], alternative: PreparedAlternative
 ) -> Iterator[PreparedPiece]:
     """Yield the pieces of ``alternative``; ``pieces``: all of the network."""
-    for part, run in _runs(pieces, alternative):
+    for join, run in _runs(pieces, alternative):
         first = run[0]
         yield first._replace(
-            graph=part.graph,
-            kernel=part.kernel,
-            n_spans=part.n_chunks,
-            inputs=joined_operands([piece.inputs for piece in run]),
-            outputs=joined_operands([piece.outputs for piece in run]),
-            scratch_bytes=max(part.scratch_bytes, *(piece.scratch_bytes for piece in run)),
+            graph=join.graph,
+            kernel=join.kernel,
+            n_spans=join.n_chunks,
+            inputs=merged_operands([piece.inputs for piece in run]),
+            outputs=merged_operands([piece.outputs for piece in run]),
+            scratch_bytes=max(join.scratch_bytes, *(piece.scratch_bytes for piece in run)),
         )
 
 
@@ -89,9 +89,9 @@ def _runs(
 ) -> Iterator[tuple[PreparedJoin, Sequence[PreparedPiece]]]:
     """Yield the joined pieces of ``alternative``, each with those of ``pieces`` that it stands for."""
     first = alternative.first_piece
-    for part in alternative.joined:
-        yield part, pieces[first : first + part.n_chunks]
-        first += part.n_chunks
+    for join in alternative.joined:
+        yield join, pieces[first : first + join.n_chunks]
+        first += join.n_chunks
 
 
 # Pieces in chunks of a chosen size.

@@ -65,9 +65,9 @@ class CopyKernel:
 
 @dataclass(frozen=True, slots=True)
 class FillKernel:
-    """Writes ``number`` to all of its output."""
+    """Writes ``value`` to all of its output."""
 
-    number: float
+    value: float
 
 
 Kernel = OrtGraph | Chain | IntegerTask | CopyKernel | FillKernel

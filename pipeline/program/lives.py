@@ -121,7 +121,7 @@ def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
     by_rows = {program.row_values[value].value for plan in regions for value in plan.read}
     pieces = [step for step in steps if isinstance(step, PreparedPiece)]
-    by_rows |= {piece.inputs[0].index for piece in pieces if piece.takes_rows}
+    by_rows |= {piece.inputs[0].index for piece in pieces if piece.reads_rows}
     in_memory = {
         program.row_values[value].value
         for plan in regions
@@ -135,7 +135,7 @@ def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     read = {
         operand.index
         for piece in pieces
-        for operand in piece.inputs[1 if piece.takes_rows else 0 :]
+        for operand in piece.inputs[1 if piece.reads_rows else 0 :]
         if operand.kind == "value"
     }
     read |= {port.value for port in program.outputs}

@@ -54,7 +54,7 @@ class Abilities:
     integers: IntegerAbility | None = None
     chains: ChainChoice | None = None
     joins: Callable[[bytes], bool] = lambda graph: False
-    scratch_bytes: Callable[[bytes], int | None] | None = None
+    scratch_bytes: Callable[[bytes], int | None] = lambda graph: None
 
 
 class Able(Protocol):
@@ -70,34 +70,12 @@ def prepare(pack: Pack, device: Able) -> Program:
         PackError: its pieces are such that no kernel could run them.
     """
     able = device.abilities()
-    program = Program.as_compiled(pack)
-    if able.threads is not None:
-        program = _with_threads(program, able.threads)
+    program = _with_scratch(Program.as_compiled(pack), able)
     if able.integers is not None and program.quantised:
         program = _with_tasks(program, able.integers)
     if able.chains is not None and program.programs:
         program = with_chains(program, able.chains)
-    program = _with_joins(program, able.joins)
-    return program if able.scratch_bytes is None else _with_scratch(program, able.scratch_bytes)
-
-
-_Item = TypeVar("_Item", PreparedPiece, PreparedJoin)
-
-
-def _changed(
-    program: Program,
-    of_piece: Callable[[PreparedPiece], PreparedPiece],
-    of_joined: Callable[[PreparedJoin], PreparedJoin],
-) -> Program:
-    """Return ``program`` with other pieces."""
-    return replace(
-        program,
-        pieces=tuple(map(of_piece, program.pieces)),
-        alternatives=tuple(
-            item._replace(joined=tuple(map(of_joined, item.joined)))
-            for item in program.alternatives
-        ),
-    )
+    return _with_joins(program, able.joins)
 
 
 # Which programs of operators on elements run in one pass.
@@ -127,12 +105,12 @@ class _Chains:
             for compiled, piece in numbered
         ]
         operators = [self._of_operator(item) for item in whole.row_operators]
-        for first, end, numbers in _making_the_same(whole.row_operators):
-            chosen = [*pieces[first:end], *(operators[number] for number in numbers)]
+        for first, end, indices in _making_the_same(whole.row_operators):
+            chosen = [*pieces[first:end], *(operators[index] for index in indices)]
             if None in chosen:
                 pieces[first:end] = [None] * (end - first)
-                for number in numbers:
-                    operators[number] = None
+                for index in indices:
+                    operators[index] = None
         alternatives = zip(whole.alternatives, whole.pack.manifest.alternatives, strict=True)
         return replace(
             whole,
@@ -141,7 +119,7 @@ class _Chains:
                 for piece, chosen in zip(whole.pieces, pieces, strict=True)
             ),
             alternatives=tuple(
-                self._alternative(item, [part.elementwise for part in compiled.joined])
+                self._alternative(item, [join.elementwise for join in compiled.joined])
                 if all(pieces[item.first_piece : item.end_piece])
                 else item
                 for item, compiled in alternatives
@@ -159,7 +137,7 @@ class _Chains:
         chosen = map(self._of_piece, elementwise, pieces)
         joined = zip(item.joined, chosen, strict=True)
         return item._replace(
-            joined=tuple(part._replace(kernel=new or part.kernel) for part, new in joined)
+            joined=tuple(join._replace(kernel=new or join.kernel) for join, new in joined)
         )
 
     def _of_piece(
@@ -211,78 +189,80 @@ def _making_the_same(operators: Sequence[RowOperator]) -> Iterator[tuple[int, in
 
 def _with_tasks(program: Program, able: IntegerAbility) -> Program:
     """Return ``program`` with the quantised layers that kernels of the device compute."""
-    places, pieces = PlacedValues(program), list(program.pieces)
-    as_given = {(port.value, port.dtype, port.shape) for port in program.inputs}
-    numbers = {
-        number: compiled.quantised
-        for number, compiled in enumerate(program.pack.manifest.pieces)
+    memory, pieces = PlacedValues(program), list(program.pieces)
+    graph_inputs = {(port.value, port.dtype, port.shape) for port in program.inputs}
+    indices = {
+        index: compiled.quantised
+        for index, compiled in enumerate(program.pack.manifest.pieces)
         if compiled.quantised is not None
-        and _can_write(pieces[number], program.quantised[compiled.quantised], places)
+        and _can_write(pieces[index], program.quantised[compiled.quantised], memory)
     }
-    choose = able({task: program.quantised[task] for task in numbers.values()})
-    for number, task in numbers.items():
-        piece, found = pieces[number], program.quantised[task]
-        takes_rows = (
+    choose = able({task: program.quantised[task] for task in indices.values()})
+    for index, task in indices.items():
+        piece, found = pieces[index], program.quantised[task]
+        reads_rows = (
             isinstance(found, QuantisedTask)
             and found.rectangle is not None
-            and _is_whole(piece.inputs[0], as_given)
+            and _is_whole(piece.inputs[0], graph_inputs)
         )
-        kernel, scratch_bytes = choose(task, piece.graph, len(piece.inputs), takes_rows)
-        pieces[number] = piece._replace(
+        kernel, scratch_bytes = choose(task, piece.graph, len(piece.inputs), reads_rows)
+        pieces[index] = piece._replace(
             kernel=kernel,
             scratch_bytes=scratch_bytes,
             unrolled=None,
-            takes_rows=takes_rows,
+            reads_rows=reads_rows,
         )
     return replace(program, pieces=tuple(pieces))
 
 
-def _can_write(piece: PreparedPiece, task: Quantised, places: PlacedValues) -> bool:
+def _can_write(piece: PreparedPiece, task: Quantised, memory: PlacedValues) -> bool:
     """Return whether what ``piece`` makes lies over nothing that it reads, whose rows are read again."""
-    (made,) = map(places.of, piece.outputs)
+    (output,) = map(memory.of, piece.outputs)
     return not any(
-        made.overlaps(places.of(operand))
-        for number, operand in enumerate(piece.inputs)
-        if operand.kind == "value" and not (number == task.over and places.of(operand) == made)
+        output.overlaps(memory.of(operand))
+        for index, operand in enumerate(piece.inputs)
+        if operand.kind == "value" and not (index == task.over and memory.of(operand) == output)
     )
 
 
-def _is_whole(operand: Operand, as_given: Collection[tuple[int, str, Shape]]) -> bool:
+def _is_whole(operand: Operand, graph_inputs: Collection[tuple[int, str, Shape]]) -> bool:
     """Return whether ``operand`` is an input as a request gives it: all of it, in this form."""
     form = operand.index, operand.dtype, operand.shape
-    return operand.kind == "value" and operand.offset == 0 and form in as_given
+    return operand.kind == "value" and operand.offset == 0 and form in graph_inputs
 
 
 # What kernels allocate, and which may be one of several in a launch.
 
 
-def _with_threads(program: Program, threads: int) -> Program:
-    """Return ``program`` with what plain convolutions allocate where ``threads`` threads compute."""
-
-    def fit(item: _Item) -> _Item:
-        if item.unrolled is None:
-            return item
-        return item._replace(scratch_bytes=unrolled_bytes(item.unrolled, threads))
-
-    def on_rows(item: RowOperator) -> RowOperator:
-        if item.unrolled is None:
-            return item
-        segments = min(item.unrolled.segments, threads)
-        return replace(item, unrolled=replace(item.unrolled, segments=segments))
-
-    rows = tuple(map(on_rows, program.row_operators))
-    return replace(_changed(program, fit, fit), row_operators=rows)
+_Item = TypeVar("_Item", PreparedPiece, PreparedJoin)
 
 
-def _with_scratch(program: Program, scratch_bytes: Callable[[bytes], int | None]) -> Program:
-    """Return ``program`` with what kernels of the device allocate."""
-    needed = functools.cache(lambda number: scratch_bytes(program.pack.graphs[number]))
+def _with_scratch(program: Program, able: Abilities) -> Program:
+    """Return ``program`` with what its graphs allocate on the device, with its threads."""
+    needed = functools.cache(lambda graph: able.scratch_bytes(program.pack.graphs[graph]))
 
     def fit(item: _Item) -> _Item:
         n_bytes = needed(item.graph)
+        if n_bytes is None and able.threads is not None and item.unrolled is not None:
+            n_bytes = unrolled_bytes(item.unrolled, able.threads)
         return item if n_bytes is None else item._replace(scratch_bytes=n_bytes)
 
-    return _changed(program, fit, fit)
+    def on_rows(item: RowOperator) -> RowOperator:
+        if item.unrolled is None or able.threads is None:
+            return item
+        segments = min(item.unrolled.segments, able.threads)
+        return replace(item, unrolled=replace(item.unrolled, segments=segments))
+
+    def alternative(item: PreparedAlternative) -> PreparedAlternative:
+        joined = tuple(map(fit, item.joined))
+        return item if joined == item.joined else item._replace(joined=joined)
+
+    return replace(
+        program,
+        pieces=tuple(map(fit, program.pieces)),
+        alternatives=tuple(map(alternative, program.alternatives)),
+        row_operators=tuple(map(on_rows, program.row_operators)),
+    )
 
 
 def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:
@@ -300,7 +280,7 @@ def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:
                 return False
 
     items: list[PreparedPiece | PreparedJoin] = [*program.pieces]
-    items += (part for alternative in program.alternatives for part in alternative.joined)
+    items += (join for alternative in program.alternatives for join in alternative.joined)
     by_graph: dict[int, bool] = {}
     for item in items:
         by_graph[item.graph] = by_graph.get(item.graph, True) and can(item.kernel)

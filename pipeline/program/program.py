@@ -38,7 +38,7 @@ class PreparedPiece(NamedTuple):
 
     ``graph`` is the graph that the compiler cut, by which profiles know it, whatever runs it. The weights
     are the ``n_spans`` spans from ``span`` on. ``scratch_bytes``: what the kernel allocates while it runs;
-    ``unrolled``: of what that was counted. ``takes_rows``: the first input may stay with the request.
+    ``unrolled``: of what that was counted. ``reads_rows``: the first input may stay with the request.
     """
 
     graph: int
@@ -49,7 +49,7 @@ class PreparedPiece(NamedTuple):
     outputs: Operands
     scratch_bytes: int
     unrolled: Unrolled | None
-    takes_rows: bool
+    reads_rows: bool
 
     @classmethod
     def of(cls, piece: Piece, kernel: Kernel) -> Self:
@@ -63,7 +63,7 @@ class PreparedPiece(NamedTuple):
             outputs=piece.outputs,
             scratch_bytes=piece.scratch_bytes,
             unrolled=piece.unrolled,
-            takes_rows=False,
+            reads_rows=False,
         )
 
 
@@ -80,9 +80,9 @@ class PreparedJoin(NamedTuple):
     unrolled: Unrolled | None
 
     @classmethod
-    def of(cls, part: JoinedPieces, kernel: Kernel) -> Self:
-        """Return ``part`` of a manifest as ``kernel`` runs it, with the scratch that the file says."""
-        return cls(part.graph, kernel, part.n_chunks, part.scratch_bytes, part.unrolled)
+    def of(cls, join: JoinedPieces, kernel: Kernel) -> Self:
+        """Return ``join`` of a manifest as ``kernel`` runs it, with the scratch that the file says."""
+        return cls(join.graph, kernel, join.n_chunks, join.scratch_bytes, join.unrolled)
 
 
 class PreparedAlternative(NamedTuple):
@@ -139,6 +139,9 @@ class Program(Measures):
         manifest = pack.manifest
         resident = {piece.graph for piece in manifest.pieces if piece.resident is not None}
         kernels = [OrtGraph(graph, graph in resident) for graph in range(len(manifest.graphs))]
+        # Equal ones are one object in a manifest, and here: of MobileNetV2's 283 there are 32.
+        every = (join for item in manifest.alternatives for join in item.joined)
+        joins = {id(join): PreparedJoin.of(join, kernels[join.graph]) for join in every}
         return cls(
             pack=pack,
             values=manifest.values,
@@ -151,7 +154,7 @@ class Program(Measures):
                 PreparedAlternative(
                     item.first_piece,
                     item.end_piece,
-                    tuple(PreparedJoin.of(part, kernels[part.graph]) for part in item.joined),
+                    tuple(joins[id(join)] for join in item.joined),
                 )
                 for item in manifest.alternatives
             ),

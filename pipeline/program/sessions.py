@@ -75,8 +75,8 @@ class Opened:
             case Chain():
                 self.other_bytes += times * kernel.bound_bytes
                 least = kernel.shared_elements
-                made = (math.prod(outputs[number]) for number in kernel.elementwise.makes)
-                if least is not None and max(made) >= least:
+                sizes = (math.prod(outputs[index]) for index in kernel.elementwise.makes)
+                if least is not None and max(sizes) >= least:
                     self.together[kernel.together_bytes] += times
             case IntegerTask():
                 self.other_bytes += times * kernel.bound_bytes

@@ -219,12 +219,12 @@ class Layer(Record):
 # How operands of the chunks of a layer become those of one piece.
 
 
-def joined_operands(operands: Sequence[tuple[Operand, ...]]) -> tuple[Operand, ...]:
+def merged_operands(operands: Sequence[tuple[Operand, ...]]) -> tuple[Operand, ...]:
     """Return the operands of pieces that follow each other, their inputs or outputs, as those of one."""
-    return tuple(_joined_operand(column) for column in zip(*operands, strict=True))
+    return tuple(_merged_operand(column) for column in zip(*operands, strict=True))
 
 
-def _joined_operand(parts: Sequence[Operand]) -> Operand:
+def _merged_operand(parts: Sequence[Operand]) -> Operand:
     """Return the range that ``parts`` make together: they are all equal, or follow each other."""
     first = parts[0]
     axis = channel_axis(first)

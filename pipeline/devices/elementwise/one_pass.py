@@ -45,16 +45,12 @@ def chosen(
     ``are_sessions``: ONNX Runtime's threads compute long chains, and those in one launch with others. None:
     the library does not run it.
     """
-    read, made = shapes[: program.n_inputs], shapes[program.n_inputs :]
-    if not program.steps and all(read[value] == made[0] for value in program.results):
-        return CopyKernel(
-            tuple(
-                (item.reads[value], makes)
-                for value, makes in zip(program.results, item.makes, strict=True)
-            )
-        )
+    results = shapes[program.n_inputs :]
+    if not program.steps and all(shapes[value] == results[0] for value in program.results):
+        sources = (item.reads[value] for value in program.results)
+        return CopyKernel(tuple(zip(sources, item.makes, strict=True)))
     native = native_program(program)
-    if native is None or any(strides_of(shape, made[0]) is None for shape in shapes):
+    if native is None or any(strides_of(shape, results[0]) is None for shape in shapes):
         return None
     model = chain_model(native, shapes) if are_sessions else None
     more = max(len(native.steps) - _STEPS, 0)

@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from models.packs.manifest import Manifest
-from models.packs.records.pieces import ElementProgram, ElementStep, JoinedPieces, Piece
-from models.packs.records.row_parts import RowOperator
+from models.packs.records.pieces import ElementProgram, ElementStep
 from pipeline.devices.interface.native import MAX_BLOCKS, MAX_TENSORS, OPERATOR_OF
 
 _COPY = OPERATOR_OF["copy", 1]
@@ -30,15 +28,6 @@ class NativeProgram(NamedTuple):
 
     n_inputs: int
     steps: tuple[NativeStep, ...]
-
-
-def program_of(
-    manifest: Manifest, item: Piece | JoinedPieces | RowOperator
-) -> NativeProgram | None:
-    """Return what ``item`` computes in one pass; None: something else, or the library cannot."""
-    if item.elementwise is None:
-        return None
-    return native_program(manifest.programs[item.elementwise.program])
 
 
 @lru_cache(maxsize=256)  # asked of each piece, and many are alike

@@ -4,7 +4,6 @@ import functools
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -259,28 +258,23 @@ class QuantisedLayers:
         self,
         tasks: Mapping[int, Quantised],
         workspace: int,
-        number: int,
+        index: int,
         graph: int,
         n_inputs: int,
         by_rows: bool,
     ) -> tuple[IntegerTask, int]:
-        """Return the kernel of task ``number``, and what it allocates while it runs."""
-        found = tasks[number]
-        kernel = IntegerTask(
-            task=number,
-            graph=graph,
-            workspace_bytes=0,
-            bound_bytes=_TASK_BYTES + constant_bytes(found, n_inputs),
-            together_bytes=0,
-        )
+        """Return the kernel of task ``index``, and what it allocates while it runs."""
+        found = tasks[index]
+        bound_bytes = _TASK_BYTES + constant_bytes(found, n_inputs)
+        kernel = partial(IntegerTask, task=index, graph=graph, bound_bytes=bound_bytes)
         if not isinstance(found, QuantisedTask):
-            return kernel, 0
+            return kernel(workspace_bytes=0, together_bytes=0), 0
         task = fitted(found, self._library, self._threads, workspace)
-        shares = self._bind is not None and task.n_parts > 1
-        kernel = replace(
-            kernel, workspace_bytes=workspace, together_bytes=JOB_BYTES if shares else 0
+        shared_bytes = JOB_BYTES if self._bind is not None and task.n_parts > 1 else 0
+        return (
+            kernel(workspace_bytes=workspace, together_bytes=shared_bytes),
+            taken_bytes(found, task, workspace, by_rows),
         )
-        return kernel, taken_bytes(found, task, workspace, by_rows)
 
     def of_model(self) -> "NativePieces":
         """Return what binds the native pieces of a model."""

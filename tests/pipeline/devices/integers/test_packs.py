@@ -108,7 +108,7 @@ def test_plans_hold_neither_image_nor_patches_nor_what_is_expanded(tmp_path: Pat
     for expansion in (2, 6):
         pack = _compiled(tmp_path, expansion)
         fitted = prepare(pack, device)
-        assert sum(piece.takes_rows for piece in fitted.pieces) == 2
+        assert sum(piece.reads_rows for piece in fitted.pieces) == 2
         plan = _plan(fitted)
         assert plan.arena_bytes < 3 * SIZE * SIZE < _plan(prepare(pack, plain)).arena_bytes
         arenas.add(plan.arena_bytes)
@@ -186,7 +186,7 @@ def test_what_a_request_gives_in_another_form_is_not_taken_by_rows(tmp_path: Pat
     flat = replace(port, shape=(1, 3, SIZE * SIZE, 1))
     manifest = pack.manifest.model_copy(update={"inputs": (flat,)})
     fitted = prepare(replace(pack, manifest=manifest), CpuDevice(2))
-    assert not any(piece.takes_rows for piece in fitted.pieces)
+    assert not any(piece.reads_rows for piece in fitted.pieces)
 
 
 def test_a_graph_alone_has_no_job() -> None:
