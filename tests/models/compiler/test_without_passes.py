@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from models.compiler import CompileOptions, compile_onnx
-from models.compiler.passes.explain import PassChange, Explaining
+from models.compiler.passes.explain import Explaining, PassChange
 from models.compiler.passes.record import Error
 from models.compiler.passes.run import Observer
 from models.packs.pack import Pack, open_pack
