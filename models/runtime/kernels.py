@@ -41,8 +41,8 @@ class KernelRow(NamedTuple):
 
     ``types``: element types of its first operand that no conversion is added for. ``writes_over``: operands
     that its result may lie over, where it is as large. ``is_even``: whether bits of an element depend
-    neither on how many there are nor on threads. ``is_absorbed``: whether a blocked convolution before it
-    computes it itself.
+    neither on how many there are nor on threads, on any processor; without a claim for 64-bit floats.
+    ``is_absorbed``: whether a blocked convolution before it computes it itself.
     """
 
     operator: Op

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from models.errors import ModelError
 from models.graphs.file import reference
 from models.graphs.nodes import node_of, reads
-from models.network.names import Op
+from models.network.names import NCHWC, PLAIN_DOMAINS, Op
 from models.network.node import Node, UnsuitedError
 from models.packs.manifest import checksum
 from models.packs.pack import Pack
@@ -103,7 +103,7 @@ class Network:
 
 # From the files of a pack to its network: model.onnx, whose weights lie in weights.bin.
 
-_DOMAINS = ("", "com.microsoft", "com.microsoft.nchwc")
+_DOMAINS = (*PLAIN_DOMAINS, NCHWC)
 
 
 def read_network(pack: Pack) -> Network:
