@@ -338,7 +338,7 @@ def _added(found: FoundTask) -> str | None:
 
 def edges(graph: Graph, groups: Fused) -> set[int]:
     """Return the nodes before which a piece ends: around groups, and around kernels that are alone."""
-    alone = (index for index, node in enumerate(graph.nodes) if _is_alone(graph, node))
+    alone = (index for index, node in enumerate(graph.nodes) if _is_standalone(graph, node))
     inside = {index for group in groups.values() for index in range(group.first, group.end)}
     lone = {edge for index in alone if index not in inside for edge in (index, index + 1)}
     return lone | {edge for group in groups.values() for edge in (group.first, group.end)}
@@ -348,7 +348,7 @@ def _has_scales(node: onnx.NodeProto) -> bool:
     return traits_of(op_of(node)).elements == "quantised"
 
 
-def _is_alone(graph: Graph, node: onnx.NodeProto) -> bool:
+def _is_standalone(graph: Graph, node: onnx.NodeProto) -> bool:
     """Return whether ``node`` is better as a piece of its own: kernels compute it alone."""
     operator = graph.operator(node) if _has_scales(node) else None
     return isinstance(operator, OnBytes) and isinstance(operator.operator, Convolution | Reduction)
