@@ -52,7 +52,7 @@ def region_of(
 
     ``begins``: returns the element type of a tensor that some nodes read, if a region may begin with it.
     """
-    if not writes_bytes(op_of(last)) or not _is_on_elements(last, constants):
+    if not produces_bytes(op_of(last)) or not _is_on_elements(last, constants):
         return None
     inside, read = [last], _read(last, constants)
     while True:
@@ -89,7 +89,7 @@ def reads_bytes(operator: str) -> bool:
     return _has_scales(operator) and traits_of(operator).of is not Op.QuantizeLinear
 
 
-def writes_bytes(operator: str) -> bool:
+def produces_bytes(operator: str) -> bool:
     """Return whether ``operator`` makes bytes of elements in the same positions."""
     return _has_scales(operator) and traits_of(operator).of is not Op.DequantizeLinear
 

@@ -207,7 +207,7 @@ def _dilated(node: onnx.NodeProto, shapes: Shapes) -> str | None:
 
 
 def _checks(node: onnx.NodeProto) -> Iterator[Callable[[onnx.NodeProto, Shapes], str | None]]:
-    """Yield the checks of ``node``."""
+    """Yield the checks that apply to ``node``."""
     traits = traits_of(op_of(node))
     if traits.reshapes:
         yield _reshape

@@ -235,11 +235,11 @@ class PoolFirst(Rewriter):
 def _places(node: onnx.NodeProto) -> tuple[int, ...]:
     """Return which inputs of ``node`` are numbers whose order it keeps, channel by channel."""
     traits = traits_of(op_of(node))
-    given = {**traits.attributes, **attributes(node)}
-    by_alpha = traits.keeps_order == "by_alpha" and given["alpha"] >= 0
+    parameters = {**traits.attributes, **attributes(node)}
+    by_alpha = traits.keeps_order == "by_alpha" and parameters["alpha"] >= 0
     if not traits.on_bytes or not (by_alpha or traits.keeps_order == "yes"):
         return ()
-    if traits.of is Op.Concat and given["axis"] not in (-1, _CHANNELS):
+    if traits.of is Op.Concat and parameters["axis"] not in (-1, _CHANNELS):
         return ()
     return traits.positions(len(node.input), "data")
 

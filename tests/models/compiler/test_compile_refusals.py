@@ -145,12 +145,12 @@ def test_labels_and_scores_reach_the_pack(tmp_path: Path) -> None:
     assert pack.manifest.classification.labels == ()
 
 
-@over("behind", ["Flatten(s)", "Transpose<perm=[0,3,1,2]>(s)", "Squeeze(s, axes)"])
-def test_a_softmax_makes_probabilities_in_any_shape(behind: str, tmp_path: Path) -> None:
+@over("last", ["Flatten(s)", "Transpose<perm=[0,3,1,2]>(s)", "Squeeze(s, axes)"])
+def test_scores_of_a_softmax_are_probabilities_in_any_shape(last: str, tmp_path: Path) -> None:
     model = parsed(
         f"""m (float[1,1,1,9] x) => (float y) <int64[2] axes = {{1, 2}}> {{
             s = Softmax(x)
-            y = {behind}
+            y = {last}
         }}"""
     )
     source = written(model, tmp_path / "m.onnx")

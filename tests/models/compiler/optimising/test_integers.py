@@ -269,12 +269,12 @@ def test_signed_activations_are_computed_as_integers(
     assert not {"Conv", "FusedConv", "Add", "Relu"} & found.keys()
 
 
-@over("maker", ["Add(a, a)", "Mul(a, a)", "Sigmoid(a)"])
-def test_limits_stand_behind_the_rounding_of_what_bytes_may_compute(maker: str) -> None:
+@over("operator", ["Add(a, a)", "Mul(a, a)", "Sigmoid(a)"])
+def test_limits_follow_the_rounding_of_what_bytes_may_compute(operator: str) -> None:
     model = parsed(
         f"""g (float[64] a) => (int8[64] y)
         <float t = {{0.04}}, int8 z = {{3}}, float low = {{0.1}}, float high = {{0.8}}> {{
-            b = {maker}
+            b = {operator}
             c = Clip(b, low, high)
             y = QuantizeLinear(c, t, z)
         }}"""

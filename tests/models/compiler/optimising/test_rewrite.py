@@ -59,7 +59,7 @@ def test_mish_is_mish(body: str, x: np.ndarray) -> None:
     )
 
 
-def test_a_transposed_convolution_makes_the_negative_itself() -> None:
+def test_a_transposed_convolution_has_negative_weights() -> None:
     text = """<ir_version: 9, opset_import: ["" : 18]> g (float[1,2,3,3] x) => (float[1,2,5,5] y)
         <float[2,2,3,3] w, float[2] b = {0.5, -2}> {
             c = ConvTranspose(x, w, b)
