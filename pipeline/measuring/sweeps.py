@@ -1,16 +1,16 @@
 """Sweeps of an open engine on drawn inputs, measured, and the limits of one exact plan."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.network.fields import STRINGS
-from models.packs.manifest import Manifest
+from models.network.fields import STRINGS, Array
+from models.network.node import NamedTensor
 from models.packs.records.ports import Port
 from models.runtime.sessions import wait_until_quiet
 from pipeline.devices.base import Device
@@ -29,8 +29,17 @@ from pipeline.timing.durations import services
 Kind = Literal["random", "ones", "zeros"]
 
 
+class HasInputs(Protocol):
+    """A network; ``required_inputs``: those of its inputs that have no default."""
+
+    @property
+    def inputs(self) -> Sequence[Port | NamedTensor]: ...
+    @property
+    def required_inputs(self) -> Sequence[Port | NamedTensor]: ...
+
+
 def random_inputs(
-    network: Program | Manifest, seed: int = 0, kind: Kind = "random", required_only: bool = True
+    network: HasInputs, seed: int = 0, kind: Kind = "random", required_only: bool = True
 ) -> dict[str, NDArray[Any]]:
     """Return one input set: standard normal numbers, integers of 0 and 1, or all the same.
 
@@ -42,7 +51,7 @@ def random_inputs(
     return {port.name: _drawn(port, kind, generator) for port in ports}
 
 
-def _drawn(port: Port, kind: Kind, generator: np.random.Generator) -> NDArray[Any]:
+def _drawn(port: Array, kind: Kind, generator: np.random.Generator) -> NDArray[Any]:
     shape = tuple(max(n, 1) if n < 0 else n for n in port.shape)
     is_float = port.dtype != STRINGS and np.dtype(port.dtype).kind == "f"
     if kind != "random":

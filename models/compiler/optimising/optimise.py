@@ -120,7 +120,7 @@ def optimise(
     ScaleResizes(optimised, placed).run()
     InterpolateFew(optimised, placed, target.block).run()
     softmaxes = stay_blocked(optimised, placed, target.block)
-    if for_cpu:
+    if for_cpu and target.isa != "c":
         along = AlongRows(optimised, placed)
         along.run()
         softmaxes += along.softmaxes
