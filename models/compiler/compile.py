@@ -229,9 +229,6 @@ def _write_pack(
         programs=programs.programs,  # of all that was described before
         quantised=tuple(quantised.numbers),  # of all pieces that were described before
         layers=layer_records(parts),
-        window_products=graph.window_products,
-        turned_softmaxes=graph.turned_softmaxes,
-        used_channels=graph.used_channels,
         inputs=port_records(graph, graph.inputs, index, defaults),
         outputs=port_records(graph, graph.outputs, index),
         preprocess=recipes.preprocess,

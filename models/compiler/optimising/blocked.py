@@ -29,7 +29,6 @@ from models.network.fields import Array
 from models.network.operators.convolution import ACTIVATIONS, ADDEND
 from models.network.operators.elements import POINTWISE
 from models.network.operators.reading import Softmax
-from models.packs.records.pieces import TurnedSoftmax
 
 _CHANNEL_AXIS = 1
 _SOFTMAXES = ("Softmax", "LogSoftmax")
@@ -42,20 +41,16 @@ _FACTORS = (-1, 1, 1, 1)
 _OPSET = 11
 
 
-def stay_blocked(
-    model: onnx.ModelProto, values: Mapping[str, Array], block: int
-) -> list[TurnedSoftmax]:
-    """Rewrite ``model``, which ONNX Runtime optimised, in place; return softmaxes along blocks.
+def stay_blocked(model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
+    """Rewrite ``model``, which ONNX Runtime optimised, in place.
 
     ``values``: those of known size, by name. ``block``: channels in a block; 1 where there is no blocked
     layout.
     """
     if block == 1 or all(node.op_type != "ReorderOutput" for node in model.graph.node):
-        return []
-    stays = _StayBlocked(model, values, block)
-    stays.run()
+        return
+    _StayBlocked(model, values, block).run()
     _Fuse(model).run()
-    return stays.softmaxes
 
 
 class _StayBlocked(Rewriter):
@@ -63,7 +58,6 @@ class _StayBlocked(Rewriter):
 
     def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
         super().__init__(model, values)
-        self.softmaxes: list[TurnedSoftmax] = []
         self._block = block
         self._blocked: dict[str, str] = {}
         self._instead: dict[str, str] = {}
@@ -155,8 +149,6 @@ class _StayBlocked(Rewriter):
         apart, result, blocked = (
             self._fresh(f"{node.output[0]}{role}") for role in ("/rows", "/sums", "")
         )
-        turned = TurnedSoftmax(source=source, output=blocked, axis=_CHANNEL_AXIS)
-        self.softmaxes.append(turned)
         return [
             *before,
             self.reshape(source, apart, pixels),
@@ -258,10 +250,6 @@ class AlongRows(Rewriter):
     time. Before, ONNX Runtime would exchange the transposes with the softmax again.
     """
 
-    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array]) -> None:
-        super().__init__(model, values)
-        self.softmaxes: list[TurnedSoftmax] = []
-
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         if node.op_type not in _SOFTMAXES or node.domain or self.versions.get("", 0) < _ALONG_AXIS:
             return None
@@ -274,7 +262,6 @@ class AlongRows(Rewriter):
         back = [there.index(place) for place in range(rank)]
         rows, result = (self.fresh(f"{node.output[0]}/{role}") for role in ("rows", "sums"))
         source, output = node.input[0], node.output[0]
-        self.softmaxes.append(TurnedSoftmax(source=source, output=output, axis=axis))
         return [
             helper.make_node("Transpose", [source], [rows], perm=there),
             helper.make_node(node.op_type, [rows], [result], node.name, axis=rank - 1),

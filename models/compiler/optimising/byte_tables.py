@@ -20,7 +20,6 @@ from models.compiler.analysis.graph import Edits, Graph
 from models.graphs.nodes import copied, label, made
 from models.network.operators.elements import OF_BYTES, POINTWISE
 from models.network.operators.quantised import BYTES
-from models.packs.records.pieces import WindowProduct
 from models.runtime.sessions import open_session, session_options
 
 KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
@@ -121,8 +120,7 @@ def look_up_results(graph: Graph, folder: Path, layers: Collection[str]) -> Grap
     rewriter = _Rewriter(Edits(graph, folder), layers)
     for region in finder.regions():
         rewriter.look_up(region, finder.sources(region.source))
-    products = tuple(map(rewriter.renamed, graph.window_products))
-    return replace(rewriter.edits.applied(rewriter.nodes()), window_products=products)
+    return rewriter.edits.applied(rewriter.nodes())
 
 
 class _Finder:
@@ -228,11 +226,3 @@ class _Rewriter:
             yield copied(node, inputs, [self._made_as.get(name, name) for name in node.output])
             for name in made(node):
                 yield from self._behind.get(name, ())
-
-    def renamed(self, product: WindowProduct) -> WindowProduct:
-        """Return ``product`` by the names that its values have now."""
-        return replace(
-            product,
-            source=self._read_as.get(product.source, product.source),
-            output=self._made_as.get(product.output, product.output),
-        )

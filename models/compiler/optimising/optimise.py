@@ -8,7 +8,6 @@ ONNX Runtime maps them, and what holds a model twice as large as memory is a wor
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from models.compiler.optimising.by_onnxruntime import (
     types_of,
     write_reference,
 )
-from models.compiler.optimising.filled_channels import FillChannels, used_channels
+from models.compiler.optimising.filled_channels import FillChannels
 from models.compiler.optimising.integer_activations import (
     LeaveTypesToZeroPoints,
     LimitIntegers,
@@ -102,7 +101,7 @@ def optimise(
     progress("optimise", "folding what is constant")
     result = optimised_file(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
     block = target.block if for_cpu else 1
-    plain = _check_folded(result, path, block)
+    _check_folded(result, path, block)
     result, dequantised = _without_integers(result, path, target)
     progress("optimise", f"for {target.isa}")
     level = _Level.ORT_ENABLE_ALL if for_cpu else _Level.ORT_ENABLE_BASIC
@@ -119,11 +118,9 @@ def optimise(
         placed = types_of(optimised, path, folder).placed
     ScaleResizes(optimised, placed).run()
     InterpolateFew(optimised, placed, target.block).run()
-    softmaxes = stay_blocked(optimised, placed, target.block)
+    stay_blocked(optimised, placed, target.block)
     if for_cpu and target.isa != "c":
-        along = AlongRows(optimised, placed)
-        along.run()
-        softmaxes += along.softmaxes
+        AlongRows(optimised, placed).run()
     types = types_of(optimised, path, folder)
     check_ports(optimised, types, path)
     _check_shapes(optimised, types.placed, path)
@@ -138,10 +135,8 @@ def optimise(
         tensors=tensors,
         ir_version=optimised.ir_version,
         dequantised=dequantised,
-        turned_softmaxes=tuple(softmaxes),
     )
-    graph = store_by_row(graph)
-    return replace(graph, used_channels=used_channels(graph, plain) if block > 1 else {})
+    return store_by_row(graph)
 
 
 def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, dict[str, str]]:

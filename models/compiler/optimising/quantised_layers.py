@@ -27,7 +27,6 @@ from models.compiler.analysis.graph import Edits, Graph
 from models.graphs.nodes import attributes, copied, label, made, with_attributes
 from models.network.operators.elements import OF_BYTES
 from models.network.windows import Windows, windows_of
-from models.packs.records.pieces import WindowProduct
 
 #: Parts cannot be joined to larger kernels, as chunks can: they should not be small.
 LEAST_PART_BYTES = 256 << 10
@@ -126,7 +125,7 @@ def stream_quantised(graph: Graph, part_bytes: int, folder: Path, kept: Collecti
         for node in graph.nodes
         for new in ([node] if node.output[0] in kept else rewriter.rewritten(node))
     ]
-    return replace(rewriter.edits.applied(nodes), window_products=tuple(rewriter.window_products))
+    return rewriter.edits.applied(nodes)
 
 
 def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
@@ -156,11 +155,10 @@ def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
 
 
 class _Rewriter:
-    """Rewrites one node after the other; ``window_products``: those that are new."""
+    """Rewrites one node after the other."""
 
     def __init__(self, edits: Edits, part_bytes: int) -> None:
         self.edits = edits
-        self.window_products: list[WindowProduct] = []
         self._graph = edits.graph
         self._part_bytes = part_bytes
         self._nodes: list[onnx.NodeProto] = []
@@ -229,10 +227,6 @@ class _Rewriter:
         matrix = kernel.transpose(2, 3, 1, 0).reshape(n_weights, features)
         self._parts(gemm, _QGEMM, matrix)
         self._reshape(product, name, result.shape)
-        down, across = windows.windows.axes
-        self.window_products.append(
-            WindowProduct(source=node.input[0], output=name, windows=(down, across))
-        )
 
     def _gathered(self, node: onnx.NodeProto, windows: WindowPixels) -> str:
         """Return the pixels of all windows of what ``node`` reads."""
