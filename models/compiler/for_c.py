@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.lean_order import with_less_kept
-from models.compiler.optimising.optimise import optimise
+from models.compiler.passes.record import Compilation
+from models.compiler.passes.run import run
+from models.compiler.passes.table import passes_of
 from models.compiler.sources import Source, SourceOptions
 from models.compiler.writing.write import write_graph
 from models.graphs.inputs import take_defaults
@@ -51,10 +52,9 @@ def graph_for_c(
     if options.calibrate is not None:
         progress("calibrate")
         source.quantise(folder / "quantised")
-    work = folder / "work"
-    work.mkdir()
+    work = Compilation(source.model, path, folder / "work", c_target())
+    work.folder.mkdir()
     take_defaults(source.model)
-    progress("optimise")
-    graph = with_less_kept(optimise(source.model, path, work, c_target(), progress))
+    run(work, passes_of(work.target), progress)
     give_back()  # what passes held refers to itself
-    return GraphForC(source, graph, work)
+    return GraphForC(source, work.graph, work.folder)

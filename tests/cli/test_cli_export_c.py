@@ -104,7 +104,7 @@ def test_a_graph_that_answers_otherwise_is_not_written(
         weights = {name: 2 * np.asarray(array) for name, array in graph.constants.items()}
         return replace(graph, constants=weights)
 
-    monkeypatch.setattr("models.compiler.for_c.with_less_kept", damaged)
+    monkeypatch.setattr("models.compiler.passes.steps.with_less_kept", damaged)
     words = ("export-c", tiny_onnx, "-o", tmp_path / "c")
     cli(*words).refuses(BAD, "the graph that becomes C answers otherwise than ONNX Runtime")
     assert not (tmp_path / "c").exists()

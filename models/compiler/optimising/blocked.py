@@ -50,7 +50,6 @@ def stay_blocked(model: onnx.ModelProto, values: Mapping[str, Array], block: int
     if block == 1 or all(node.op_type != "ReorderOutput" for node in model.graph.node):
         return
     _StayBlocked(model, values, block).run()
-    _Fuse(model).run()
 
 
 class _StayBlocked(Rewriter):
@@ -194,8 +193,8 @@ class _StayBlocked(Rewriter):
         return self.fresh(f"{name}/blocked")
 
 
-class _Fuse(Rewriter):
-    """Takes additions and activations into the convolutions before them.
+class FuseBlocked(Rewriter):
+    """Takes additions and activations into the blocked convolutions before them.
 
     ``_open``: convolutions whose result one node alone reads, by that, in their order.
     """

@@ -14,6 +14,7 @@ import onnxruntime as ort
 
 from models.compiler.analysis.graph import ValueTypes, value_types
 from models.compiler.optimising.bodies import rename_inner
+from models.compiler.optimising.model_checks import check
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, aligned, copy_range, refer, reference
 from models.graphs.nodes import all_graphs, label, made, name_nodes, reads, replace_nodes, subgraphs
@@ -118,17 +119,30 @@ def move_weights(model: onnx.ModelProto, data: Path) -> None:
             refer(tensor, FileRange(data, offset, file.tell() - offset), data.name)
 
 
-def optimised_file(
-    source: Path, result: Path, level: ort.GraphOptimizationLevel, path: Path, without: str = ""
-) -> Path:
-    """Let ONNX Runtime rewrite ``source`` as ``result``; ``source`` is removed.
+def optimise_model(
+    model: onnx.ModelProto,
+    source: Path,
+    result: Path,
+    level: ort.GraphOptimizationLevel,
+    path: Path,
+    without: str = "",
+) -> onnx.ModelProto:
+    """Return what ONNX Runtime makes of ``model``; its large weights have the name of ``result`` then.
 
-    ``without``: those of its optimisers that do nothing, with semicolons between.
+    Args:
+        model: its nodes get names where they have none.
+        source: the file that it becomes meanwhile; it is removed, with the weights of its name.
+        result: the file that ONNX Runtime writes.
+        level: which optimisers.
+        path: the source of the network, for messages.
+        without: those optimisers that do nothing, with semicolons between.
+
+    Raises:
+        OnnxError: ONNX Runtime refuses it.
     """
-    given = onnx.load(source, load_external_data=False)
-    if name_nodes(given):  # passes, and ONNX Runtime itself, insert some without
-        source.write_bytes(given.SerializeToString())
-    if any(True for node in given.graph.node for _ in subgraphs(node)):
+    name_nodes(model)  # passes, and ONNX Runtime itself, insert some without
+    source.write_bytes(model.SerializeToString())
+    if any(True for node in model.graph.node for _ in subgraphs(node)):
         without = ";".join(filter(None, (without, _MOVES_SCALES)))
     options = session_options(optimise=True)
     options.graph_optimization_level = level
@@ -148,12 +162,25 @@ def optimised_file(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from exc
         raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
     written = onnx.load(result, load_external_data=False)
-    settle_order(written, given)
+    settle_order(written, model)
     rename_inner(written)
-    result.write_bytes(written.SerializeToString())
     for file in (source, source.with_suffix(".data")):
         file.unlink(missing_ok=True)
     trim_heap()
+    return written
+
+
+def fold(model: onnx.ModelProto, folder: Path, path: Path) -> Path:
+    """Return a file in ``folder`` with ``model``, from ``read_onnx``, and what is constant in it folded.
+
+    Raises:
+        OnnxError: it is not valid, or ONNX Runtime refuses it; messages call it ``path``.
+    """
+    source, result = write_reference(model, folder), folder / "folded.onnx"
+    check(model, folder / "checked.onnx", path)
+    level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    folded = optimise_model(model, source, result, level, path)
+    result.write_bytes(folded.SerializeToString())
     return result
 
 
