@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]
 Batch = Annotated[int | None, typer.Option(min=1, help="What an unknown batch becomes; default 1.")]
 Shapes = Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")]
-KeptInputs = Annotated[
+InputNames = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from cli import NO_MEMORY
-from cli.arguments import Batch, Json, KeptInputs, Shapes, open_named, shapes_of, size
+from cli.arguments import Batch, InputNames, Json, Shapes, open_named, shapes_of, size
 from cli.model_sources import RECIPES, recipes_beside
 from cli.printing.output import fail, print_json, say, suggest, tell, warn
 from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
@@ -66,7 +66,7 @@ def compile_(
     ] = None,
     batch: Batch = None,
     shape: Shapes = None,
-    keep_input: KeptInputs = None,
+    keep_input: InputNames = None,
     chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
     precision: Annotated[
         Literal["none", "half", "mixed", "int8"],

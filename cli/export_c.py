@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.arguments import Batch, Json, KeptInputs, Shapes, shapes_of, size
+from cli.arguments import Batch, InputNames, Json, Shapes, shapes_of, size
 from cli.commands import own_version
 from cli.model_sources import recipes_beside
 from cli.printing.output import print_facts, print_json, say, suggest, warn
@@ -76,7 +76,7 @@ def export(
     ] = None,
     batch: Batch = None,
     shape: Shapes = None,
-    keep_input: KeptInputs = None,
+    keep_input: InputNames = None,
     precision: Annotated[
         Literal["none", "int8"],
         typer.Option(
@@ -90,11 +90,11 @@ def export(
     preprocess: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file: how a picture becomes the input. Default: F.preprocess.toml beside F.onnx."
+            help="TOML file: how a picture becomes the input. Default: F.preprocess.toml next to F.onnx."
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option(help="Run the graph that becomes C beside ONNX Runtime on the source.")
+        bool, typer.Option(help="Compare the graph that becomes C with ONNX Runtime on the source.")
     ] = True,
     force: Annotated[bool, typer.Option("--force", help="Replace what an export wrote.")] = False,
     as_json: Json = False,
@@ -130,11 +130,11 @@ def export(
         steps(f"exporting {source.name}") as progress,
         working_folder(output, force) as folder,
     ):
-        made = graph_for_c(source, folder, read, progress)
+        graph = graph_for_c(source, folder, read, progress)
         progress("export")
-        exported = export_c(made, options, f"layerstream {own_version()}")
+        exported = export_c(graph, options, f"layerstream {own_version()}")
         if check:
-            warnings += [f"{source}: {note}" for note in check_graph(made, progress)]
+            warnings += [f"{source}: {note}" for note in check_graph(graph, progress)]
         progress("write")
         sizes = write_export(exported, output, force)
     for warning in warnings:

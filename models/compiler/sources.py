@@ -22,7 +22,7 @@ from models.graphs.traits import count_parameters
 
 @dataclass(frozen=True)
 class SourceOptions(Recipes):
-    """How a file is read, beside recipes.
+    """How a file is read, and recipes.
 
     ``batch``: what unknown first dimensions become; None: 1. ``keep_inputs``: inputs with a value that stay
     inputs, though they look like weights. ``calibrate``: makes pictures, with which the network becomes one

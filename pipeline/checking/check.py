@@ -125,14 +125,14 @@ class _GraphAnswers:
         yield self.answer(inputs)
 
 
-def check_graph(made: GraphForC, progress: Progress = silent) -> list[str]:
+def check_graph(for_c: GraphForC, progress: Progress = silent) -> list[str]:
     """Compare the graph that becomes C with its source; return lines: what is odd, or not compared.
 
     Raises:
         CompileError: ONNX Runtime cannot run the source, or the graph fails or answers otherwise.
     """
-    reference = Reference(made.reference(), made.source.path)
-    graph = _GraphAnswers(made.graph, made.written())
+    reference = Reference(for_c.reference(), for_c.source.path)
+    graph = _GraphAnswers(for_c.graph, for_c.written())
     traits = read_traits(reference.path)
     what = "the graph that becomes C"
     checker = _Checker(graph, what, reference, graph, traits, tolerance_of(traits), progress)

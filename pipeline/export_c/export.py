@@ -53,17 +53,17 @@ def _write_folder(destination: Path, files: Mapping[str, Content], force: bool) 
 
 @contextmanager
 def working_folder(destination: Path, force: bool) -> Iterator[Path]:
-    """Yield an empty folder beside ``destination``, which is gone afterwards.
+    """Yield an empty folder next to ``destination``, which is gone afterwards.
 
     Raises:
         ExportError: an export to ``destination`` would be refused, whatever its files are called; or it
             cannot be written.
     """
     _check_free(destination, (), force)
-    beside = Path(os.path.realpath(destination)).parent
+    parent = Path(os.path.realpath(destination)).parent
     try:
-        beside.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=beside, prefix=f".{destination.name}-") as folder:
+        parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=parent, prefix=f".{destination.name}-") as folder:
             yield Path(folder)
     except OSError as exc:
         raise ExportError(f"{destination}: cannot write: {exc.strerror or exc}") from exc
@@ -143,14 +143,14 @@ class Exported:
     weight_bytes: int
 
 
-def export_c(made: GraphForC, options: ExportOptions, made_by: str = "layerstream") -> Exported:
-    """Return ``made`` as C; ``made_by``: the tool and its version, for comments.
+def export_c(for_c: GraphForC, options: ExportOptions, made_by: str = "layerstream") -> Exported:
+    """Return ``for_c`` as C; ``made_by``: the tool and its version, for comments.
 
     Raises:
         ExportError: something in it cannot become C; the message names node, operator and reason.
     """
-    source = made.source.path
-    network = with_tables(network_of(made.graph, str(source)), made.graph)
+    source = for_c.source.path
+    network = with_tables(network_of(for_c.graph, str(source)), for_c.graph)
     if options.byte_ports:
         network = with_byte_ports(network)
     prefix = options.prefix or identifier(source.stem)

@@ -91,10 +91,10 @@ def test_bytes_of_pictures(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     shutil.copy(_PICTURE, tmp_path / "pictures")
     words = ("--precision", "int8", "--calibrate", tmp_path / "pictures", "--io-bytes", "--json")
-    made = cli("export-c", source, "-o", tmp_path / "c", *words)
-    assert made.code == 0
-    assert "1 picture" in made.err
-    assert "uint8_t *x" in made.document["function"]
+    result = cli("export-c", source, "-o", tmp_path / "c", *words)
+    assert result.code == 0
+    assert "1 picture" in result.err
+    assert "uint8_t *x" in result.document["function"]
 
 
 def test_a_graph_that_answers_otherwise_is_not_written(

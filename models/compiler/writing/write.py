@@ -182,7 +182,7 @@ def write_model(
 
 
 def write_graph(graph: Graph, path: Path) -> Path:
-    """Write ``graph`` as the model ``path``, with its weights in a file beside it; return it."""
+    """Write ``graph`` as the model ``path``, with its weights in a file next to it; return it."""
     with path.with_suffix(".data").open("wb") as file:
         tensors = [
             graph.tensors[name]

@@ -177,7 +177,7 @@ def test_the_first_format_is_refused_with_the_command_that_compiles_it_again(
         open_pack(pack_folder)
 
 
-def test_what_earlier_packs_said_for_c_is_not_read(pack_folder: Path, tiny_pack: Pack) -> None:
+def test_fields_of_earlier_packs_are_not_read(pack_folder: Path, tiny_pack: Pack) -> None:
     """Nor is it written again."""
 
     def earlier(document: Document) -> None:

@@ -30,7 +30,7 @@ _STACK = 64 << 10
 _HUNDRED = 100
 
 
-def made_for_c(folder: Path, name: str, resolution: int = 224, integers: bool = False) -> GraphForC:
+def zoo_graph(folder: Path, name: str, resolution: int = 224, integers: bool = False) -> GraphForC:
     """Return a network of the zoo, or the one that comes with us, as floats or as integers."""
     source = default.FOLDER / "cifar10.onnx"
     if name != DEFAULT:
@@ -81,7 +81,7 @@ def written_bytes(exported: Exported, folder: Path) -> int:
 @pytest.mark.parametrize("weights", ["const", "callback"])
 def test_the_default_model(weights: str, tmp_path: Path) -> None:
     """A hundred inputs; static memory is arena and buffer, the stack at most 2 KiB."""
-    graph = made_for_c(tmp_path, DEFAULT)
+    graph = zoo_graph(tmp_path, DEFAULT)
     exported = exported_to(tmp_path, graph, weights=weights)
     folder = tmp_path / "c"
     path = program(exported, folder, *FLAGS, "-O2")
@@ -109,7 +109,7 @@ def test_a_hundred_images(
     name: str, resolution: int, most: Mapping[bool, int], integers: bool, tmp_path: Path
 ) -> None:
     """Rows and weights by callback; all that is written, weights on their way and the stack included."""
-    graph = made_for_c(tmp_path, name, resolution, integers)
+    graph = zoo_graph(tmp_path, name, resolution, integers)
     exported = exported_to(
         tmp_path, graph, weights="callback", inputs="callback", buffer_bytes=16 << 10
     )
@@ -144,7 +144,7 @@ def test_a_hundred_images(
 def test_networks_under_sanitizers(
     name: str, resolution: int, integers: bool, inputs_by: str, tmp_path: Path
 ) -> None:
-    graph = made_for_c(tmp_path, name, resolution, integers)
+    graph = zoo_graph(tmp_path, name, resolution, integers)
     exported = exported_to(tmp_path, graph, weights="callback", inputs=inputs_by)
     inputs = drawn(exported, 2)
     path = program(exported, tmp_path / "c", *FLAGS, *SANITIZERS)
