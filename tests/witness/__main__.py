@@ -94,7 +94,8 @@ def facts_of(subject: Subject, device: Device, folder: Path) -> Facts:
         yield from of_launches(pack)
         yield from of_emulation(pack, inputs) if subject.emulated else ()
         return
-    yield from of_c(source, inputs, subject, folder / "c")
+    if subject.options.store == "fp32":  # C has weights as they are computed with
+        yield from of_c(source, inputs, subject, folder / "c")
     program = prepare(pack, device)
     yield from of_decisions(program)
     yield from of_plans(program, device, inputs)
