@@ -17,7 +17,7 @@ from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
 from models.compiler.passes.record import Compilation
 from models.compiler.passes.run import run
 from models.compiler.passes.table import passes_of
-from models.compiler.sources import Source, SourceOptions
+from models.compiler.sources import SourceModel, SourceOptions
 from models.compiler.writing.describe import (
     PieceDescriber,
     RowDescriber,
@@ -129,7 +129,7 @@ def compile_onnx(
     options = options or CompileOptions()
     _check_options(destination, options)
     progress("read")
-    source = Source.read(path, options)
+    source = SourceModel.read(path, options)
     _tell_infinite(source, options)
     pack = destination / str(options.version)
     with building(pack, options.force) as unfinished:
@@ -154,7 +154,7 @@ def compile_onnx(
 
 
 def _write_pack(
-    source: Source,
+    source: SourceModel,
     name: str,
     options: CompileOptions,
     unfinished: Unfinished,
@@ -293,7 +293,7 @@ def _tell_inexact(options: CompileOptions, graph: Graph, pieces: Iterable[CutPie
         )
 
 
-def _tell_infinite(source: Source, options: CompileOptions) -> None:
+def _tell_infinite(source: SourceModel, options: CompileOptions) -> None:
     """Warn of weights that are no numbers.
 
     Raises:

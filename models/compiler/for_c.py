@@ -7,7 +7,7 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.passes.record import Compilation
 from models.compiler.passes.run import run
 from models.compiler.passes.table import passes_of
-from models.compiler.sources import Source, SourceOptions
+from models.compiler.sources import SourceModel, SourceOptions
 from models.compiler.writing.write import write_graph
 from models.graphs.inputs import take_defaults
 from models.graphs.traits import infinite_weights
@@ -20,7 +20,7 @@ from models.runtime.heap import give_back
 class GraphForC:
     """``graph``: what ``source`` becomes; its constants lie in ``folder``."""
 
-    source: Source
+    source: SourceModel
     graph: Graph
     folder: Path
 
@@ -45,7 +45,7 @@ def graph_for_c(
         Whatever ``options.calibrate`` raises.
     """
     progress("read")
-    source = Source.read(path, options)
+    source = SourceModel.read(path, options)
     for text in infinite_weights(source.model):
         options.warn(text)
     source.check_space(folder, folder.parent)

@@ -37,7 +37,7 @@ class SourceOptions(Recipes):
 
 
 @dataclass
-class Source:
+class SourceModel:
     """The file ``path`` as it was read.
 
     ``model`` is taken by the optimiser. ``parameters``: numbers that were trained. ``computed``: the file
@@ -52,7 +52,7 @@ class Source:
     computed: Path
 
     @classmethod
-    def read(cls, path: Path, options: SourceOptions) -> "Source":
+    def read(cls, path: Path, options: SourceOptions) -> "SourceModel":
         """Read ``path``.
 
         Raises:

@@ -87,7 +87,7 @@ class HasPorts(HasInputs, Protocol):
     def outputs(self) -> Sequence[Port | NamedTensor]: ...
 
 
-class Answering(Protocol):
+class HasAnswers(Protocol):
     """What is compared; ``Trials`` of a pack."""
 
     def answer(self, inputs: Arrays) -> Arrays:
@@ -185,7 +185,7 @@ class _Checker:
     network: HasPorts
     what: str
     reference: Reference
-    trials: Answering | None
+    trials: HasAnswers | None
     traits: Traits
     tolerance: Tolerance
     progress: Progress
@@ -214,7 +214,7 @@ class _Checker:
             f"largest value on {inputs}"
         )
 
-    def _errors_on(self, pictures: Iterable[Image.Image], trials: Answering) -> Iterator[float]:
+    def _errors_on(self, pictures: Iterable[Image.Image], trials: HasAnswers) -> Iterator[float]:
         """Yield largest_error of each picture.
 
         Raises:
@@ -332,7 +332,9 @@ class _Checker:
             except SessionError:
                 raise exc from None
 
-    def _first_fault(self, inputs: Arrays, expected: Arrays, trials: Answering) -> tuple[str, bool]:
+    def _first_fault(
+        self, inputs: Arrays, expected: Arrays, trials: HasAnswers
+    ) -> tuple[str, bool]:
         """Return what ``_fault`` does of the first answer of the pack that differs, if one does.
 
         Raises:
