@@ -613,14 +613,15 @@ _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-inte
     "find-chains",
     "write-over",
 }
-_STREAMING = {"softmaxes-along-rows", "store-by-row", "stream-quantised", "add-byte-tables"} | {
-    step.name for step in _DIVIDED
+_OF_PACKS = {"dense-as-convolutions", "transposed-as-convolutions", "softmaxes-along-rows"} | {
+    *("store-by-row", "stream-quantised", "add-byte-tables"),
+    *(step.name for step in _DIVIDED),
 }
 #: By target: a CPU whose convolutions have blocks of channels, any CPU, a GPU, C (which has no pieces).
 TARGETS: Mapping[str, tuple[Pass, ...]] = {
     "blocked": listed(PASSES, {"optimise-plain", "fold-written", "fuse-launches"}),
     "plain": listed(PASSES, {"optimise-in-blocks", "fold-written", "fuse-launches", *_IN_BLOCKS}),
-    "c": listed(PASSES, {"optimise-in-blocks", "fold-written", *_IN_BLOCKS, *_STREAMING}),
+    "c": listed(PASSES, {"optimise-in-blocks", "fold-written", *_IN_BLOCKS, *_OF_PACKS}),
     "gpu": listed(PASSES, {"optimise-in-blocks", "optimise-plain", *_IN_BLOCKS, *_OF_CPUS}),
 }
 
