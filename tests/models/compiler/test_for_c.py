@@ -27,26 +27,28 @@ def test_it_is_as_the_source_but_for_what_onnx_runtime_fuses(
 ) -> None:
     source = written(model(), tmp_path / "m.onnx")
     (tmp_path / "work").mkdir()
-    made = graph_for_c(source, tmp_path / "work", SourceOptions())
+    result = graph_for_c(source, tmp_path / "work", SourceOptions())
     operators = [node.op_type for node in onnx.load(source).graph.node]
-    assert {node.domain for node in made.graph.nodes} <= set(PLAIN_DOMAINS)
-    kinds = [node.op_type for node in made.graph.nodes]
+    assert {node.domain for node in result.graph.nodes} <= set(PLAIN_DOMAINS)
+    kinds = [node.op_type for node in result.graph.nodes]
     # No windows, parts or tables of layers that stream, no transposes around a softmax.
     assert {"Gather", "Concat"}.isdisjoint(kinds)
     assert kinds.count("Softmax") == operators.count("Softmax")
-    assert len(kinds) <= len(operators) + 2 * len(made.graph.inputs + made.graph.outputs)
-    (name,) = made.graph.inputs
-    array = made.graph.array(name)
-    numbers = 20 * np.random.default_rng(0).standard_normal(array.shape)
-    inputs = {name: (abs(numbers) if array.dtype == "uint8" else numbers / 20).astype(array.dtype)}
+    assert len(kinds) <= len(operators) + 2 * len(result.graph.inputs + result.graph.outputs)
+    (name,) = result.graph.inputs
+    array = result.graph.array(name)
+    drawn = 20 * np.random.default_rng(0).standard_normal(array.shape)
+    inputs = {name: (abs(drawn) if array.dtype == "uint8" else drawn / 20).astype(array.dtype)}
     for output, expected in answers(source, inputs, optimise=True).items():
         scale = float(np.abs(expected).max())
         np.testing.assert_allclose(
-            answers(made.written(), inputs)[output], expected, 0, 1e-5 * scale
+            answers(result.written(), inputs)[output], expected, 0, 1e-5 * scale
         )
 
 
-def test_a_disk_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_full_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = written(residual(), tmp_path / "m.onnx")
     (tmp_path / "work").mkdir()
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Full", (), {"free": 1000}))
