@@ -1,13 +1,14 @@
 """Compare what was compiled with the model that it was compiled from, before it is used.
 
-One after the other, never two at once: the source without optimisations, its weights mapped; then a pack
-through the smallest ring, and with all of its weights in memory where there is room (trials.py), or the
-graph that becomes C.
+One after the other, never two at once: the source without optimisations, its weights mapped; then the
+pack in each setting in which it will be served, where there is room (trials.py), or the graph
+that becomes C.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader.errors import LoaderError
 from models.compiler.analysis.graph import Graph
 from models.compiler.for_c import GraphForC
 from models.errors import CompileError
@@ -26,18 +26,13 @@ from models.network.node import NamedTensor
 from models.packs.pack import Pack
 from models.packs.records.ports import Port
 from models.packs.records.spans import Store, loses_bits
+from models.packs.target import c_target
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
-from pipeline.checking.compare import (
-    Tolerance,
-    difference,
-    largest_error,
-    tolerance_of,
-)
-from pipeline.checking.trials import Free, TrialError, Trials
-from pipeline.devices.base import Device, DeviceError
-from pipeline.execution.errors import EngineError
+from pipeline.checking.compare import Tolerance, difference, largest_error
+from pipeline.checking.tolerance import tolerance_of
+from pipeline.checking.trials import TrialError, Trials
 from pipeline.measuring.sweeps import HasInputs, Kind, random_inputs
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -49,9 +44,7 @@ _DRAWS = 3
 _LEAST_SAID = 5e-5
 # Where ONNX Runtime differs from itself by more of the largest value, nothing else can be told from it.
 _MOST_OPEN = 0.25
-_NUDGE = 1e-6
-# Rewritten operators are off by ten times as much as a nudge (compare.py): an answer that is farther off
-# than so many times what ONNX Runtime differs from itself is wrong.
+# An answer that is farther off than so many times what ONNX Runtime differs from itself is wrong.
 _FARTHEST = 10
 _ADVICE = "--no-check leaves the comparison out"
 
@@ -88,13 +81,19 @@ class HasPorts(HasInputs, Protocol):
 
 
 class HasAnswers(Protocol):
-    """What is compared; ``Trials`` of a pack."""
+    """What is compared: ``Trials`` of a pack, or the graph that becomes C."""
 
     def answer(self, inputs: Arrays) -> Arrays:
         """Return its answer."""
 
-    def answers(self, inputs: Arrays) -> Iterator[Arrays]:
-        """Yield its answers, where it computes them in several ways."""
+    def answers(
+        self, inputs: Arrays, tolerance: Tolerance, random: str
+    ) -> Iterable[tuple[object, Arrays]]:
+        """Yield its answers, each with the setting that it is of.
+
+        Raises:
+            TrialError: it fails.
+        """
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,13 @@ class _GraphAnswers:
     def answer(self, inputs: Arrays) -> Arrays:
         return Reference(self.path, self.path).answer(inputs, optimise=False)
 
-    def answers(self, inputs: Arrays) -> Iterator[Arrays]:
-        yield self.answer(inputs)
+    def answers(
+        self, inputs: Arrays, tolerance: Tolerance, random: str
+    ) -> Iterator[tuple[object, Arrays]]:
+        try:
+            yield "its nodes as they are", self.answer(inputs)
+        except SessionError as exc:
+            raise TrialError(f"fails where ONNX Runtime answers: {exc}") from exc
 
 
 def check_graph(for_c: GraphForC, progress: Progress = silent) -> list[str]:
@@ -134,28 +138,27 @@ def check_graph(for_c: GraphForC, progress: Progress = silent) -> list[str]:
     reference = Reference(for_c.reference(), for_c.source.path)
     graph = _GraphAnswers(for_c.graph, for_c.written())
     traits = read_traits(reference.path)
+    tolerance = tolerance_of(reference.path, traits, c_target(), "fp32")
     what = "the graph that becomes C"
-    checker = _Checker(graph, what, reference, graph, traits, tolerance_of(traits), progress)
+    checker = _Checker(graph, what, reference, graph, traits, tolerance, progress)
     return [note for note in [checker.check(required_only=True)] if note]
 
 
 def check_pack(
     pack: Pack,
     reference: Reference,
-    device: Device | None,
+    trials: Trials | None,
     progress: Progress = silent,
     pictures: Pictures | None = None,
-    free: Free | None = None,
 ) -> list[str]:
-    """Compare ``pack`` on ``device`` with ``reference``; return lines: what is odd, or not compared.
+    """Compare ``pack`` with ``reference``; return lines: what is odd, or not compared.
 
     Args:
         pack: as it was compiled.
         reference: its source.
-        device: what it was compiled for; None: only the source is run.
+        trials: run it on what it was compiled for; None: only the source is run.
         progress: is called with what runs.
         pictures: on which is measured what storing weights with fewer bits costs; None: on what is drawn.
-        free: the bytes that this process may still take; None: as many as it asks for.
 
     Raises:
         MemoryError: the pack would take more than is free.
@@ -164,8 +167,7 @@ def check_pack(
     """
     traits = read_traits(reference.path)
     manifest = pack.manifest
-    tolerance = tolerance_of(traits, manifest.store)
-    trials = None if device is None else Trials(pack, device, free, bool(traits.random))
+    tolerance = tolerance_of(reference.path, traits, manifest.target, manifest.store)
     checker = _Checker(
         *(manifest, "the pack", reference, trials, traits, tolerance, progress),
         *(manifest.store, manifest.preprocess, pictures),
@@ -227,7 +229,7 @@ class _Checker:
             )
         for picture in pictures:
             inputs = {ports[0].name: preprocess.apply(picture)}
-            expected = self._expected(inputs)
+            expected = self.expected(inputs)
             with self._refusing():
                 got = trials.answer(inputs)
             fault = difference(got, expected, self.tolerance)
@@ -243,15 +245,15 @@ class _Checker:
         """
         faults: list[str] = []
         opens: list[str] = []
-        for inputs, expected in self._questions(required_only):
-            self._check_declared(expected)
+        for question in self._questions(required_only):
+            self._check_declared(question.expected)
             if self.trials is None:
                 return ""
-            fault, is_open = self._first_fault(inputs, expected, self.trials)
+            fault, is_open = self._first_fault(question, self.trials)
             if self.traits.random:
                 return f"ran, but was not compared: node {self.traits.random} draws numbers"
             if not fault:
-                return _remark(expected)
+                return _remark(question.expected)
             (opens if is_open else faults).append(fault)
             if not (self.traits.jumps or is_open):
                 break
@@ -261,7 +263,7 @@ class _Checker:
             if loses_bits(self.store):
                 return self._too_far(faults[0])
             raise CompileError(
-                f"{self.reference.source}: {self.what} answers otherwise than ONNX Runtime: {faults[0]}; "
+                f"{self.reference.source}: {self.what} answers otherwise than ONNX Runtime {faults[0]}; "
                 f"nothing was written; please report this ({_ADVICE})"
             )
         return "not compared with optional inputs: ONNX Runtime refuses those that were drawn"
@@ -297,32 +299,35 @@ class _Checker:
                     f"Runtime; what the file declares makes it {list(port.shape)}"
                 )
 
-    def _questions(self, required_only: bool) -> Iterator[tuple[Arrays, Arrays]]:
-        """Yield inputs that ONNX Runtime takes, and its answers.
+    def _questions(self, required_only: bool) -> Iterator["_Question"]:
+        """Yield inputs that ONNX Runtime takes, with its answers.
 
         Raises:
             CompileError: it takes none that leave out what may be left out.
         """
         for seed in range(_DRAWS):
-            answered = self._answered(seed, _KINDS if seed == 0 else _KINDS[:1], required_only)
-            if answered is not None:
-                yield answered
+            question = self._drawn(seed, _KINDS if seed == 0 else _KINDS[:1], required_only)
+            if question is not None:
+                yield question
 
-    def _answered(
-        self, seed: int, kinds: Sequence[Kind], required_only: bool
-    ) -> tuple[Arrays, Arrays] | None:
+    def _drawn(self, seed: int, kinds: Sequence[Kind], required_only: bool) -> "_Question | None":
         reasons = []
         for kind in kinds:
             inputs = random_inputs(self.network, seed, kind, required_only)
             try:
-                return inputs, self._expected(inputs)
+                return _Question(inputs, self.expected(inputs), self)
             except SessionError as exc:
                 reasons.append(str(exc))
         if required_only and seed == 0:
             raise CompileError(f"{self.reference.source}: ONNX Runtime cannot run it: {reasons[0]}")
         return None
 
-    def _expected(self, inputs: Arrays) -> Arrays:
+    def expected(self, inputs: Arrays) -> Arrays:
+        """Return what the source answers without optimisations; with them where it cannot without.
+
+        Raises:
+            SessionError: ONNX Runtime refuses the model, or these inputs.
+        """
         self.progress("check", "the source in ONNX Runtime")
         try:
             return self.reference.answer(inputs, optimise=False)
@@ -332,36 +337,37 @@ class _Checker:
             except SessionError:
                 raise exc from None
 
-    def _first_fault(
-        self, inputs: Arrays, expected: Arrays, trials: HasAnswers
-    ) -> tuple[str, bool]:
-        """Return what ``_fault`` does of the first answer of the pack that differs, if one does.
+    def _first_fault(self, question: "_Question", trials: HasAnswers) -> tuple[str, bool]:
+        """Return what ``_fault`` says of the first wrong answer of the pack; if none is, of the first open.
 
         Raises:
-            MemoryError: a pack takes more than is free. CompileError: it fails, or answers in two ways.
+            MemoryError: the pack takes more than is free. CompileError: it fails, or answers in two ways.
         """
-        fault, is_open = "", False
+        open_fault = ""
         with self._refusing():
-            answers = list(trials.answers(inputs))
-        for got in answers:
-            if not fault:
-                fault, is_open = self._fault(inputs, expected, got)
-        return fault, is_open
+            for setting, outputs in trials.answers(
+                question.inputs, self.tolerance, self.traits.random
+            ):
+                fault, is_open = self._fault(question, outputs)
+                if fault and not is_open:
+                    return f"with {setting}: {fault}", False
+                open_fault = open_fault or fault
+        return open_fault, bool(open_fault)
 
-    def _fault(self, inputs: Arrays, expected: Arrays, got: Arrays) -> tuple[str, bool]:
+    def _fault(self, question: "_Question", got: Arrays) -> tuple[str, bool]:
         """Return how the answer differs, if it does, and whether ONNX Runtime differs from itself."""
+        expected = question.expected
         fault = difference(got, expected, self.tolerance)
         self.errors.append(largest_error(got, expected))
         if not fault or self.traits.random:
-            return fault, False
-        # Fused operators may compute otherwise (4-bit products, rounding of quantised numbers).
-        optimised = self._optimised(inputs, expected)
-        if not difference(got, optimised, self.tolerance):
             return "", False
-        other, how = optimised, "with and without its optimisations"
+        # Fused operators may compute otherwise (4-bit products, rounding of quantised numbers).
+        if not difference(got, question.optimised, self.tolerance):
+            return "", False
+        other, how = question.optimised, "with and without its optimisations"
         if not difference(other, expected, self.tolerance):
             # Deep networks of roundings make another answer of the last digit of a sum.
-            other, how = self._expected(_nudged(inputs)), "where inputs differ in the last digit"
+            other, how = question.nudged, "where inputs differ by what roundings may"
         own = difference(other, expected, self.tolerance)
         if not own:
             return fault, False
@@ -375,13 +381,6 @@ class _Checker:
             if nearest > max(_FARTHEST * apart, self.tolerance.fraction):
                 return f"{fault}; ONNX Runtime {how}: {own}", False
         return f"ONNX Runtime itself answers otherwise {how}: {own}", True
-
-    def _optimised(self, inputs: Arrays, expected: Arrays) -> Arrays:
-        """Return what the optimised source answers; ``expected`` where ONNX Runtime refuses it."""
-        try:
-            return self.reference.answer(inputs, optimise=True)
-        except SessionError:
-            return expected
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -399,18 +398,35 @@ class _Checker:
             raise CompileError(
                 f"{source}: {self.what} {exc}; nothing was written; please report this ({_ADVICE})"
             ) from exc
-        except (EngineError, DeviceError, LoaderError, SessionError) as exc:
-            raise CompileError(
-                f"{source}: {self.what} fails where ONNX Runtime answers: {exc}; nothing was written; "
-                f"please report this ({_ADVICE})"
-            ) from exc
 
 
-def _nudged(inputs: Arrays) -> Arrays:
-    """Return ``inputs`` with floats that are off by a millionth, as sums in another order are."""
+class _Question:
+    """A request, and what ONNX Runtime answers: as ``check`` asks it, and in other ways that are right."""
+
+    def __init__(self, inputs: Arrays, expected: Arrays, check: _Checker) -> None:
+        self.inputs = inputs
+        self.expected = expected
+        self._check = check
+
+    @cached_property
+    def optimised(self) -> Arrays:
+        """What the optimised source answers; ``expected`` where ONNX Runtime refuses it."""
+        try:
+            return self._check.reference.answer(self.inputs, optimise=True)
+        except SessionError:
+            return self.expected
+
+    @cached_property
+    def nudged(self) -> Arrays:
+        """What the source answers for inputs that are off by what roundings may be."""
+        return self._check.expected(_nudged(self.inputs, self._check.tolerance.nudge))
+
+
+def _nudged(inputs: Arrays, by: float) -> Arrays:
+    """Return ``inputs`` with floats that are off by so much of themselves."""
     generator = np.random.default_rng(0)
     return {
-        name: (array * (1 + generator.choice((-_NUDGE, _NUDGE), array.shape))).astype(array.dtype)
+        name: (array * (1 + generator.choice((-by, by), array.shape))).astype(array.dtype)
         if array.dtype.kind == "f"
         else array
         for name, array in inputs.items()

@@ -1,7 +1,7 @@
 """Sweeps of an open engine on drawn inputs, measured, and the limits of one exact plan."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -46,9 +46,14 @@ def random_inputs(
     So small an integer is an index of nearly everything. Dimensions that only a run gives are 1.
     ``required_only``: without the inputs that have a default.
     """
-    generator = np.random.default_rng(seed)
     ports = network.required_inputs if required_only else network.inputs
-    return {port.name: _drawn(port, kind, generator) for port in ports}
+    return random_tensors({port.name: port for port in ports}, seed, kind)
+
+
+def random_tensors(arrays: Mapping[str, Array], seed: int, kind: Kind) -> dict[str, NDArray[Any]]:
+    """Return tensors of these dtypes and shapes, as ``random_inputs`` does."""
+    generator = np.random.default_rng(seed)
+    return {name: _drawn(array, kind, generator) for name, array in arrays.items()}
 
 
 def _drawn(port: Array, kind: Kind, generator: np.random.Generator) -> NDArray[Any]:

@@ -21,17 +21,16 @@ from collections.abc import Mapping
 import onnx
 from onnx import helper
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS
-from models.graphs.nodes import attributes, copied
+from models.graphs.nodes import attributes, copied, new_node
 from models.graphs.rewriting import Rewriter
-from models.network.activations import SPELLINGS
+from models.network.catalogue import traits_of
 from models.network.fields import Array
-from models.network.operators.convolution import ACTIVATIONS, ADDEND
-from models.network.operators.elements import POINTWISE
+from models.network.names import NCHWC, PLAIN_DOMAINS, Op, op_of
+from models.network.operators.convolution import ADDEND
 from models.network.operators.reading import Softmax
+from models.runtime.kernels import kernel_of
 
 _CHANNEL_AXIS = 1
-_SOFTMAXES = ("Softmax", "LogSoftmax")
 #: Before, a softmax was along all axes from one on, which lie side by side.
 _ALONG_AXIS = 13
 _RANK = 4
@@ -47,7 +46,7 @@ def stay_blocked(model: onnx.ModelProto, values: Mapping[str, Array], block: int
     ``values``: those of known size, by name. ``block``: channels in a block; 1 where there is no blocked
     layout.
     """
-    if block == 1 or all(node.op_type != "ReorderOutput" for node in model.graph.node):
+    if block == 1 or all(op_of(node) != Op.ReorderOutput for node in model.graph.node):
         return
     _StayBlocked(model, values, block).run()
 
@@ -63,13 +62,13 @@ class _StayBlocked(Rewriter):
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         node.input[:] = [self._instead.get(name, name) for name in node.input]
-        if node.domain == NCHWC_DOMAIN:
-            if node.op_type == "ReorderInput" and not attributes(node).get("channels_last"):
+        if node.domain == NCHWC:
+            if op_of(node) == Op.ReorderInput and not attributes(node).get("channels_last"):
                 source = self._blocked.get(node.input[0])
                 if source is not None:
                     self._instead[node.output[0]] = source
                     return []
-            if node.op_type == "ReorderOutput" and not attributes(node).get("channels_last"):
+            if op_of(node) == Op.ReorderOutput and not attributes(node).get("channels_last"):
                 self._note(node.output[0], node.input[0])
             return None
         if self._may_move(node):
@@ -90,18 +89,19 @@ class _StayBlocked(Rewriter):
         if node.domain not in PLAIN_DOMAINS or not blocked:
             return False
         on_channels = attributes(node).get("axis", 0) in (_CHANNEL_AXIS, _CHANNEL_AXIS - 4)
-        if node.op_type == "Split":
+        if op_of(node) == Op.Split:
             return on_channels and all(self._in_blocks(name) for name in node.output)
         if len([*filter(None, node.output)]) != 1:
             return False
-        if node.op_type == "Concat":
+        if op_of(node) == Op.Concat:
             return on_channels and len(blocked) == len(tensors)
         shape = self.shape(node.output[0])
-        return node.op_type in POINTWISE and all(self.shape(name) == shape for name in tensors)
+        on_elements = traits_of(op_of(node)).function is not None
+        return on_elements and all(self.shape(name) == shape for name in tensors)
 
     def _gate(self, node: onnx.NodeProto) -> tuple[str, str] | None:
         """Return a blocked input of ``node`` and the one that is a factor per channel of it; None: none."""
-        if node.op_type != "Mul" or node.domain not in PLAIN_DOMAINS:
+        if op_of(node) != Op.Mul:
             return None
         for name, gate in (tuple(node.input), tuple(reversed(node.input))):
             shape = self.shape(name)
@@ -118,12 +118,11 @@ class _StayBlocked(Rewriter):
         """
         channels = self.shape(name)[_CHANNEL_AXIS]
         weights, blocked = map(self._fresh, (gate, node.output[0]))
-        inside = helper.make_node(
-            "Conv",
+        inside = new_node(
+            Op.BlockedConv,
             [self._blocked[name], weights],
             [blocked],
             node.name,
-            domain=NCHWC_DOMAIN,
             group=channels,
             kernel_shape=[1, 1],
         )
@@ -132,7 +131,7 @@ class _StayBlocked(Rewriter):
 
     def _is_along_block(self, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` is a softmax along the channels of an image, and these are one block."""
-        operator = self.operator(node) if node.op_type in _SOFTMAXES else None
+        operator = self.operator(node) if _is_turned(node) else None
         if not isinstance(operator, Softmax) or len(operator.x.shape) != _RANK:
             return False
         _, channels, height, width = operator.x.shape
@@ -162,7 +161,7 @@ class _StayBlocked(Rewriter):
 
     def _tensors(self, node: onnx.NodeProto) -> list[str]:
         # The second input of a Split says how large its parts are.
-        read = node.input[:1] if node.op_type == "Split" else node.input
+        read = node.input[:1] if op_of(node) == Op.Split else node.input
         return [name for name in read if name and not self.is_single(name)]
 
     def _moved(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
@@ -177,9 +176,7 @@ class _StayBlocked(Rewriter):
         """Return the reorder that makes ``name`` of ``blocked``, and note that they are the same."""
         self._note(name, blocked)
         channels = self.shape(name)[_CHANNEL_AXIS]
-        return helper.make_node(
-            "ReorderOutput", [blocked], [name], domain=NCHWC_DOMAIN, channels=channels
-        )
+        return new_node(Op.ReorderOutput, [blocked], [name], channels=channels)
 
     def _reordered(self, name: str) -> list[onnx.NodeProto]:
         """Return the node that makes ``name`` blocked, none where it is already."""
@@ -187,7 +184,7 @@ class _StayBlocked(Rewriter):
             return []
         self._blocked[name] = self._fresh(name)
         made = [self._blocked[name]]
-        return [helper.make_node("ReorderInput", [name], made, domain=NCHWC_DOMAIN)]
+        return [new_node(Op.ReorderInput, [name], made)]
 
     def _fresh(self, name: str) -> str:
         return self.fresh(f"{name}/blocked")
@@ -212,8 +209,7 @@ class FuseBlocked(Rewriter):
                 del self._open[name]
                 break
         last = node if fused is None else fused
-        is_convolution = (last.domain, last.op_type) == (NCHWC_DOMAIN, "Conv")
-        if is_convolution and self.uses[last.output[0]] == 1:
+        if op_of(last) == Op.BlockedConv and self.uses[last.output[0]] == 1:
             self._open[last.output[0]] = last
         return None if fused is None else [fused]
 
@@ -222,16 +218,16 @@ class FuseBlocked(Rewriter):
         if node.domain or "activation" in attributes(convolution):
             return None
         fused = copied(convolution, outputs=node.output)
-        if node.op_type in ACTIVATIONS:
-            given = attributes(node)
-            names = SPELLINGS[node.op_type].parameters
-            parameters = [given.get(name, default) for name, default in names]
+        kernel = kernel_of(op_of(node))
+        if kernel is not None and kernel.is_absorbed:
+            given, defaults = attributes(node), traits_of(op_of(node)).attributes
+            parameters = [given.get(name, default) for name, default in defaults.items()]
             fused.attribute.append(helper.make_attribute("activation", node.op_type))
             if parameters:
                 fused.attribute.append(helper.make_attribute("activation_params", parameters))
             return fused
         others = [name for name in node.input if name != convolution.output[0]]
-        is_sum = node.op_type == "Add" and len(others) == 1 and not self.is_single(others[0])
+        is_sum = op_of(node) == Op.Add and len(others) == 1 and not self.is_single(others[0])
         if not is_sum or any(convolution.input[ADDEND:]):
             return None
         weights = list(convolution.input[:ADDEND])
@@ -250,7 +246,7 @@ class AlongRows(Rewriter):
     """
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        if node.op_type not in _SOFTMAXES or node.domain or self.versions.get("", 0) < _ALONG_AXIS:
+        if not _is_turned(node) or self.versions.get("", 0) < _ALONG_AXIS:
             return None
         shape = self.shape(node.input[0])
         rank = len(shape)
@@ -262,9 +258,9 @@ class AlongRows(Rewriter):
         rows, result = (self.fresh(f"{node.output[0]}/{role}") for role in ("rows", "sums"))
         source, output = node.input[0], node.output[0]
         return [
-            helper.make_node("Transpose", [source], [rows], perm=there),
+            new_node(Op.Transpose, [source], [rows], perm=there),
             helper.make_node(node.op_type, [rows], [result], node.name, axis=rank - 1),
-            helper.make_node("Transpose", [result], [output], perm=back),
+            new_node(Op.Transpose, [result], [output], perm=back),
         ]
 
 
@@ -284,7 +280,7 @@ class InterpolateFew(Rewriter):
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         source = node.input[0] if node.input else ""
         if source in self._planes:
-            if node.op_type == "ReorderOutput":
+            if op_of(node) == Op.ReorderOutput:
                 return []
             return [_renamed(node, self._planes[source], self._planes[node.output[0]])]
         if not _interpolates(node) or self.versions.get("", 0) < _OPSET:
@@ -302,7 +298,7 @@ class InterpolateFew(Rewriter):
         found[name] = ends[0].output[0] if ends else f"{name}/planes"
         others = [node for node in readers if node not in ends]
         return len(ends) <= 1 <= len(readers) and all(
-            node.op_type in POINTWISE
+            traits_of(op_of(node)).function is not None
             and len(node.input) == 1
             and self._leave(node.output[0], found)
             for node in others
@@ -312,7 +308,7 @@ class InterpolateFew(Rewriter):
         """Return whether ``node`` makes planes of half a block or less of channels."""
         shape = self.shape(node.output[0])
         few = len(shape) == _RANK and 2 * shape[1] <= self._block
-        return few and node.op_type == "ReorderOutput" and not attributes(node).get("channels_last")
+        return few and op_of(node) == Op.ReorderOutput and not attributes(node).get("channels_last")
 
     def _resized(self, node: onnx.NodeProto, found: Mapping[str, str]) -> list[onnx.NodeProto]:
         given, result = attributes(node), found[node.output[0]]
@@ -329,9 +325,14 @@ class InterpolateFew(Rewriter):
         return [_renamed(next(ends), node.input[0], before), resize]
 
 
+def _is_turned(node: onnx.NodeProto) -> bool:
+    """Return whether the kernel of ``node`` exchanges its axis with the last one, as a softmax does."""
+    kernel = kernel_of(op_of(node))
+    return kernel is not None and kernel.scratch == "turned"
+
+
 def _interpolates(node: onnx.NodeProto) -> bool:
-    blocked = node.domain == NCHWC_DOMAIN and node.op_type == "Upsample"
-    return blocked and attributes(node).get("mode", "nearest") == "linear"
+    return op_of(node) == Op.BlockedUpsample and attributes(node).get("mode", "nearest") == "linear"
 
 
 def _renamed(node: onnx.NodeProto, source: str, result: str) -> onnx.NodeProto:

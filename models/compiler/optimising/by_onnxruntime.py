@@ -18,6 +18,7 @@ from models.compiler.optimising.model_checks import check
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, aligned, copy_range, refer, reference
 from models.graphs.nodes import all_graphs, label, made, name_nodes, reads, replace_nodes, subgraphs
+from models.network.names import Op, op_of
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_session, reason, session_options
 
@@ -54,7 +55,7 @@ def _settle(graph: onnx.GraphProto, places: dict[str, int]) -> None:
 
 def _key(node: onnx.NodeProto, places: dict[str, int]) -> _Key:
     makes = tuple(made(node))
-    if node.op_type == "ReorderOutput":
+    if op_of(node) == Op.ReorderOutput:
         return 2, _number(node.input[0]), makes
     name = node.name or next(iter(makes), "")
     if name in places:

@@ -19,22 +19,16 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx
-from onnx import helper
 
-from models.graphs.nodes import attributes, made, reads, set_attributes
+from models.graphs.nodes import attributes, made, new_node, reads, set_attributes
 from models.graphs.rewriting import Rewriter
-from models.graphs.traits import ROUNDING
+from models.network.catalogue import traits_of
 from models.network.fields import Array
-from models.network.operators.elements import POINTWISE
+from models.network.names import Op, op_of
+from models.network.operators.reading import Pooling, Reduction
 
-#: They make of each channel another one, all in the same way.
-_ON_CHANNELS = (POINTWISE - ROUNDING) | {
-    "AveragePool",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "MaxPool",
-}
 _RANK = 4
+_PLANES = (2, 3)
 #: So many must divide the channels of a blocked convolution.
 _AT_ONCE = 4
 #: The first operator set whose Mul takes a number for all elements.
@@ -66,7 +60,7 @@ class FillChannels(Rewriter):
         self.retyped.update(name for name in values if self._root(name) in self._filled)
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        if not self._filled or node.op_type != "Conv" or node.domain:
+        if not self._filled or op_of(node) != Op.Conv:
             return None
         weights = list(self._weights(node))
         return [*weights, node] if weights else None
@@ -76,9 +70,9 @@ class FillChannels(Rewriter):
         tensors = [name for name in (*reads(node), *made(node)) if name not in self.tensors]
         if not all(map(self._is_image, tensors)) or node.domain:
             self._fixed.update(tensors)
-        elif node.op_type == "Conv" and all(name in self.tensors for name in reads(node)[1:]):
+        elif op_of(node) == Op.Conv and all(name in self.tensors for name in reads(node)[1:]):
             self._note(node)
-        elif node.op_type in _ON_CHANNELS and self._is_on_channels(node, tensors):
+        elif self._is_by_channel(node) and self._is_on_channels(node, tensors):
             self._join(tensors)
         else:
             self._fixed.update(tensors)
@@ -86,6 +80,15 @@ class FillChannels(Rewriter):
     def _is_image(self, name: str) -> bool:
         value = self.values.get(name)
         return value is not None and len(value.shape) == _RANK and value.dtype == "float32"
+
+    def _is_by_channel(self, node: onnx.NodeProto) -> bool:
+        """Return whether ``node`` makes of each channel another one, all alike, and rounds none."""
+        traits = traits_of(op_of(node))
+        if traits.function is not None:
+            return not (traits.jumps and traits.keeps_order == "yes")
+        operator = self.operator(node)
+        of_planes = isinstance(operator, Reduction) and operator.axes == _PLANES
+        return isinstance(operator, Pooling) or of_planes
 
     def _is_on_channels(self, node: onnx.NodeProto, tensors: list[str]) -> bool:
         single = all(self.is_single(name) for name in reads(node) if name in self.tensors)
@@ -142,9 +145,9 @@ class FillChannels(Rewriter):
         )
         first = self._sources(title, range(count), self.values[node.input[0]].shape[1])
         factor = self.constant(f"{title} factor", np.array(_FAINT, np.float32))
-        yield helper.make_node("Gather", [held, first], [copies], copies, axis=1)
-        yield helper.make_node("Mul", [copies, factor], [faint], faint)
-        yield helper.make_node("Concat", [held, faint], [node.input[1]], node.input[1], axis=1)
+        yield new_node(Op.Gather, [held, first], [copies], copies, axis=1)
+        yield new_node(Op.Mul, [copies, factor], [faint], faint)
+        yield new_node(Op.Concat, [held, faint], [node.input[1]], node.input[1], axis=1)
 
     def _with_copies(self, node: onnx.NodeProto, index: int, count: int) -> onnx.NodeProto:
         """Let input ``index`` of ``node`` have copies of features behind it; return what makes it."""
@@ -152,7 +155,7 @@ class FillChannels(Rewriter):
         features = self.values[node.output[0]].shape[1]
         every = self._sources(title, range(features + count), features)
         node.input[index] = self.fresh(title)
-        return helper.make_node("Gather", [held, every], [node.input[index]], title, axis=0)
+        return new_node(Op.Gather, [held, every], [node.input[index]], title, axis=0)
 
     def _sources(self, title: str, channels: range, count: int) -> str:
         """Return a constant: of which of ``count`` channels each of ``channels`` is a copy, or itself."""

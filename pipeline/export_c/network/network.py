@@ -10,9 +10,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS, Graph
+from models.compiler.analysis.graph import Graph
 from models.errors import ModelError
 from models.graphs.nodes import reads
+from models.network.names import NCHWC, PLAIN_DOMAINS, Op
 from models.network.node import NamedTensor, Node, UnsuitedError
 
 
@@ -96,8 +97,6 @@ class Network:
 
 # From the compiler's graph.
 
-_SUM_NORMALIZED = "com.microsoft.SkipLayerNormalization"
-
 
 def network_of(graph: Graph, name: str) -> Network:
     """Return ``graph``, which was optimised for C, as a network; errors call it ``name``.
@@ -126,12 +125,12 @@ def _nodes(graph: Graph, node: onnx.NodeProto, read: Set[str], name: str) -> Ite
     inside = [key for key, value in record.attributes.items() if isinstance(value, onnx.GraphProto)]
     if inside or node.domain not in PLAIN_DOMAINS:
         why = f"a graph inside ({inside[0]})" if inside else f"the domain {node.domain}"
-        if node.domain == NCHWC_DOMAIN:
+        if node.domain == NCHWC:
             why = "it is on blocks of channels; give the file that these were made of"
         raise ExportError(f"{name}: node {record.label!r} ({node.op_type}): {why}")
-    if record.operator == _SUM_NORMALIZED:
+    if record.operator == Op.SkipLayerNormalization:
         yield from _summed(record)
-    elif record.operator == "Split":
+    elif record.operator == Op.Split:
         yield record
     else:
         count = max(at for at, output in enumerate(record.outputs, 1) if output in read)
@@ -144,9 +143,9 @@ def _summed(node: Node) -> Iterator[Node]:
     outputs = (*node.outputs, "", "", "")
     whole = outputs[3] or f"{node.output}/sum"
     before = f"{whole}/0" if bias else whole
-    yield Node("Add", (value, other), (before,), {}, 14, node.label)
+    yield Node(Op.Add, (value, other), (before,), {}, 14, node.label)
     if bias:
-        yield Node("Add", (before, bias), (whole,), {}, 14, node.label)
+        yield Node(Op.Add, (before, bias), (whole,), {}, 14, node.label)
     attributes = {"axis": -1, "epsilon": node.attributes.get("epsilon", 1e-12)}
     inputs = (whole, scale, shift) if shift else (whole, scale)
-    yield Node("LayerNormalization", inputs, (node.output,), attributes, 17, node.label)
+    yield Node(Op.LayerNormalization, inputs, (node.output,), attributes, 17, node.label)

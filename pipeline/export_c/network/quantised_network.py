@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from models.compiler.analysis.graph import Graph
 from models.compiler.optimising.byte_tables import (
     KINDS,
-    ON_ELEMENTS,
-    READ_BYTES,
+    is_on_elements,
+    reads_bytes,
     region_of,
     table_of,
 )
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.network.node import NamedTensor, Node
-from models.network.operators.movement import RESHAPES
-from models.network.operators.on_bytes import TABLE
 from pipeline.export_c.network.network import FLIPS, ExportError, Network, Scaled, scaled
 
 Constants = Mapping[str, NDArray[Any]]
@@ -39,14 +39,16 @@ def with_tables(network: Network, graph: Graph) -> Network:
     operators = {
         node.output[0]: (place, node)
         for place, node in enumerate(graph.nodes)
-        if node.op_type in ON_ELEMENTS
+        if is_on_elements(op_of(node))
     }
     nodes: list[Node] = []
     tables: dict[str, tuple[str, NDArray[Any]]] = {}
     for node in network.nodes:
-        _, last = operators.get(node.output, (0, None))
-        region = last and region_of(last, operators, constants, partial(_bytes_of, constants))
-        if not region:
+        region = None
+        if node.output in operators:
+            _, last = operators[node.output]
+            region = region_of(last, operators, constants, partial(_bytes_of, constants))
+        if region is None:
             nodes.append(node)
             continue
         source, table = region.source, table_of(region, constants, graph.versions)
@@ -55,14 +57,14 @@ def with_tables(network: Network, graph: Graph) -> Network:
             table = table[first.view(np.uint8)]
         name = f"{node.output}/table"
         constants[name], tables[node.output] = table, (source, table)
-        nodes.append(replace(node, operator=TABLE, inputs=(source, name), attributes={}))
+        nodes.append(replace(node, operator=Op.ByteTable, inputs=(source, name), attributes={}))
     return replace(network, nodes=tuple(nodes), constants=constants).live()
 
 
 def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]) -> str | None:
     """Return the dtype of ``source`` if ``nodes`` read it as bytes."""
     for node in nodes:
-        for place in _OF_DATA if node.op_type in READ_BYTES else ():
+        for place in _OF_DATA if reads_bytes(op_of(node)) else ():
             if source in node.input[place : place + 1]:
                 zero = constants.get(node.input[place + _TO_ZERO])
                 return zero.dtype.name if zero is not None and zero.dtype.name in KINDS else None
@@ -73,11 +75,6 @@ def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]
 #
 # Then an image takes a quarter of the memory, and a caller that has bytes already need not make floats of
 # them.
-
-_QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
-_DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
-#: Operators that only move elements of their first input.
-_MOVES = frozenset((*RESHAPES, "Slice", "Split", "Transpose"))
 
 
 def with_byte_ports(network: Network) -> Network:
@@ -93,7 +90,7 @@ def with_byte_ports(network: Network) -> Network:
         )
     gone = {name for names, _ in converted.values() for name in names}
     nodes = tuple(
-        replace(node, operator="Identity", inputs=node.inputs[:1], attributes={})
+        replace(node, operator=Op.Identity, inputs=node.inputs[:1], attributes={})
         if node.output in gone
         else node
         for node in network.nodes
@@ -130,12 +127,12 @@ def _quantised(name: str, network: Network, made: dict[str, Scaled]) -> bool:
     if any(port.name == name for port in network.outputs):
         return False
     for node in readers:
-        if node.operator in _QUANTIZE and node.inputs[0] == name:
+        if traits_of(node.operator).of is Op.QuantizeLinear and node.inputs[0] == name:
             how = _scaled(node, network)
             if how is None:
                 return False
             made[node.output] = how
-        elif node.operator not in _MOVES or not all(
+        elif not _moves(node) or not all(
             _quantised(each, network, made) for each in node.outputs if each
         ):
             return False
@@ -150,7 +147,9 @@ def _outputs(network: Network) -> Iterator[_Found]:
         while readers[name] == 1 and _only_moves(makers.get(name)):
             name = makers[name].inputs[0]
         maker = makers.get(name)
-        if maker is None or readers[name] != 1 or maker.operator not in _DEQUANTIZE:
+        if maker is None or readers[name] != 1:
+            continue
+        if traits_of(maker.operator).of is not Op.DequantizeLinear:
             continue
         how = _scaled(maker, network)
         if how is not None and maker.inputs[0] not in network.constants:
@@ -159,7 +158,12 @@ def _outputs(network: Network) -> Iterator[_Found]:
 
 def _only_moves(node: Node | None) -> bool:
     """Return whether ``node`` makes its one output of elements of its first input."""
-    return node is not None and node.operator in _MOVES and len(node.outputs) == 1
+    return node is not None and _moves(node) and len(node.outputs) == 1
+
+
+def _moves(node: Node) -> bool:
+    traits = traits_of(node.operator)
+    return traits.permutes or traits.computes(Op.Slice) or traits.computes(Op.Split)
 
 
 def _scaled(node: Node, network: Network) -> Scaled | None:

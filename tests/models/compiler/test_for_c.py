@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 import pytest
 
-from models.compiler.analysis.graph import PLAIN_DOMAINS
 from models.compiler.for_c import graph_for_c
 from models.compiler.sources import SourceOptions
 from models.errors import CompileError
+from models.network.names import PLAIN_DOMAINS
 from tests.models.compiler.optimising.test_quantised import qlinear
 from tests.models.nets import answers, parsed, residual, written
 

@@ -9,6 +9,8 @@ import onnx
 import pytest
 
 from models.compiler.optimising.by_onnxruntime import settle_order
+from models.graphs.nodes import new_node
+from models.network.names import Op
 from models.packs.pack import FILES
 from tests.models.nets import parsed, written
 
@@ -72,8 +74,8 @@ def _turned(ends: tuple[str, str]) -> onnx.ModelProto:
     names = {ends[0]: "ReorderOutput", ends[1]: "ReorderOutput_token_2"}
     for end in reversed(ends):
         for node in (
-            onnx.helper.make_node("Conv", ["x", f"w{end}"], [made[end]], f"{end}_nchwc"),
-            onnx.helper.make_node("ReorderOutput", [made[end]], [end], names[end]),
+            new_node(Op.BlockedConv, ["x", f"w{end}"], [made[end]], f"{end}_nchwc"),
+            new_node(Op.ReorderOutput, [made[end]], [end], names[end]),
         ):
             model.graph.node.append(node)
     model.graph.node.append(concat)
