@@ -21,7 +21,6 @@ from models.graphs.nodes import copied, label, made, new_node
 from models.network.catalogue import traits_of
 from models.network.names import Op, op_of
 from models.network.operators.quantised import BYTES
-from models.packs.records.pieces import WindowProduct
 from models.runtime.sessions import open_session, session_options
 
 KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
@@ -137,8 +136,7 @@ def look_up_results(graph: Graph, folder: Path, layers: Collection[str]) -> Grap
     rewriter = _Rewriter(Edits(graph, folder), layers)
     for region in finder.regions():
         rewriter.look_up(region, finder.sources(region.source))
-    products = tuple(map(rewriter.renamed, graph.window_products))
-    return replace(rewriter.edits.applied(rewriter.nodes()), window_products=products)
+    return rewriter.edits.applied(rewriter.nodes())
 
 
 class _Finder:
@@ -246,11 +244,3 @@ class _Rewriter:
             yield copied(node, inputs, [self._made_as.get(name, name) for name in node.output])
             for name in made(node):
                 yield from self._behind.get(name, ())
-
-    def renamed(self, product: WindowProduct) -> WindowProduct:
-        """Return ``product`` by the names that its values have now."""
-        return replace(
-            product,
-            source=self._read_as.get(product.source, product.source),
-            output=self._made_as.get(product.output, product.output),
-        )
