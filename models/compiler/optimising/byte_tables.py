@@ -51,7 +51,10 @@ def region_of(
 
     ``begins``: returns the element type of a tensor that some nodes read, if a region may begin with it.
     """
-    if not produces_bytes(op_of(last)) or not _is_on_elements(last, constants):
+    produces_bytes = (
+        _has_scales(op_of(last)) and traits_of(op_of(last)).of is not Op.DequantizeLinear
+    )
+    if not produces_bytes or not _is_on_elements(last, constants):
         return None
     inside, read = [last], _read(last, constants)
     while True:
@@ -86,11 +89,6 @@ def is_on_elements(operator: str) -> bool:
 def reads_bytes(operator: str) -> bool:
     """Return whether ``operator`` makes elements of bytes in the same positions."""
     return _has_scales(operator) and traits_of(operator).of is not Op.QuantizeLinear
-
-
-def produces_bytes(operator: str) -> bool:
-    """Return whether ``operator`` makes bytes of elements in the same positions."""
-    return _has_scales(operator) and traits_of(operator).of is not Op.DequantizeLinear
 
 
 def _has_scales(operator: str) -> bool:
