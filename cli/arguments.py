@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from loader.readers.disk import REAL_DISK, Disk, paced_disk
 from pipeline.checking import Depth
 from pipeline.devices.names import KINDS, PRECISIONS, Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
@@ -16,6 +15,7 @@ from server.settings.table import setting
 
 # Options of `compile`, too, which imports what runs a pack when it has one.
 if TYPE_CHECKING:
+    from loader.readers.disk import Disk
     from models.packs.manifest import Manifest
     from models.packs.pack import Pack
     from pipeline.devices.base import Device
@@ -82,12 +82,14 @@ def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
         raise typer.BadParameter(str(exc), param_hint="--shape") from exc
 
 
-def disk_of(pace: str | None) -> Disk:
+def disk_of(pace: str | None) -> "Disk":
     """Return the disk of ``pace``, as 3.5GB/s; the real one of None.
 
     Raises:
         typer.BadParameter: it is not a speed.
     """
+    from loader.readers.disk import REAL_DISK, paced_disk  # NumPy: not for `up`
+
     if pace is None:
         return REAL_DISK
     try:

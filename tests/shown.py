@@ -322,6 +322,10 @@ SHOWN = (
     Shown("docs/how-to/kubernetes.md", two_packs),
     Shown("docs/reference/http.md", Kit.default, asks=True),
     Shown("docs/reference/grpc.md", Kit.default),
+    Shown(
+        "docs/reference/passes.md",
+        lambda kit, folder: shutil.copy(DEFAULT / "cifar10.onnx", folder / "net.onnx"),
+    ),
     Shown("docs/explanation/offsets.md"),
     Shown("docs/explanation/c-export.md", compiled_c),
     Shown("docs/research/applications.md"),
