@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from loader.readers.disk import REAL_DISK, Disk, paced_disk
 from pipeline.checking import Depth
 from pipeline.devices.names import KINDS, PRECISIONS, Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.settings.per_model import MOST_THREADS
-from server.settings.sizes import parse_size
+from server.settings.sizes import parse_shapes, parse_size
 from server.settings.table import setting
 
 # Options of `compile`, too, which imports what runs a pack when it has one.
 if TYPE_CHECKING:
+    from loader.readers.disk import Disk
     from models.packs.manifest import Manifest
     from models.packs.pack import Pack
     from pipeline.devices.base import Device
@@ -32,6 +32,15 @@ Check = Annotated[
     ),
 ]
 PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="What an unknown batch becomes; default 1.")]
+Shapes = Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")]
+InputNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="An input with a value that requests may replace, though it looks like a weight.",
+    ),
+]
 Ring = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Ring that weights stream through. Default: what helps."),
@@ -61,12 +70,26 @@ def size(text: str | None, option: str) -> int | None:
         raise typer.BadParameter(str(exc), param_hint=option) from exc
 
 
-def disk_of(pace: str | None) -> Disk:
+def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of inputs by name.
+
+    Raises:
+        typer.BadParameter: a text is none.
+    """
+    try:
+        return parse_shapes(texts or [])
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint="--shape") from exc
+
+
+def disk_of(pace: str | None) -> "Disk":
     """Return the disk of ``pace``, as 3.5GB/s; the real one of None.
 
     Raises:
         typer.BadParameter: it is not a speed.
     """
+    from loader.readers.disk import REAL_DISK, paced_disk  # NumPy: not for `up`
+
     if pace is None:
         return REAL_DISK
     try:

@@ -97,7 +97,7 @@ COMMANDS = {
         "export_darknet",
     ),
     "export-c": _Command(
-        "Write a pack as one .c and one .h with a static arena: no malloc, C99.",
+        "Write an ONNX file as one .c and one .h with a static arena: no malloc, C99.",
         "export_c",
         "export",
     ),

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from cli import NO_MEMORY
-from cli.arguments import Check, Json, open_named, size
+from cli.arguments import (
+    Batch,
+    Check,
+    InputNames,
+    Json,
+    Shapes,
+    open_named,
+    shapes_of,
+    size,
+)
 from cli.model_sources import RECIPES, recipes_beside
 from cli.printing.changes import print_changes
 from cli.printing.output import fail, print_json, say, suggest, tell, warn
@@ -27,7 +36,7 @@ from models.segmentation import read_segmentation
 from pipeline.checking.checker import checker, fault_finder
 from pipeline.devices.find import device_measure
 from server.memory.process_memory import spare_bytes
-from server.settings.sizes import format_least, format_size, parse_shapes
+from server.settings.sizes import format_least, format_size
 
 if TYPE_CHECKING:
     from models.compiler.passes.run import Observer
@@ -45,13 +54,6 @@ _READERS: Mapping[str, Callable[[Path], Any]] = {
 _MEASURED = 8
 #: What --store takes.
 STORES: tuple[Store, ...] = get_args(Store)
-
-
-def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    try:
-        return parse_shapes(texts)
-    except ValueError as exc:
-        raise typer.BadParameter(str(exc), param_hint="--shape") from exc
 
 
 def _recipe(name: str, what: str) -> Any:
@@ -75,17 +77,9 @@ def compile_(
     scores: Annotated[
         str | None, typer.Option(help="What the output holds: probabilities or logits.")
     ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="What an unknown batch becomes; default 1.")
-    ] = None,
-    shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
-    keep_input: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="An input with a value that requests may replace, though it looks like a weight.",
-        ),
-    ] = None,
+    batch: Batch = None,
+    shape: Shapes = None,
+    keep_input: InputNames = None,
     chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
     precision: Annotated[
         Literal["none", "half", "mixed", "int8"],
@@ -185,7 +179,7 @@ def compile_(
     options = CompileOptions(
         version=version,
         batch=batch,
-        shapes=_shapes(shape or []),
+        shapes=shapes_of(shape),
         keep_inputs=tuple(keep_input or ()),
         chunk_bytes=size(chunk, "--chunk"),
         scores=scores,  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""``layerstream export-c``: a pack as C with a static arena."""
+"""``layerstream export-c``: an ONNX file as C with a static arena."""
 
 import shlex
 from collections.abc import Iterator
@@ -7,13 +7,20 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.arguments import Json, PackPath, size
+from cli.arguments import Batch, InputNames, Json, Shapes, shapes_of, size
 from cli.commands import own_version
+from cli.model_sources import recipes_beside
 from cli.printing.output import print_facts, print_json, say, suggest, warn
 from cli.printing.sentences import tensor
-from cli.printing.steps import working
+from cli.printing.steps import steps
+from models.compiler.for_c import graph_for_c
+from models.compiler.sources import SourceOptions
+from models.datasets.samples import read_folder
+from models.images.preprocess import read_preprocess
 from models.packs.pack import read_pack
-from pipeline.export_c.export import Exported, ExportOptions, export_c, write_export
+from pipeline.checking.check import check_graph
+from pipeline.export_c.export import Exported, ExportOptions, export_c, working_folder, write_export
+from pipeline.export_c.network.network import ExportError
 from pipeline.export_c.writing.c_text import is_header, is_identifier
 from server.settings.sizes import format_size
 
@@ -22,7 +29,7 @@ _MANY_BYTES = 32 << 20
 
 
 def export(
-    pack: PackPath,
+    source: Annotated[Path, typer.Argument(help="The ONNX file.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The folder to write: NAME.c, NAME.h.")
     ],
@@ -65,12 +72,34 @@ def export(
         ),
     ] = False,
     name: Annotated[
-        str | None, typer.Option(help="What names in C begin with. Default: the pack's name.")
+        str | None, typer.Option(help="What names in C begin with. Default: the file's name.")
     ] = None,
+    batch: Batch = None,
+    shape: Shapes = None,
+    keep_input: InputNames = None,
+    precision: Annotated[
+        Literal["none", "int8"],
+        typer.Option(
+            help="int8: computed in 8-bit integers, calibrated on pictures (--calibrate)."
+        ),
+    ] = "none",
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Pictures like those to come, of any size; a hundred do."),
+    ] = None,
+    preprocess: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file: how a picture becomes the input. Default: F.preprocess.toml next to F.onnx."
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option(help="Compare the graph that becomes C with ONNX Runtime on the source.")
+    ] = True,
     force: Annotated[bool, typer.Option("--force", help="Replace what an export wrote.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a pack as one .c and one .h with a static arena: no malloc, C99."""
+    """Write an ONNX file as one .c and one .h with a static arena: no malloc, C99."""
     if buffer is not None and weights == "const":
         raise typer.BadParameter("constant weights have no buffer", param_hint="--buffer")
     if name is not None and not is_identifier(name):
@@ -79,12 +108,37 @@ def export(
     if name is not None and is_header(name):
         message = f"{name}.h is a header of C, which ours would hide"
         raise typer.BadParameter(message, param_hint="--name")
-    opened = read_pack(pack)
+    if (precision == "int8") != (calibrate is not None):
+        raise typer.BadParameter("--precision int8 and --calibrate DIR go together")
+    _check_file(source)
+    pictures = read_folder(calibrate) if calibrate else None
+    if pictures:
+        pictures.check_pictures()
+    recipe = preprocess or recipes_beside(source).get("preprocess")
+    warnings: list[str] = []
+    read = SourceOptions(
+        preprocess=read_preprocess(recipe) if recipe else None,
+        batch=batch,
+        shapes=shapes_of(shape),
+        keep_inputs=tuple(keep_input or ()),
+        calibrate=pictures.pictures if pictures else None,
+        warn=warnings.append,
+    )
     sizes_ = size(buffer, "--buffer"), size(arena, "--arena")
     options = ExportOptions(weights, io, name, sizes_[0], input_, sizes_[1], io_bytes)
-    with working(f"exporting {opened.name}"):
-        exported = export_c(opened, options, f"layerstream {own_version()}")
+    with (
+        steps(f"exporting {source.name}") as progress,
+        working_folder(output, force) as folder,
+    ):
+        graph = graph_for_c(source, folder, read, progress)
+        progress("export")
+        exported = export_c(graph, options, f"layerstream {own_version()}")
+        if check:
+            warnings += [f"{source}: {note}" for note in check_graph(graph, progress)]
+        progress("write")
         sizes = write_export(exported, output, force)
+    for warning in warnings:
+        warn(warning)
     if exported.weight_bytes > _MANY_BYTES and weights == "const":
         warn(
             f"{format_size(exported.weight_bytes)} of constants take a C compiler about "
@@ -94,10 +148,25 @@ def export(
     if as_json:
         print_json(document)
         return
-    print_facts(_facts(exported, document, opened.name))
+    print_facts(_facts(exported, document, source.stem))
     say("")
-    source = output / f"{exported.api.prefix}.c"
-    suggest("To compile it", shlex.join(["cc", "-std=c99", "-O2", "-c", str(source)]))
+    file = output / f"{exported.api.prefix}.c"
+    suggest("To compile it", shlex.join(["cc", "-std=c99", "-O2", "-c", str(file)]))
+
+
+def _check_file(source: Path) -> None:
+    """Refuse a pack, whose layouts and products are those of its target.
+
+    Raises:
+        ExportError: it is one; the message has the command that exports what it was compiled from.
+        PackError: it is another folder.
+    """
+    if source.is_dir():
+        file = read_pack(source).manifest.source.file
+        raise ExportError(
+            f"{source}: a pack, which is laid out for its target; C is made of the file that was "
+            f"compiled, with the same options: layerstream export-c {shlex.quote(file)} -o DIR"
+        )
 
 
 def _document(exported: Exported, sizes: dict[str, int], output: Path) -> dict[str, Any]:

@@ -262,7 +262,7 @@ def changed_model(kit: Kit, folder: Path) -> None:
 def compiled_c(kit: Kit, folder: Path) -> None:
     """A network as C, net.c, and a program with it."""
     kit.default(folder)
-    exported = kit.made("c", "export-c", folder / "repository/cifar10")
+    exported = kit.made("c", "export-c", DEFAULT / "cifar10.onnx")
     shutil.copy(exported / "cifar10.h", folder)
     shutil.copy(exported / "cifar10.c", folder / "net.c")
     text = """#include "cifar10.h"
@@ -301,7 +301,10 @@ SHOWN = (
     Shown("docs/how-to/quantise.md", fewer_bytes),
     Shown("docs/how-to/evaluate.md", data_sets),
     Shown("docs/how-to/python.md", two_networks),
-    Shown("docs/how-to/export-c.md", Kit.default),
+    Shown(
+        "docs/how-to/export-c.md",
+        lambda kit, folder: shutil.copy(DEFAULT / "cifar10.onnx", folder),
+    ),
     Shown("docs/how-to/upload.md", classifier, asks=True),
     Shown("docs/how-to/several-models.md", changed_model),
     Shown("docs/how-to/deadlines.md", texts_pack, asks=True),
@@ -319,6 +322,10 @@ SHOWN = (
     Shown("docs/how-to/kubernetes.md", two_packs),
     Shown("docs/reference/http.md", Kit.default, asks=True),
     Shown("docs/reference/grpc.md", Kit.default),
+    Shown(
+        "docs/reference/passes.md",
+        lambda kit, folder: shutil.copy(DEFAULT / "cifar10.onnx", folder / "net.onnx"),
+    ),
     Shown("docs/explanation/offsets.md"),
     Shown("docs/explanation/c-export.md", compiled_c),
     Shown("docs/research/applications.md"),

@@ -1,28 +1,23 @@
 """Compile an ONNX file to a pack: read, optimise, alias, cut, lay out, write."""
 
 import contextlib
-import errno
 import functools
-import math
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnx
-from PIL import Image
 
 from models.compiler.analysis.graph import CutPiece, Graph
 from models.compiler.cutting.chunks import least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.meter import Meter
 from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
-from models.compiler.optimising.by_onnxruntime import write_reference
 from models.compiler.passes.record import Compilation
 from models.compiler.passes.run import Observer, run
 from models.compiler.passes.table import passes_of, without
+from models.compiler.sources import SourceModel, SourceOptions
 from models.compiler.writing.describe import (
     PieceDescriber,
     RowDescriber,
@@ -34,7 +29,7 @@ from models.compiler.writing.describe import (
     value_records,
 )
 from models.compiler.writing.describe_programs import ProgramDescriber, QuantisedDescriber
-from models.compiler.writing.recipes import Recipes, recipe_records
+from models.compiler.writing.recipes import recipe_records
 from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import (
     Unfinished,
@@ -45,10 +40,8 @@ from models.compiler.writing.write import (
     write_weights,
 )
 from models.errors import CompileError, PackError
-from models.graphs.inputs import Warn, take_defaults
-from models.graphs.metadata import Metadata, read_metadata
-from models.graphs.onnx_reader import read_onnx
-from models.graphs.traits import count_parameters, infinite_weights, quantised_weights
+from models.graphs.inputs import take_defaults
+from models.graphs.traits import infinite_weights, quantised_weights
 from models.network.catalogue import traits_of
 from models.network.names import Op, op_of
 from models.packs.folders import is_model_name, versions
@@ -67,31 +60,23 @@ Accept = Callable[[Path, Path], None]
 
 
 @dataclass(frozen=True)
-class CompileOptions(Recipes):
-    """What the user decides, beside recipes.
+class CompileOptions(SourceOptions):
+    """What the user decides.
 
-    ``batch``: what unknown first dimensions become; None: 1. ``keep_inputs``: inputs with a value that stay
-    inputs, though they look like weights. ``chunk_bytes``: None takes the default for
-    the model's size. ``target``: None is this machine's CPU. ``calibrate``: makes pictures, with which the
-    network becomes one of 8-bit integers; None: it stays as it is. ``measure``: what pieces allocate on the
-    target's device; None: all of them run on the CPU. ``meter``: measures those without a formula on the
-    CPU, and stays open; None: one for this compilation. ``accept``: None: without a check. ``warn`` is
-    called with what a user should know. ``store``: how weights lie in the file. ``without``: names of
+    ``chunk_bytes``: None takes the default for the model's size. ``target``: None is this machine's CPU.
+    ``measure``: what pieces allocate on the target's device; None: all of them run on the CPU. ``meter``:
+    measures those without a formula on the CPU, and stays open; None: one for this compilation.
+    ``accept``: None: without a check. ``store``: how weights lie in the file. ``without``: names of
     passes that are left out. ``observers``: look on while passes run.
     """
 
     version: int = 1
-    batch: int | None = None
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    keep_inputs: tuple[str, ...] = ()
     chunk_bytes: int | None = None
     force: bool = False
     target: Target | None = None
-    calibrate: Callable[[], Iterable[Image.Image]] | None = None
     measure: Measure | None = None
     meter: Meter | None = None
     accept: Accept | None = None
-    warn: Warn = lambda text: None
     store: Store = "fp32"
     without: tuple[str, ...] = ()
     observers: tuple[Observer, ...] = ()
@@ -132,96 +117,50 @@ def _is_model(folder: Path) -> bool:
 
 
 def compile_onnx(
-    source: Path,
+    path: Path,
     destination: Path,
     options: CompileOptions | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """Compile ``source`` into ``destination``/VERSION and return that folder.
+    """Compile the file ``path`` into ``destination``/VERSION and return that folder.
 
     ``destination`` is REPOSITORY/NAME. ``progress`` is called at each step.
 
     Raises:
-        OnnxError: the source cannot be used.
+        OnnxError: the file cannot be used.
         CompileError: it cannot be compiled, or the pack cannot be written.
         Whatever ``options.accept`` raises; then there is no pack.
     """
     options = options or CompileOptions()
-    name = destination.name
     _check_options(destination, options)
     progress("read")
-    picture = options.preprocess.shape if options.preprocess else ()
-    read = functools.partial(
-        read_onnx,
-        batch=options.batch,
-        shapes=options.shapes,
-        keep=options.keep_inputs,
-        picture=picture,
-    )
-    model = read(source, warn=options.warn)
-    _tell_infinite(source, model, options)
-    metadata = read_metadata(model, source)
+    source = SourceModel.read(path, options)
+    _tell_infinite(source, options)
     pack = destination / str(options.version)
     with building(pack, options.force) as unfinished:
-        _check_space(source, _weight_bytes(model), unfinished.work)
-        parameters = count_parameters(model)
-        computed = source
+        source.check_space(unfinished.work, destination)
         if options.calibrate is not None:
+            if options.target is not None and options.target.capability is not None:
+                raise CompileError(
+                    f"{path}: 8-bit integers are for CPUs; for GPUs, --precision fp16 when the pack is run"
+                )
             progress("calibrate")
-            computed = _quantised(source, model, metadata, options, unfinished)
-            model = read_onnx(computed, keep=options.keep_inputs)
-        source_model = _Source(source, name, model, metadata, parameters)
-        del model
+            source.quantise(unfinished.work.with_name("quantised"))
         with contextlib.nullcontext(options.meter) if options.meter else Meter() as meter:
-            _write_pack(source_model, options, unfinished, progress, meter)
+            _write_pack(source, destination.name, options, unfinished, progress, meter)
         give_back()  # the graph refers to itself
         progress("check")
         _read_back(unfinished.pack, pack)
         if options.accept is not None:
-            reference = write_reference(read(computed), unfinished.work)
+            reference = source.write_reference(unfinished.work)
             give_back()
             options.accept(unfinished.pack, reference)
     return pack
 
 
-def _quantised(
-    source: Path,
-    model: onnx.ModelProto,
-    metadata: Metadata,
-    options: CompileOptions,
-    unfinished: Unfinished,
-) -> Path:
-    """Return a file with ``model`` in 8-bit integers, beside the unfinished pack.
-
-    Raises:
-        CompileError: the target computes no integers, or as ``quantise``.
-    """
-    from models.compiler.quantising import quantise  # a second of imports
-
-    assert options.calibrate is not None
-    if options.target is not None and options.target.capability is not None:
-        raise CompileError(
-            f"{source}: 8-bit integers are for CPUs; for GPUs, --precision fp16 when the pack is run"
-        )
-    folder = unfinished.work.with_name("quantised")
-    folder.mkdir()
-    preprocess = options.preprocess or metadata.preprocess
-    return quantise(model, source, preprocess, options.calibrate(), folder, options.warn)
-
-
-@dataclass
-class _Source:
-    """What was read; ``model`` is taken by the optimiser. ``parameters``: numbers that were trained."""
-
-    path: Path
-    name: str
-    model: onnx.ModelProto
-    metadata: Metadata
-    parameters: int
-
-
 def _write_pack(
-    source: _Source,
+    source: SourceModel,
+    name: str,
     options: CompileOptions,
     unfinished: Unfinished,
     progress: Progress,
@@ -260,7 +199,7 @@ def _write_pack(
             _tell_unchanged(options)
             spans, store, storing = unstored(spans), "fp32", None
     if storing is None:
-        write_model(graph, source.name, layout, spans, folder / "model.onnx")
+        write_model(graph, name, layout, spans, folder / "model.onnx")
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
     shutil.rmtree(unfinished.work)
     unfinished.work.mkdir()
@@ -280,7 +219,7 @@ def _write_pack(
     if target.capability is None:
         _tell_inexact(options, graph, others)
     manifest = Manifest(
-        name=source.name,
+        name=name,
         target=target,
         source=source_record(path),
         files=file_records(folder),
@@ -295,9 +234,6 @@ def _write_pack(
         programs=programs.programs,  # of all that was described before
         quantised=tuple(quantised.numbers),  # of all pieces that were described before
         layers=layer_records(parts),
-        window_products=graph.window_products,
-        turned_softmaxes=graph.turned_softmaxes,
-        used_channels=graph.used_channels,
         inputs=port_records(graph, graph.inputs, index, defaults),
         outputs=port_records(graph, graph.outputs, index),
         preprocess=recipes.preprocess,
@@ -362,17 +298,17 @@ def _tell_inexact(options: CompileOptions, graph: Graph, pieces: Iterable[CutPie
         )
 
 
-def _tell_infinite(source: Path, model: onnx.ModelProto, options: CompileOptions) -> None:
+def _tell_infinite(source: SourceModel, options: CompileOptions) -> None:
     """Warn of weights that are no numbers.
 
     Raises:
         CompileError: they are to be stored as what holds none.
     """
-    for text in infinite_weights(model):
+    for text in infinite_weights(source.model):
         if options.store not in ("fp32", "lossless"):
             raise CompileError(
-                f"{source}: {text}: they cannot be stored as {options.store}; --store fp32 or lossless "
-                "keeps them"
+                f"{source.path}: {text}: they cannot be stored as {options.store}; --store fp32 or "
+                "lossless keeps them"
             )
         options.warn(text)
 
@@ -403,21 +339,3 @@ def _read_back(folder: Path, pack: Path) -> None:
     except PackError as exc:
         message = str(exc).replace(str(folder), str(pack))
         raise CompileError(f"{message}: it was not written; please report this") from exc
-
-
-def _weight_bytes(model: onnx.ModelProto) -> int:
-    return sum(
-        math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        for tensor in model.graph.initializer
-    )
-
-
-def _check_space(source: Path, weight_bytes: int, folder: Path) -> None:
-    """Refuse early where the disk cannot hold a working copy and what is made of it."""
-    needed = 2 * weight_bytes
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise CompileError(
-            f"{folder.parent.parent}: no space to compile {source.name}: "
-            f"needs {needed / 2**20:.1f} MiB, {free / 2**20:.1f} MiB are free"
-        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 from models.detection.recipe import head_fault
@@ -16,8 +15,6 @@ from models.packs.records.pieces import (
     JoinedPieces,
     Operand,
     Piece,
-    Value,
-    WindowProduct,
     channel_axis,
 )
 from models.packs.records.spans import SPAN_ALIGNMENT, Span, Stored
@@ -219,7 +216,6 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     check_rows(path, manifest)
     check_bottlenecks(path, manifest)
     check_programs(path, manifest)
-    _check_network(path, manifest)
     check_quantised(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
@@ -365,44 +361,3 @@ def _check_recipes(path: Path, manifest: Manifest) -> None:
         raise PackError(f"{path}: classification.output: no such output")
     if len(manifest.classification.labels) not in (0, count):
         raise PackError(f"{path}: classification.labels: not one for each of {count} scores")
-
-
-_RANK = 4
-
-
-def _check_network(path: Path, manifest: Manifest) -> None:
-    """Check what is said of nodes of model.onnx, by the names of values."""
-    values = {value.name: value for value in manifest.values if not value.is_loose}
-    for number, product in enumerate(manifest.window_products):
-        _check_window_product(f"{path}: window_products.{number}", product, values)
-    for number, softmax in enumerate(manifest.turned_softmaxes):
-        where = f"{path}: turned_softmaxes.{number}"
-        source, output = (values.get(name) for name in (softmax.source, softmax.output))
-        if source is None or output is None or source.shape != output.shape:
-            raise PackError(
-                f"{where}: {softmax.source!r} and {softmax.output!r} are not of one size"
-            )
-        if softmax.axis >= len(source.shape):
-            raise PackError(f"{where}.axis: {softmax.axis}: there is none of {list(source.shape)}")
-    for name, count in manifest.used_channels.items():
-        shape = values[name].shape if name in values else ()
-        filled = shape[1] - count if len(shape) == _RANK else 0
-        if not 0 < filled < manifest.target.block:
-            raise PackError(
-                f"{path}: used_channels.{name}: {count}: others cannot fill a block of {list(shape)}"
-            )
-
-
-def _check_window_product(where: str, item: WindowProduct, values: Mapping[str, Value]) -> None:
-    """Check that a product on windows is a convolution."""
-    for name in (item.source, item.output):
-        if name not in values:
-            raise PackError(f"{where}: {name!r} is no value of a known size")
-    source, output = (values[name].shape for name in (item.source, item.output))
-    if {len(source), len(output)} != {_RANK} or source[0] != output[0]:
-        raise PackError(f"{where}: {list(source)} and {list(output)} are no images")
-    if any(axis.factor != 1 for axis in item.windows):
-        raise PackError(f"{where}.windows: no convolution makes elements that repeat")
-    made = [axis.made(n) for axis, n in zip(item.windows, source[1:3], strict=True)]
-    if made != list(output[1:3]):
-        raise PackError(f"{where}.windows: they make {made} pixels, not {list(output[1:3])}")

@@ -6,14 +6,14 @@ What they are made of is in ``records/``. Checks that need the files beside it l
 import json
 import re
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import xxhash
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import BaseModel, ConfigDict, PlainValidator
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
-from models.network.fields import Count, Name
+from models.network.fields import Count
 from models.network.operators.quantised import Quantised
 from models.packs.folders import FORMAT_VERSION
 from models.packs.records.pieces import (
@@ -23,9 +23,7 @@ from models.packs.records.pieces import (
     Layer,
     Piece,
     ResidentPiece,
-    TurnedSoftmax,
     Value,
-    WindowProduct,
 )
 from models.packs.records.ports import Classification, DesignedMemory, Port, SourceFile, SourceSizes
 from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
@@ -86,12 +84,15 @@ class Measures:
         return max((span.length for span in self.spans if not span.resident), default=0)
 
 
+#: What earlier packs of this version say, and nothing reads any more: left out where it is written.
+_Unread = Annotated[None, PlainValidator(lambda value: None)]
+
+
 class Manifest(Measures, BaseModel):
     """See docs/reference/pack-manifest.md. ``pieces`` are the finest; records/pieces.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
-    was asked for; each span says how it is stored. ``used_channels``: of values whose last channels
-    only fill a block, how many come before those, by name.
+    was asked for; each span says how it is stored.
     """
 
     # Pydantic would keep strings for as long as the process lives.
@@ -113,9 +114,9 @@ class Manifest(Measures, BaseModel):
     programs: tuple[ElementProgram, ...] = ()
     quantised: tuple[Quantised, ...] = ()
     layers: tuple[Layer, ...]
-    window_products: tuple[WindowProduct, ...] = ()
-    turned_softmaxes: tuple[TurnedSoftmax, ...] = ()
-    used_channels: dict[Name, PositiveInt] = {}
+    window_products: _Unread = None
+    turned_softmaxes: _Unread = None
+    used_channels: _Unread = None
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     preprocess: Preprocess | None = None

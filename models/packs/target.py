@@ -22,6 +22,8 @@ _BLOCKS = {"avx512": 16, "avx2": 8, "avx": 8}
 
 #: The name of the machine that compiles, whatever its instruction set.
 CPU = "cpu"
+#: The name of the target of C, for which there are no packs.
+C = "c"
 _CUDA = re.compile(r"cuda-sm([1-9][0-9]{1,2})")
 # CPUs of which ONNX Runtime has no blocked layout: a pack for one of them runs on any CPU.
 _PLAIN = ("aarch64-generic", "x86_64-sse2")
@@ -81,6 +83,11 @@ def named_target(name: str) -> Target:
 def cuda_target(capability: int) -> Target:
     """Return the target of GPUs of compute capability ``capability`` / 10."""
     return Target(isa=f"cuda-sm{capability}", block=1, onnxruntime=host_target().onnxruntime)
+
+
+def c_target() -> Target:
+    """Return the target of C: plain layouts, whose numbers any compiler's loops read."""
+    return Target(isa=C, block=1, onnxruntime=host_target().onnxruntime)
 
 
 @functools.cache

@@ -1,7 +1,8 @@
-"""Compare a pack with the model that it was compiled from, before it is served.
+"""Compare what was compiled with the model that it was compiled from, before it is used.
 
 One after the other, never two at once: the source without optimisations, its weights mapped; then the
-pack in each setting in which it will be served, where there is room (trials.py).
+pack in each setting in which it will be served, where there is room (trials.py), or the graph
+that becomes C.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,24 +10,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from models.compiler.analysis.graph import Graph
+from models.compiler.for_c import GraphForC
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
+from models.images.preprocess import Preprocess
 from models.network.fields import UNKNOWN
+from models.network.node import NamedTensor
 from models.packs.pack import Pack
-from models.packs.records.spans import loses_bits
+from models.packs.records.ports import Port
+from models.packs.records.spans import Store, loses_bits
+from models.packs.target import c_target
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
 from pipeline.checking.compare import Tolerance, difference, largest_error
 from pipeline.checking.tolerance import tolerance_of
 from pipeline.checking.trials import TrialError, Trials
-from pipeline.measuring.sweeps import Kind, random_inputs
+from pipeline.measuring.sweeps import HasInputs, Kind, random_inputs
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -39,6 +46,7 @@ _LEAST_SAID = 5e-5
 _MOST_OPEN = 0.25
 # An answer that is farther off than so many times what ONNX Runtime differs from itself is wrong.
 _FARTHEST = 10
+_ADVICE = "--no-check leaves the comparison out"
 
 #: Makes pictures like those to come.
 Pictures = Callable[[], Iterable[Image.Image]]
@@ -65,6 +73,77 @@ class Reference:
             trim_heap()
 
 
+class HasPorts(HasInputs, Protocol):
+    """A network whose answers are compared."""
+
+    @property
+    def outputs(self) -> Sequence[Port | NamedTensor]: ...
+
+
+class HasAnswers(Protocol):
+    """What is compared: ``Trials`` of a pack, or the graph that becomes C."""
+
+    def answer(self, inputs: Arrays) -> Arrays:
+        """Return its answer."""
+
+    def answers(
+        self, inputs: Arrays, tolerance: Tolerance, random: str
+    ) -> Iterable[tuple[object, Arrays]]:
+        """Yield its answers, each with the setting that it is of.
+
+        Raises:
+            TrialError: it fails.
+        """
+
+
+@dataclass(frozen=True)
+class _GraphAnswers:
+    """Answers of ``graph`` as the file ``path``, whose nodes ONNX Runtime runs as they are."""
+
+    graph: Graph
+    path: Path
+
+    @property
+    def inputs(self) -> Sequence[NamedTensor]:
+        return self._ports(self.graph.inputs)
+
+    required_inputs = inputs
+
+    @property
+    def outputs(self) -> Sequence[NamedTensor]:
+        return self._ports(self.graph.outputs)
+
+    def _ports(self, names: Iterable[str]) -> Sequence[NamedTensor]:
+        arrays = ((name, self.graph.array(name)) for name in names)
+        return [NamedTensor(name=name, dtype=a.dtype, shape=a.shape) for name, a in arrays]
+
+    def answer(self, inputs: Arrays) -> Arrays:
+        return Reference(self.path, self.path).answer(inputs, optimise=False)
+
+    def answers(
+        self, inputs: Arrays, tolerance: Tolerance, random: str
+    ) -> Iterator[tuple[object, Arrays]]:
+        try:
+            yield "its nodes as they are", self.answer(inputs)
+        except SessionError as exc:
+            raise TrialError(f"fails where ONNX Runtime answers: {exc}") from exc
+
+
+def check_graph(for_c: GraphForC, progress: Progress = silent) -> list[str]:
+    """Compare the graph that becomes C with its source; return lines: what is odd, or not compared.
+
+    Raises:
+        CompileError: ONNX Runtime cannot run the source, or the graph fails or answers otherwise.
+    """
+    reference = Reference(for_c.reference(), for_c.source.path)
+    graph = _GraphAnswers(for_c.graph, for_c.written())
+    traits = read_traits(reference.path)
+    tolerance = tolerance_of(reference.path, traits, c_target(), "fp32")
+    what = "the graph that becomes C"
+    checker = _Checker(graph, what, reference, graph, traits, tolerance, progress)
+    return [note for note in [checker.check(required_only=True)] if note]
+
+
 def check_pack(
     pack: Pack,
     reference: Reference,
@@ -89,9 +168,12 @@ def check_pack(
     traits = read_traits(reference.path)
     manifest = pack.manifest
     tolerance = tolerance_of(reference.path, traits, manifest.target, manifest.store)
-    checker = _Checker(pack, reference, trials, traits, tolerance, progress, pictures)
+    checker = _Checker(
+        *(manifest, "the pack", reference, trials, traits, tolerance, progress),
+        *(manifest.store, manifest.preprocess, pictures),
+    )
     notes = [checker.check(required_only=True)]
-    if len(pack.manifest.required_inputs) < len(pack.manifest.inputs):
+    if len(manifest.required_inputs) < len(manifest.inputs):
         notes.append(checker.check(required_only=False))
     notes.append(checker.stored())
     notes += [] if trials is None else trials.notes
@@ -100,20 +182,24 @@ def check_pack(
 
 @dataclass(frozen=True)
 class _Checker:
-    pack: Pack
+    """Compares ``trials``, answers of ``what`` with the ports of ``network``, with ``reference``."""
+
+    network: HasPorts
+    what: str
     reference: Reference
-    trials: Trials | None
+    trials: HasAnswers | None
     traits: Traits
     tolerance: Tolerance
     progress: Progress
-    pictures: Pictures | None
+    store: Store = "fp32"
+    preprocess: Preprocess | None = None
+    pictures: Pictures | None = None
     #: Of each answer that was compared: largest_error.
     errors: list[float] = field(default_factory=list)
 
     def stored(self) -> str:
         """Return what storing weights with fewer bits has cost; nothing where it is nothing."""
-        store = self.pack.manifest.store
-        if not loses_bits(store) or self.trials is None:
+        if not loses_bits(self.store) or self.trials is None:
             return ""
         errors, inputs = (
             self.errors,
@@ -126,18 +212,17 @@ class _Checker:
         if most < _LEAST_SAID:
             return ""
         return (
-            f"stored as {store}: outputs differ from ONNX Runtime's by up to {most:.2%} of their largest "
-            f"value on {inputs}"
+            f"stored as {self.store}: outputs differ from ONNX Runtime's by up to {most:.2%} of their "
+            f"largest value on {inputs}"
         )
 
-    def _errors_on(self, pictures: Iterable[Image.Image], trials: Trials) -> Iterator[float]:
+    def _errors_on(self, pictures: Iterable[Image.Image], trials: HasAnswers) -> Iterator[float]:
         """Yield largest_error of each picture.
 
         Raises:
             CompileError: the pack takes none, or answers with another one.
         """
-        manifest = self.pack.manifest
-        ports, preprocess = manifest.required_inputs, manifest.preprocess
+        ports, preprocess = self.network.required_inputs, self.preprocess
         if preprocess is None or [port.shape for port in ports] != [preprocess.shape]:
             raise CompileError(
                 f"{self.reference.source}: --calibrate needs --preprocess: how a picture becomes the input"
@@ -175,11 +260,11 @@ class _Checker:
         if opens:
             return f"not compared: {opens[0]}"
         if faults:
-            if loses_bits(self.pack.manifest.store):
+            if loses_bits(self.store):
                 return self._too_far(faults[0])
             raise CompileError(
-                f"{self.reference.source}: the pack answers otherwise than ONNX Runtime {faults[0]}; "
-                "nothing was written; please report this (--no-check compiles without comparing)"
+                f"{self.reference.source}: {self.what} answers otherwise than ONNX Runtime {faults[0]}; "
+                f"nothing was written; please report this ({_ADVICE})"
             )
         return "not compared with optional inputs: ONNX Runtime refuses those that were drawn"
 
@@ -189,9 +274,8 @@ class _Checker:
         Raises:
             CompileError: they may not, and no pictures decide.
         """
-        store = self.pack.manifest.store
         if self.traits.jumps:
-            return f"not compared: stored as {store}, and a small difference can be another answer"
+            return f"not compared: stored as {self.store}, and a small difference can be another answer"
         if self.pictures is not None:
             return ""
         raise self._refusal(
@@ -200,13 +284,13 @@ class _Checker:
 
     def _refusal(self, fault: str) -> CompileError:
         return CompileError(
-            f"{self.reference.source}: stored as {self.pack.manifest.store} its answer is another one: "
-            f"{fault}; nothing was written; store it with more bits (--no-check compiles without comparing)"
+            f"{self.reference.source}: stored as {self.store} its answer is another one: {fault}; nothing "
+            f"was written; store it with more bits ({_ADVICE})"
         )
 
     def _check_declared(self, expected: Arrays) -> None:
         """Refuse a file that says of an output what is not so when it is run."""
-        for port in self.pack.manifest.outputs:
+        for port in self.network.outputs:
             shape = expected[port.name].shape
             known = [own in (UNKNOWN, real) for own, real in zip(port.shape, shape, strict=False)]
             if len(shape) != len(port.shape) or not all(known):
@@ -229,7 +313,7 @@ class _Checker:
     def _drawn(self, seed: int, kinds: Sequence[Kind], required_only: bool) -> "_Question | None":
         reasons = []
         for kind in kinds:
-            inputs = random_inputs(self.pack.manifest, seed, kind, required_only)
+            inputs = random_inputs(self.network, seed, kind, required_only)
             try:
                 return _Question(inputs, self.expected(inputs), self)
             except SessionError as exc:
@@ -253,7 +337,7 @@ class _Checker:
             except SessionError:
                 raise exc from None
 
-    def _first_fault(self, question: "_Question", trials: Trials) -> tuple[str, bool]:
+    def _first_fault(self, question: "_Question", trials: HasAnswers) -> tuple[str, bool]:
         """Return what ``_fault`` says of the first wrong answer of the pack; if none is, of the first open.
 
         Raises:
@@ -300,9 +384,9 @@ class _Checker:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Name the source where its pack fails."""
-        self.progress("check", "the pack")
-        source, advice = self.reference.source, "--no-check compiles without comparing"
+        """Name the source where what is compared fails."""
+        self.progress("check", self.what)
+        source = self.reference.source
         try:
             yield
         except MemoryError as exc:
@@ -312,7 +396,7 @@ class _Checker:
             ) from exc
         except TrialError as exc:
             raise CompileError(
-                f"{source}: the pack {exc}; nothing was written; please report this ({advice})"
+                f"{source}: {self.what} {exc}; nothing was written; please report this ({_ADVICE})"
             ) from exc
 
 

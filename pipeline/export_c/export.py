@@ -1,25 +1,22 @@
-"""From a pack to the texts of C, and to files: the list of steps."""
+"""From a graph that was optimised for C to the texts of C, and to files: the list of steps."""
 
 import os
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from models.compiler.for_c import GraphForC
 from models.compiler.writing.write import put_in_place
-from models.packs.pack import Pack
 from pipeline.export_c.lowering.calls import StepProgram
 from pipeline.export_c.lowering.lower import lower
 from pipeline.export_c.memory import PlacedMemory, plan_in_bands
-from pipeline.export_c.network.pack_network import ExportError, Network, read_network
-from pipeline.export_c.network.quantised_network import (
-    with_byte_ports,
-    with_tables,
-    with_whole_products,
-)
-from pipeline.export_c.network.unblocking import plain_network
+from pipeline.export_c.network.network import ExportError, Network, network_of
+from pipeline.export_c.network.quantised_network import with_byte_ports, with_tables
 from pipeline.export_c.regions import with_bottlenecks, with_views
 from pipeline.export_c.writing.api import Api, Inputs, Ports, Weights, api_of, header
 from pipeline.export_c.writing.c_text import identifier
@@ -54,7 +51,25 @@ def _write_folder(destination: Path, files: Mapping[str, Content], force: bool) 
     return sizes
 
 
-def _check_free(destination: Path, files: Mapping[str, Content], force: bool) -> None:
+@contextmanager
+def working_folder(destination: Path, force: bool) -> Iterator[Path]:
+    """Yield an empty folder next to ``destination``, which is gone afterwards.
+
+    Raises:
+        ExportError: an export to ``destination`` would be refused, whatever its files are called; or it
+            cannot be written.
+    """
+    _check_free(destination, (), force)
+    parent = Path(os.path.realpath(destination)).parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=parent, prefix=f".{destination.name}-") as folder:
+            yield Path(folder)
+    except OSError as exc:
+        raise ExportError(f"{destination}: cannot write: {exc.strerror or exc}") from exc
+
+
+def _check_free(destination: Path, files: Iterable[str], force: bool) -> None:
     if not destination.exists():
         return
     if not destination.is_dir():
@@ -78,7 +93,7 @@ def _stranger(present: Sequence[str], files: Iterable[str]) -> str | None:
         sorted(set(present) - {f"{name}{suffix}" for suffix in (".c", ".h", ".weights")})
         for name in names
     ]
-    fewest = min(strangers, key=len)
+    fewest = min(strangers, key=len, default=[])
     return fewest[0] if fewest else None
 
 
@@ -103,7 +118,7 @@ class ExportOptions:
 
     ``weights``: constants in the source, or read by a callback into a buffer of at most ``buffer_bytes``
     (None: as large as the compiler's chunks, at most a quarter of the arena). ``ports``: whose memory
-    inputs and outputs are. ``prefix``: of all names, None: the pack's name. ``inputs``: they lie in memory,
+    inputs and outputs are. ``prefix``: of all names, None: the file's name. ``inputs``: they lie in memory,
     or a callback brings their rows. ``arena_bytes``: the most that the arena may have; None: the fewest.
     ``byte_ports``: inputs that are quantised first and outputs that are quantised last are bytes.
     """
@@ -128,16 +143,17 @@ class Exported:
     weight_bytes: int
 
 
-def export_c(pack: Pack, options: ExportOptions, made_by: str = "layerstream") -> Exported:
-    """Return ``pack`` as C; ``made_by``: the tool and its version, for comments.
+def export_c(for_c: GraphForC, options: ExportOptions, made_by: str = "layerstream") -> Exported:
+    """Return ``for_c`` as C; ``made_by``: the tool and its version, for comments.
 
     Raises:
         ExportError: something in it cannot become C; the message names node, operator and reason.
     """
-    network = standard_network(pack)
+    source = for_c.source.path
+    network = with_tables(network_of(for_c.graph, str(source)), for_c.graph)
     if options.byte_ports:
         network = with_byte_ports(network)
-    prefix = options.prefix or identifier(pack.name)
+    prefix = options.prefix or identifier(source.stem)
     api = api_of(network, prefix, options.weights, options.ports, options.inputs)
     program = in_regions(network, api.asks)
     inputs, outputs = ([port.name for port in ports] for ports in (api.given, network.outputs))
@@ -147,17 +163,17 @@ def export_c(pack: Pack, options: ExportOptions, made_by: str = "layerstream") -
     loads = None
     if api.reads:
         loads = plan_loads(memory.steps, stored, memory.arena_bytes, options.buffer_bytes)
-    source = SourceWriter(api, program, memory, stored, loads)
+    writer = SourceWriter(api, program, memory, stored, loads)
     file = weights_file(stored) if api.reads else b""
-    said = f"{made_by}: {pack.name}, version {pack.version}, of {pack.manifest.source.file}"
+    said = f"{made_by}: of {source.name}"
     arena = memory.arena_bytes
     files: dict[str, Content] = {
-        f"{api.prefix}.h": [header(api, said, arena, source.buffer_bytes, stored)],
-        f"{api.prefix}.c": source.lines(said, zlib.crc32(file[HEADER_BYTES:])),
+        f"{api.prefix}.h": [header(api, said, arena, writer.buffer_bytes, stored)],
+        f"{api.prefix}.c": writer.lines(said, zlib.crc32(file[HEADER_BYTES:])),
     }
     if api.reads:
         files[f"{api.prefix}.weights"] = file
-    return Exported(files, api, memory, source.buffer_bytes, stored.weight_bytes)
+    return Exported(files, api, memory, writer.buffer_bytes, stored.weight_bytes)
 
 
 def in_regions(network: Network, asks: bool) -> StepProgram:
@@ -169,13 +185,6 @@ def in_regions(network: Network, asks: bool) -> StepProgram:
     inputs = [port.name for port in network.inputs]
     program, views = with_views(lower(network), inputs, outputs, asks)
     return with_bottlenecks(program, outputs, views)
-
-
-def standard_network(pack: Pack) -> Network:
-    """Return the network of ``pack`` in standard operators on plain tensors."""
-    network = with_tables(read_network(pack))
-    whole = with_whole_products(network, pack.manifest.window_products)
-    return plain_network(whole, pack.manifest)
 
 
 def write_export(exported: Exported, destination: Path, force: bool = False) -> dict[str, int]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.export_c.lowering.calls import Bands, KernelStep, Same, StepProgram, ValuePointer
-from pipeline.export_c.network.pack_network import ExportError
+from pipeline.export_c.network.network import ExportError
 from pipeline.planning.arena import plan_arena
 from pipeline.program.lives import Lifetime
 

@@ -40,7 +40,7 @@ from pipeline.export_c.lowering.calls import (
     layout_of,
 )
 from pipeline.export_c.lowering.convolution import struct_of
-from pipeline.export_c.network.pack_network import ExportError, Scaled
+from pipeline.export_c.network.network import ExportError, Scaled
 
 # Convolutions that take rows of the caller's image as they need them.
 

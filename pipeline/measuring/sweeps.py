@@ -1,16 +1,17 @@
 """Sweeps of an open engine on drawn inputs, measured, and the limits of one exact plan."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.network.fields import STRINGS, Array
-from models.packs.manifest import Manifest
+from models.network.node import NamedTensor
+from models.packs.records.ports import Port
 from models.runtime.sessions import wait_until_quiet
 from pipeline.devices.base import Device
 from pipeline.execution.engine import Engine
@@ -28,8 +29,17 @@ from pipeline.timing.durations import services
 Kind = Literal["random", "ones", "zeros"]
 
 
+class HasInputs(Protocol):
+    """A network; ``required_inputs``: those of its inputs that have no default."""
+
+    @property
+    def inputs(self) -> Sequence[Port | NamedTensor]: ...
+    @property
+    def required_inputs(self) -> Sequence[Port | NamedTensor]: ...
+
+
 def random_inputs(
-    network: Program | Manifest, seed: int = 0, kind: Kind = "random", required_only: bool = True
+    network: HasInputs, seed: int = 0, kind: Kind = "random", required_only: bool = True
 ) -> dict[str, NDArray[Any]]:
     """Return one input set: standard normal numbers, integers of 0 and 1, or all the same.
 

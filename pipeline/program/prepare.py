@@ -135,9 +135,9 @@ class _Chains:
     ) -> PreparedAlternative:
         pieces = joined_pieces(self._whole.pieces, item)
         chosen = map(self._of_piece, elementwise, pieces)
-        joined = zip(item.joined, chosen, strict=True)
+        pairs = zip(item.joined, chosen, strict=True)
         return item._replace(
-            joined=tuple(join._replace(kernel=new or join.kernel) for join, new in joined)
+            joined=tuple(join._replace(kernel=new or join.kernel) for join, new in pairs)
         )
 
     def _of_piece(
@@ -254,8 +254,8 @@ def _with_scratch(program: Program, able: Abilities) -> Program:
         return replace(item, unrolled=replace(item.unrolled, segments=segments))
 
     def alternative(item: PreparedAlternative) -> PreparedAlternative:
-        joined = tuple(map(fit, item.joined))
-        return item if joined == item.joined else item._replace(joined=joined)
+        merged = tuple(map(fit, item.joined))
+        return item if merged == item.joined else item._replace(joined=merged)
 
     return replace(
         program,
@@ -269,7 +269,6 @@ def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:
     """Return ``program`` with the graphs that join others: with all of their pieces, or with none."""
     graphs = program.pack.graphs
 
-    @functools.cache
     def can(kernel: Kernel) -> bool:
         match kernel:
             case OrtGraph(graph, resident):
@@ -279,11 +278,12 @@ def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:
             case IntegerTask() | CopyKernel() | FillKernel():
                 return False
 
-    items: list[PreparedPiece | PreparedJoin] = [*program.pieces]
-    items += (join for alternative in program.alternatives for join in alternative.joined)
+    every = (join for alternative in program.alternatives for join in alternative.joined)
+    kernels = {(piece.graph, piece.kernel) for piece in program.pieces}
+    kernels |= {(join.graph, join.kernel) for join in every}
     by_graph: dict[int, bool] = {}
-    for item in items:
-        by_graph[item.graph] = by_graph.get(item.graph, True) and can(item.kernel)
+    for graph, kernel in kernels:
+        by_graph[graph] = by_graph.get(graph, True) and can(kernel)
     joining: dict[int, Joining] = {
         number: "freeing" if is_one(graphs[number]) else "keeping"
         for number, each in by_graph.items()

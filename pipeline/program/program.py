@@ -141,7 +141,7 @@ class Program(Measures):
         kernels = [OrtGraph(graph, graph in resident) for graph in range(len(manifest.graphs))]
         # Equal ones are one object in a manifest, and here: of MobileNetV2's 283 there are 32.
         every = (join for item in manifest.alternatives for join in item.joined)
-        joins = {id(join): PreparedJoin.of(join, kernels[join.graph]) for join in every}
+        merges = {id(join): PreparedJoin.of(join, kernels[join.graph]) for join in every}
         return cls(
             pack=pack,
             values=manifest.values,
@@ -154,7 +154,7 @@ class Program(Measures):
                 PreparedAlternative(
                     item.first_piece,
                     item.end_piece,
-                    tuple(joins[id(join)] for join in item.joined),
+                    tuple(merges[id(join)] for join in item.joined),
                 )
                 for item in manifest.alternatives
             ),

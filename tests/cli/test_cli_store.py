@@ -53,8 +53,6 @@ def test_what_cannot_be_stored_or_run_so_is_refused(cli: Cli, tmp_path: Path) ->
     asked = ("compile", source, "-o", tmp_path / "net")
     cli(*asked, "--store", "int4").refuses(BAD, "--store", "'int4'", "fp16", "lossless")
     cli(*asked, "--store", "int8", "--target", "cuda-sm72").refuses(BAD, "--store int8", "GPU")
-    assert cli(*asked, "--store", "lossless").code == 0
-    cli("export-c", tmp_path / "net", "-o", tmp_path / "c").refuses(BAD, "stored as lossless")
 
 
 def test_a_paced_disk_brings_nothing_and_lossless_weights_expand_all_the_same(

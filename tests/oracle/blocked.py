@@ -4,12 +4,41 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.export_c.network.unblocking import plain, plain_weight
 from tests.oracle.activation import activate
 from tests.oracle.base import Array, Call, Operator
 from tests.oracle.convolution import convolve
 from tests.oracle.pooling import average_pool, max_pool
 from tests.oracle.reduction import global_average, global_max
+
+# The layout in blocks of channels (NCHWc) that processors compute convolutions in.
+#
+# A blocked tensor has the shape [N, C, ...] with C a multiple of the block b, but its bytes are those of
+# [N, C / b, ..., b].
+
+
+def plain(x: Array, block: int) -> Array:
+    """Return the plain tensor [N, C, ...] whose blocked form ``x`` is.
+
+    Raises:
+        ValueError: C is not a multiple of ``block``.
+    """
+    batch, channels, *size = x.shape
+    blocks = x.reshape(batch, channels // block, *size, block)
+    return np.moveaxis(blocks, -1, 2).reshape(x.shape)
+
+
+def plain_weight(weight: Array, block: int) -> Array:
+    """Return the plain weight [O, I, ...] of a blocked one.
+
+    Its bytes are those of [O / b, I / b, ..., b of I, b of O], or, with less than a block of input
+    channels (a first layer, one channel a group), of [O / b, I, ..., b of O].
+    """
+    rows, depth, *kernel = weight.shape
+    if depth < block:
+        split = weight.reshape(rows // block, depth, *kernel, block)
+        return np.moveaxis(split, -1, 1).reshape(weight.shape)
+    split = weight.reshape(rows // block, depth // block, *kernel, block, block)
+    return np.moveaxis(split, (-1, -2), (1, 3)).reshape(weight.shape)
 
 
 def blocked(x: Array, block: int) -> Array:

@@ -31,6 +31,7 @@ import onnx
 
 from models.compiler import compile_onnx
 from models.compiler.cutting.meter import Allocated, Meter
+from models.compiler.for_c import graph_for_c
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target, largest_exact_weight
 from models.runtime.sessions import claim_process, use_threads
@@ -42,7 +43,7 @@ from pipeline.devices.cuda.lowering import NotCoveredError, lower
 from pipeline.devices.cuda.scope import ConvolutionSettings
 from pipeline.execution.opened import opened
 from pipeline.export_c.export import ExportOptions, export_c, write_export
-from pipeline.export_c.network.pack_network import ExportError
+from pipeline.export_c.network.network import ExportError
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
 from pipeline.measuring.sweeps import random_inputs
@@ -93,7 +94,8 @@ def facts_of(subject: Subject, device: Device, folder: Path) -> Facts:
         yield from of_launches(pack)
         yield from of_emulation(pack, inputs) if subject.emulated else ()
         return
-    yield from of_c(pack, inputs, folder / "c", subject.runs_c)
+    if subject.options.store == "fp32":  # C has weights as they are computed with
+        yield from of_c(source, inputs, subject, folder / "c")
     program = prepare(pack, device)
     yield from of_decisions(program)
     yield from of_plans(program, device, inputs)
@@ -198,20 +200,23 @@ def cut(item: Cut) -> str:
             return f"{rows}c{channels}"
 
 
-def of_c(pack: Pack, inputs: Inputs, folder: Path, runs: bool) -> Facts:
+def of_c(source: Path, inputs: Inputs, subject: Subject, folder: Path) -> Facts:
     """Yield the files that export-c makes, or why it makes none."""
-    options = ExportOptions(weights="callback", prefix="net")
+    folder.mkdir()
+    work = folder / "work"
+    work.mkdir()
+    graph = graph_for_c(source, work, subject.options)
     try:
-        exported = export_c(pack, options)
+        exported = export_c(graph, ExportOptions(weights="callback", prefix="net"))
     except ExportError as exc:
-        yield "c refused", str(exc).replace(str(pack.folder), "PACK")
+        yield "c refused", str(exc).replace(str(source), "SOURCE")
         return
     write_export(exported, folder / "files")
     files = sorted((folder / "files").iterdir())
     yield "c files", " ".join(f"{file.suffix} {digest(file.read_bytes())}" for file in files)
     yield "c arena", exported.memory.arena_bytes
-    if runs:
-        compiled = Compiled.of(pack, folder / "made", weights="callback", prefix="net")
+    if subject.runs_c:
+        compiled = Compiled.of(graph, folder / "made", weights="callback", prefix="net")
         status, outputs = compiled.run(inputs)
         yield "c outputs", f"{status} {answer(outputs)}"
         stack_bytes(exported, folder / "made")

@@ -20,7 +20,6 @@ from models.network.fields import DTYPES, STRINGS, UNKNOWN, Array
 from models.network.names import Op
 from models.network.node import KnownTensors, Node, UnsuitedError
 from models.network.operators.reading import Operator
-from models.packs.records.pieces import TurnedSoftmax, WindowProduct
 
 # What ONNX Runtime says of the values of a graph: which have a place in the arena, which cannot.
 
@@ -156,9 +155,7 @@ class Graph:
     ``constants`` every initializer, ``tensors`` those of element types that NumPy does not have. The four
     share no name. Loose values and ``tensors`` are touched only inside ``regions``. ``streamed``: constants
     that are weights however small they are; ``resident``: those of them that stay in memory.
-    ``dequantised``: as ``models/compiler/optimising/integer_weights.py`` returns them. ``window_products``:
-    convolutions that are products on windows now. ``turned_softmaxes``, ``used_channels``: as in a
-    manifest.
+    ``dequantised``: as ``models/compiler/optimising/integer_weights.py`` returns them.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -174,9 +171,6 @@ class Graph:
     streamed: frozenset[str] = frozenset()
     resident: frozenset[str] = frozenset()
     dequantised: Mapping[str, str] = field(default_factory=dict)
-    window_products: tuple[WindowProduct, ...] = ()
-    turned_softmaxes: tuple[TurnedSoftmax, ...] = ()
-    used_channels: Mapping[str, int] = field(default_factory=dict)
 
     def region(self, index: int) -> OpaqueRegion | None:
         """Return the region of node ``index``."""

@@ -12,10 +12,9 @@ import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-import onnx
-
 from models.compiler.analysis.alias import Aliases, InPlaceWrite, over_operands, written_over
 from models.compiler.analysis.graph import CutPiece, Graph, Slice
+from models.compiler.optimising.byte_tables import is_on_elements
 from models.graphs.nodes import made, reads
 from models.network.catalogue import traits_of
 from models.network.names import Op, op_of
@@ -135,7 +134,8 @@ class _Finder:
         """Return whether node ``index`` works on elements and continues what began at ``first``."""
         graph, node = self._graph, self._graph.nodes[index]
         if (
-            not _is_on_elements(node)
+            not is_on_elements(op_of(node))
+            or traits_of(op_of(node)).on_bytes
             or index in self._outside
             or graph.region(index) is not None
             or len(made(node)) != 1
@@ -162,14 +162,6 @@ class _Finder:
         nodes = self._graph.nodes[first:end]
         outside = {root(name) for node in nodes for name in reads(node) if name not in computed}
         return outside.isdisjoint(root(name) for name in computed)
-
-
-def _is_on_elements(node: onnx.NodeProto) -> bool:
-    """Return whether ``node`` is a function of elements of floats, or converts them."""
-    traits = traits_of(op_of(node))
-    # With one scale for the whole tensor conversions treat every element alike, too.
-    converts = traits.access == "elementwise" and traits.elements == "quantised"
-    return traits.function is not None or (converts and not traits.on_bytes)
 
 
 def _writes(graph: Graph, chain: NodeChain) -> Iterator[InPlaceWrite]:

@@ -259,9 +259,9 @@ class _Finder:
         """A convolution or a pool: what it pads above and below, it finds in memory."""
         # Factors of a gate are made of all rows.
         is_gate = any(name in self._graph.values for name in node.input[1:ADDEND])
-        if is_gate or loses_bits(node, operator):
+        if is_gate or not all(map(self._layouts.has_rows, (node.input[0], node.output[0]))):
             return None
-        if not all(map(self._layouts.has_rows, (node.input[0], node.output[0]))):
+        if loses_bits(node, operator):
             return None
         window = window_of(operator, 0)
         if window is None:

@@ -28,7 +28,6 @@ from models.network.fields import Array
 from models.network.names import NCHWC, PLAIN_DOMAINS, Op, op_of
 from models.network.operators.convolution import ADDEND
 from models.network.operators.reading import Softmax
-from models.packs.records.pieces import TurnedSoftmax
 from models.runtime.kernels import kernel_of
 
 _CHANNEL_AXIS = 1
@@ -41,19 +40,15 @@ _FACTORS = (-1, 1, 1, 1)
 _OPSET = 11
 
 
-def stay_blocked(
-    model: onnx.ModelProto, values: Mapping[str, Array], block: int
-) -> list[TurnedSoftmax]:
-    """Rewrite ``model``, which ONNX Runtime optimised, in place; return softmaxes along blocks.
+def stay_blocked(model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
+    """Rewrite ``model``, which ONNX Runtime optimised, in place.
 
     ``values``: those of known size, by name. ``block``: channels in a block; 1 where there is no blocked
     layout.
     """
     if block == 1 or all(op_of(node) != Op.ReorderOutput for node in model.graph.node):
-        return []
-    stays = _StayBlocked(model, values, block)
-    stays.run()
-    return stays.softmaxes
+        return
+    _StayBlocked(model, values, block).run()
 
 
 class _StayBlocked(Rewriter):
@@ -61,7 +56,6 @@ class _StayBlocked(Rewriter):
 
     def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
         super().__init__(model, values)
-        self.softmaxes: list[TurnedSoftmax] = []
         self._block = block
         self._blocked: dict[str, str] = {}
         self._instead: dict[str, str] = {}
@@ -153,8 +147,6 @@ class _StayBlocked(Rewriter):
         apart, result, blocked = (
             self._fresh(f"{node.output[0]}{role}") for role in ("/rows", "/sums", "")
         )
-        turned = TurnedSoftmax(source=source, output=blocked, axis=_CHANNEL_AXIS)
-        self.softmaxes.append(turned)
         return [
             *before,
             self.reshape(source, apart, pixels),
@@ -253,10 +245,6 @@ class AlongRows(Rewriter):
     time. Before, ONNX Runtime would exchange the transposes with the softmax again.
     """
 
-    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array]) -> None:
-        super().__init__(model, values)
-        self.softmaxes: list[TurnedSoftmax] = []
-
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         if not _is_turned(node) or self.versions.get("", 0) < _ALONG_AXIS:
             return None
@@ -269,7 +257,6 @@ class AlongRows(Rewriter):
         back = [there.index(place) for place in range(rank)]
         rows, result = (self.fresh(f"{node.output[0]}/{role}") for role in ("rows", "sums"))
         source, output = node.input[0], node.output[0]
-        self.softmaxes.append(TurnedSoftmax(source=source, output=output, axis=axis))
         return [
             new_node(Op.Transpose, [source], [rows], perm=there),
             helper.make_node(node.op_type, [rows], [result], node.name, axis=rank - 1),

@@ -21,7 +21,6 @@ from models.graphs.nodes import copied, label, made, new_node
 from models.network.catalogue import traits_of
 from models.network.names import Op, op_of
 from models.network.operators.quantised import BYTES
-from models.packs.records.pieces import WindowProduct
 from models.runtime.sessions import open_session, session_options
 
 KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
@@ -52,7 +51,10 @@ def region_of(
 
     ``begins``: returns the element type of a tensor that some nodes read, if a region may begin with it.
     """
-    if not produces_bytes(op_of(last)) or not _is_on_elements(last, constants):
+    produces_bytes = (
+        _has_scales(op_of(last)) and traits_of(op_of(last)).of is not Op.DequantizeLinear
+    )
+    if not produces_bytes or not _is_on_elements(last, constants):
         return None
     inside, read = [last], _read(last, constants)
     while True:
@@ -87,11 +89,6 @@ def is_on_elements(operator: str) -> bool:
 def reads_bytes(operator: str) -> bool:
     """Return whether ``operator`` makes elements of bytes in the same positions."""
     return _has_scales(operator) and traits_of(operator).of is not Op.QuantizeLinear
-
-
-def produces_bytes(operator: str) -> bool:
-    """Return whether ``operator`` makes bytes of elements in the same positions."""
-    return _has_scales(operator) and traits_of(operator).of is not Op.DequantizeLinear
 
 
 def _has_scales(operator: str) -> bool:
@@ -137,8 +134,7 @@ def look_up_results(graph: Graph, folder: Path, layers: Collection[str]) -> Grap
     rewriter = _Rewriter(Edits(graph, folder), layers)
     for region in finder.regions():
         rewriter.look_up(region, finder.sources(region.source))
-    products = tuple(map(rewriter.renamed, graph.window_products))
-    return replace(rewriter.edits.applied(rewriter.nodes()), window_products=products)
+    return rewriter.edits.applied(rewriter.nodes())
 
 
 class _Finder:
@@ -246,11 +242,3 @@ class _Rewriter:
             yield copied(node, inputs, [self._made_as.get(name, name) for name in node.output])
             for name in made(node):
                 yield from self._behind.get(name, ())
-
-    def renamed(self, product: WindowProduct) -> WindowProduct:
-        """Return ``product`` by the names that its values have now."""
-        return replace(
-            product,
-            source=self._read_as.get(product.source, product.source),
-            output=self._made_as.get(product.output, product.output),
-        )

@@ -12,9 +12,7 @@ no sum of numbers, which is rounded to 24 bits, and an infinity in both channels
 A sum of zero it would change. Numbers that are rounded to few bits have such sums, as those of binary
 networks, and Sign makes one of what is left: where channels are rounded, none are filled.
 
-ONNX Runtime itself fills the last block of what a blocked convolution makes, with zeros. Which channels are
-used is taken from the model as it was before (``used_channels``); a device without blocks leaves out the
-others.
+ONNX Runtime itself fills the last block of what a blocked convolution makes, with zeros.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,12 +20,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx
 
-from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import attributes, made, new_node, reads, set_attributes
 from models.graphs.rewriting import Rewriter
 from models.network.catalogue import traits_of
 from models.network.fields import Array
-from models.network.names import NCHWC, Op, op_of
+from models.network.names import Op, op_of
 from models.network.operators.reading import Pooling, Reduction
 
 _RANK = 4
@@ -38,8 +35,6 @@ _AT_ONCE = 4
 _BROADCASTS = 7
 #: A weight of a copy, of one of its original.
 _FAINT = 2.0**-80
-#: ONNX Runtime names a blocked node by what it makes, and this.
-_BLOCKED = "_nchwc"
 
 
 class FillChannels(Rewriter):
@@ -165,38 +160,3 @@ class FillChannels(Rewriter):
     def _sources(self, title: str, channels: range, count: int) -> str:
         """Return a constant: of which of ``count`` channels each of ``channels`` is a copy, or itself."""
         return self.constant(f"{title} places", np.array(channels, np.int64) % count)
-
-
-def used_channels(graph: Graph, plain: Mapping[str, Array]) -> dict[str, int]:
-    """Return how many channels come before those that only fill, of what convolutions read and make.
-
-    Only of values that have some. ``plain``: the values of the model before any was filled.
-    """
-    before, channels = map(_channels, (plain, graph.values))
-    left = {
-        node.input[0]: attributes(node)["channels"]
-        for node in graph.nodes
-        if op_of(node) == Op.ReorderOutput
-    }
-    used, around = dict(channels), set[str]()
-    for node in graph.nodes:
-        name, read, given = made(node)[0], next(iter(reads(node)), ""), attributes(node)
-        if name not in used:
-            continue
-        counts = [used[each] for each in reads(node) if channels.get(each) == channels[name]]
-        if traits_of(op_of(node)).computes(Op.Conv):
-            around.update((read, name))
-            if given.get("group", 1) == 1:
-                title = node.name.removesuffix(_BLOCKED) if node.domain == NCHWC else name
-                counts = [before.get(title, left.get(name, channels[name]))]
-        elif op_of(node) == Op.ReorderInput:
-            counts = [graph.values[read].shape[-1] if given.get("channels_last") else used[read]]
-        elif op_of(node) == Op.ReorderOutput and not given.get("channels_last"):
-            counts = [used[read]]
-        used[name] = min([*counts, channels[name]])
-    fewer = {name for name in around & used.keys() if used[name] < channels[name]}
-    return {name: used[name] for name in sorted(fewer)}
-
-
-def _channels(values: Mapping[str, Array]) -> dict[str, int]:
-    return {name: array.shape[1] for name, array in values.items() if len(array.shape) == _RANK}

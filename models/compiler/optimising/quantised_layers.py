@@ -27,7 +27,6 @@ from models.graphs.nodes import attributes, copied, label, made, new_node, with_
 from models.network.catalogue import traits_of
 from models.network.names import Op, op_of
 from models.network.windows import Windows, windows_of
-from models.packs.records.pieces import WindowProduct
 
 #: Parts cannot be joined to larger kernels, as chunks can: they should not be small.
 LEAST_PART_BYTES = 256 << 10
@@ -109,7 +108,7 @@ def stream_quantised(graph: Graph, part_bytes: int, folder: Path, kept: Collecti
         for node in graph.nodes
         for new in ([node] if node.output[0] in kept else rewriter.rewritten(node))
     ]
-    return replace(rewriter.edits.applied(nodes), window_products=tuple(rewriter.window_products))
+    return rewriter.edits.applied(nodes)
 
 
 def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
@@ -155,11 +154,10 @@ def _convolves(node: onnx.NodeProto) -> bool:
 
 
 class _Rewriter:
-    """Rewrites one node after the other; ``window_products``: those that are new."""
+    """Rewrites one node after the other."""
 
     def __init__(self, edits: Edits, part_bytes: int) -> None:
         self.edits = edits
-        self.window_products: list[WindowProduct] = []
         self._graph = edits.graph
         self._part_bytes = part_bytes
         self._nodes: list[onnx.NodeProto] = []
@@ -231,10 +229,6 @@ class _Rewriter:
         assert form is not None
         self._parts(gemm, form, matrix)
         self._reshape(product, name, result.shape)
-        down, across = windows.windows.axes
-        self.window_products.append(
-            WindowProduct(source=node.input[0], output=name, windows=(down, across))
-        )
 
     def _gathered(self, node: onnx.NodeProto, windows: WindowPixels) -> str:
         """Return the pixels of all windows of what ``node`` reads."""

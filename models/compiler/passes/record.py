@@ -12,7 +12,6 @@ from models.compiler.analysis.graph import Graph, ValueTypes
 from models.compiler.cutting.partition import CutGraph, Fault, faults
 from models.compiler.cutting.scratch import Measure, runs_on_cpu
 from models.network.fields import Array
-from models.packs.records.pieces import TurnedSoftmax
 from models.packs.target import Target, host_target
 from models.runtime.sessions import open_piece
 
@@ -37,9 +36,8 @@ class Compilation:
 
     First there is ``model``, whose large weights lie in files of ``folder``; ``step``: the file with those
     that ONNX Runtime wrote last is called so. ``is_valid``: whether the standard is kept. ``types``: of its
-    values, as inferred last; ``plain``: the values of known size when they were inferred first.
-    ``has_integers``: whether DequantizeLinear reads constants. ``tensors``, ``dequantised``,
-    ``turned_softmaxes``: as in a ``Graph``.
+    values, as inferred last. ``has_integers``: whether DequantizeLinear reads constants. ``tensors``,
+    ``dequantised``: as in a ``Graph``.
 
     Then there is ``divided`` instead. ``chunk_bytes``: of a layer's chunk. ``undivided``: its graph before
     regions; ``refused``: why ONNX Runtime does not take a node with its weights as inputs, by what the node
@@ -56,11 +54,9 @@ class Compilation:
     step: str = SOURCE
     is_valid: bool = False
     types: ValueTypes = field(default_factory=lambda: ValueTypes({}, {}))
-    plain: Mapping[str, Array] | None = None
     tensors: Mapping[str, TensorProto] = field(default_factory=dict)
     has_integers: bool = False
     dequantised: Mapping[str, str] = field(default_factory=dict)
-    turned_softmaxes: list[TurnedSoftmax] = field(default_factory=list)
     divided: CutGraph = field(init=False)
     chunk_bytes: int = 0
     undivided: Graph | None = None

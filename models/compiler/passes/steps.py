@@ -6,7 +6,6 @@ ONNX Runtime maps them, and what holds a model twice as large as memory is a wor
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import onnx
 import onnxruntime as ort
@@ -19,10 +18,8 @@ from models.compiler.cutting.chunks import default_chunk_bytes
 from models.compiler.cutting.partition import CutGraph, refusals
 from models.compiler.cutting.quantised_tasks import before_tables, grouped, quantised_groups
 from models.compiler.cutting.row_nodes import find_rows
-from models.compiler.optimising.blocked import AlongRows, stay_blocked
 from models.compiler.optimising.by_onnxruntime import move_weights, optimise_model, types_of
 from models.compiler.optimising.byte_tables import look_up_results
-from models.compiler.optimising.filled_channels import used_channels
 from models.compiler.optimising.integer_weights import QUANTISES_WEIGHTS, find_integers, make_floats
 from models.compiler.optimising.model_checks import check, check_agreement
 from models.compiler.optimising.normalise import (
@@ -87,7 +84,6 @@ def check_valid(work: Compilation) -> None:
 def infer_types(work: Compilation) -> None:
     """Infer types and check that shapes agree."""
     work.types = types_of(work.model, work.path, work.folder)
-    work.plain = work.values if work.plain is None else work.plain
     trim_heap()
     shapes = {tensor.name: tuple(tensor.dims) for tensor in work.model.graph.initializer}
     shapes |= {name: array.shape for name, array in work.values.items()}
@@ -119,18 +115,6 @@ def correct_pools(work: Compilation) -> None:
             return
 
 
-def keep_blocked(work: Compilation) -> None:
-    """Keep tensors in blocks between convolutions."""
-    work.turned_softmaxes += stay_blocked(work.model, work.values, work.target.block)
-
-
-def softmaxes_along_rows(work: Compilation) -> None:
-    """Let each softmax be along the last axis."""
-    along = AlongRows(work.model, work.values)
-    along.run()
-    work.turned_softmaxes += along.softmaxes
-
-
 def take_tensors_out(work: Compilation) -> None:
     """Take the constants without a dtype out of the model."""
     work.tensors = take_tensors(work.model, work.folder)
@@ -152,7 +136,6 @@ def read_graph(work: Compilation) -> None:
         tensors=work.tensors,
         ir_version=model.ir_version,
         dequantised=work.dequantised,
-        turned_softmaxes=tuple(work.turned_softmaxes),
     )
     work.divided, work.model = CutGraph(graph), onnx.ModelProto()
     total = sum(graph.weight_bytes(node) for node in graph.nodes)
@@ -162,11 +145,6 @@ def read_graph(work: Compilation) -> None:
 def store_rows(work: Compilation) -> None:
     """Store matrices by output row."""
     work.graph = store_by_row(work.graph)
-
-
-def note_used_channels(work: Compilation) -> None:
-    """Note how many channels of values do not only fill blocks."""
-    work.graph = replace(work.graph, used_channels=used_channels(work.graph, work.plain or {}))
 
 
 def stream_layers(work: Compilation) -> None:

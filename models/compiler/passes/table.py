@@ -16,7 +16,12 @@ from models.compiler.cutting.partition import (
     write_over,
 )
 from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
-from models.compiler.optimising.blocked import FuseBlocked, InterpolateFew
+from models.compiler.optimising.blocked import (
+    AlongRows,
+    FuseBlocked,
+    InterpolateFew,
+    stay_blocked,
+)
 from models.compiler.optimising.bodies import move_out
 from models.compiler.optimising.filled_channels import FillChannels
 from models.compiler.optimising.integer_activations import (
@@ -39,7 +44,7 @@ from models.compiler.passes import steps
 from models.compiler.passes.record import Compilation, Pass
 from models.compiler.passes.steps import by_onnxruntime, rewriter
 from models.errors import CompileError
-from models.packs.target import Target
+from models.packs.target import C, Target
 
 _Level = ort.GraphOptimizationLevel
 
@@ -345,7 +350,7 @@ _OPTIMISED = (
         level="layout",
         error="other order of sums",
         required=False,
-        run=steps.keep_blocked,
+        run=lambda work: stay_blocked(work.model, work.values, work.target.block),
     ),
     Pass(
         name="fuse-in-blocks",
@@ -364,7 +369,7 @@ _OPTIMISED = (
         level="layout",
         error="same bits",
         required=False,
-        run=steps.softmaxes_along_rows,
+        run=rewriter(lambda work: AlongRows(work.model, work.values)),
     ),
     Pass(
         name="infer-final-types",
@@ -406,15 +411,6 @@ _STREAMED = (
         error="other order of sums",
         required=False,
         run=steps.store_rows,
-    ),
-    Pass(
-        name="note-used-channels",
-        reason="A device without blocks leaves out the channels that only fill them.",
-        needs=("read-graph",),
-        level="pieces",
-        error="same bits",
-        required=True,
-        run=steps.note_used_channels,
     ),
     Pass(
         name="stream-quantised",
@@ -606,7 +602,6 @@ def listed(passes: Iterable[Pass], but: Collection[str] = ()) -> tuple[Pass, ...
 
 
 _IN_BLOCKS = {"fill-channels", "interpolate-few", "stay-blocked", "fuse-in-blocks"} | {
-    "note-used-channels",
     "find-bottlenecks",
 }
 _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-integers"} | {
@@ -618,10 +613,15 @@ _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-inte
     "find-chains",
     "write-over",
 }
-#: By target: a CPU whose convolutions have blocks of channels, any CPU, a GPU.
+_OF_PACKS = {"dense-as-convolutions", "transposed-as-convolutions", "softmaxes-along-rows"} | {
+    *("store-by-row", "stream-quantised", "add-byte-tables"),
+    *(step.name for step in _DIVIDED),
+}
+#: By target: a CPU whose convolutions have blocks of channels, any CPU, a GPU, C (which has no pieces).
 TARGETS: Mapping[str, tuple[Pass, ...]] = {
     "blocked": listed(PASSES, {"optimise-plain", "fold-written", "fuse-launches"}),
     "plain": listed(PASSES, {"optimise-in-blocks", "fold-written", "fuse-launches", *_IN_BLOCKS}),
+    "c": listed(PASSES, {"optimise-in-blocks", "fold-written", *_IN_BLOCKS, *_OF_PACKS}),
     "gpu": listed(PASSES, {"optimise-in-blocks", "optimise-plain", *_IN_BLOCKS, *_OF_CPUS}),
 }
 
@@ -630,6 +630,8 @@ def passes_of(target: Target) -> tuple[Pass, ...]:
     """Return the passes that compile for ``target``."""
     if target.capability is not None:
         return TARGETS["gpu"]
+    if target.isa == C:
+        return TARGETS["c"]
     return TARGETS["blocked" if target.block > 1 else "plain"]
 
 

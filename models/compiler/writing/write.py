@@ -15,7 +15,7 @@ from models.compiler.cutting.layout import PlannedSpan, SpanLayout, span_bytes
 from models.compiler.cutting.piece_models import named_model
 from models.compiler.writing.storing import Bytes, Storing
 from models.errors import CompileError
-from models.graphs.file import FileRange, tensor_at
+from models.graphs.file import FileRange, tensor_at, tensor_in
 from models.packs.folders import locked_folder, remove_leftovers
 from models.packs.manifest import checksum
 from models.packs.records.spans import Span, Stored
@@ -179,3 +179,18 @@ def write_model(
     ports = graph.inputs, graph.outputs
     model = named_model(graph, title, graph.nodes, ports, tensors)
     path.write_bytes(model.SerializeToString())
+
+
+def write_graph(graph: Graph, path: Path) -> Path:
+    """Write ``graph`` as the model ``path``, with its weights in a file next to it; return it."""
+    with path.with_suffix(".data").open("wb") as file:
+        tensors = [
+            graph.tensors[name]
+            if name in graph.tensors
+            else tensor_in(file, name, graph.constants[name])
+            for name in graph.constants_of(graph.nodes)
+        ]
+    ports = graph.inputs, graph.outputs
+    model = named_model(graph, path.stem, graph.nodes, ports, tensors)
+    path.write_bytes(model.SerializeToString())
+    return path

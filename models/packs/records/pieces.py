@@ -9,7 +9,6 @@ from pydantic import Field, PositiveInt
 
 from models.network.activations import Arithmetic, Kind
 from models.network.fields import Array, Count, Name, Record, Shared
-from models.network.windows import Window
 
 # Programs: what operators on elements that follow each other compute, as the compiler found it.
 #
@@ -63,27 +62,6 @@ class Elementwise(Record):
     def ports(self, inputs: Sequence[T], outputs: Sequence[T]) -> tuple[list[T], list[T]]:
         """Return those of ``inputs`` that it reads, and of ``outputs`` that it makes, in its order."""
         return [inputs[place] for place in self.reads], [outputs[place] for place in self.makes]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowProduct(Record):
-    """A convolution of bytes on channels-last tensors: a matrix times the windows of its input.
-
-    ``source`` and ``output`` are [images, rows, columns, channels], ``windows`` those of rows and columns.
-    """
-
-    source: Name
-    output: Name
-    windows: tuple[Window, Window]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnedSoftmax(Record):
-    """A softmax of ``source`` along ``axis`` that runs along rows: one node turns them there, one back."""
-
-    source: Name
-    output: Name
-    axis: Count
 
 
 TENSOR_ALIGNMENT = 64

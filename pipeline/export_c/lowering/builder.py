@@ -20,7 +20,7 @@ from pipeline.export_c.lowering.calls import (
     ValuePointer,
     Weight,
 )
-from pipeline.export_c.network.pack_network import Scaled, scaled
+from pipeline.export_c.network.network import Scaled, scaled
 
 
 class StepBuilder:

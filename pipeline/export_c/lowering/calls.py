@@ -14,7 +14,7 @@ from models.network.fields import Array
 from models.network.operators.movement import Copy
 from models.network.operators.reading import Convolution
 from models.network.windows import Window, Windows
-from pipeline.export_c.network.pack_network import Scaled
+from pipeline.export_c.network.network import Scaled
 
 # Convolutions by constant weights: what regions ask of one, and change in it.
 #

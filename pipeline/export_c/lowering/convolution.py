@@ -28,7 +28,7 @@ from pipeline.export_c.lowering.calls import (
     layout_of,
 )
 from pipeline.export_c.lowering.elements import combine, function_of
-from pipeline.export_c.network.pack_network import FLIPS
+from pipeline.export_c.network.network import FLIPS
 
 _POOLS = {"largest": "largest_of_windows", "mean": "average_of_windows"}
 

@@ -29,7 +29,7 @@ from pipeline.export_c.lowering.builder import StepBuilder
 from pipeline.export_c.lowering.calls import After, Function, StructConstant, ValuePointer, Weight
 from pipeline.export_c.lowering.functions import FUNCTIONS, PAIRS
 from pipeline.export_c.lowering.movement import join_dimensions, move, reshape, with_order
-from pipeline.export_c.network.pack_network import FLIPS
+from pipeline.export_c.network.network import FLIPS
 
 _LARGEST = float(np.finfo(np.float32).max)
 

@@ -40,7 +40,7 @@ from pipeline.export_c.lowering.calls import (
     StepProgram,
     ValuePointer,
 )
-from pipeline.export_c.network.pack_network import FLIPS, ExportError, Network
+from pipeline.export_c.network.network import FLIPS, ExportError, Network
 
 _DTYPES = ("float32", *FLIPS)
 #: What adds the steps of an operator.
@@ -157,7 +157,7 @@ def _check_outputs(network: Network, to: StepBuilder) -> None:
         if value.shape != port.shape:
             raise ExportError(
                 f"{network.name}: output {port.name!r} is {list(value.shape)}, "
-                f"the pack says {list(port.shape)}"
+                f"ONNX Runtime says {list(port.shape)}"
             )
 
 

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from models.packs.records.ports import Port
-from pipeline.export_c.network.pack_network import Network
+from models.network.node import NamedTensor
+from pipeline.export_c.network.network import Network
 from pipeline.export_c.writing.c_text import C_TYPES, blocks, comment, identifier, number
 from pipeline.export_c.writing.stored_weights import HEADER_BYTES, VERSION, StoredWeights
 
@@ -41,7 +41,7 @@ class Api:
         return "float" if any(port.dtype == "float32" for port in self.network.inputs) else "void"
 
     @property
-    def given(self) -> tuple[Port, ...]:
+    def given(self) -> tuple[NamedTensor, ...]:
         """The inputs that lie somewhere as a whole."""
         return () if self.asks else self.network.inputs
 
@@ -68,7 +68,7 @@ class Api:
         """The declaration of the function that reads all weights once."""
         return f"int {self.prefix}_check({self.prefix}_read read, void *context)"
 
-    def accessors(self) -> list[tuple[Port, str]]:
+    def accessors(self) -> list[tuple[NamedTensor, str]]:
         """Return each port that lies in the arena with the declaration of what returns it."""
         if self.ports == "caller":
             return []
@@ -80,7 +80,7 @@ class Api:
         ]
 
 
-def _pointer(port: Port, names: dict[str, str]) -> str:
+def _pointer(port: NamedTensor, names: dict[str, str]) -> str:
     return f"{C_TYPES[port.dtype]} *{names[port.name]}"
 
 

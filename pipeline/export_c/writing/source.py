@@ -17,7 +17,7 @@ from pipeline.export_c.lowering.calls import (
     Weight,
 )
 from pipeline.export_c.memory import PlacedMemory, scratch_of
-from pipeline.export_c.network.pack_network import ExportError
+from pipeline.export_c.network.network import ExportError
 from pipeline.export_c.writing.api import Api
 from pipeline.export_c.writing.c_text import (
     C_TYPES,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from models.compiler.cutting.chunks import default_chunk_bytes
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 from pipeline.export_c.lowering.calls import KernelStep, Weight
-from pipeline.export_c.network.pack_network import ExportError
+from pipeline.export_c.network.network import ExportError
 
 MAGIC = 0x4357534C  # "LSWC"
 VERSION = 1

@@ -67,7 +67,7 @@ def test_full_disk_leaves_nothing(
     """The disk is full at another step each time: it has room for ``tenths`` of ten models."""
     size = tiny_onnx.stat().st_size * tenths // 10
     with small_disk(tmp_path / "disk", max(size, 1 << 14)) as disk:
-        monkeypatch.setattr("models.compiler.compile._check_space", lambda *_: None)
+        monkeypatch.setattr("models.compiler.sources.SourceModel.check_space", lambda *_: None)
         with refuses(CompileError, disk / "repository" / "m", "No space left"):
             compile_onnx(tiny_onnx, disk / "repository" / "m", OPTIONS)
         assert not any((disk / "repository").iterdir())

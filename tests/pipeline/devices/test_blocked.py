@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.runtime.sessions import open_piece
-from pipeline.export_c.network.unblocking import plain, plain_weight
 from tests.examples import over
-from tests.oracle.blocked import blocked
+from tests.oracle.blocked import blocked, plain, plain_weight
 from tests.pipeline.devices.nodes import (
     ACTIVATIONS,
     BLOCK,

@@ -87,7 +87,7 @@ def separable() -> onnx.ModelProto:
     """Alternate convolutions of one channel a group with pointwise ones, some not in blocks."""
     b = SkeletonBuilder("separable", 11)
     x = b.relu(b.norm(b.conv(b.image, 24, 3, 2)))
-    for width in (32, 40):
+    for width in (96, 200):
         x = b.relu(b.norm(b.conv(x, x.channels, 3, groups=x.channels)))
         x = b.relu(b.norm(b.conv(x, width, 1)))
     return filled(b.model(b.linear(b.flatten(b.global_pool(x)), 5)), seed=4)

@@ -293,8 +293,11 @@ def test_inner_bands_of_rows_that_need_padding_are_refused(
 
 
 def test_strips_hold_what_a_group_makes(compiled: Packs) -> None:
-    """Eq. 3: beside input and result a group of the expansion and one of the depthwise convolution."""
-    program = Program.as_compiled(compiled(Case(stride=2)))
+    """Eq. 3: beside input and result a group of the expansion and one of the depthwise convolution.
+
+    The result has one block of channels: then weights of a group lie in one place, and are not copied.
+    """
+    program = Program.as_compiled(compiled(Case(stride=2, narrow=host_target().block)))
     region = together(program, program.target.block, _SIDE)[0]
     plan = planned_region(program, region)
     item = bottleneck_of(program, region.pieces)

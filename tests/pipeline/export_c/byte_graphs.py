@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.packs.pack import Pack
+from models.compiler.for_c import GraphForC
 from tests.models.nets import answers, inputs_for
 from tests.pipeline.export_c.compiled import Compiled
 
@@ -82,11 +82,11 @@ class Graph:
         return self.add("QuantizeLinear", made, "x", *self.scaled(made))
 
 
-def same_bits(pack: Pack, folder: Path, shape: tuple[int, ...], **options: Any) -> Compiled:
-    compiled = Compiled.of(pack, folder / "c", **options)
+def same_bits(graph: GraphForC, folder: Path, shape: tuple[int, ...], **options: Any) -> Compiled:
+    compiled = Compiled.of(graph, folder / "c", **options)
     inputs: dict[str, NDArray[Any]] = {"x": 2 * inputs_for({"x": shape})["x"]}
     status, outputs = compiled.run(inputs)
     assert status == 0
-    for name, expected in answers(pack.model_path, inputs, optimise=True).items():
+    for name, expected in answers(graph.written(), inputs, optimise=True).items():
         np.testing.assert_array_equal(outputs[name], expected, err_msg=name)
     return compiled

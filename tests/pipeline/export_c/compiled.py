@@ -13,9 +13,8 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from models.compiler import CompileOptions, compile_onnx
-from models.packs.pack import Pack, open_pack
-from models.packs.target import host_target, named_target
+from models.compiler.for_c import GraphForC, graph_for_c
+from models.compiler.sources import SourceOptions
 from pipeline.export_c.export import Exported, ExportOptions, export_c, write_export
 from tests.models.nets import written
 
@@ -25,7 +24,6 @@ COMPILER = shutil.which("gcc") or shutil.which("cc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
 # Optimising takes a compiler three times as long: it is what tests/pipeline/export_c/test_drawn.py has.
 FLAGS = ("-std=c99", "-O0", "-Wall", "-Wextra", "-Werror", "-pedantic")
-TARGETS = ("cpu", "cuda-sm72")
 
 _READ = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t
@@ -35,12 +33,11 @@ _PIXELS = ctypes.CFUNCTYPE(
 )
 
 
-def packed(model: onnx.ModelProto, folder: Path, target: str = "cpu", **options: Any) -> Pack:
-    """Return ``model`` as a pack, for this CPU (blocked) or for a GPU (plain)."""
-    source = written(model, folder / "source.onnx")
-    wanted = host_target() if target == "cpu" else named_target(target)
-    made = compile_onnx(source, folder / "model", CompileOptions(target=wanted, **options))
-    return open_pack(made, wanted)
+def for_c(model: onnx.ModelProto, folder: Path, **options: Any) -> GraphForC:
+    """Return what ``model``, written to source.onnx in ``folder``, becomes in C."""
+    work = folder / "work"
+    work.mkdir()
+    return graph_for_c(written(model, folder / "source.onnx"), work, SourceOptions(**options))
 
 
 def run_compiler(*arguments: object) -> None:
@@ -68,9 +65,9 @@ class Compiled:
 
     @classmethod
     def of(
-        cls, pack: Pack, folder: Path, flags: Sequence[str] = FLAGS, **options: Any
+        cls, made: GraphForC, folder: Path, flags: Sequence[str] = FLAGS, **options: Any
     ) -> "Compiled":
-        exported = export_c(pack, ExportOptions(**options))
+        exported = export_c(made, ExportOptions(**options))
         write_export(exported, folder)
         prefix = exported.api.prefix
         library = folder / f"{prefix}.so"

@@ -1,7 +1,7 @@
 """Networks at random of every operator that export-c takes, with attributes that are not the defaults.
 
-``python -m tests.pipeline.export_c.drawn [seconds] [first example]`` compiles each to a pack, exports it,
-compiles the C, and compares its answers with the engine's. Each node is computed as it is drawn, so shapes
+``python -m tests.pipeline.export_c.drawn [seconds] [first example]`` exports each, compiles the C, and
+compares its answers with the engine's. Each node is computed as it is drawn, so shapes
 are right, and numbers stay where a float has digits to compare.
 """
 
@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from models.compiler import CompileOptions
 from models.errors import ModelError
 from models.runtime.sessions import SessionError, open_session, run_session, session_options
 from tests.fuzz.graphs import Scope, Value, port
 from tests.fuzz.pack import chosen_run, run_examples
-from tests.models.streamed import streamed
-from tests.pipeline.export_c.compiled import TARGETS, Compiled, packed
+from tests.models.streamed import compiled, streamed
+from tests.pipeline.export_c.compiled import Compiled, for_c
 
 Numbers = NDArray[Any]
 Feeds = dict[str, Numbers]
@@ -702,12 +703,12 @@ def _model(d: Drawing, given: Value, names: Sequence[str]) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets(d.opset), ir_version=_IR_VERSION)
 
 
-def exported(case: Case, folder: Path, target: str, flags: Sequence[str] = FLAGS) -> Compiled:
-    """Return ``case`` as C of its pack for ``target``, compiled."""
-    return Compiled.of(packed(case.model, folder, target, force=True), folder / "c", flags)
+def exported(case: Case, folder: Path, flags: Sequence[str] = FLAGS) -> Compiled:
+    """Return ``case`` as C, compiled."""
+    return Compiled.of(for_c(case.model, folder), folder / "c", flags)
 
 
-def worst(case: Case, folder: Path, target: str) -> float:
+def worst(case: Case, folder: Path) -> float:
     """Return how far C is from the engine at most, of the largest value of each output.
 
     Where that is over TOLERANCE: by how much C is farther from the same network in float64 than twice what
@@ -716,8 +717,9 @@ def worst(case: Case, folder: Path, target: str) -> float:
     Raises:
         ExportError: it cannot be exported.
     """
-    made = exported(case, folder, target)
-    answers = streamed(packed(case.model, folder, chunk_bytes=8192, force=True), case.feeds)
+    made = exported(case, folder)
+    options = CompileOptions(chunk_bytes=8192)
+    answers = streamed(compiled(folder / "source.onnx", folder, options), case.feeds)
     status, outputs = made.run(case.feeds)
     assert status == 0
     off = _farthest(outputs, answers)
@@ -771,19 +773,19 @@ def _in_float64(case: Case) -> Feeds | None:
 def attempt(number: int, folder: Path) -> bool:
     """Compare example ``number``, every third one in bytes; return whether there was an answer.
 
-    Floats are exported from packs for a CPU and for a GPU by turns, and none is refused. Of bytes, which a
-    pack for a GPU computes as floats, some operators are refused: then others are drawn; those that are not
-    have the same bits.
+    Of floats none is refused. Of bytes some operators are: then others are drawn; those that are not have
+    the same bits.
     """
     rng = random.Random(number)
     if number % 3 != 2:
-        off = worst(case := draw_case(rng), folder, TARGETS[number % 2])
+        off = worst(case := draw_case(rng), folder)
         assert off <= TOLERANCE, f"{off}: {case.operators}"
         return True
-    for _ in range(_MOST_REFUSED):
-        case = draw_case(rng, bytes_of=rng.choice(("uint8", "int8")))
+    for again in range(_MOST_REFUSED):
+        case, apart = draw_case(rng, bytes_of=rng.choice(("uint8", "int8"))), folder / str(again)
+        apart.mkdir()
         with contextlib.suppress(ModelError):
-            assert worst(case, folder, TARGETS[0]) <= 0, case.operators
+            assert worst(case, apart) <= 0, case.operators
             return True
     return False
 

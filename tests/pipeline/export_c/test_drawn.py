@@ -11,7 +11,7 @@ from models.network.activations import Kind
 from models.network.catalogue import OPERATORS
 from pipeline.export_c.lowering.functions import FUNCTIONS
 from tests.examples import thinned
-from tests.pipeline.export_c.compiled import TARGETS, needs_compiler
+from tests.pipeline.export_c.compiled import needs_compiler
 from tests.pipeline.export_c.drawn import FLAGS, attempt, draw_case, exported
 from tests.pipeline.export_c.program import answers_of, program
 
@@ -50,7 +50,7 @@ def test_no_network_reads_or_writes_beside_its_memory(part: int, tmp_path: Path)
         folder = tmp_path / str(number)
         folder.mkdir()
         case = draw_case(random.Random(number), more=0)
-        made = exported(case, folder, TARGETS[number % 2])
+        made = exported(case, folder)
         path = program(made.exported, folder / "c", *FLAGS, *_SANITIZERS)
         (numbers,) = case.feeds.values()
         answers = answers_of(made.exported, path, numbers[np.newaxis])

@@ -12,8 +12,9 @@ from PIL import Image
 
 from models import default
 from models.compiler import CompileOptions, compile_onnx
+from models.compiler.for_c import GraphForC, graph_for_c
 from models.images.preprocess import Preprocess
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from models.runtime.sessions import open_session, session_options
 from models.zoo import build
 from pipeline.export_c.export import Exported, ExportOptions, export_c, write_export
@@ -29,7 +30,7 @@ _STACK = 64 << 10
 _HUNDRED = 100
 
 
-def packed(folder: Path, name: str, resolution: int = 224, integers: bool = False) -> Pack:
+def zoo_graph(folder: Path, name: str, resolution: int = 224, integers: bool = False) -> GraphForC:
     """Return a network of the zoo, or the one that comes with us, as floats or as integers."""
     source = default.FOLDER / "cifar10.onnx"
     if name != DEFAULT:
@@ -37,7 +38,9 @@ def packed(folder: Path, name: str, resolution: int = 224, integers: bool = Fals
         build(name, source, resolution=resolution, options=PATCHNET.get(name, {}))
     recipe = Preprocess(size=(resolution, resolution), mean=(128.0,), std=(64.0,))
     options = CompileOptions(preprocess=recipe, calibrate=partial(pictures, resolution))
-    return open_pack(compile_onnx(source, folder / "pack", options if integers else None))
+    work = folder / "work"
+    work.mkdir()
+    return graph_for_c(source, work, options if integers else CompileOptions())
 
 
 def pictures(resolution: int) -> Iterator[Image.Image]:
@@ -46,8 +49,8 @@ def pictures(resolution: int) -> Iterator[Image.Image]:
         yield Image.fromarray(generator.integers(0, 256, (resolution, resolution, 3), np.uint8))
 
 
-def exported_to(folder: Path, pack: Pack, **options: Any) -> Exported:
-    exported = export_c(pack, ExportOptions(prefix="net", **options))
+def exported_to(folder: Path, graph: GraphForC, **options: Any) -> Exported:
+    exported = export_c(graph, ExportOptions(prefix="net", **options))
     write_export(exported, folder / "c")
     return exported
 
@@ -57,9 +60,9 @@ def drawn(exported: Exported, count: int) -> NDArray[np.float32]:
     return np.random.default_rng(7).standard_normal((count, *shape), dtype=np.float32)
 
 
-def differences(pack: Pack, inputs: NDArray[np.float32], got: NDArray[np.float32]) -> float:
+def differences(graph: GraphForC, inputs: NDArray[np.float32], got: NDArray[np.float32]) -> float:
     """Return the largest difference to ONNX Runtime, relative to the largest value of its output."""
-    session = open_session(str(pack.model_path), session_options(optimise=True))
+    session = open_session(str(graph.written()), session_options(optimise=True))
     name = session.get_inputs()[0].name
     wanted = (session.run(None, {name: each})[0] for each in inputs)
     return max(
@@ -78,12 +81,12 @@ def written_bytes(exported: Exported, folder: Path) -> int:
 @pytest.mark.parametrize("weights", ["const", "callback"])
 def test_the_default_model(weights: str, tmp_path: Path) -> None:
     """A hundred inputs; static memory is arena and buffer, the stack at most 2 KiB."""
-    pack = packed(tmp_path, DEFAULT)
-    exported = exported_to(tmp_path, pack, weights=weights)
+    graph = zoo_graph(tmp_path, DEFAULT)
+    exported = exported_to(tmp_path, graph, weights=weights)
     folder = tmp_path / "c"
     path = program(exported, folder, *FLAGS, "-O2")
     inputs = drawn(exported, _HUNDRED)
-    assert differences(pack, inputs, answers_of(exported, path, inputs, _STACK)) <= 1e-5
+    assert differences(graph, inputs, answers_of(exported, path, inputs, _STACK)) <= 1e-5
     assert stack_bytes(exported, folder) <= 2048
     sections = static_bytes(folder)
     assert sections[".bss"] == pytest.approx(
@@ -106,18 +109,21 @@ def test_a_hundred_images(
     name: str, resolution: int, most: Mapping[bool, int], integers: bool, tmp_path: Path
 ) -> None:
     """Rows and weights by callback; all that is written, weights on their way and the stack included."""
-    pack = packed(tmp_path, name, resolution, integers)
+    graph = zoo_graph(tmp_path, name, resolution, integers)
     exported = exported_to(
-        tmp_path, pack, weights="callback", inputs="callback", buffer_bytes=16 << 10
+        tmp_path, graph, weights="callback", inputs="callback", buffer_bytes=16 << 10
     )
     folder = tmp_path / "c"
     path = program(exported, folder, *FLAGS, "-O2")
     inputs = drawn(exported, _HUNDRED)
     got = answers_of(exported, path, inputs, _STACK)
-    assert differences(pack, inputs, got) <= (0 if integers else 1e-5)
+    assert differences(graph, inputs, got) <= (0 if integers else 1e-5)
     assert written_bytes(exported, folder) <= most[integers]
     if integers:
         image = {exported.api.network.inputs[0].name: inputs[0]}
+        options = graph.source.options
+        assert isinstance(options, CompileOptions)
+        pack = open_pack(compile_onnx(graph.source.path, tmp_path / "pack", options))
         (engine,) = streamed(pack, image).values()
         np.testing.assert_array_equal(got[0], engine)
 
@@ -138,9 +144,9 @@ def test_a_hundred_images(
 def test_networks_under_sanitizers(
     name: str, resolution: int, integers: bool, inputs_by: str, tmp_path: Path
 ) -> None:
-    pack = packed(tmp_path, name, resolution, integers)
-    exported = exported_to(tmp_path, pack, weights="callback", inputs=inputs_by)
+    graph = zoo_graph(tmp_path, name, resolution, integers)
+    exported = exported_to(tmp_path, graph, weights="callback", inputs=inputs_by)
     inputs = drawn(exported, 2)
     path = program(exported, tmp_path / "c", *FLAGS, *SANITIZERS)
     got = answers_of(exported, path, inputs)
-    assert differences(pack, inputs, got) <= (0 if integers else 1e-5)
+    assert differences(graph, inputs, got) <= (0 if integers else 1e-5)

@@ -1,6 +1,5 @@
-"""Each family of operators in C, beside ONNX Runtime on the source, of packs for CPUs and for GPUs."""
+"""Each family of operators in C, beside ONNX Runtime on the source."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from models.compiler import compile_onnx
-from models.network.node import Node
-from models.packs.pack import Pack, open_pack
+from models.compiler.for_c import graph_for_c
+from models.compiler.sources import SourceOptions
+from models.packs.pack import Pack
 from models.packs.target import host_target
 from pipeline.export_c.export import ExportOptions, export_c
-from pipeline.export_c.network.pack_network import ExportError, Network
-from pipeline.export_c.network.unblocking import plain_network
+from pipeline.export_c.network.network import ExportError
 from tests.examples import examples, thinned
 from tests.models.nets import NETS, answers, inputs_for, parsed, shapes_of
-from tests.models.packs.test_pack import edit, put
-from tests.pipeline.export_c.compiled import TARGETS, Compiled, agree, needs_compiler, packed
+from tests.pipeline.export_c.compiled import Compiled, agree, for_c, needs_compiler
 
 pytestmark = needs_compiler
 
@@ -33,9 +30,9 @@ def with_constants(model: onnx.ModelProto, **arrays: object) -> onnx.ModelProto:
     return model
 
 
-def check(model: onnx.ModelProto, folder: Path, target: str = "cpu", **options: Any) -> Compiled:
+def check(model: onnx.ModelProto, folder: Path, **options: Any) -> Compiled:
     """Check that the exported ``model`` answers as ONNX Runtime."""
-    compiled = Compiled.of(packed(model, folder, target), folder / "c", **options)
+    compiled = Compiled.of(for_c(model, folder), folder / "c", **options)
     inputs = inputs_for(shapes_of(model))
     status, outputs = compiled.run(inputs)
     assert status == 0
@@ -225,11 +222,10 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(family: str, tmp_path: Path) -> None:
-    check(FAMILIES[family](), tmp_path, "cuda-sm72")
+    check(FAMILIES[family](), tmp_path)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_numbers_of_functions_behind_products(target: str, tmp_path: Path) -> None:
+def test_numbers_of_functions_behind_products(tmp_path: Path) -> None:
     """ONNX Runtime makes them attributes of FusedGemm, and a list of a convolution's."""
     functions = ("LeakyRelu<alpha=0.3>", "Elu<alpha=2.5>", "Celu<alpha=2.5>", "Softsign")
     lines: list[str] = []
@@ -242,7 +238,7 @@ def test_numbers_of_functions_behind_products(target: str, tmp_path: Path) -> No
         weights |= {f"w{n}": (9, 6), f"v{n}": (4, 3, 1, 1)}  # of its own: equal ones would be one
     body = "\n".join(lines)
     text = f"g (float[2,6] x, float[1,3,4,5] z) => ({', '.join(outputs)}) {{ {body} }}"
-    check(parsed(text, weights), tmp_path, target)
+    check(parsed(text, weights), tmp_path)
 
 
 def test_pads_behind_a_pixel_are_part_of_the_result(tmp_path: Path) -> None:
@@ -253,14 +249,14 @@ def test_pads_behind_a_pixel_are_part_of_the_result(tmp_path: Path) -> None:
         y = Conv<pads=[0,0,1,0]>(b, narrow)
     }"""
     shapes = {"wide": (32, 4, 1, 1), "depth": (32, 1, 3, 3), "narrow": (4, 32, 1, 1)}
-    check(parsed(text, shapes), tmp_path, "cuda-sm72")
+    check(parsed(text, shapes), tmp_path)
 
 
 def test_what_is_no_number_stays_none(tmp_path: Path) -> None:
     text = (
         "extremes (float[9] x, float[9] y) => (float a, float b) { a = Max(x, y)\n b = Min(x, y) }"
     )
-    compiled = Compiled.of(packed(parsed(text), tmp_path), tmp_path / "c")
+    compiled = Compiled.of(for_c(parsed(text), tmp_path), tmp_path / "c")
     x, y = np.zeros(9, np.float32), np.arange(-4, 5, dtype=np.float32)
     x[::2] = y[::3] = np.nan
     inputs = {"x": x, "y": y}
@@ -272,7 +268,7 @@ def test_what_is_no_number_stays_none(tmp_path: Path) -> None:
 def test_the_largest_of_infinities_is_one(tmp_path: Path) -> None:
     """In other windows, those over the border and of all, ONNX Runtime has one or the lowest number."""
     text = "g (float[1,1,6,6] x) => (float y) { y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }"
-    compiled = Compiled.of(packed(parsed(text), tmp_path), tmp_path / "c")
+    compiled = Compiled.of(for_c(parsed(text), tmp_path), tmp_path / "c")
     inputs = {"x": np.full((1, 1, 6, 6), -np.inf, np.float32)}
     _, outputs = compiled.run(inputs)
     for name, expected in answers(tmp_path / "source.onnx", inputs).items():
@@ -301,7 +297,7 @@ def test_what_c_would_compute_otherwise_is_refused(what: str, tmp_path: Path) ->
     model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
     model.opset_import[0].version = 18
     with pytest.raises(ExportError, match=what):
-        export_c(packed(model, tmp_path), ExportOptions())
+        export_c(for_c(model, tmp_path), ExportOptions())
 
 
 def test_some_axes_can_be_resized(tmp_path: Path) -> None:
@@ -315,13 +311,13 @@ def test_some_axes_can_be_resized(tmp_path: Path) -> None:
 
 def test_outputs_that_nobody_reads_are_not_made(tmp_path: Path) -> None:
     text = "g (float[1,3,4,4] x) => (float y) { y, places = MaxPool<kernel_shape=[2,2]>(x) }"
-    check(parsed(text), tmp_path, "cuda-sm72")
+    check(parsed(text), tmp_path)
 
 
 def test_an_old_softmax_takes_all_behind_its_axis(tmp_path: Path) -> None:
     model = parsed("soft (float[2,3,4] x) => (float y) { y = Softmax(x) }")
     model.opset_import[0].version = 11
-    check(model, tmp_path, "cuda-sm72")
+    check(model, tmp_path)
 
 
 @st.composite
@@ -353,11 +349,11 @@ def convolutions(draw: st.DrawFn) -> onnx.ModelProto:
 
 
 @examples(2, many=60)
-@given(convolutions(), st.sampled_from(TARGETS))
+@given(convolutions())
 def test_convolutions_of_any_geometry(
-    tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, target: str
+    tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto
 ) -> None:
-    check(model, tmp_path_factory.mktemp("c"), target)
+    check(model, tmp_path_factory.mktemp("c"))
 
 
 GATED = """gated (float[1,3,9,9] x) => (float[1,20,5,5] y) {{
@@ -378,12 +374,9 @@ GATED = """gated (float[1,3,9,9] x) => (float[1,20,5,5] y) {{
 }}"""
 
 
-@pytest.mark.parametrize(
-    ("channels", "target"),  # not blocks; nor multiples of four; then blocks
-    thinned(itertools.product([24, 22, 30], TARGETS), 3),
-)
-def test_channels_that_fill_no_block(target: str, channels: int, tmp_path: Path) -> None:
-    """Of both targets the same C comes: what a block is filled with takes no memory and no time."""
+@pytest.mark.parametrize("channels", thinned([24, 22, 30], 1))
+def test_channels_that_fill_no_block(channels: int, tmp_path: Path) -> None:
+    """A pack fills up blocks of channels; C has none."""
     weights = {
         "stem": (channels, 3, 3, 3),
         "depth": (channels, 1, 3, 3),
@@ -393,7 +386,7 @@ def test_channels_that_fill_no_block(target: str, channels: int, tmp_path: Path)
         "narrow": (channels, channels, 1, 1),
         "last": (20, channels, 1, 1),
     }
-    compiled = check(parsed(GATED.format(channels=channels), weights), tmp_path, target)
+    compiled = check(parsed(GATED.format(channels=channels), weights), tmp_path)
     exported = compiled.exported
     plane = 5 * 5 * 4
     # Two values of all channels, each aligned to 64, the stem in one, and the gate.
@@ -402,32 +395,12 @@ def test_channels_that_fill_no_block(target: str, channels: int, tmp_path: Path)
     assert exported.weight_bytes == kept
 
 
-def test_a_source_in_blocks(tmp_path: Path) -> None:
-    """How many of its channels only fill is unknown: those that no block leaves stay."""
-    text = """g (float[1,3,6,5] x) => (float y) {
-        a = Conv<pads=[1,1,1,1]>(x, w)
-        b = MaxPool<kernel_shape=[2,2]>(a)
-        c = Conv(b, v)
-        d = Transpose<perm=[0,2,3,1]>(c)
-        y = Softmax<axis=3>(d)
-    }"""
-    weights = {"w": (19, 3, 3, 3), "v": (21, 19, 1, 1)}
-    first = packed(parsed(text, weights), tmp_path)
-    again = open_pack(compile_onnx(first.model_path, tmp_path / "again"))
-    inputs = inputs_for({"x": (1, 3, 6, 5)})
-    _, outputs = Compiled.of(again, tmp_path / "c").run(inputs)
-    agree(outputs, answers(tmp_path / "source.onnx", inputs))
-
-
-def test_what_reads_blocks_in_their_order_is_refused(tiny_pack: Pack) -> None:
-    reorder = Node("com.microsoft.nchwc.ReorderInput", ("x",), ("b",), {})
-    outputs = tiny_pack.manifest.outputs
-    turned = Node("Transpose", ("b",), (outputs[0].name,), {"perm": [0, 1, 3, 2]}, label="turned")
-    network = Network("net", (), outputs, (reorder, turned), {})
-    with pytest.raises(
-        ExportError, match=r"node 'turned' \(Transpose\): it reads channels in blocks"
-    ):
-        plain_network(network, tiny_pack.manifest)
+@pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
+def test_a_graph_in_blocks_is_refused(tiny_pack: Pack, tmp_path: Path) -> None:
+    """What lies in blocks is not in the order that shapes say."""
+    graph = graph_for_c(tiny_pack.model_path, tmp_path, SourceOptions())
+    with pytest.raises(ExportError, match=r"\(Conv\): it is on blocks of channels; give the"):
+        export_c(graph, ExportOptions())
 
 
 @pytest.mark.parametrize("channels", thinned([58, 18, 57, 63], 4))
@@ -441,31 +414,9 @@ def test_channels_that_only_fill_are_skipped(channels: int, tmp_path: Path) -> N
     check(model, tmp_path)
 
 
-@pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
-def test_a_softmax_along_one_block(tmp_path: Path) -> None:
-    """The compiler does it on rows of the blocked tensor."""
-    block = host_target().block
-    model = parsed(
-        f"soft (float[1,{block},4,5] x) => (float y) "
-        "{ a = Conv(x, w)\n b = Softmax<axis=1>(a)\n y = Conv(b, v) }",
-        {"w": (block, block, 1, 1), "v": (3, block, 1, 1)},
-    )
-    compiled = check(model, tmp_path)
-    kernels = [step.kernel for step in compiled.exported.memory.steps]
-    assert kernels == ["convolve", "softmax", "convolve"]
-
-
-def test_a_softmax_that_the_compiler_turned(tmp_path: Path) -> None:
-    """Of planes it takes no copy."""
+def test_a_softmax_along_channels(tmp_path: Path) -> None:
+    """A pack turns it; of planes it takes no copy."""
     model = parsed("soft (float[2,5,4,3] x) => (float y) { a = Neg(x)\n y = Softmax<axis=1>(a) }")
     compiled = check(model, tmp_path)
     kernels = [step.kernel for step in compiled.exported.memory.steps]
     assert kernels == ["apply", "softmax"]
-
-
-def test_a_softmax_that_nothing_makes_is_refused(tmp_path: Path) -> None:
-    model = parsed("soft (float[2,5,4,3] x) => (float y) { a = Neg(x)\n y = Softmax<axis=1>(a) }")
-    pack = packed(model, tmp_path)
-    path = edit(pack.folder, put("turned_softmaxes", 0, "output", "a"))
-    with pytest.raises(ExportError, match="no softmax makes 'a'"):
-        export_c(open_pack(path.parent), ExportOptions())

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from PIL import Image
 
+from models.compiler.for_c import GraphForC
 from models.images.preprocess import Preprocess
-from models.packs.pack import Pack
 from models.zoo.patchnet import patchnet
 from pipeline.export_c.export import ExportOptions, export_c
-from pipeline.export_c.network.pack_network import ExportError
+from pipeline.export_c.network.network import ExportError
 from tests.examples import examples
 from tests.models.nets import answers, filled, inputs_for, parsed
 from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
-from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
+from tests.pipeline.export_c.compiled import Compiled, agree, for_c, needs_compiler
 
 SIDE = 16
 IMAGE = {"image": (1, 3, SIDE, SIDE)}
@@ -34,12 +34,12 @@ def _pictures() -> Iterator[Image.Image]:
         yield Image.fromarray(generator.integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
 
 
-Tunnels = Callable[[int, bool], Pack]
+Tunnels = Callable[[int, bool], GraphForC]
 
 
 @pytest.fixture(scope="module")
 def tunnels(tmp_path_factory: pytest.TempPathFactory) -> Tunnels:
-    """Packs by expansion, of floats or of integers, each compiled once."""
+    """Graphs by expansion, of floats or of integers, each made once."""
     return functools.cache(
         lambda expansion, integers: _tunnels(
             tmp_path_factory.mktemp("tunnels"), expansion, integers
@@ -47,7 +47,7 @@ def tunnels(tmp_path_factory: pytest.TempPathFactory) -> Tunnels:
     )
 
 
-def _tunnels(folder: Path, expansion: int, integers: bool) -> Pack:
+def _tunnels(folder: Path, expansion: int, integers: bool) -> GraphForC:
     """Two patches, one tunnel of bottlenecks for each."""
     sizes: dict[str, Any] = {
         "budget": 4096,
@@ -59,15 +59,15 @@ def _tunnels(folder: Path, expansion: int, integers: bool) -> Pack:
     model = filled(patchnet(SIDE, **sizes, expansion=expansion), seed=1)
     recipe = Preprocess(size=(SIDE, SIDE), mean=(128.0,), std=(64.0,))
     chosen: dict[str, Any] = {"preprocess": recipe, "calibrate": _pictures} if integers else {}
-    return packed(model, folder, **chosen)
+    return for_c(model, folder, **chosen)
 
 
-def _same(compiled: Compiled, pack: Pack, integers: bool) -> None:
+def _same(compiled: Compiled, graph: GraphForC, integers: bool) -> None:
     """Check the answers: bit for bit in integers."""
     inputs = inputs_for(IMAGE)
     status, outputs = compiled.run(inputs)
     assert status == 0
-    expected = answers(pack.model_path, inputs, optimise=True)
+    expected = answers(graph.written(), inputs, optimise=True)
     agree(outputs, expected, 0 if integers else 1e-5)
 
 
@@ -77,12 +77,12 @@ def test_the_expansion_takes_no_memory(integers: bool, tunnels: Tunnels, tmp_pat
     kernel = "bottleneck_of_bytes" if integers else "bottleneck"
     arenas = set()
     for expansion in (2, 4):
-        pack = tunnels(expansion, integers)
+        graph = tunnels(expansion, integers)
         folder = tmp_path / str(expansion)
         compiled = Compiled.of(
-            pack, folder, weights="callback", inputs="callback", buffer_bytes=2000
+            graph, folder, weights="callback", inputs="callback", buffer_bytes=2000
         )
-        _same(compiled, pack, integers)
+        _same(compiled, graph, integers)
         steps = compiled.exported.memory.steps
         by_rows = [step for step in steps if step.bands is not None and step.bands.source]
         assert len(by_rows) == PATCHES
@@ -94,25 +94,25 @@ def test_the_expansion_takes_no_memory(integers: bool, tunnels: Tunnels, tmp_pat
 @needs_compiler
 @pytest.mark.parametrize("integers", [False, True])
 def test_more_memory_is_less_work(integers: bool, tunnels: Tunnels, tmp_path: Path) -> None:
-    pack = tunnels(2, integers)
-    least = export_c(pack, ExportOptions()).memory.arena_bytes
+    graph = tunnels(2, integers)
+    least = export_c(graph, ExportOptions()).memory.arena_bytes
     rows = []
     for extra in (0, 500, 1 << 20):
-        memory = export_c(pack, ExportOptions(arena_bytes=least + extra)).memory
+        memory = export_c(graph, ExportOptions(arena_bytes=least + extra)).memory
         assert memory.arena_bytes <= least + extra
         rows.append([step.bands.rows for step in memory.steps if step.bands is not None])
     assert all(few <= many for few, many in zip(rows[0], rows[2], strict=True))
     assert rows[0] < rows[2]
     with pytest.raises(ExportError, match=f"the smallest that works {least}$"):
-        export_c(pack, ExportOptions(arena_bytes=least - 1))
-    compiled = Compiled.of(pack, tmp_path / "c", ports="arena", arena_bytes=1 << 20)
-    _same(compiled, pack, integers)
+        export_c(graph, ExportOptions(arena_bytes=least - 1))
+    compiled = Compiled.of(graph, tmp_path / "c", ports="arena", arena_bytes=1 << 20)
+    _same(compiled, graph, integers)
 
 
 @needs_compiler
 def test_rows_that_cannot_be_brought(tunnels: Tunnels, tmp_path: Path) -> None:
-    pack = tunnels(2, True)
-    compiled = Compiled.of(pack, tmp_path / "c", inputs="callback")
+    graph = tunnels(2, True)
+    compiled = Compiled.of(graph, tmp_path / "c", inputs="callback")
     compiled.fails = True
     assert compiled.run(inputs_for(IMAGE))[0] == INPUT_FAILED
     assert len(compiled.rows) == 1
@@ -124,14 +124,14 @@ def test_rows_that_cannot_be_brought(tunnels: Tunnels, tmp_path: Path) -> None:
 @needs_compiler
 def test_bytes_in_and_out(tunnels: Tunnels, tmp_path: Path) -> None:
     """The same answers as of floats, once the caller has made bytes of them and the other way round."""
-    pack = tunnels(2, True)
+    graph = tunnels(2, True)
     image = inputs_for(IMAGE)["image"]
-    floats = Compiled.of(pack, tmp_path / "c")
+    floats = Compiled.of(graph, tmp_path / "c")
     _, expected = floats.run({"image": image})
     (name,) = expected
     for inputs_by in ("memory", "callback"):
         folder = tmp_path / inputs_by
-        compiled = Compiled.of(pack, folder, inputs=inputs_by, byte_ports=True)
+        compiled = Compiled.of(graph, folder, inputs=inputs_by, byte_ports=True)
         network = compiled.exported.api.network
         first, last = network.quantised["image"], network.quantised[name]
         limits = np.iinfo(first.dtype)
@@ -143,13 +143,13 @@ def test_bytes_in_and_out(tunnels: Tunnels, tmp_path: Path) -> None:
         np.testing.assert_array_equal(scaled * np.float32(last.one), expected[name])
         if inputs_by == "memory":
             assert compiled.exported.memory.arena_bytes <= floats.exported.memory.arena_bytes
-        header = (folder / "model.h").read_text()
-        assert f"#define MODEL_IMAGE_ZERO {first.plain_zero}\n" in header
+        header = (folder / "source.h").read_text()
+        assert f"#define SOURCE_IMAGE_ZERO {first.plain_zero}\n" in header
 
 
-def test_floats_have_no_bytes(tiny_pack: Pack) -> None:
+def test_floats_have_no_bytes(tiny_graph: GraphForC) -> None:
     with pytest.raises(ExportError, match="no input is quantised first"):
-        export_c(tiny_pack, ExportOptions(byte_ports=True))
+        export_c(tiny_graph, ExportOptions(byte_ports=True))
 
 
 def test_an_input_that_is_needed_whole(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_an_input_that_is_needed_whole(tmp_path: Path) -> None:
     )
     model.graph.node[1].name = "whole"
     with pytest.raises(ExportError, match=r"'whole' reads all of input 'x'"):
-        export_c(packed(model, tmp_path), ExportOptions(inputs="callback"))
+        export_c(for_c(model, tmp_path), ExportOptions(inputs="callback"))
 
 
 Shape = tuple[int, ...]
@@ -230,7 +230,7 @@ def test_a_bottleneck_ends_where_the_next_one_would_begin(tmp_path: Path) -> Non
             "last": (32, 32, 1, 1),
         },
     )
-    compiled = Compiled.of(packed(model, tmp_path), tmp_path / "c")
+    compiled = Compiled.of(for_c(model, tmp_path), tmp_path / "c")
     given_ = inputs_for({"x": (1, 3, 16, 16)})
     agree(compiled.run(given_)[1], answers(tmp_path / "source.onnx", given_))
     kernels = [step.kernel for step in compiled.exported.memory.steps]
@@ -248,7 +248,7 @@ def test_pixels_in_another_shape_end_no_bottleneck(arena_bytes: int | None, tmp_
     g.add("Reshape", "r", "t", g.constant(np.array([64, 24])))
     given_ = (*g.scales["b"], *g.weights((24, 5), 5), g.bias(5), *g.scaled("y", 0.5))
     g.add("QGemm", "y", "r", *given_, domain=MICROSOFT)
-    same_bits(packed(g.model(shape, ["y"]), tmp_path), tmp_path, shape, arena_bytes=arena_bytes)
+    same_bits(for_c(g.model(shape, ["y"]), tmp_path), tmp_path, shape, arena_bytes=arena_bytes)
 
 
 def test_as_many_channels_of_bytes_lie_beside_each_other_as_there_are_up_to_eight(
@@ -263,8 +263,8 @@ def test_as_many_channels_of_bytes_lie_beside_each_other_as_there_are_up_to_eigh
         g.convolution("b", "y", (3, inner, 1, 1))
         folder = tmp_path / str(inner)
         folder.mkdir()
-        pack = packed(g.model(shape, ["y"]), folder)
-        memory = export_c(pack, ExportOptions()).memory
+        graph = for_c(g.model(shape, ["y"]), folder)
+        memory = export_c(graph, ExportOptions()).memory
         assert "bottleneck_of_bytes" in {step.kernel for step in memory.steps}
         arenas.append(memory.arena_bytes)
     four, eight, more = arenas
@@ -281,10 +281,10 @@ def test_bottlenecks_of_any_geometry(
 ) -> None:
     model, shape, integers = drawn
     folder = tmp_path_factory.mktemp("c")
-    pack = packed(model, folder)
-    compiled = Compiled.of(pack, folder / "c", inputs=inputs)
+    graph = for_c(model, folder)
+    compiled = Compiled.of(graph, folder / "c", inputs=inputs)
     given_ = {"x": 2 * inputs_for({"x": shape})["x"]}
     status, outputs = compiled.run(given_)
     assert status == 0
-    expected = answers(pack.model_path, given_, optimise=True)
+    expected = answers(graph.written(), given_, optimise=True)
     agree(outputs, expected, 0 if integers else 1e-5)

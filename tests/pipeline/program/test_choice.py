@@ -180,7 +180,7 @@ def test_a_choice_streams_every_span_once_and_in_order(pack: Pack) -> None:
             assert program.pieces[run.start].span == piece.span
 
 
-def test_joined_operands_have_the_dimensions_of_their_graph(pack: Pack) -> None:
+def test_concatenated_operands_have_the_dimensions_of_their_graph(pack: Pack) -> None:
     program = Program.as_compiled(pack)
     for limit in (*chunk_sizes(program), None):
         for piece in choose_pieces(program, limit):

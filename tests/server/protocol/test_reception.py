@@ -111,7 +111,7 @@ async def test_what_the_line_would_refuse_is_refused_unread(
     worker = shared.worker("tiny")
     line = worker.line
 
-    def full(deadline: float | None = None, expected: object = None) -> None:
+    def full(deadline: float | None = None, *_: object) -> None:
         raise BusyError("full")
 
     monkeypatch.setattr(line, "check_room", full)
@@ -119,7 +119,7 @@ async def test_what_the_line_would_refuse_is_refused_unread(
     with pytest.raises(BusyError):
         InferReception(shared.context, TABLE).deadline(Came(), is_free=True)
 
-    def closed(deadline: float | None = None, expected: object = None) -> None:
+    def closed(deadline: float | None = None, *_: object) -> None:
         raise NotServingError("closed")
 
     monkeypatch.setattr(line, "check_room", closed)

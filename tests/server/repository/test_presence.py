@@ -36,7 +36,7 @@ async def test_a_file_system_that_does_not_answer_takes_one_thread(tmp_path: Pat
     assert not await Presence(tmp_path / "gone", LIMIT_SECONDS).is_there()
 
 
-async def test_all_who_ask_are_answered_in_turn(tmp_path: Path) -> None:
+async def test_simultaneous_requests_are_answered_one_by_one(tmp_path: Path) -> None:
     presence, asking = Presence(tmp_path, LIMIT_SECONDS), 0
 
     def question(folder: Path) -> bool:
