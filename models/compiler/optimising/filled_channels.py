@@ -1,33 +1,26 @@
-"""Padding of channels: where four does not divide the channels of a convolution, they become whole blocks.
+"""Values whose channels are filled up with copies: where four does not divide them, they become whole blocks.
 
-ONNX Runtime computes such convolutions unrolled, all others in blocks. So channels like those of ShuffleNet
-(58) are filled up where no result shows it, with copies of other channels: convolutions make both with the
+ONNX Runtime turns only multiples of four channels into blocks. So channels like those of ShuffleNet (58)
+are filled up where no result shows it, with copies of other channels: convolutions make both with the
 same weights. Operators on elements and pools take each channel by itself, so they make the same of both,
 whatever they compute: a channel that fills has no infinity and no NaN that its original does not have.
 (Zeros would: Log and Reciprocal make infinities of them, and a convolution makes NaN of an infinity and a
 weight of zero.)
 
-A convolution that reads a copy multiplies it with the weight of its original and with 2^-80. That changes
-no sum of numbers, which is rounded to 24 bits, and an infinity in both channels keeps its sign in the sum.
-A sum of zero it would change. Numbers that are rounded to few bits have such sums, as those of binary
-networks, and Sign makes one of what is left: where channels are rounded, none are filled.
+A convolution that reads a copy multiplies it with the weight of its original and with 2^-80
+(blocked_weights.py). That changes no sum of numbers, which is rounded to 24 bits, and an infinity in both
+channels keeps its sign in the sum. A sum of zero it would change. Numbers that are rounded to few bits have
+such sums, as those of binary networks, and Sign makes one of what is left: where channels are rounded, none
+are filled.
 
-ONNX Runtime itself fills the last block of what a blocked convolution makes, with zeros. Which channels are
-used is taken from the model as it was before (``used_channels``); a device without blocks leaves out the
-others.
+Multiples of four that are not whole blocks have zeros behind them, and weights of zero.
 """
 
-from collections.abc import Iterator, Mapping
-
-import numpy as np
 import onnx
-from onnx import helper
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.graphs.nodes import attributes, made, reads, set_attributes
+from models.graphs.nodes import attributes, made, reads
 from models.graphs.rewriting import Rewriter
 from models.graphs.traits import ROUNDING
-from models.network.fields import Array
 from models.network.operators.convolution import CONVOLUTIONS
 from models.network.operators.elements import POINTWISE
 
@@ -39,50 +32,45 @@ _ON_CHANNELS = (POINTWISE - ROUNDING) | {
     "MaxPool",
 }
 _RANK = 4
-#: So many must divide the channels of a blocked convolution.
-_AT_ONCE = 4
-#: The first operator set whose Mul takes a number for all elements.
-_BROADCASTS = 7
-#: A weight of a copy, of one of its original.
-_FAINT = 2.0**-80
-#: ONNX Runtime names a blocked node by what it makes, and this.
-_BLOCKED = "_nchwc"
+#: So many must divide the channels of what becomes blocked, or leaves the blocks without copies.
+AT_ONCE = 4
+_DOMAINS = ("", "com.microsoft")
 
 
-class FillChannels(Rewriter):
-    """Fills up channels that convolutions make and read; ``block``: channels in a block.
+class FilledChannels:
+    """The values of a model that are filled up with copies; ``block``: channels in a block.
 
-    ``_first``: of values with the same channels one that stands for all. ``_blocked``: values that
-    convolutions would read in blocks. ``_filled``: those that stand for values that are filled up.
+    ``_first``: of values with the same channels one that stands for all. ``_fixed``: values that keep their
+    channels. ``_blocked``: values that convolutions would read in blocks.
     """
 
-    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
-        super().__init__(model, values)
+    def __init__(self, graph: Rewriter, block: int) -> None:
+        self._graph = graph
         self._block = block
         self._first: dict[str, str] = {}
+        model = graph.model
         self._fixed = {port.name for port in (*model.graph.input, *model.graph.output)}
         self._blocked: set[str] = set()
         for node in model.graph.node:
             self._look(node)
         fixed = {self._root(name) for name in self._fixed}
-        has_product = self.versions.get("", 0) >= _BROADCASTS
-        self._filled = (
-            {self._root(name) for name in self._blocked} - fixed if has_product else set()
-        )
-        self.retyped.update(name for name in values if self._root(name) in self._filled)
+        roots = {self._root(name) for name in self._blocked} - fixed
+        self._names = {
+            name
+            for name in graph.values
+            if self._root(name) in roots and graph.shape(name)[1] % AT_ONCE
+        }
 
-    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        if not self._filled or node.op_type != "Conv" or node.domain:
-            return None
-        weights = list(self._weights(node))
-        return [*weights, node] if weights else None
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
 
     def _look(self, node: onnx.NodeProto) -> None:
         """Find what values have the same channels by ``node``, and which would rather have more."""
-        tensors = [name for name in (*reads(node), *made(node)) if name not in self.tensors]
-        if not all(map(self._is_image, tensors)) or node.domain:
+        constants = self._graph.tensors
+        tensors = [name for name in (*reads(node), *made(node)) if name not in constants]
+        if not all(map(self._is_image, tensors)) or node.domain not in _DOMAINS:
             self._fixed.update(tensors)
-        elif node.op_type == "Conv" and all(name in self.tensors for name in reads(node)[1:]):
+        elif node.op_type in CONVOLUTIONS and all(name in constants for name in reads(node)[1:]):
             self._note(node)
         elif node.op_type in _ON_CHANNELS and self._is_on_channels(node, tensors):
             self._join(tensors)
@@ -90,17 +78,18 @@ class FillChannels(Rewriter):
             self._fixed.update(tensors)
 
     def _is_image(self, name: str) -> bool:
-        value = self.values.get(name)
+        value = self._graph.values.get(name)
         return value is not None and len(value.shape) == _RANK and value.dtype == "float32"
 
     def _is_on_channels(self, node: onnx.NodeProto, tensors: list[str]) -> bool:
-        single = all(self.is_single(name) for name in reads(node) if name in self.tensors)
-        return single and len({self.values[name].shape[1] for name in tensors}) == 1
+        graph = self._graph
+        single = all(graph.is_single(name) for name in reads(node) if name in graph.tensors)
+        return single and len({graph.shape(name)[1] for name in tensors}) == 1
 
     def _note(self, node: onnx.NodeProto) -> None:
         """Note what a convolution says of the channels that it reads and makes."""
         x, y = node.input[0], node.output[0]
-        channels, features = (self.values[name].shape[1] for name in (x, y))
+        channels, features = (self._graph.shape(name)[1] for name in (x, y))
         group = attributes(node).get("group", 1)
         if group == 1 and channels > self._block:
             self._blocked.add(x)
@@ -119,82 +108,3 @@ class FillChannels(Rewriter):
         root = self._root(names[0])
         for name in names[1:]:
             self._first[self._root(name)] = root
-
-    def _more(self, name: str) -> int:
-        """Return how many channels ``name`` gets."""
-        if self._root(name) not in self._filled:
-            return 0
-        channels = self.values[name].shape[1]
-        return -channels % self._block if channels % _AT_ONCE else 0
-
-    def _weights(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Let ``node`` read and make more channels; yield what makes its weights."""
-        inputs, features = (self._more(name) for name in (node.input[0], node.output[0]))
-        depthwise = attributes(node).get("group", 1) > 1
-        if inputs and not depthwise:
-            yield from self._with_faint(node, inputs)
-        if features:
-            for index in range(1, len(node.input)):
-                if node.input[index]:
-                    yield self._with_copies(node, index, features)
-        if features and depthwise:
-            set_attributes(node, group=self.values[node.output[0]].shape[1] + features)
-
-    def _with_faint(self, node: onnx.NodeProto, count: int) -> Iterator[onnx.NodeProto]:
-        """Let weights of ``node`` have others behind them, for ``count`` copies; yield what makes them."""
-        held, title = node.input[1], f"{node.output[0]}/faint"
-        copies, faint, node.input[1] = map(
-            self.fresh, (f"{title} copies", title, f"{title} behind")
-        )
-        first = self._sources(title, range(count), self.values[node.input[0]].shape[1])
-        factor = self.constant(f"{title} factor", np.array(_FAINT, np.float32))
-        yield helper.make_node("Gather", [held, first], [copies], copies, axis=1)
-        yield helper.make_node("Mul", [copies, factor], [faint], faint)
-        yield helper.make_node("Concat", [held, faint], [node.input[1]], node.input[1], axis=1)
-
-    def _with_copies(self, node: onnx.NodeProto, index: int, count: int) -> onnx.NodeProto:
-        """Let input ``index`` of ``node`` have copies of features behind it; return what makes it."""
-        held, title = node.input[index], f"{node.output[0]}/filled {index}"
-        features = self.values[node.output[0]].shape[1]
-        every = self._sources(title, range(features + count), features)
-        node.input[index] = self.fresh(title)
-        return helper.make_node("Gather", [held, every], [node.input[index]], title, axis=0)
-
-    def _sources(self, title: str, channels: range, count: int) -> str:
-        """Return a constant: of which of ``count`` channels each of ``channels`` is a copy, or itself."""
-        return self.constant(f"{title} places", np.array(channels, np.int64) % count)
-
-
-def used_channels(graph: Graph, plain: Mapping[str, Array]) -> dict[str, int]:
-    """Return how many channels come before those that only fill, of what convolutions read and make.
-
-    Only of values that have some. ``plain``: the values of the model before any was filled.
-    """
-    before, channels = map(_channels, (plain, graph.values))
-    left = {
-        node.input[0]: attributes(node)["channels"]
-        for node in graph.nodes
-        if node.op_type == "ReorderOutput"
-    }
-    used, around = dict(channels), set[str]()
-    for node in graph.nodes:
-        name, read, given = made(node)[0], next(iter(reads(node)), ""), attributes(node)
-        if name not in used:
-            continue
-        counts = [used[each] for each in reads(node) if channels.get(each) == channels[name]]
-        if node.op_type in CONVOLUTIONS:
-            around.update((read, name))
-            if given.get("group", 1) == 1:
-                title = node.name.removesuffix(_BLOCKED) if node.domain == NCHWC_DOMAIN else name
-                counts = [before.get(title, left.get(name, channels[name]))]
-        elif node.op_type == "ReorderInput":
-            counts = [graph.values[read].shape[-1] if given.get("channels_last") else used[read]]
-        elif node.op_type == "ReorderOutput" and not given.get("channels_last"):
-            counts = [used[read]]
-        used[name] = min([*counts, channels[name]])
-    fewer = {name for name in around & used.keys() if used[name] < channels[name]}
-    return {name: used[name] for name in sorted(fewer)}
-
-
-def _channels(values: Mapping[str, Array]) -> dict[str, int]:
-    return {name: array.shape[1] for name, array in values.items() if len(array.shape) == _RANK}

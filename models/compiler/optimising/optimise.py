@@ -8,7 +8,6 @@ ONNX Runtime maps them, and what holds a model twice as large as memory is a wor
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
-from models.compiler.optimising.blocked import AlongRows, InterpolateFew, stay_blocked
+from models.compiler.optimising.along_rows import AlongRows
 from models.compiler.optimising.bodies import move_out
 from models.compiler.optimising.by_onnxruntime import (
     move_weights,
@@ -26,7 +25,6 @@ from models.compiler.optimising.by_onnxruntime import (
     types_of,
     write_reference,
 )
-from models.compiler.optimising.filled_channels import FillChannels, used_channels
 from models.compiler.optimising.integer_activations import (
     LeaveTypesToZeroPoints,
     LimitIntegers,
@@ -39,6 +37,7 @@ from models.compiler.optimising.integer_weights import (
     find_integers,
     make_floats,
 )
+from models.compiler.optimising.layout import Layout
 from models.compiler.optimising.model_checks import check, check_agreement, check_scales
 from models.compiler.optimising.normalise import (
     PoolFirst,
@@ -55,16 +54,17 @@ from models.compiler.optimising.normalise import (
 from models.compiler.optimising.rewrite import RewriteActivations
 from models.errors import OnnxError
 from models.graphs.file import numbers_of
-from models.graphs.nodes import live
+from models.graphs.nodes import live, reads
 from models.network.fields import Array
+from models.packs.records.pieces import TurnedSoftmax
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, reason
 
 _Level = ort.GraphOptimizationLevel
-#: The optimiser that makes ONNX Runtime's blocked layout.
-BLOCKS_CHANNELS = "NchwcTransformer"
+#: The optimisers that make ONNX Runtime's blocked layout, and put sums into plain convolutions.
+BLOCKS_CHANNELS, FUSES_PLAIN = "NchwcTransformer", "ConvAddActivationFusion"
 
 
 def optimise(
@@ -102,11 +102,12 @@ def optimise(
     progress("optimise", "folding what is constant")
     result = optimised_file(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
     block = target.block if for_cpu else 1
-    plain = _check_folded(result, path, block)
+    _check_folded(result, path, block)
     result, dequantised = _without_integers(result, path, target)
     progress("optimise", f"for {target.isa}")
     level = _Level.ORT_ENABLE_ALL if for_cpu else _Level.ORT_ENABLE_BASIC
-    without = [QUANTISES_WEIGHTS] * bool(dequantised) + [BLOCKS_CHANNELS] * (block == 1)
+    without = [QUANTISES_WEIGHTS] * bool(dequantised) + [BLOCKS_CHANNELS]
+    without += [FUSES_PLAIN] * (block > 1)
     result = optimised_file(result, folder / "optimised.onnx", level, path, ";".join(without))
     optimised = onnx.load(result, load_external_data=False)
     move_out(optimised)
@@ -114,22 +115,24 @@ def optimise(
     copy_constant_outputs(optimised)
     TakeCropsApart(optimised).run()
     PoolFirst(optimised).run()
-    placed = types_of(optimised, path, folder).placed
-    while settle_pool(optimised, placed):
-        placed = types_of(optimised, path, folder).placed
-    ScaleResizes(optimised, placed).run()
-    InterpolateFew(optimised, placed, target.block).run()
-    softmaxes = stay_blocked(optimised, placed, target.block)
-    if for_cpu:
-        along = AlongRows(optimised, placed)
-        along.run()
-        softmaxes += along.softmaxes
     types = types_of(optimised, path, folder)
+    while settle_pool(optimised, types.placed):
+        types = types_of(optimised, path, folder)
     check_ports(optimised, types, path)
     _check_shapes(optimised, types.placed, path)
+    ScaleResizes(optimised, types.placed).run()
+    values, softmaxes, used = types.placed, list[TurnedSoftmax](), dict[str, int]()
+    if block > 1:
+        layout = Layout(optimised, values, block, folder)
+        layout.run()
+        values, softmaxes, used = values | layout.types, layout.softmaxes, layout.used_channels
+    if for_cpu:
+        along = AlongRows(optimised, values)
+        along.run()
+        values, softmaxes = values | along.types, [*softmaxes, *along.softmaxes]
     graph = Graph(
         nodes=tuple(live(optimised)),
-        values=types.placed,
+        values=_used(values, optimised),
         constants=_constants(optimised, folder),
         inputs=tuple(value.name for value in optimised.graph.input),
         outputs=tuple(value.name for value in optimised.graph.output),
@@ -139,9 +142,9 @@ def optimise(
         ir_version=optimised.ir_version,
         dequantised=dequantised,
         turned_softmaxes=tuple(softmaxes),
+        used_channels=used,
     )
-    graph = store_by_row(graph)
-    return replace(graph, used_channels=used_channels(graph, plain) if block > 1 else {})
+    return store_by_row(graph)
 
 
 def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, dict[str, str]]:
@@ -170,10 +173,10 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
     return folded, reasons
 
 
-def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
-    """Check the shapes of the model in ``result``: its nodes have the names that users know. Return them.
+def _check_folded(result: Path, path: Path, block: int) -> None:
+    """Check the shapes of the model in ``result``: its nodes have the names that users know.
 
-    Then say in convolutions what can be said so (as_convolutions.py, filled_channels.py).
+    Then say in convolutions what can be said so (as_convolutions.py).
 
     In the source nodes may contradict each other that ONNX Runtime never runs: only their shape is read.
     """
@@ -181,13 +184,11 @@ def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
     placed = types_of(model, path, result.parent).placed
     trim_heap()
     _check_shapes(model, placed, path)
-    every = (FillChannels, AsConvolutions, TransposedAsConvolutions)
-    passes = every if block > 1 else every[1:]
+    passes = (AsConvolutions, TransposedAsConvolutions)
     changed = [each(model, placed, block).run() for each in passes]
     changed += [each(model).run() for each in (WriteScalars, LeaveTypesToZeroPoints)]
     if any(changed):
         result.write_bytes(model.SerializeToString())
-    return placed
 
 
 def _check_shapes(model: onnx.ModelProto, values: Mapping[str, Array], path: Path) -> None:
@@ -205,6 +206,13 @@ def fold(model: onnx.ModelProto, folder: Path, path: Path) -> Path:
     file = write_reference(model, folder)
     check(model, folder / "checked.onnx", path)
     return optimised_file(file, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
+
+
+def _used(values: Mapping[str, Array], model: onnx.ModelProto) -> dict[str, Array]:
+    """Return those of ``values`` that ``model`` has."""
+    names = {name for node in model.graph.node for name in (*reads(node), *node.output)}
+    names |= {port.name for port in (*model.graph.input, *model.graph.output)}
+    return {name: array for name, array in values.items() if name in names}
 
 
 def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
