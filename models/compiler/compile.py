@@ -15,17 +15,14 @@ import onnx
 from PIL import Image
 
 from models.compiler.analysis.graph import CutPiece, Graph
-from models.compiler.analysis.lean_order import with_less_kept
-from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
+from models.compiler.cutting.chunks import least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.meter import Meter
-from models.compiler.cutting.partition import partition
-from models.compiler.cutting.quantised_tasks import before_tables, grouped, quantised_groups
 from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
 from models.compiler.optimising.by_onnxruntime import write_reference
-from models.compiler.optimising.byte_tables import look_up_results
-from models.compiler.optimising.optimise import optimise
-from models.compiler.optimising.quantised_layers import LEAST_PART_BYTES, stream_quantised
+from models.compiler.passes.record import Compilation
+from models.compiler.passes.run import run
+from models.compiler.passes.table import passes_of
 from models.compiler.writing.describe import (
     PieceDescriber,
     RowDescriber,
@@ -229,20 +226,23 @@ def _write_pack(
     target = options.target or host_target()
     folder, path, metadata = unfinished.pack, source.path, source.metadata
     defaults = take_defaults(source.model)
-    progress("optimise")
-    graph = optimise(source.model, path, unfinished.work, target, progress)
-    recipes = recipe_records(path, graph, options, metadata, frozenset(defaults))
-    progress("cut")
-    total = sum(graph.weight_bytes(node) for node in graph.nodes)
-    chunk_bytes = options.chunk_bytes or default_chunk_bytes(total)
-    if target.capability is None:
-        part_bytes = options.chunk_bytes or max(chunk_bytes, LEAST_PART_BYTES)
-        kept = grouped(graph, quantised_groups(graph, part_bytes))
-        graph = stream_quantised(graph, part_bytes, unfinished.work, kept)
-        graph = with_less_kept(graph)
-        graph = look_up_results(graph, unfinished.work, before_tables(graph))
     measure = functools.cache(options.measure or runs_on_cpu)
-    parts = partition(graph, target, chunk_bytes, path, measure=measure)
+    work = Compilation(
+        model=source.model,
+        path=path,
+        folder=unfinished.work,
+        target=target,
+        finest_bytes=options.chunk_bytes,
+        measure=measure,
+    )
+    passes = passes_of(target)
+    read = [step for step in passes if step.level != "pieces"]
+    progress("optimise")
+    run(work, read, progress)
+    recipes = recipe_records(path, work.graph, options, metadata, frozenset(defaults))
+    progress("cut")
+    run(work, passes[len(read) :], progress)
+    parts = work.divided
     graph, pieces = parts.graph, parts.pieces
     layout = lay_out(graph, pieces)
     progress("write")

@@ -23,7 +23,7 @@ from onnxruntime.quantization import (
 )
 from PIL import Image
 
-from models.compiler.optimising.optimise import fold
+from models.compiler.optimising.by_onnxruntime import fold
 from models.compiler.optimising.rewrite import rewritable
 from models.errors import CompileError
 from models.graphs.inputs import Warn

@@ -2,12 +2,13 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
 
+from models.network.names import Op, domain_of, op_of
 from models.network.node import Node
 
 
@@ -64,7 +65,7 @@ def node_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Node:
     domain = domain_of(node.domain)
     count = max((index + 1 for index, name in enumerate(node.output) if name), default=0)
     return Node(
-        f"{domain}.{node.op_type}" if domain else node.op_type,
+        op_of(node),
         tuple(node.input),
         tuple(node.output[:count]),
         attributes(node),
@@ -73,9 +74,16 @@ def node_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Node:
     )
 
 
-def domain_of(name: str) -> str:
-    """Return a domain by the one of its names that tables have."""
-    return "" if name == "ai.onnx" else name
+def new_node(
+    operator: Op,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    name: str = "",
+    **attributes: Any,
+) -> onnx.NodeProto:
+    """Return a node of ``operator``; ``name``: what it is called, if anything."""
+    domain = operator.domain or None  # an empty one would be written
+    return helper.make_node(operator.op_type, inputs, outputs, name, domain=domain, **attributes)
 
 
 def label(node: onnx.NodeProto) -> str:

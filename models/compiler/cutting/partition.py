@@ -1,15 +1,15 @@
 """Partition a graph into pieces that ONNX Runtime accepts."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
 from models.compiler.analysis.graph import CutAlternative, CutPiece, Graph
-from models.compiler.analysis.node_groups import Fused, name, with_fused, with_regions
-from models.compiler.cutting.bottlenecks import FoundBottleneck, find_bottlenecks, group_graphs
-from models.compiler.cutting.chains import find_chains, place_chains
+from models.compiler.analysis.node_groups import Fused, name
+from models.compiler.cutting.bottlenecks import FoundBottleneck, group_graphs
+from models.compiler.cutting.chains import NodeChain, find_chains, place_chains
 from models.compiler.cutting.chunks import Equality, alternatives
 from models.compiler.cutting.cut import Cutter, cut
 from models.compiler.cutting.piece_models import (
@@ -20,18 +20,17 @@ from models.compiler.cutting.piece_models import (
     serialise_rows,
 )
 from models.compiler.cutting.quantised_tasks import edges as quantised_edges
-from models.compiler.cutting.quantised_tasks import kept_whole, quantised_groups
-from models.compiler.cutting.row_nodes import RowGraph, find_rows
+from models.compiler.cutting.quantised_tasks import kept_whole
+from models.compiler.cutting.row_nodes import RowGraph
 from models.compiler.cutting.scratch import (
     Measure,
     accepts_any_size,
     allocates_nothing,
-    runs_on_cpu,
 )
 from models.errors import CompileError
 from models.graphs.nodes import made
 from models.packs.target import Target
-from models.runtime.sessions import SessionError, open_piece
+from models.runtime.sessions import SessionError
 
 _REASON_LENGTH = 300
 
@@ -46,20 +45,21 @@ class CutGraph:
     """``graph`` in its final order, its ``pieces``, and ``alternatives`` to runs of them.
 
     ``graphs``: each distinct serialised piece with the first piece that uses it; ``graph_of[i]``: the
-    position of piece i's in it, ``alternative_graphs[i]``: those of the pieces of alternative i. ``fused``
-    by first node. ``rows``: operators that can run on rows, ``row_graphs`` the positions of their graphs.
-    ``bottlenecks``: parts that can run some channels at a time, ``group_graphs`` the positions of the
-    graphs of each of their operators.
+    position of piece i's in it, ``alternative_graphs[i]``: those of the pieces of alternative i. ``fused``,
+    ``chains``: by first node. ``rows``: operators that can run on rows, ``row_graphs`` the positions of
+    their graphs. ``bottlenecks``: parts that can run some channels at a time, ``group_graphs`` the
+    positions of the graphs of each of their operators.
     """
 
     graph: Graph
-    aliases: Aliases
-    pieces: list[CutPiece]
-    graphs: dict[bytes, CutPiece]
-    graph_of: list[int]
+    aliases: Aliases = field(default_factory=lambda: Aliases({}, frozenset()))
+    pieces: list[CutPiece] = field(default_factory=list)
+    graphs: dict[bytes, CutPiece] = field(default_factory=dict)
+    graph_of: list[int] = field(default_factory=list)
     alternatives: list[CutAlternative] = field(default_factory=list)
     alternative_graphs: list[list[int]] = field(default_factory=list)
     fused: Fused = field(default_factory=dict)
+    chains: Mapping[int, NodeChain] = field(default_factory=dict)
     rows: RowGraph = field(default_factory=RowGraph)
     row_graphs: list[int | None] = field(default_factory=list)
     bottlenecks: list[FoundBottleneck] = field(default_factory=list)
@@ -115,55 +115,42 @@ class CutGraph:
         }
 
 
-def partition(
-    graph: Graph,
-    target: Target,
-    chunk_bytes: int,
-    source: Path,
-    load: Load = open_piece,
-    measure: Measure = runs_on_cpu,
-) -> CutGraph:
-    """Cut ``graph``; a node whose piece ``load`` refuses becomes part of a resident piece.
+def share_memory(divided: CutGraph, on_cpu: bool) -> None:
+    """Let values lie inside others; on a CPU, groups with such a value inside are none any more."""
+    divided.aliases = find_aliases(divided.graph, divided.fused)
+    if on_cpu:
+        elided, parents = divided.aliases.elided, divided.aliases.parents
+        divided.fused = kept_whole(divided.fused, elided, parents, divided.graph)
+
+
+def _grouped(divided: CutGraph) -> set[int]:
+    """Return the nodes of all groups."""
+    return {index for group in divided.fused.values() for index in range(group.first, group.end)}
+
+
+def chain(divided: CutGraph) -> None:
+    """Find chains; what is in between lies in the memory of a slice."""
+    divided.chains = find_chains(divided.graph, divided.aliases, _grouped(divided))
+    divided.graph, divided.aliases = place_chains(divided.graph, divided.aliases, divided.chains)
+
+
+def write_over(divided: CutGraph) -> None:
+    """Let operators on elements outside of chains and groups write over what they read."""
+    sliced = {index for item in divided.chains.values() for index in range(item.first, item.end)}
+    sliced |= _grouped(divided)
+    lone = (index for index in range(len(divided.graph.nodes)) if index not in sliced)
+    divided.aliases = over_operands(
+        divided.graph, divided.aliases, lone_writes(divided.graph, lone)
+    )
+
+
+def cut_pieces(divided: CutGraph, target: Target, chunk_bytes: int, measure: Measure) -> None:
+    """Make pieces.
 
     Nodes for which ``measure`` has no figure run on the CPU, and share no piece with others.
-
-    An alternative with a piece that ``load`` refuses, or with other results, is left out.
-
-    Raises:
-        CompileError: ONNX Runtime refuses a resident piece.
     """
-    refused: dict[str, str] = {}
-    fault = functools.cache(functools.partial(_error, load))
-    while True:
-        parts = _cut(with_regions(graph, refused), target, chunk_bytes, measure)
-        more = {
-            key: reason
-            for data, piece in parts.graphs.items()
-            for key, reason in _refused(parts, data, piece, source, fault)
-        }
-        if not more:
-            _add_alternatives(parts, target, fault)
-            _add_rows(parts, target, fault, measure)
-            _add_bottlenecks(parts, fault)
-            return parts
-        refused |= more
-
-
-def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> CutGraph:
+    graph, aliases, fused = divided.graph, divided.aliases, divided.fused
     on_cpu = target.capability is None
-    graph, fused = (graph, quantised_groups(graph)) if on_cpu else with_fused(graph)
-    aliases = find_aliases(graph, fused)
-    if on_cpu:
-        fused = kept_whole(fused, aliases.elided, aliases.parents, graph)
-    # Slices are as small as a CPU's cache; a GPU would only get more launches.
-    grouped = {index for group in fused.values() for index in range(group.first, group.end)}
-    chains = find_chains(graph, aliases, grouped) if on_cpu else {}
-    graph, aliases = place_chains(graph, aliases, chains)
-    if on_cpu:
-        sliced = {index for chain in chains.values() for index in range(chain.first, chain.end)}
-        sliced |= grouped
-        lone = (index for index in range(len(graph.nodes)) if index not in sliced)
-        aliases = over_operands(graph, aliases, lone_writes(graph, lone))
     kept = {*aliases.parents, *(parent for parent, _ in aliases.parents.values())}
 
     def region_piece(index: int) -> CutPiece | None:
@@ -173,19 +160,17 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Cu
     def on_device(piece: CutPiece) -> bool:
         return measure(serialise(graph, piece, aliases.elided, sized=True), False) is not None
 
-    rows = find_rows(graph, target, {} if on_cpu else fused)
-    bottlenecks = list(find_bottlenecks(graph, rows, aliases.elided, target.block))
-    pieces = cut(
+    around = {edge for item in divided.bottlenecks for edge in (item.first_node, item.end_node)}
+    divided.pieces = cut(
         graph,
         aliases,
         target,
         chunk_bytes,
         region_piece=region_piece,
-        chains=chains,
+        chains=divided.chains,
         fused=fused,
         alike=lambda one, other: on_cpu or on_device(one) == on_device(other),
-        starts={edge for item in bottlenecks for edge in (item.first_node, item.end_node)}
-        | quantised_edges(graph, fused),
+        starts=around | quantised_edges(graph, fused),
     )
     serialised = [
         serialise(
@@ -193,45 +178,69 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Cu
         )
         if piece.region is None
         else serialise_resident(graph, piece)
-        for piece in pieces
+        for piece in divided.pieces
     ]
-    parts = CutGraph(
-        graph, aliases, pieces, {}, [], fused=fused, rows=rows, bottlenecks=bottlenecks
-    )
-    parts.graph_of.extend(parts.numbers(serialised, pieces))
-    return parts
+    divided.graph_of = divided.numbers(serialised, divided.pieces)
 
 
-def _add_alternatives(parts: CutGraph, target: Target, fault: Fault) -> None:
+def faults(load: Load) -> Fault:
+    """Return what says why ``load`` refuses a piece; it asks once of each."""
+
+    @functools.cache
+    def fault(data: bytes) -> str | None:
+        try:
+            load(data)
+        except SessionError as exc:
+            return " ".join(str(exc).split())
+        return None
+
+    return fault
+
+
+def refusals(divided: CutGraph, source: Path, fault: Fault) -> dict[str, str]:
+    """Return why nodes have to be in resident pieces, by what each makes first; none: all pieces load.
+
+    Raises:
+        CompileError: ONNX Runtime refuses a resident piece of ``source``.
+    """
+    return {
+        key: reason
+        for data, piece in divided.graphs.items()
+        for key, reason in _refused(divided, data, piece, source, fault)
+    }
+
+
+def add_alternatives(divided: CutGraph, target: Target, fault: Fault) -> None:
     """Add the alternatives without a ``fault`` that give the same bits.
 
     Kernels for GPUs (pipeline/devices/cuda/kernels) add up each output channel by itself: there all do.
     """
     certain = target.capability is not None
-    equality = Equality(parts.graph)
-    finest = list(parts.graphs)
-    for alternative in alternatives(parts.graph, parts.pieces):
+    equality = Equality(divided.graph)
+    finest = list(divided.graphs)
+    for alternative in alternatives(divided.graph, divided.pieces):
         serialised = [
-            serialise(parts.graph, piece, parts.aliases.elided, sized=certain)
+            serialise(divided.graph, piece, divided.aliases.elided, sized=certain)
             for piece in alternative.pieces
         ]
         if any(fault(data) is not None for data in serialised):
             continue
         run = range(alternative.first, alternative.end)
         if certain or equality.holds(
-            [(parts.pieces[number], finest[parts.graph_of[number]]) for number in run],
+            [(divided.pieces[number], finest[divided.graph_of[number]]) for number in run],
             list(zip(alternative.pieces, serialised, strict=True)),
         ):
-            numbers = parts.numbers(serialised, alternative.pieces)
-            parts.alternatives.append(alternative)
-            parts.alternative_graphs.append(numbers)
+            numbers = divided.numbers(serialised, alternative.pieces)
+            divided.alternatives.append(alternative)
+            divided.alternative_graphs.append(numbers)
 
 
-def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -> None:
+def load_rows(divided: CutGraph, target: Target, fault: Fault, measure: Measure) -> None:
     """Add the operators on rows without a ``fault`` whose kernels allocate nothing but what they unroll."""
-    shapes, on_cpu = parts.rows.shapes, target.capability is None
+    shapes, on_cpu = divided.rows.shapes, target.capability is None
     described = [
-        (row, serialise_rows(parts.graph, row) if row.nodes else None) for row in parts.rows.nodes
+        (row, serialise_rows(divided.graph, row) if row.nodes else None)
+        for row in divided.rows.nodes
     ]
     able = {
         index
@@ -240,9 +249,9 @@ def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -
         or (
             fault(data) is None
             and (
-                allocates_nothing(parts.graph, row.nodes)
+                allocates_nothing(divided.graph, row.nodes)
                 if on_cpu
-                else measure(serialise_all_rows(parts.graph, row, shapes), True) == 0
+                else measure(serialise_all_rows(divided.graph, row, shapes), True) == 0
             )
         )
         for index in range(row.index, row.index + max(len(row.nodes), 1))
@@ -250,67 +259,59 @@ def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -
     # A piece is replaced by all of its nodes or stays as it is.
     apart = {
         index
-        for piece in parts.pieces
-        if not able.issuperset(nodes := _computed(parts, piece))
+        for piece in divided.pieces
+        if not able.issuperset(nodes := _computed(divided, piece))
         for index in nodes
     }
     described = [item for item in described if item[0].index in able - apart]
-    parts.rows.nodes[:] = [row for row, _ in described]
+    divided.rows.nodes[:] = [row for row, _ in described]
     for row, data in described:
-        piece = parts.whole(row.index, row.index + max(len(row.nodes), 1) - 1)
-        parts.row_graphs.append(None if data is None else parts.numbers([data], [piece])[0])
+        piece = divided.whole(row.index, row.index + max(len(row.nodes), 1) - 1)
+        divided.row_graphs.append(None if data is None else divided.numbers([data], [piece])[0])
 
 
-def _add_bottlenecks(parts: CutGraph, fault: Fault) -> None:
+def load_bottlenecks(divided: CutGraph, fault: Fault) -> None:
     """Keep the bottlenecks that are whole pieces and whose graphs have no ``fault``; add these graphs."""
     kept = []
-    for bottleneck in parts.bottlenecks:
-        if not parts.is_whole(range(bottleneck.first_node, bottleneck.end_node)):
+    for bottleneck in divided.bottlenecks:
+        if not divided.is_whole(range(bottleneck.first_node, bottleneck.end_node)):
             continue
-        graphs = list(group_graphs(parts.graph, bottleneck, parts.aliases.elided))
-        inner = parts.graph.nodes[bottleneck.first_node : bottleneck.end_node]
-        if not allocates_nothing(parts.graph, inner) or any(
+        graphs = list(group_graphs(divided.graph, bottleneck, divided.aliases.elided))
+        inner = divided.graph.nodes[bottleneck.first_node : bottleneck.end_node]
+        if not allocates_nothing(divided.graph, inner) or any(
             fault(data) is not None for each in graphs for data in each
         ):
             continue
         kept.append(bottleneck)
         numbers = []
         for item, each in zip(bottleneck.operators, graphs, strict=True):
-            piece = parts.whole(item.nodes[0], item.nodes[-1])
-            numbers.append(parts.numbers(each, [piece] * len(each)))
-        parts.group_graphs.append(numbers)
-    parts.bottlenecks[:] = kept
+            piece = divided.whole(item.nodes[0], item.nodes[-1])
+            numbers.append(divided.numbers(each, [piece] * len(each)))
+        divided.group_graphs.append(numbers)
+    divided.bottlenecks[:] = kept
 
 
-def _computed(parts: CutGraph, piece: CutPiece) -> set[int]:
-    return set(range(piece.first_node, piece.end_node)) - parts.aliases.elided
+def _computed(divided: CutGraph, piece: CutPiece) -> set[int]:
+    return set(range(piece.first_node, piece.end_node)) - divided.aliases.elided
 
 
 def _refused(
-    parts: CutGraph, data: bytes, piece: CutPiece, source: Path, fault: Fault
+    divided: CutGraph, data: bytes, piece: CutPiece, source: Path, fault: Fault
 ) -> list[tuple[str, str]]:
     """Return first output and reason of the nodes of a piece that an engine refuses."""
     error = fault(data)
-    nodes = parts.graph.nodes[piece.first_node : piece.end_node]
+    nodes = divided.graph.nodes[piece.first_node : piece.end_node]
     if error is None:
         return []
     if piece.region is not None:
         raise CompileError(f"{source}: {name(nodes[0])}: {error}")
     faults = []
     for index in range(piece.first_node, piece.end_node):
-        if index not in parts.aliases.elided:
-            alone = serialise(parts.graph, parts.whole(index, index), parts.aliases.elided)
-            faults.append((made(parts.graph.nodes[index])[0], fault(alone)))
+        if index not in divided.aliases.elided:
+            alone = serialise(divided.graph, divided.whole(index, index), divided.aliases.elided)
+            faults.append((made(divided.graph.nodes[index])[0], fault(alone)))
     guilty = [(key, reason) for key, reason in faults if reason is not None]
     reason = "ONNX Runtime takes its weights only as constants"
     return [
         (key, f"{reason}: {detail or error}"[:_REASON_LENGTH]) for key, detail in guilty or faults
     ]
-
-
-def _error(load: Load, data: bytes) -> str | None:
-    try:
-        load(data)
-    except SessionError as exc:
-        return " ".join(str(exc).split())
-    return None

@@ -5,7 +5,6 @@ Weights lie in files beside: ONNX Runtime maps them.
 
 import errno
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -14,79 +13,12 @@ import onnxruntime as ort
 
 from models.compiler.analysis.graph import ValueTypes, value_types
 from models.compiler.optimising.bodies import rename_inner
+from models.compiler.optimising.model_checks import check
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, aligned, copy_range, refer, reference
-from models.graphs.nodes import all_graphs, label, made, name_nodes, reads, replace_nodes, subgraphs
+from models.graphs.nodes import name_nodes, subgraphs
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_session, reason, session_options
-
-# The order in which ONNX Runtime writes nodes, without what differs from run to run.
-#
-# It writes depth first from the ends: of what a node reads, the maker with the largest number goes first.
-# Nodes have numbers in the order in which they were read or made, and the last that it makes turn blocked
-# tensors back, in the order of addresses in memory. So nodes are sorted once more in the same way, by
-# numbers that follow from the source: packs of one source are the same bytes.
-
-#: A node that was read, was made, or turns a blocked tensor back; its number among these; what it makes.
-_Key = tuple[int, int, tuple[str, ...]]
-
-
-def settle_order(written: onnx.ModelProto, given: onnx.ModelProto) -> None:
-    """Sort ``written``, which ONNX Runtime made of ``given``; number names of nodes in the same order."""
-    nodes = (node for graph in all_graphs(given.graph) for node in graph.node if made(node))
-    places = {label(node): place for place, node in enumerate(nodes)}
-    graphs = list(all_graphs(written.graph))
-    for graph in reversed(graphs):  # nodes, and bodies in them, become copies
-        _settle(graph, places)
-
-
-def _settle(graph: onnx.GraphProto, places: dict[str, int]) -> None:
-    keys = [_key(node, places) for node in graph.node]
-    turning = sorted((key, place) for place, key in enumerate(keys) if key[0] == 2)
-    if len(turning) < 2:
-        return  # no address mattered
-    names = sorted((graph.node[place].name for _, place in turning), key=_number)
-    for (_, place), name in zip(turning, names, strict=True):
-        graph.node[place].name = name
-    replace_nodes(graph, [graph.node[place] for place in _depth_first(graph, keys)])
-
-
-def _key(node: onnx.NodeProto, places: dict[str, int]) -> _Key:
-    makes = tuple(made(node))
-    if node.op_type == "ReorderOutput":
-        return 2, _number(node.input[0]), makes
-    name = node.name or next(iter(makes), "")
-    if name in places:
-        return 0, places[name], makes
-    return 1, max(map(_number, makes), default=-1), makes
-
-
-def _number(name: str) -> int:
-    """Return the number that ONNX Runtime put behind a name that it took more than once."""
-    match = re.search(r"_token_(\d+)$", name)
-    return int(match[1]) if match else -1
-
-
-def _depth_first(graph: onnx.GraphProto, keys: list[_Key]) -> list[int]:
-    """Return the places of all nodes, makers first; of several makers, the one with the largest key."""
-    makers = {name: place for place, node in enumerate(graph.node) for name in made(node)}
-    needs = [{makers[name] for name in reads(node) if name in makers} for node in graph.node]
-    ends = set(range(len(needs))).difference(*needs)
-    order: list[int] = []
-    entered: set[int] = set()
-    ahead = sorted(ends, key=keys.__getitem__)
-    while ahead:
-        place = ahead[-1]
-        if place not in entered:
-            entered.add(place)
-            ahead += sorted(needs[place] - entered, key=keys.__getitem__)
-            continue
-        ahead.pop()
-        order.append(place)
-    return list(dict.fromkeys(order))
-
-
-# Models rewritten, file by file.
 
 # Moves scales past a Reshape; where a body of If or Loop reads what that makes, ONNX Runtime 1.31 aborts.
 _MOVES_SCALES = "QDQPropagationTransformer"
@@ -118,17 +50,30 @@ def move_weights(model: onnx.ModelProto, data: Path) -> None:
             refer(tensor, FileRange(data, offset, file.tell() - offset), data.name)
 
 
-def optimised_file(
-    source: Path, result: Path, level: ort.GraphOptimizationLevel, path: Path, without: str = ""
-) -> Path:
-    """Let ONNX Runtime rewrite ``source`` as ``result``; ``source`` is removed.
+def optimise_model(
+    model: onnx.ModelProto,
+    source: Path,
+    result: Path,
+    level: ort.GraphOptimizationLevel,
+    path: Path,
+    without: str = "",
+) -> onnx.ModelProto:
+    """Return what ONNX Runtime makes of ``model``; its large weights have the name of ``result`` then.
 
-    ``without``: those of its optimisers that do nothing, with semicolons between.
+    Args:
+        model: its nodes get names where they have none.
+        source: the file that it becomes meanwhile; it is removed, with the weights of its name.
+        result: the file that ONNX Runtime writes.
+        level: which optimisers.
+        path: the source of the network, for messages.
+        without: those optimisers that do nothing, with semicolons between.
+
+    Raises:
+        OnnxError: ONNX Runtime refuses it.
     """
-    given = onnx.load(source, load_external_data=False)
-    if name_nodes(given):  # passes, and ONNX Runtime itself, insert some without
-        source.write_bytes(given.SerializeToString())
-    if any(True for node in given.graph.node for _ in subgraphs(node)):
+    name_nodes(model)  # passes, and ONNX Runtime itself, insert some without
+    source.write_bytes(model.SerializeToString())
+    if any(True for node in model.graph.node for _ in subgraphs(node)):
         without = ";".join(filter(None, (without, _MOVES_SCALES)))
     options = session_options(optimise=True)
     options.graph_optimization_level = level
@@ -148,12 +93,24 @@ def optimised_file(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from exc
         raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
     written = onnx.load(result, load_external_data=False)
-    settle_order(written, given)
     rename_inner(written)
-    result.write_bytes(written.SerializeToString())
     for file in (source, source.with_suffix(".data")):
         file.unlink(missing_ok=True)
     trim_heap()
+    return written
+
+
+def fold(model: onnx.ModelProto, folder: Path, path: Path) -> Path:
+    """Return a file in ``folder`` with ``model``, from ``read_onnx``, and what is constant in it folded.
+
+    Raises:
+        OnnxError: it is not valid, or ONNX Runtime refuses it; messages call it ``path``.
+    """
+    source, result = write_reference(model, folder), folder / "folded.onnx"
+    check(model, folder / "checked.onnx", path)
+    level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    folded = optimise_model(model, source, result, level, path)
+    result.write_bytes(folded.SerializeToString())
     return result
 
 

@@ -12,9 +12,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.graphs.fusion import Surroundings, fusions
-from models.graphs.nodes import domain_of, node_of
+from models.graphs.nodes import node_of
 from models.graphs.tidy import lift_constants
 from models.network.fields import DTYPES
+from models.network.names import domain_of
 from models.network.node import KnownTensors, NamedTensor, UnsuitedError
 from models.network.operators.reading import (
     READERS,

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.cutting.partition import CutGraph, partition
-from models.compiler.optimising.optimise import optimise
-from models.graphs.onnx_reader import read_onnx
-from models.packs.target import host_target
+from models.compiler.cutting.partition import CutGraph
 from models.runtime.sessions import SessionError, open_piece
+from tests.models.compiler.compiling import divided
 from tests.models.nets import parsed, written
 
 
@@ -33,9 +31,7 @@ def parts(tmp_path: Path) -> CutGraph:
         {"w": (64, 64), "v": (64, 64), "s": (64,)},
     )
     source = written(model, tmp_path / "m.onnx")
-    (tmp_path / "work").mkdir()
-    graph = optimise(read_onnx(source), source, tmp_path / "work")
-    return partition(graph, host_target(), 1 << 20, source, strict)
+    return divided(source, tmp_path / "work", 1 << 20, strict).divided
 
 
 def test_only_the_refused_node_is_resident(tmp_path: Path) -> None:
@@ -69,8 +65,6 @@ def test_a_piece_ends_where_a_bottleneck_is_narrow(tmp_path: Path) -> None:
         {"w": (16, 64, 1, 1), "v": (64, 16, 1, 1)},
     )
     source = written(model, tmp_path / "m.onnx")
-    (tmp_path / "work").mkdir()
-    graph = optimise(read_onnx(source), source, tmp_path / "work")
-    found = partition(graph, host_target(), 1 << 20, source)
-    ends = [graph.nodes[piece.end_node - 1].op_type for piece in found.pieces]
+    found = divided(source, tmp_path / "work", 1 << 20).divided
+    ends = [found.graph.nodes[piece.end_node - 1].op_type for piece in found.pieces]
     assert any(kind in ends[:-1] for kind in ("Conv", "FusedConv"))

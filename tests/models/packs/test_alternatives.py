@@ -10,14 +10,13 @@ import pytest
 
 from models.compiler.analysis.graph import CutPiece
 from models.compiler.cutting.chunks import Equality, alternatives
-from models.compiler.cutting.partition import CutGraph, partition
+from models.compiler.cutting.partition import CutGraph
 from models.compiler.cutting.piece_models import serialise
-from models.compiler.optimising.optimise import optimise
 from models.errors import PackError
-from models.graphs.onnx_reader import read_onnx
 from models.packs.pack import Pack, open_pack
-from models.packs.target import Target, cuda_target, host_target
+from models.packs.target import Target, cuda_target
 from models.runtime.sessions import SessionError, open_piece
+from tests.models.compiler.compiling import divided
 from tests.models.nets import NETS, written
 from tests.models.packs.documents import Document
 from tests.models.packs.test_pack import Change, edit, put
@@ -130,9 +129,7 @@ def cut_gemm(
     folder: Path, load: Callable[[bytes], object] = open_piece, target: Target | None = None
 ) -> CutGraph:
     source = written(NETS["gemm"](), folder / "m.onnx")
-    (folder / "work").mkdir()
-    graph = optimise(read_onnx(source), source, folder / "work")
-    return partition(graph, target or host_target(), 16 << 10, source, load)
+    return divided(source, folder / "work", 16 << 10, load, target).divided
 
 
 def test_what_onnx_runtime_refuses_is_not_joined(tmp_path: Path) -> None:

@@ -1,0 +1,605 @@
+"""Every pass of the compiler, in the order in which they run, and which of them a target has."""
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import onnxruntime as ort
+
+from models.compiler.cutting.partition import (
+    add_alternatives,
+    chain,
+    cut_pieces,
+    load_bottlenecks,
+    load_rows,
+    share_memory,
+    write_over,
+)
+from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
+from models.compiler.optimising.bodies import move_out
+from models.compiler.optimising.integer_activations import (
+    LeaveTypesToZeroPoints,
+    LimitIntegers,
+    MakeUnsigned,
+    WriteScalars,
+    WriteZeroPoints,
+)
+from models.compiler.optimising.model_checks import check, check_scales
+from models.compiler.optimising.normalise import (
+    PoolFirst,
+    ScaleResizes,
+    TakeCropsApart,
+    check_ports,
+    copy_constant_outputs,
+)
+from models.compiler.optimising.rewrite import RewriteActivations
+from models.compiler.passes import steps
+from models.compiler.passes.record import Compilation, Pass
+from models.compiler.passes.steps import by_onnxruntime, rewriter
+from models.errors import CompileError
+from models.packs.target import Target
+
+_Level = ort.GraphOptimizationLevel
+
+
+def _where(holds: Callable[[Compilation], bool], passes: Iterable[Pass]) -> tuple[Pass, ...]:
+    """Return ``passes``, which do something only in compilations of which ``holds`` is true."""
+
+    def run(work: Compilation, step: Pass) -> str | None:
+        return step.run(work) if holds(work) else None
+
+    return tuple(replace(step, run=functools.partial(run, step=step)) for step in passes)
+
+
+# Meaning: ONNX operators, until ONNX Runtime optimises them for the target.
+
+_READ = (
+    Pass(
+        name="move-weights",
+        reason="ONNX Runtime maps weights that lie in a file next to the model, so that they are held "
+        "once.",
+        needs=(),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=steps.move_weights_out,
+    ),
+    Pass(
+        name="check-standard",
+        reason="ONNX Runtime does not check a model by the ONNX standard; the ONNX checker does.",
+        needs=("move-weights",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=lambda work: check(work.model, work.folder / "checked.onnx", work.path),
+    ),
+    Pass(
+        name="check-scales",
+        reason="A scale that is not above zero makes of numbers what cannot be rounded to integers.",
+        needs=("move-weights",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=lambda work: check_scales(work.model, work.path),
+    ),
+    Pass(
+        name="write-zero-points",
+        reason="Where a zero point is left out ONNX Runtime may quantise to another type than the "
+        "network's.",
+        needs=("check-scales",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=rewriter(lambda work: WriteZeroPoints(work.model)),
+    ),
+    Pass(
+        name="rewrite-activations",
+        reason="Mish and others have a form that ONNX Runtime computes in a fifth of the time.",
+        needs=(),
+        level="meaning",
+        error="within a bound",
+        required=False,
+        run=rewriter(lambda work: RewriteActivations(work.model)),
+    ),
+    Pass(
+        name="fold-constants",
+        reason="ONNX Runtime computes what is constant and folds batch norms into convolutions, by "
+        "itself, since step of its steps holds all weights that it rewrites.",
+        needs=("check-standard", "write-zero-points"),
+        level="meaning",
+        error="within a bound",
+        required=True,
+        run=by_onnxruntime("folded", _Level.ORT_ENABLE_BASIC),
+    ),
+)
+
+_WRITTEN = (
+    Pass(
+        name="infer-types",
+        reason="ONNX Runtime alone has types and shapes of its own operators, and does not check that "
+        "shapes agree, on which memory relies.",
+        needs=("fold-constants",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=steps.infer_types,
+    ),
+    Pass(
+        name="dense-as-convolutions",
+        reason="Output channels of a dense layer on many rows do not lie together; those of a convolution "
+        "do, so that it streams in chunks.",
+        needs=("infer-types",),
+        level="meaning",
+        error="other order of sums",
+        required=False,
+        run=rewriter(lambda work: AsConvolutions(work.model, work.values, work.target.block)),
+    ),
+    Pass(
+        name="transposed-as-convolutions",
+        reason="A transposed convolution has no blocked kernel and no rows; convolutions have both.",
+        needs=("infer-types",),
+        level="meaning",
+        error="other order of sums",
+        required=False,
+        run=rewriter(
+            lambda work: TransposedAsConvolutions(work.model, work.values, work.target.block)
+        ),
+    ),
+    Pass(
+        name="write-scalars",
+        reason="ONNX Runtime makes a pool of integers of scales that are vectors, and then refuses it.",
+        needs=("fold-constants",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=rewriter(lambda work: WriteScalars(work.model)),
+    ),
+    Pass(
+        name="leave-types-to-zero-points",
+        reason="Where bytes become unsigned only the zero point says so; a type that is written twice "
+        "would contradict it.",
+        needs=("write-zero-points",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=rewriter(lambda work: LeaveTypesToZeroPoints(work.model)),
+    ),
+)
+
+_INTEGERS = (
+    Pass(
+        name="find-integers",
+        reason="Only networks with constants of integers take the passes from here on; those of 4 bits "
+        "get 8, for which ONNX Runtime has more kernels.",
+        needs=("fold-constants",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=steps.find_dequantised,
+    ),
+    *_where(
+        lambda work: work.has_integers,
+        (
+            Pass(
+                name="make-unsigned",
+                reason="ONNX Runtime has fast kernels for unsigned activations alone.",
+                needs=("find-integers", "leave-types-to-zero-points"),
+                level="meaning",
+                error="within a bound",
+                required=False,
+                run=rewriter(lambda work: MakeUnsigned(work.model)),
+            ),
+            Pass(
+                name="limit-integers",
+                reason="A limit in front of a rounding keeps a convolution from being one of integers; "
+                "behind it the limit is one of integers.",
+                needs=("find-integers",),
+                level="meaning",
+                error="within a bound",
+                required=False,
+                run=rewriter(lambda work: LimitIntegers(work.model)),
+            ),
+            Pass(
+                name="fuse-integers",
+                reason="ONNX Runtime makes operators of integers of all that it can, before the rest "
+                "becomes floats.",
+                needs=("find-integers",),
+                level="meaning",
+                error="within a bound",
+                required=False,
+                run=by_onnxruntime("fused", _Level.ORT_ENABLE_EXTENDED),
+            ),
+            Pass(
+                name="dequantise-weights",
+                reason="Weights that no kernel reads as integers would become floats in every run, in "
+                "memory as large as the layer.",
+                needs=("find-integers",),
+                level="meaning",
+                error="same bits",
+                required=True,
+                run=steps.dequantise_weights,
+            ),
+        ),
+    ),
+)
+
+# Layout: as ONNX Runtime optimised it for the target.
+
+_OPTIMISED = (
+    Pass(
+        name="optimise-unblocked",
+        reason="ONNX Runtime fuses nodes; the layout, and sums in convolutions, are chosen afterwards.",
+        needs=("infer-types", "dequantise-weights"),
+        level="layout",
+        error="other order of sums",
+        required=True,
+        run=by_onnxruntime(
+            "optimised", _Level.ORT_ENABLE_ALL, steps.BLOCKS_CHANNELS, steps.FUSES_SUMS
+        ),
+    ),
+    Pass(
+        name="optimise-plain",
+        reason="ONNX Runtime fuses nodes; without blocks of channels the pack runs on any CPU.",
+        needs=("infer-types", "dequantise-weights"),
+        level="layout",
+        error="other order of sums",
+        required=True,
+        run=by_onnxruntime("optimised", _Level.ORT_ENABLE_ALL, steps.BLOCKS_CHANNELS),
+    ),
+    Pass(
+        name="fold-written",
+        reason="ONNX Runtime folds what was written above; all else that it does is for its own kernels.",
+        needs=("infer-types", "dequantise-weights"),
+        level="layout",
+        error="within a bound",
+        required=True,
+        run=by_onnxruntime("optimised", _Level.ORT_ENABLE_BASIC, steps.BLOCKS_CHANNELS),
+    ),
+    Pass(
+        name="move-weights-of-bodies",
+        reason="ONNX Runtime holds a weight inside a body of If or Loop several times while it loads.",
+        needs=(),
+        level="layout",
+        error="same bits",
+        required=True,
+        run=lambda work: move_out(work.model),
+    ),
+    Pass(
+        name="keep-tensors",
+        reason="Constants of types that NumPy does not have stay messages, with their data inside.",
+        needs=("move-weights-of-bodies",),
+        level="layout",
+        error="same bits",
+        required=True,
+        run=steps.take_tensors_out,
+    ),
+    Pass(
+        name="copy-constant-outputs",
+        reason="An output lies in the arena, a constant does not, so a node copies it there.",
+        needs=(),
+        level="layout",
+        error="same bits",
+        required=True,
+        run=lambda work: copy_constant_outputs(work.model),
+    ),
+    Pass(
+        name="split-crops",
+        reason="A crop of rows is what is read, and only the crop of columns needs a kernel.",
+        needs=(),
+        level="layout",
+        error="same bits",
+        required=False,
+        run=rewriter(lambda work: TakeCropsApart(work.model)),
+    ),
+    Pass(
+        name="pool-first",
+        reason="Maxima of bytes in front of what keeps their order leave it a fourth of the work, and "
+        "memory.",
+        needs=(),
+        level="layout",
+        error="same bits",
+        required=False,
+        run=rewriter(lambda work: PoolFirst(work.model)),
+    ),
+    Pass(
+        name="correct-pools",
+        reason="Values have places in memory by the types and shapes that ONNX Runtime gives them, and of a pool "
+        "with ceil_mode it may count a window that none is computed of.",
+        needs=(),
+        level="layout",
+        error="same bits",
+        required=True,
+        run=steps.correct_pools,
+    ),
+    Pass(
+        name="scale-resizes",
+        reason="A resize by factors makes the same of some rows as of all; one by sizes does not.",
+        needs=("correct-pools",),
+        level="layout",
+        error="same bits",
+        required=False,
+        run=rewriter(lambda work: ScaleResizes(work.model, work.values)),
+    ),
+    Pass(
+        name="layout",
+        reason="Convolutions compute in blocks of channels, which a processor reads as whole vectors; what "
+        "treats elements alike stays in blocks between them.",
+        needs=("optimise-unblocked", "correct-pools"),
+        level="layout",
+        error="other order of sums",
+        required=False,
+        run=steps.choose_layout,
+    ),
+    Pass(
+        name="softmaxes-along-rows",
+        reason="A softmax along another axis than the last exchanges the two in memory that no plan "
+        "places.",
+        needs=("correct-pools",),
+        level="layout",
+        error="same bits",
+        required=False,
+        run=steps.softmaxes_along_rows,
+    ),
+    Pass(
+        name="check-ports",
+        reason="The Open Inference Protocol carries inputs and outputs of its own types alone.",
+        needs=("correct-pools",),
+        level="layout",
+        error="same bits",
+        required=True,
+        run=lambda work: check_ports(work.model, work.types, work.path),
+    ),
+)
+
+# Pieces: a graph, its order, and what of it runs at once.
+
+_STREAMED = (
+    Pass(
+        name="read-graph",
+        reason="From here on constants are ranges of files, and values have readers.",
+        needs=("correct-pools", "keep-tensors", "copy-constant-outputs"),
+        level="layout",
+        error="same bits",
+        required=True,
+        run=steps.read_graph,
+    ),
+    Pass(
+        name="store-by-row",
+        reason="A matrix that lies by output row can be split among chunks.",
+        needs=("read-graph",),
+        level="pieces",
+        error="other order of sums",
+        required=False,
+        run=steps.store_rows,
+    ),
+    Pass(
+        name="stream-quantised",
+        reason="A convolution of integers turns weights that are no constants round in a run, and no "
+        "range of bytes is some of its channels; products on windows, and several layers, have neither "
+        "fault.",
+        needs=("read-graph",),
+        level="pieces",
+        error="same bits",
+        required=False,
+        run=steps.stream_layers,
+    ),
+    Pass(
+        name="order-nodes",
+        reason="The order of a file is arbitrary; in another one fewer bytes live at once.",
+        needs=("read-graph",),
+        level="pieces",
+        error="same bits",
+        required=False,
+        run=steps.keep_less,
+    ),
+    Pass(
+        name="add-byte-tables",
+        reason="What operators on elements make of a byte is one of 256 results, which a table holds.",
+        needs=("read-graph",),
+        level="pieces",
+        error="same bits",
+        required=False,
+        run=steps.add_byte_tables,
+    ),
+)
+
+_DIVIDED = (
+    Pass(
+        name="find-regions",
+        reason="What cannot be streamed runs as one piece that keeps its weights.",
+        needs=("read-graph",),
+        level="pieces",
+        error="same bits",
+        required=True,
+        run=steps.find_regions,
+    ),
+    Pass(
+        name="group-quantised",
+        reason="What lies between the quantised layers of one piece never lies in a plan.",
+        needs=("find-regions",),
+        level="pieces",
+        error="same bits",
+        required=False,
+        run=steps.group_layers,
+    ),
+    Pass(
+        name="fuse-launches",
+        reason="A GPU computes an activation and a sum in the kernel of the layer in front of them.",
+        needs=("find-regions",),
+        level="pieces",
+        error="other order of sums",
+        required=False,
+        run=steps.fuse_launches,
+    ),
+    Pass(
+        name="share-memory",
+        reason="Parts of a concatenation, reshaped tensors and sums need no memory of their own.",
+        needs=("find-regions",),
+        level="pieces",
+        error="same bits",
+        required=False,
+        run=lambda work: share_memory(work.divided, work.on_cpu),
+    ),
+    Pass(
+        name="find-chains",
+        reason="Operators on elements that follow step other run slice by slice, in the cache.",
+        needs=("find-regions",),
+        level="pieces",
+        error="within a bound",
+        required=False,
+        run=lambda work: chain(work.divided),
+    ),
+    Pass(
+        name="write-over",
+        reason="An operator on elements writes over what it reads last.",
+        needs=("find-regions",),
+        level="pieces",
+        error="same bits",
+        required=False,
+        run=lambda work: write_over(work.divided),
+    ),
+    Pass(
+        name="find-rows",
+        reason="Where operators make some rows at a time, no tensor between them lies whole in memory.",
+        needs=("find-regions",),
+        level="pieces",
+        error="within a bound",
+        required=False,
+        run=steps.run_on_rows,
+    ),
+    Pass(
+        name="find-bottlenecks",
+        reason="An inverted bottleneck makes some of its inner channels at a time.",
+        needs=("find-rows",),
+        level="pieces",
+        error="other order of sums",
+        required=False,
+        run=steps.run_some_channels,
+    ),
+    Pass(
+        name="cut",
+        reason="A piece is one launch with the weights of one read; large layers become chunks.",
+        needs=("find-regions",),
+        level="pieces",
+        error="same bits",
+        required=True,
+        run=lambda work: cut_pieces(work.divided, work.target, work.chunk_bytes, work.measure),
+    ),
+    Pass(
+        name="load-pieces",
+        reason="ONNX Runtime says which nodes take their weights only as constants: these become "
+        "resident, and the graph is divided again.",
+        needs=("cut",),
+        level="pieces",
+        error="same bits",
+        required=True,
+        run=steps.load_pieces,
+    ),
+    Pass(
+        name="find-alternatives",
+        reason="Chunks in fewer, larger kernels save launches where memory allows, if the bits are the "
+        "same.",
+        needs=("load-pieces",),
+        level="pieces",
+        error="same bits",
+        required=False,
+        run=lambda work: add_alternatives(work.divided, work.target, work.fault),
+    ),
+    Pass(
+        name="load-rows",
+        reason="Operators on rows are those that ONNX Runtime loads and that allocate nothing.",
+        needs=("load-pieces",),
+        level="pieces",
+        error="same bits",
+        required=True,
+        run=lambda work: load_rows(work.divided, work.target, work.fault, work.measure),
+    ),
+    Pass(
+        name="load-bottlenecks",
+        reason="Bottlenecks are those that are whole pieces and that ONNX Runtime loads.",
+        needs=("load-pieces",),
+        level="pieces",
+        error="same bits",
+        required=True,
+        run=lambda work: load_bottlenecks(work.divided, work.fault),
+    ),
+)
+
+#: All, in the order in which they run. What is written for ONNX Runtime is written again where weights
+#: became floats.
+PASSES = (
+    *_READ,
+    *_WRITTEN,
+    *_INTEGERS,
+    *_where(lambda work: bool(work.dequantised), _WRITTEN),
+    *_OPTIMISED,
+    *_STREAMED,
+    *_DIVIDED,
+)
+
+
+# Targets: which passes they have.
+
+
+def listed(passes: Iterable[Pass], but: Collection[str] = ()) -> tuple[Pass, ...]:
+    """Return ``passes`` without those called ``but``: a list that can run.
+
+    Raises:
+        AssertionError: a pass stands in front of one that it needs, or without it, or is required and
+            needs one that is not; two are called alike; ``but`` names none of them.
+    """
+    chosen = tuple(step for step in passes if step.name not in but)
+    before: dict[str, Pass] = {}
+    for step in chosen:
+        for name in step.needs:
+            assert name in before, f"pass {step.name} needs {name} in front of it"
+            assert before[name].required or not step.required, f"{step.name} needs {name}"
+        first = before.setdefault(step.name, step)
+        assert replace(step, run=first.run) == first, f"two passes are called {step.name}"
+    unknown = set(but) - {step.name for step in passes}
+    assert not unknown, f"no pass is called {unknown}"
+    return chosen
+
+
+_IN_BLOCKS = {"optimise-unblocked", "layout", "find-bottlenecks"}
+_OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-integers"} | {
+    "softmaxes-along-rows",
+    "stream-quantised",
+    "order-nodes",
+    "add-byte-tables",
+    "group-quantised",
+    "find-chains",
+    "write-over",
+}
+#: By target: a CPU whose convolutions have blocks of channels, any CPU, a GPU.
+TARGETS: Mapping[str, tuple[Pass, ...]] = {
+    "blocked": listed(PASSES, {"optimise-plain", "fold-written", "fuse-launches"}),
+    "plain": listed(PASSES, {"fold-written", "fuse-launches", *_IN_BLOCKS}),
+    "gpu": listed(PASSES, {"optimise-plain", *_IN_BLOCKS, *_OF_CPUS}),
+}
+
+
+def passes_of(target: Target) -> tuple[Pass, ...]:
+    """Return the passes that compile for ``target``."""
+    if target.capability is not None:
+        return TARGETS["gpu"]
+    return TARGETS["blocked" if target.block > 1 else "plain"]
+
+
+def without(passes: Sequence[Pass], names: Collection[str]) -> tuple[Pass, ...]:
+    """Return ``passes`` without those called ``names``, and without what needs one of them.
+
+    Raises:
+        CompileError: there is none of that name, or it is required.
+    """
+    by_name = {step.name: step for step in passes}
+    for name in names:
+        if name not in by_name:
+            raise CompileError(f"there is no pass {name!r}; there are {', '.join(by_name)}")
+        if by_name[name].required:
+            raise CompileError(f"pass {name!r} is required: {by_name[name].reason}")
+    out = set(names)
+    for step in passes:
+        if not out.isdisjoint(step.needs):
+            out.add(step.name)
+    return listed(passes, out)
