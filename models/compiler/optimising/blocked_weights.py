@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,8 +61,8 @@ class BlockedWeights:
         """Return the name of the weights ``name``, [O, I, H, W] in float32, in ``order``."""
         key = (name, order, order.outputs)
         if key not in self._names:
-            held = _deeper(self._array(name), order)
-            self._names[key] = self._write(name, self._reordered(held, order))
+            deeper = _deeper(self.array(name), order)
+            self._names[key] = self.write(name, self._reordered(deeper, order))
         return self._names[key]
 
     def vector(self, name: str, features: int, fill: Fill) -> str:
@@ -72,21 +71,15 @@ class BlockedWeights:
             return name
         key = (name, features, fill)
         if key not in self._names:
-            self._names[key] = self._write(name, _longer(self._array(name), features, fill))
+            self._names[key] = self.write(name, _longer(self.array(name), features, fill))
         return self._names[key]
 
-    def new(self, name: str, array: Floats) -> str:
-        """Return what a constant that no source has is called."""
-        return self._write(name, array)
-
     def array(self, name: str) -> Floats:
-        """Return a constant of the source."""
-        return self._array(name)
-
-    def _array(self, name: str) -> Floats:
+        """Return a constant of the model."""
         return numbers_of(self._tensors[name], self._folder)
 
-    def _write(self, name: str, array: NDArray[Any]) -> str:
+    def write(self, name: str, array: Floats) -> str:
+        """Return what ``array``, made of the constant or value ``name``, is called."""
         title = f"{name}/blocked{len(self.written)}"
         with (self._folder / "blocked.data").open("ab") as file:
             self.written.append(tensor_in(file, title, array))

@@ -1,4 +1,4 @@
-"""Values whose channels are filled up with copies: where four does not divide them, they become whole blocks.
+"""Values whose channels are filled up with copies to blocks: where four does not divide them.
 
 ONNX Runtime turns only multiples of four channels into blocks. So channels like those of ShuffleNet (58)
 are filled up where no result shows it, with copies of other channels: convolutions make both with the
@@ -20,21 +20,14 @@ import onnx
 
 from models.graphs.nodes import attributes, made, reads
 from models.graphs.rewriting import Rewriter
-from models.graphs.traits import ROUNDING
-from models.network.operators.convolution import CONVOLUTIONS
-from models.network.operators.elements import POINTWISE
+from models.network.catalogue import OperatorRecord, traits_of
+from models.network.names import Op, op_of
 
-#: They make of each channel another one, all in the same way.
-_ON_CHANNELS = (POINTWISE - ROUNDING) | {
-    "AveragePool",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "MaxPool",
-}
+_POOLS = (Op.AveragePool, Op.GlobalAveragePool, Op.GlobalMaxPool, Op.MaxPool)
+_ROUNDING = ("ceil", "floor", "round", "sign")
 _RANK = 4
-#: So many must divide the channels of what becomes blocked, or leaves the blocks without copies.
-AT_ONCE = 4
-_DOMAINS = ("", "com.microsoft")
+#: So many must divide the channels of what ReorderInput turns.
+REORDERED_CHANNELS = 4
 
 
 class FilledChannels:
@@ -58,7 +51,7 @@ class FilledChannels:
         self._names = {
             name
             for name in graph.values
-            if self._root(name) in roots and graph.shape(name)[1] % AT_ONCE
+            if self._root(name) in roots and graph.shape(name)[1] % REORDERED_CHANNELS
         }
 
     def __contains__(self, name: str) -> bool:
@@ -68,11 +61,12 @@ class FilledChannels:
         """Find what values have the same channels by ``node``, and which would rather have more."""
         constants = self._graph.tensors
         tensors = [name for name in (*reads(node), *made(node)) if name not in constants]
-        if not all(map(self._is_image, tensors)) or node.domain not in _DOMAINS:
+        record = traits_of(op_of(node))
+        if not all(map(self._is_image, tensors)):
             self._fixed.update(tensors)
-        elif node.op_type in CONVOLUTIONS and all(name in constants for name in reads(node)[1:]):
+        elif record.of == Op.Conv and all(name in constants for name in reads(node)[1:]):
             self._note(node)
-        elif node.op_type in _ON_CHANNELS and self._is_on_channels(node, tensors):
+        elif _is_on_channels(record) and self._have_same_channels(node, tensors):
             self._join(tensors)
         else:
             self._fixed.update(tensors)
@@ -81,7 +75,7 @@ class FilledChannels:
         value = self._graph.values.get(name)
         return value is not None and len(value.shape) == _RANK and value.dtype == "float32"
 
-    def _is_on_channels(self, node: onnx.NodeProto, tensors: list[str]) -> bool:
+    def _have_same_channels(self, node: onnx.NodeProto, tensors: list[str]) -> bool:
         graph = self._graph
         single = all(graph.is_single(name) for name in reads(node) if name in graph.tensors)
         return single and len({graph.shape(name)[1] for name in tensors}) == 1
@@ -108,3 +102,9 @@ class FilledChannels:
         root = self._root(names[0])
         for name in names[1:]:
             self._first[self._root(name)] = root
+
+
+def _is_on_channels(record: OperatorRecord) -> bool:
+    """Return whether each channel becomes another one, all in the same way, and none is rounded."""
+    rounds = record.function is not None and record.function in _ROUNDING
+    return record.name in _POOLS or (record.function is not None and not rounds)

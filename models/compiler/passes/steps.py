@@ -140,8 +140,8 @@ def _note_types(
     values = {**work.values, **types}
     read = (name for node in work.model.graph.node for name in (*reads(node), *node.output))
     there = {port.name for port in (*work.model.graph.input, *work.model.graph.output)}.union(read)
-    placed = {name: array for name, array in values.items() if name in there}
-    work.types = replace(work.types, placed=placed)
+    remaining = {name: array for name, array in values.items() if name in there}
+    work.types = replace(work.types, placed=remaining)
     work.turned_softmaxes += softmaxes
 
 

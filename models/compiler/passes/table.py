@@ -303,8 +303,8 @@ _OPTIMISED = (
     ),
     Pass(
         name="correct-pools",
-        reason="Values have places in memory by the types and shapes that ONNX Runtime gives them, and of a pool "
-        "with ceil_mode it may count a window that none is computed of.",
+        reason="Values have places in memory by the types and shapes that ONNX Runtime gives them; of a "
+        "pool with ceil_mode it may count a window that none is computed of.",
         needs=(),
         level="layout",
         error="same bits",
