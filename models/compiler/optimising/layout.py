@@ -7,8 +7,8 @@ Each value gets its layout from the node that produces it:
 - Operators on elements, Concat and Split do the same to blocks as to planes: they run on blocked tensors
   as they are. A gate, the factor per channel of squeeze-excite, becomes the weights of a convolution of one
   pixel a channel; so do scale and shift of a batch norm. A softmax along channels that are one block
-  has its numbers side by side. What repeats or interpolates pixels is blocked, but for few channels, which would
-  take the memory and the time of a block.
+  has its numbers side by side. What repeats or interpolates pixels is blocked, but for few channels,
+  which would take the memory and the time of a block.
 - All others read and produce plain tensors. A tensor is turned once, before the first node that needs it.
 
 Where channels are not blocks, others fill them (filled_channels.py): copies, or zeros, which a blocked
