@@ -139,7 +139,8 @@ class Inference:
         if self.use.worker is not None:
             expected = self.exchange.expected
             try:
-                self.use.worker.check_room(seconds_left - waits_seconds, expected)
+                is_read = self.exchange.client.is_whole
+                self.use.worker.check_room(seconds_left - waits_seconds, expected, is_read)
             except LateError:
                 lease.memory.doubt()
                 raise

@@ -122,12 +122,17 @@ class Agenda:
             self._sweeps = [batch for batch, _ in trial]
         return refusal
 
-    def ask(self, ticket: Ticket, now: float, expected: Expected | None = None) -> float | None:
+    def ask(
+        self, ticket: Ticket, now: float, expected: Expected | None = None, is_read: bool = True
+    ) -> float | None:
         """Return what ``admit`` would if all came that is expected before it, and change nothing.
 
-        ``expected``: what stands for the request itself, and does not count.
+        ``expected``: what stands for the request itself, and does not count. ``is_read``: False if its
+        body still comes: a batch that begins meanwhile delays it, since batches are not interrupted.
         """
         seconds = self._expected_seconds(ticket.deadline, now, expected)
+        if not is_read:
+            seconds += self._blocking_seconds(expected)
         return self._trial(replace(ticket, deadline=ticket.deadline - seconds), now)[1]
 
     def expect(self, model: str, deadline: float, n_bytes: int, now: float) -> Expected:
@@ -160,6 +165,17 @@ class Agenda:
             seconds += full * self._cost(model, batch_size) if full else 0.0
             seconds += self._cost(model, rest) if rest else 0.0
         return seconds / len(self._places)
+
+    def _blocking_seconds(self, excluded: Expected | None) -> float:
+        """Return what one batch takes at most that may begin before a request has been read.
+
+        The blocking term of the test for deadlines without preemption (Jeffay, Stanat and Martel, "On
+        non-preemptive scheduling of periodic and sporadic tasks", RTSS 1991, theorem 4.1).
+        """
+        running = (batch for slot in self._places for batch in slot.running)
+        sizes = {(batch.model, len(batch.tickets)) for batch in (*self._sweeps, *running)}
+        sizes |= {(request.model, 1) for request in self._expected if request is not excluded}
+        return max((self._cost(*size) for size in sizes), default=0.0)
 
     def _trial(self, ticket: Ticket, now: float) -> tuple[_Placed | None, float | None]:
         """Return a list that has ``ticket``, too, and in which every batch is in time.

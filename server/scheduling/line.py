@@ -114,10 +114,12 @@ class Line(Generic[C]):
         with self._lock:
             return list(self._waiting)
 
-    def check_room(self, deadline: float | None = None, expected: Expected | None = None) -> None:
+    def check_room(
+        self, deadline: float | None = None, expected: Expected | None = None, is_read: bool = True
+    ) -> None:
         """Check that there is room for one more, which has to be answered by ``deadline`` if there is one.
 
-        ``expected``: as ``ask`` of the run queue.
+        ``expected``, ``is_read``: as ``ask`` of the run queue.
 
         Raises:
             BusyError: there is none. LateError: a request with this deadline would be refused now.
@@ -131,7 +133,7 @@ class Line(Generic[C]):
         if deadline is not None:
             with self._lock:
                 ticket, now = Ticket(self.key, deadline), self._desk.clock()
-                refusal = self._desk.agenda.ask(ticket, now, expected)
+                refusal = self._desk.agenda.ask(ticket, now, expected, is_read)
                 if refusal is not None:
                     raise self._late(refusal)
 

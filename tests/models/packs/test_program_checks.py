@@ -1,5 +1,6 @@
 """Operators on elements that a manifest cannot mean, one fault at a time."""
 
+import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -142,8 +143,9 @@ def test_programs_that_cannot_be_are_refused(
 def test_programs_on_rows_that_cannot_be_are_refused(
     folder: Path, change: Change, field: str, reason: str
 ) -> None:
+    at = first(json.loads((folder / "manifest.json").read_text()), "row_operators")
     path = edit(folder, change)
-    with refuses(PackError, path, "row_operators.1", field, reason):
+    with refuses(PackError, path, f"row_operators.{at}", field, reason):
         open_pack(folder)
 
 

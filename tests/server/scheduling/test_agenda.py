@@ -304,3 +304,33 @@ def test_all_that_are_admitted_unread_are_admitted_when_they_have_come(
     for ticket, expected in admitted:
         queue.came(expected)
         assert queue.admit(ticket, 0.0) is None
+
+
+@given(arrivals, st.randoms(use_true_random=False))
+@examples(15, many=500, deadline=None)
+def test_no_request_is_late_if_a_batch_begins_while_it_is_read(
+    coming: list[Arrival], order: random.Random
+) -> None:
+    """Batches are not interrupted: what is let in unread leaves time for one that begins before it."""
+    queue = Agenda(lambda model, requests: 3.0 * requests)
+    assert queue.admit(Ticket("a", 1000.0), 0.0) is None
+    assert queue.start(0.0, lambda model: True) is not None
+    admitted = []
+    for arrival in sorted(coming, key=lambda arrival: arrival.seconds):
+        ticket = Ticket(arrival.model, arrival.seconds)
+        if queue.ask(ticket, 0.0, is_read=False) is None:
+            admitted.append((ticket, queue.expect(arrival.model, arrival.seconds, 0, 0.0)))
+    order.shuffle(admitted)
+    for ticket, expected in admitted:
+        queue.came(expected)
+        assert queue.admit(ticket, 0.0) is None
+        queue.start(0.0, lambda model: True)
+
+
+def test_only_other_requests_may_block_one_that_is_read() -> None:
+    queue = Agenda(lambda model, requests: 3.0)
+    assert queue.ask(Ticket("a", 3.5), 0.0, is_read=False) is None
+    queue.expect("b", 9.0, 0, 0.0)
+    assert queue.ask(Ticket("a", 3.5), 0.0) is None
+    assert queue.ask(Ticket("a", 3.5), 0.0, is_read=False) is not None
+    assert queue.ask(Ticket("a", 6.0), 0.0, is_read=False) is None
