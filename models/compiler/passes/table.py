@@ -17,6 +17,7 @@ from models.compiler.cutting.partition import (
 )
 from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
 from models.compiler.optimising.bodies import move_out
+from models.compiler.optimising.folded_norms import FoldNorms
 from models.compiler.optimising.integer_activations import (
     LeaveTypesToZeroPoints,
     LimitIntegers,
@@ -102,9 +103,19 @@ _READ = (
         run=rewriter(lambda work: RewriteActivations(work.model)),
     ),
     Pass(
+        name="fold-norms",
+        reason="Batch norms become part of convolutions a layer at a time; ONNX Runtime holds all weights "
+        "that it rewrites.",
+        needs=("move-weights",),
+        level="meaning",
+        error="other order of sums",
+        required=False,
+        run=rewriter(lambda work: FoldNorms(work.model, work.folder)),
+    ),
+    Pass(
         name="fold-constants",
-        reason="ONNX Runtime computes what is constant and folds batch norms into convolutions, by "
-        "itself, since step of its steps holds all weights that it rewrites.",
+        reason="ONNX Runtime computes what is constant, by itself, since it holds all weights that it "
+        "rewrites.",
         needs=("check-standard", "write-zero-points"),
         level="meaning",
         error="within a bound",

@@ -185,23 +185,23 @@ def test_weights_lie_as_kernels_read_them(
 ) -> None:
     features, depth, of_inputs = order
     block = 8
-    held = np.random.default_rng(1).standard_normal((features - 3, depth, 3, 2)).astype(np.float32)
+    array = np.random.default_rng(1).standard_normal((features - 3, depth, 3, 2)).astype(np.float32)
     if of_inputs:
-        held = held[:, : depth - 2]
-    blocked = BlockedWeights({"w": numpy_helper.from_array(held, "w")}, tmp_path, block)
+        array = array[:, : depth - 2]
+    blocked = BlockedWeights({"w": numpy_helper.from_array(array, "w")}, tmp_path, block)
     name = blocked.weights("w", Order(features, depth, of_inputs, fill, fill))
     (tensor,) = blocked.written
     plain = plain_weight(np.array(numbers_of(tensor, tmp_path)), block)
     assert tensor.name == name
     assert plain.shape == (features, depth, 3, 2)
-    np.testing.assert_array_equal(plain[: features - 3, : held.shape[1]], held)
-    rows, inputs = plain[features - 3 :, : held.shape[1]], plain[: features - 3, held.shape[1] :]
+    np.testing.assert_array_equal(plain[: features - 3, : array.shape[1]], array)
+    rows, inputs = plain[features - 3 :, : array.shape[1]], plain[: features - 3, array.shape[1] :]
     if fill is Fill.ZEROS:
         assert not rows.any()
         assert not inputs.any()
     else:
-        np.testing.assert_array_equal(rows, held[:3])
-        np.testing.assert_array_equal(inputs, held[:, : inputs.shape[1]] * np.float32(2**-80))
+        np.testing.assert_array_equal(rows, array[:3])
+        np.testing.assert_array_equal(inputs, array[:, : inputs.shape[1]] * np.float32(2**-80))
 
 
 def test_weights_that_two_layers_read_are_written_once(tmp_path: Path) -> None:
