@@ -35,7 +35,7 @@ from models.compiler.optimising.quantised_layers import LEAST_PART_BYTES, stream
 from models.compiler.passes.record import Compilation
 from models.errors import OnnxError
 from models.graphs.file import numbers_of
-from models.graphs.nodes import live, reads
+from models.graphs.nodes import live
 from models.graphs.rewriting import Rewriter
 from models.network.fields import Array
 from models.packs.records.pieces import TurnedSoftmax
@@ -137,10 +137,10 @@ def _note_types(
     work: Compilation, types: Mapping[str, Array], softmaxes: Iterable[TurnedSoftmax]
 ) -> None:
     """Note the values that a pass added, and forget those that it took away."""
-    values = {**work.values, **types}
-    read = (name for node in work.model.graph.node for name in (*reads(node), *node.output))
-    there = {port.name for port in (*work.model.graph.input, *work.model.graph.output)}.union(read)
-    remaining = {name: array for name, array in values.items() if name in there}
+    values, graph = {**work.values, **types}, work.model.graph
+    names = [port.name for port in (*graph.input, *graph.output)]
+    names += [name for node in graph.node for name in node.output]
+    remaining = {name: values[name] for name in names if name in values}
     work.types = replace(work.types, placed=remaining)
     work.turned_softmaxes += softmaxes
 
