@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
+from pipeline.checking import Depth
 from pipeline.devices.names import KINDS, PRECISIONS, Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.settings.per_model import MOST_THREADS
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
     from pipeline.program.program import Program
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Check = Annotated[
+    Depth,
+    typer.Option(
+        help="How a pack is compared with ONNX Runtime on its source. quick: with all threads, in the "
+        "smallest plan and with all weights in memory. full: in a plan between, too, and with one thread."
+    ),
+]
 PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]
 Ring = Annotated[
     str | None,

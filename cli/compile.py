@@ -1,16 +1,17 @@
 """``layerstream compile``: from an ONNX file to a pack."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from cli import NO_MEMORY
-from cli.arguments import Json, open_named, size
+from cli.arguments import Check, Json, open_named, size
 from cli.model_sources import RECIPES, recipes_beside
+from cli.printing.changes import print_changes
 from cli.printing.output import fail, print_json, say, suggest, tell, warn
 from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from cli.printing.steps import steps
@@ -23,10 +24,13 @@ from models.packs.records.spans import Store, loses_bits
 from models.packs.target import CPU, named_target
 from models.runtime.heap import kept_imports
 from models.segmentation import read_segmentation
-from pipeline.checking.checker import checker
+from pipeline.checking.checker import checker, fault_finder
 from pipeline.devices.find import device_measure
 from server.memory.process_memory import spare_bytes
 from server.settings.sizes import format_least, format_size, parse_shapes
+
+if TYPE_CHECKING:
+    from models.compiler.passes.run import Observer
 
 # A CPU has no kernels for these: what they save is reading.
 _STORED_AS = {"half": "fp16", "mixed": "int8"}
@@ -114,14 +118,39 @@ def compile_(
     ] = None,
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
     force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
-    check: Annotated[
-        bool, typer.Option(help="Run the pack and compare it with ONNX Runtime on the source.")
-    ] = True,
+    check: Check = "full",
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="Make a pack without comparing it.")
+    ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PASS", help="Leave out a pass that is not required, repeatable."),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="List what each pass changes.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the rules of networks after each pass.")
+    ] = False,
+    find_fault: Annotated[
+        bool,
+        typer.Option(
+            "--find-fault",
+            help="Compute the network after each pass on drawn inputs; name the first that makes it wrong.",
+        ),
+    ] = False,
+    print_passes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write the network after each pass that changes it as text."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compile an ONNX file to a pack for this machine, or for a GPU."""
     with kept_imports():
         from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
+        from models.compiler.passes.explain import Explaining
         from models.graphs.onnx_reader import source_files
 
     if scores not in (None, "probabilities", "logits"):
@@ -137,7 +166,7 @@ def compile_(
         raise typer.BadParameter(f"{store!r} is none of {', '.join(STORES)}", param_hint="--store")
     if precision == "int8" and calibrate is None:
         raise typer.BadParameter("--precision int8 needs --calibrate DIR")
-    if calibrate is not None and precision != "int8" and not (loses_bits(store) and check):
+    if calibrate is not None and precision != "int8" and (no_check or not loses_bits(store)):
         raise typer.BadParameter(
             "--calibrate DIR goes with --precision int8, or with --store fp16, bf16 or int8 and its check"
         )
@@ -152,6 +181,7 @@ def compile_(
     }
     compiled_for = named_target(target)
     warnings: list[str] = []
+    changes = Explaining()
     options = CompileOptions(
         version=version,
         batch=batch,
@@ -165,12 +195,22 @@ def compile_(
         measure=device_measure(compiled_for),
         warn=warnings.append,
         store=store,
+        without=tuple(without or ()),
+        observers=(*[changes][:explain], *_observers(verify, find_fault, print_passes)),
         **_recipes(source, given),
     )
     with steps(f"compiling {source.name}") as progress:
         measured = partial(pictures.pictures, _MEASURED) if pictures else None
-        judge = checker(source, compiled_for, warnings.append, progress, measured, spare_bytes)
-        accept = judge if check else None
+        judge = checker(
+            source,
+            compiled_for,
+            warnings.append,
+            progress,
+            depth=check,
+            pictures=measured,
+            free=spare_bytes,
+        )
+        accept = None if no_check else judge
         try:
             folder = compile_onnx(source, output, replace(options, accept=accept), progress)
         except MemoryError as exc:
@@ -184,9 +224,24 @@ def compile_(
         warn(warning)
     if as_json:
         files = list(map(str, source_files(source)))
-        print_json({**summary, "source_files": files, "warnings": warnings})
+        passes = {"passes": list(map(asdict, changes.changes))} if explain else {}
+        print_json({**summary, "source_files": files, "warnings": warnings, **passes})
     else:
+        print_changes(changes.changes if explain else ())
         _print_made(pack, summary)
+
+
+def _observers(verify: bool, find_fault: bool, texts: Path | None) -> "Iterator[Observer]":
+    """Yield what looks on while passes run."""
+    from models.compiler.passes.verify import Verifying  # onnx: not for the service
+    from models.compiler.passes.view import Printing
+
+    if verify:
+        yield Verifying()
+    if find_fault:
+        yield fault_finder()
+    if texts is not None:
+        yield Printing(texts)
 
 
 def _recipes(source: Path, given: Mapping[str, Path | None]) -> dict[str, Any]:

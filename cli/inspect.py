@@ -38,7 +38,8 @@ from cli.printing.sentences import (
 from cli.printing.steps import planning
 from cli.printing.summary import evaluated, summary_of
 from cli.printing.tables import KIB
-from models.network.operators.elements import POINTWISE
+from models.network.catalogue import traits_of
+from models.network.names import PLAIN_DOMAINS, named
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.pieces import Layer
@@ -46,7 +47,7 @@ from models.packs.records.ports import DesignedMemory
 from models.packs.records.spans import Encoding
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
 from pipeline.devices.elementwise.operator_node import why_not_shared
-from pipeline.devices.elementwise.programs import program_of
+from pipeline.devices.elementwise.programs import native_program
 from pipeline.devices.find import Kernels, cuda_kernels
 from pipeline.devices.names import check_name
 from pipeline.evaluating.results_file import read_results
@@ -185,7 +186,11 @@ def _one_pass(pack: Pack) -> dict[str, Any]:
     """Return how many pieces a CPU runs in one pass, and with which kernels, or why there are none."""
     library, manifest = find_library(), pack.manifest
     on_cpu = manifest.target.capability is None
-    programs = [program_of(manifest, piece) for piece in manifest.pieces if on_cpu]
+    programs = [
+        native_program(manifest.programs[piece.elementwise.program])
+        for piece in manifest.pieces
+        if on_cpu and piece.elementwise is not None
+    ]
     return {
         "pieces": len(programs) - programs.count(None),
         "alone": _alone(manifest) if on_cpu else 0,
@@ -201,9 +206,14 @@ def _alone(manifest: Manifest) -> int:
     return sum(
         piece.elementwise is None and piece.resident is None
         for layer in manifest.layers
-        if layer.operator in POINTWISE and ranges[layer.first_piece, layer.end_piece] == 1
+        if _is_on_elements(layer.operator) and ranges[layer.first_piece, layer.end_piece] == 1
         for piece in manifest.pieces[layer.first_piece : layer.end_piece]
     )
+
+
+def _is_on_elements(op_type: str) -> bool:
+    """Return whether ``op_type``, of a domain that a manifest does not say, is a function of elements."""
+    return any(traits_of(named(domain, op_type)).function for domain in PLAIN_DOMAINS)
 
 
 def _profile(pack: Pack) -> str:

@@ -26,6 +26,7 @@ from cli.printing.output import tell
 from models.packs.folders import FORMAT_VERSION, find_pack, is_model_name, versions
 from models.packs.target import host_isa
 from models.whole_files import check_writable, whole_file
+from pipeline.checking import Depth
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import memory_limit
 from server.settings.sizes import format_size
@@ -148,8 +149,10 @@ def recipes_beside(file: Path) -> dict[str, Path]:
     return {name: path for name, path in beside.items() if path.is_file()}
 
 
-def pack_of(source: Source, repository: Path, isa: str) -> Path:
+def pack_of(source: Source, repository: Path, isa: str, check: Depth = "full") -> Path:
     """Return the folder in ``repository`` of ``source`` as a pack for ``isa``, which is made if it is new.
+
+    ``check``: how a new pack is compared with its source, as of `compile`.
 
     Raises:
         InputError: the folder takes no pack, or has one there that is none of ours. MemoryError: compiling
@@ -177,7 +180,7 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
     folder.mkdir(exist_ok=True)
     _write(folder, {})  # it names no files until the pack is whole
     try:
-        beside = _compile(source, folder, isa)
+        beside = _compile(source, folder, isa, check)
     except BaseException as exc:
         limit = memory_limit() if isinstance(exc, MemoryError) else None
         if limit is None or versions(folder):
@@ -249,11 +252,11 @@ def _link(model: Path, folder: Path) -> None:
     folder.symlink_to(model.resolve(), target_is_directory=True)
 
 
-def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
+def _compile(source: Source, folder: Path, isa: str, check: Depth) -> tuple[Path, ...]:
     """Compile ``source``; return the files that its own refer to."""
     since = time.monotonic()
     tell(f"compiling {source.files[0]}{_slow_in_group(source)}")
-    words: list[object] = ["-o", folder, "--target", isa, "--force"]
+    words: list[object] = ["-o", folder, "--target", isa, "--force", "--check", check]
     for option, file in source.recipes.items():
         words += [f"--{option}", file]
     for shape in source.shapes:

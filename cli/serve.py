@@ -122,9 +122,8 @@ def _option(name: str, kind: Any, option: Any) -> Parameter:
     return parameter(name, Annotated[kind | None, option])
 
 
-def parameter(name: str, annotation: Any, *, required: bool = False) -> Parameter:
-    """Return a parameter of a command as Typer reads it."""
-    default = Parameter.empty if required else None
+def parameter(name: str, annotation: Any, default: Any = None) -> Parameter:
+    """Return a parameter of a command as Typer reads it; it is required where ``default`` is empty."""
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from inspect import Signature
+from inspect import Parameter, Signature
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import FAILURE
+from cli.arguments import Check
 from cli.model_sources import RECIPES, Source, isa_of, pack_of, sources_of
 from cli.printing.output import warn
 from cli.serve import given, parameter, parameters, serving, suffices
 from models.errors import printable
+from pipeline.checking import Depth
 from server.memory.process_memory import given_bytes
 from server.settings.settings import Settings, load_settings
 from server.transport.listener import listen
@@ -34,6 +36,7 @@ def up(
     repository: Path | None,
     shape: list[str] | None,
     config: Path | None,
+    check: Depth,
     **flags: Any,
 ) -> None:
     """Compile what is new, and serve it: files of ONNX, CFG and WEIGHTS of Darknet, folders of packs.
@@ -56,21 +59,21 @@ def up(
     if settings.unix_socket is None and "LISTEN_FDS" not in os.environ:
         listen(settings.host, settings.port).close()
     isa = isa_of(settings.device)
-    made = [source for source in sources if _made(source, folder, isa)]
+    made = [source for source in sources if _made(source, folder, isa, check)]
     if not made:
         raise typer.Exit(FAILURE)
     settings = settings.model_copy(update={"models": tuple(source.name for source in made)})
     serving(lambda: settings, _Told(settings, made))
 
 
-def _made(source: Source, repository: Path, isa: str) -> bool:
+def _made(source: Source, repository: Path, isa: str, check: Depth) -> bool:
     """Return whether ``source`` has a pack; without memory to compile it the others are served.
 
     Raises:
         InputError, typer.Exit: as ``pack_of``.
     """
     try:
-        pack_of(source, repository, isa)
+        pack_of(source, repository, isa, check)
     except MemoryError as exc:
         warn(str(exc))
         print(printable(f"# {source.name} is not served: {exc}"), flush=True)
@@ -156,10 +159,11 @@ def _signature() -> Signature:
     }
     return Signature(
         [
-            parameter("paths", Annotated[list[Path], paths], required=True),
+            parameter("paths", Annotated[list[Path], paths], Parameter.empty),
             parameter("repository", Annotated[Path | None, folder]),
             *(parameter(name, Annotated[Path | None, recipe[name]]) for name in RECIPES),
             parameter("shape", Annotated[list[str] | None, shape]),
+            parameter("check", Check, "full"),
             *(each for each in parameters() if each.name not in _OURS),
         ]
     )

@@ -90,7 +90,7 @@ def compile(  # noqa: A001  as the command is called
 ) -> Path:
     """Compile the ONNX file ``source`` to the pack ``destination``/``version`` and return its folder.
 
-    The pack is run once beside ONNX Runtime on ``source`` before it appears. What a user should know is a
+    The pack is compared with ONNX Runtime on ``source`` before it appears. What a user should know is a
     warning. Other settings of `layerstream compile` are that command's.
 
     Args:
@@ -136,7 +136,7 @@ def compile(  # noqa: A001  as the command is called
         force=force,
         target=compiled_for,
         measure=device_measure(compiled_for),
-        accept=checker(file, compiled_for, warn, silent),
+        accept=checker(file, compiled_for, warn, silent, depth="full"),
         warn=warn,
         store=store,
     )

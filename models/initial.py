@@ -24,6 +24,8 @@ from models.graphs.metadata import read_metadata
 from models.graphs.nodes import attributes
 from models.graphs.onnx_writer import declared
 from models.images.preprocess import Preprocess
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.photographs import photographs
 from models.progress import Progress, silent
 from models.runtime.sessions import open_piece
@@ -34,8 +36,6 @@ Array = NDArray[np.float32]
 
 #: Inputs of BatchNormalization.
 SCALE, BIAS, MEAN, VARIANCE = range(1, 5)
-#: Nodes that multiply by a matrix of weights.
-_MATRIX_NODES = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 BIAS_DEVIATION = 0.1
 # With biases around 0 a rectifier cuts off half of what a batch norm gives, and each layer moves similar
@@ -59,18 +59,19 @@ def draw(
     Statistics of a batch norm are those of a unit input until they are measured.
     """
     generator = _named_generator(seed, name)
-    kind = node.op_type if node is not None else ""
-    if node is not None and kind == "BatchNormalization":
+    kind = op_of(node) if node is not None else Op.Unknown
+    if kind == Op.BatchNormalization:
         return _norm_array(shape, position, generator)
     normal = generator.standard_normal(shape, dtype=np.float32)
-    if node is not None and kind in _MATRIX_NODES and position < 2:
+    is_layer = traits_of(kind).layer
+    if node is not None and is_layer and position < 2:
         normal *= np.float32(math.sqrt(2 / _fan_in(node, position, shape)))
-    elif kind in _MATRIX_NODES or kind == "Add":
+    elif is_layer or kind == Op.Add:
         normal *= np.float32(BIAS_DEVIATION)
     else:
         normal *= np.float32(0.1)
         normal += np.float32(1)
-        if kind == "PRelu":
+        if kind == Op.PRelu:
             normal *= np.float32(PRELU_SLOPE)
     return normal
 
@@ -86,9 +87,9 @@ def _norm_array(shape: tuple[int, ...], position: int, generator: np.random.Gene
 def _fan_in(node: onnx.NodeProto, position: int, shape: tuple[int, ...]) -> int:
     """Return how many products are summed up for one element of the output."""
     given = attributes(node)
-    if node.op_type == "Conv":
+    if op_of(node) == Op.Conv:
         return math.prod(shape[1:])
-    if node.op_type == "ConvTranspose":
+    if op_of(node) == Op.ConvTranspose:
         # Between the strides an output element meets only its share of the kernel.
         covered = math.prod(shape[2:]) / math.prod(given.get("strides", [1]))
         inputs: int = shape[0] // given.get("group", 1)
@@ -259,7 +260,7 @@ class _Calibration:
                     self._values.pop(name, None)
 
     def _step(self, node: onnx.NodeProto) -> None:
-        if node.op_type == "BatchNormalization":
+        if op_of(node) == Op.BatchNormalization:
             self._measure_norm(node)
         outputs = self._outputs(node)
         if self._is_scaled(node):
@@ -286,11 +287,11 @@ class _Calibration:
 
     def _is_scaled(self, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` multiplies by weights of ours, and no batch norm puts that right."""
-        if node.op_type not in _MATRIX_NODES or not self._open & set(node.input[:2]):
+        if not traits_of(op_of(node)).layer or not self._open & set(node.input[:2]):
             return False
         readers = self._readers.get(node.output[0], [])
         return not readers or any(
-            reader.op_type != "BatchNormalization" or reader.input[VARIANCE] not in self._open
+            op_of(reader) != Op.BatchNormalization or reader.input[VARIANCE] not in self._open
             for reader in readers
         )
 
@@ -311,7 +312,8 @@ class _Calibration:
         """Scale the weights of ``node`` by what it put out, and move its bias where it is ours."""
         weight = next(name for name in node.input[:2] if name in self._open)
         bias = node.input[2] if len(node.input) > 2 else ""
-        mean, deviation = channel_statistics(outputs, 1 if node.op_type.startswith("Conv") else -1)
+        is_image = traits_of(op_of(node)).access == "windowed"
+        mean, deviation = channel_statistics(outputs, 1 if is_image else -1)
         if bias:
             mean -= self._value(bias, 0).reshape(-1)
         movable = (

@@ -5,7 +5,7 @@ import gc
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,11 @@ from hypothesis import settings
 
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.meter import Meter
+from models.compiler.passes.record import Compilation, Pass
+from models.compiler.passes.run import Observer, run
+from models.compiler.passes.verify import Verifying
 from models.packs.pack import Pack, open_pack
+from models.progress import Progress
 from tests.examples import FEW
 from tests.models.nets import CHUNK_BYTES, residual, written
 
@@ -59,6 +63,23 @@ def _one_meter() -> Iterator[None]:
     """All compilations share the process that measures pieces: it takes half a second to start."""
     with Meter() as meter, pytest.MonkeyPatch.context() as patch:
         patch.setattr("models.compiler.compile.Meter", lambda: contextlib.nullcontext(meter))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _verified_passes() -> Iterator[None]:
+    """The rules of networks are checked after each pass of each compilation."""
+
+    def verified(
+        work: Compilation,
+        passes: Sequence[Pass],
+        progress: Progress,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        run(work, passes, progress, (*observers, Verifying()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("models.compiler.compile.run", verified)
         yield
 
 

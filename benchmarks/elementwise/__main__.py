@@ -22,17 +22,17 @@ from benchmarks.engines import Engines
 from benchmarks.turns import end, in_turns
 from models.packs.folders import find_pack
 from models.packs.pack import Pack, open_pack
-from models.packs.records.pieces import Piece
 from models.runtime.sessions import claim_process
 from pipeline.benchmark.run import relative_error
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.programs import program_of
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import copies
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
+from pipeline.program.kernels import Chain
 from pipeline.program.prepare import prepare
+from pipeline.program.program import PreparedPiece
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 
@@ -63,7 +63,7 @@ def _measured(pack: Pack, rounds: int) -> dict[str, Any]:
             plan = make_plan(program, ARCHITECTURES["pre"])
             engines[name] = opened.open(program, plan, device=device)
         answers = {name: engine.answer(inputs, copies)[0] for name, engine in engines.items()}
-        chains = _chains(pack, engines["native"].plan)
+        chains = _chains(engines["native"].plan)
         times = in_turns(
             {name: partial(_sweep, engine, inputs, chains) for name, engine in engines.items()},
             rounds,
@@ -81,11 +81,11 @@ def _measured(pack: Pack, rounds: int) -> dict[str, Any]:
     }
 
 
-def _chains(pack: Pack, plan: Plan) -> list[bool]:
+def _chains(plan: Plan) -> list[bool]:
     """Return of each step whether it has a native kernel."""
     # No regions: nothing is on rows.
-    steps = (step for step in plan.steps if isinstance(step, Piece))
-    return [program_of(pack.manifest, step) is not None for step in steps]
+    steps = (step for step in plan.steps if isinstance(step, PreparedPiece))
+    return [isinstance(step.kernel, Chain) for step in steps]
 
 
 def _sweep(engine: Engine, inputs: Any, chains: list[bool]) -> dict[str, float]:

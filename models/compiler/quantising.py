@@ -32,38 +32,26 @@ from models.graphs.nodes import (
     attributes,
     label,
     name_nodes,
+    new_node,
     replace_nodes,
     versions_of,
 )
 from models.graphs.traits import infinite_tensors, is_quantised
 from models.images.preprocess import Preprocess
-from models.network.operators.reading import LAYERS
+from models.network.catalogue import OPERATORS, traits_of
+from models.network.names import Op, op_of
 from models.packs.target import largest_exact_weight
 from models.runtime.sessions import open_session, reason, session_options
 
-_OPERATORS = (
-    *("Add", "AveragePool", "Clip", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu"),
-    *("MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Split"),
-    *("Squeeze", "Transpose", "Unsqueeze"),
-)
-#: What is still a part of the last layer, makes its answer larger or smaller, or takes it apart.
-_OF_THE_LAST = frozenset(
-    (
-        *("AveragePool", "Clip", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Relu", "Resize"),
-        "Split",
-    )
-)
 #: The largest weight that ONNX Runtime's quantiser makes, unless weights have 7 bits.
 _LARGEST_WEIGHT = 127
 #: With fewer pictures accuracy depends on which they are (docs/how-to/quantise.md, "8-bit integers").
 _FEW = 10
-# Of a batch norm: scale, bias, mean and variance; and the epsilon that ONNX means where none is said.
-_NORM_PARAMETERS, _EPSILON = 4, 1e-5
+# Of a batch norm: scale, bias, mean and variance.
+_NORM_PARAMETERS = 4
 # Of pictures: batch, channels, height and width.
 _RANK = 4
 _PER_CHANNEL_OPSET = 13
-# Ends of the names that the calibrater gives to what it adds to the model.
-_EXTREMES = ("ReduceMin", "ReduceMax")
 
 
 def quantise(
@@ -95,7 +83,8 @@ def quantise(
     _check_finite(folded, source)
     _make_norms_layers(folded)
     assert preprocess is not None
-    ranges = Ranges(folded, _OPERATORS, folder)
+    operators = [row.name for row in OPERATORS.values() if row.quantisable != "no"]
+    ranges = Ranges(folded, operators, folder)
     count = 0
     for picture in pictures:
         count += 1
@@ -131,12 +120,13 @@ def _make_norms_layers(file: Path) -> None:
     nodes = list(model.graph.node)
     for index, node in enumerate(nodes):
         parameters = [tensors[name] for name in node.input[1:] if name in tensors]
-        is_plain = node.op_type == "BatchNormalization" and len(node.output) == 1
+        is_plain = op_of(node) == Op.BatchNormalization and len(node.output) == 1
         if not is_plain or len(parameters) != _NORM_PARAMETERS or ranks.get(node.input[0]) != _RANK:
             continue
         arrays = [numpy_helper.to_array(tensor, str(file.parent)) for tensor in parameters]
         gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays)
-        weights = gamma / np.sqrt(variance + attributes(node).get("epsilon", _EPSILON))
+        values = {**traits_of(op_of(node)).attributes, **attributes(node)}
+        weights = gamma / np.sqrt(variance + values["epsilon"])
         operands = {
             f"{node.output[0]}/weights": weights.reshape(-1, 1, 1, 1),
             f"{node.output[0]}/bias": beta - mean * weights,
@@ -144,8 +134,8 @@ def _make_norms_layers(file: Path) -> None:
         for name, array in operands.items():
             added = numpy_helper.from_array(array.astype(arrays[0].dtype), name)
             model.graph.initializer.append(added)
-        nodes[index] = onnx.helper.make_node(
-            "Conv", [node.input[0], *operands], node.output, label(node), group=weights.size
+        nodes[index] = new_node(
+            Op.Conv, [node.input[0], *operands], node.output, label(node), group=weights.size
         )
     replace_nodes(model.graph, nodes)
     onnx.save(model, file)
@@ -165,12 +155,14 @@ def _floats(file: Path) -> list[str]:
     activations = [label(node) for _, parts in rewritable(graph).values() for node in parts]
     answers = set[str]()  # of layers
     for node in nodes:
-        if node.op_type in LAYERS or (node.op_type in _OF_THE_LAST and node.input[0] in answers):
+        record = traits_of(op_of(node))
+        is_of_last = record.quantisable == "with_last_layer" and node.input[0] in answers
+        if record.layer or is_of_last:
             answers.update(node.output)
     before = set[str]()  # what layers are made of
     labels = []
     for node in reversed(nodes):
-        if node.op_type in LAYERS or not before.isdisjoint(node.output):
+        if traits_of(op_of(node)).layer or not before.isdisjoint(node.output):
             before.update(node.input)
         elif answers.isdisjoint(node.output):
             labels.append(label(node))
@@ -180,7 +172,7 @@ def _floats(file: Path) -> list[str]:
 def _check_floats(model: onnx.ModelProto, source: Path) -> None:
     """Refuse a model that is quantised already."""
     for node in (node for graph in all_graphs(model.graph) for node in graph.node):
-        if is_quantised(node) or node.op_type == "QuantizeLinear":
+        if is_quantised(node):
             raise CompileError(
                 f"{source}: node {label(node)!r} ({node.op_type}): it is quantised already; compile it "
                 "without --precision int8"
@@ -240,7 +232,9 @@ class _Session:
         endless = []
         for port, value in zip(self.get_outputs(), results, strict=True):
             name, _, kind = port.name.rpartition("_")
-            if kind in _EXTREMES and not np.isfinite(value).all():
+            # The calibrater adds these, and ends what it calls them with their operators.
+            is_extreme = traits_of(kind).elements == "selected"
+            if is_extreme and not np.isfinite(value).all():
                 endless.append(name)
         if endless:
             raise RangeError(min(endless, key=lambda name: self._order.get(name, -1)))

@@ -7,7 +7,9 @@ Sigmoid and Mul); on its own such a group is one operator, too.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from models.network.activations import Activation, activation_of
+from models.network.activations import Activation
+from models.network.catalogue import read_operator, traits_of
+from models.network.catalogue.functions import activation_of
 from models.network.node import KnownTensors, NamedTensor, Node, UnsuitedError
 from models.network.operators.reading import (
     BatchNorm,
@@ -16,7 +18,6 @@ from models.network.operators.reading import (
     Map,
     MatrixProduct,
     Operator,
-    read_operator,
 )
 from models.network.patterns import activations_in
 
@@ -153,7 +154,7 @@ class _Search:
             return None
         node = self._nodes[readers[0]]
         others = [name for name in node.inputs if name != value]
-        if node.operator not in ("Add", "Sum") or len(node.inputs) != 2 or len(others) != 1:
+        if traits_of(node.operator).function != "add" or len(node.inputs) != 2 or len(others) != 1:
             return None
         arrays = [self._around.known.array(name) for name in (value, *others)]
         shapes = [None if array is None else array.shape for array in arrays]

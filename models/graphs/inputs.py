@@ -19,9 +19,12 @@ from onnx import TensorProto, helper
 from models.errors import OnnxError
 from models.graphs.file import MAX_TENSOR_BYTES, numbers_of
 from models.graphs.nodes import all_graphs
+from models.graphs.traits import inputs_of, is_quantised
 from models.images.preprocess import PICTURE_RANK
+from models.network.catalogue import traits_of
 from models.network.fields import DTYPES
-from models.network.operators.movement import RESHAPES
+from models.network.names import Op, op_of
+from models.network.records import Role
 
 #: Defaults are kept in the manifest: larger ones are weights.
 MAX_DEFAULT_BYTES = 1 << 16
@@ -29,30 +32,8 @@ MAX_DEFAULT_BYTES = 1 << 16
 # What stands for a length that the file leaves open; some exporters write -1.
 _UNKNOWN = (0, -1)
 
-# Where operators have weights: no caller means to replace an initializer there.
-_ALL = tuple(range(9))
-_WEIGHTED = {
-    "Conv": (1, 2),
-    "ConvTranspose": (1, 2),
-    "Gemm": (1, 2),
-    "MatMul": (0, 1),
-    "BatchNormalization": (1, 2, 3, 4),
-    "InstanceNormalization": (1, 2),
-    "GroupNormalization": (1, 2),
-    "LayerNormalization": (1, 2),
-    "PRelu": (1,),
-    "LSTM": (1, 2, 3, 7),
-    "GRU": (1, 2, 3),
-    "RNN": (1, 2, 3),
-    "QuantizeLinear": _ALL,
-    "DequantizeLinear": _ALL,
-    "ConvInteger": _ALL,
-    "MatMulInteger": _ALL,
-    "QLinearConv": _ALL,
-    "QLinearMatMul": _ALL,
-}
-# What is a weight behind them was one before.
-_TURNED = ("Cast", "Transpose", *RESHAPES)
+# What layers have there no caller means to replace.
+_CONSTANT: tuple[Role, ...] = ("weight", "bias", "statistic", "scale", "zero_point")
 _FIRST_IR_WITH_DEFAULTS = 4
 _SHOWN_OPTIONS = 3
 
@@ -94,11 +75,10 @@ def _weights(model: onnx.ModelProto) -> set[str]:
     weights = {
         name
         for node in nodes
-        for position, name in enumerate(node.input)
-        if position in _WEIGHTED.get(node.op_type, ())
+        for name in (node.input if is_quantised(node) else inputs_of(node, *_CONSTANT))
     }
     for node in reversed(nodes):
-        if node.op_type in _TURNED and not weights.isdisjoint(node.output):
+        if traits_of(op_of(node)).passes_weights and not weights.isdisjoint(node.output):
             weights.add(node.input[0])
     return weights
 
@@ -277,7 +257,7 @@ def _forget_shapes(model: onnx.ModelProto) -> None:
     for graph in all_graphs(model.graph):
         del graph.value_info[:]
         for branch in (
-            item.g for node in graph.node if node.op_type == "If" for item in node.attribute
+            item.g for node in graph.node if op_of(node) == Op.If for item in node.attribute
         ):
             for value in branch.output:
                 if value.type.HasField("tensor_type"):

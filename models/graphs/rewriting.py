@@ -17,10 +17,21 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.graphs.nodes import fresh, live, made, node_of, reads, replace_nodes, versions_of
+from models.graphs.nodes import (
+    fresh,
+    live,
+    made,
+    new_node,
+    node_of,
+    reads,
+    replace_nodes,
+    versions_of,
+)
+from models.network.catalogue import read_operator
 from models.network.fields import Array
+from models.network.names import Op
 from models.network.node import KnownTensors, UnsuitedError
-from models.network.operators.reading import Operator, read_operator
+from models.network.operators.reading import Operator
 
 _RESIZE_WITHOUT_REGION = 13
 
@@ -106,7 +117,7 @@ class Rewriter(ABC):
     def reshape(self, name: str, result: str, shape: Iterable[int]) -> onnx.NodeProto:
         """Return the node that makes ``result`` of ``name``."""
         given = self.constant(f"{result}/shape", np.array(tuple(shape), np.int64))
-        return helper.make_node("Reshape", [name, given], [result])
+        return new_node(Op.Reshape, [name, given], [result])
 
     def resize(
         self, name: str, result: str, factors: Iterable[float], label: str, **attributes: str
@@ -120,7 +131,7 @@ class Rewriter(ABC):
         region = ""
         if self.versions.get("", 0) < _RESIZE_WITHOUT_REGION:
             region = self.constant(f"{result}/region", np.zeros(0, np.float32))
-        return helper.make_node("Resize", [name, region, scales], [result], label, **attributes)
+        return new_node(Op.Resize, [name, region, scales], [result], label, **attributes)
 
     def array(self, name: str) -> Array | None:
         """Return dtype and shape of a value or constant."""

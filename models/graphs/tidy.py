@@ -20,10 +20,12 @@ from models.graphs.nodes import (
     fresh,
     made,
     name_nodes,
+    new_node,
     reads,
     replace_nodes,
     stable_order,
 )
+from models.network.names import Op, op_of
 
 # A sparse weight becomes a dense one inside a protobuf message, which cannot exceed 2 GiB.
 _MAX_DENSE_BYTES = 1 << 30
@@ -115,7 +117,7 @@ def _sort(nodes: Nodes) -> None:
 def _replace_sparse_constants(path: Path, nodes: Iterable[onnx.NodeProto]) -> None:
     for node in nodes:
         for item in node.attribute:
-            if node.op_type == "Constant" and item.HasField("sparse_tensor"):
+            if op_of(node) == Op.Constant and item.HasField("sparse_tensor"):
                 tensor = _dense(path, item.sparse_tensor)
                 item.CopyFrom(helper.make_attribute("value", tensor))
 
@@ -212,7 +214,7 @@ def _lift(graph: onnx.GraphProto, returns: bool) -> None:
         tensor.name = name
         if name in outputs:
             tensor.name = fresh(f"{name}/constant", taken)
-            kept.append(helper.make_node("Identity", [tensor.name], [name]))
+            kept.append(new_node(Op.Identity, [tensor.name], [name]))
         taken.add(tensor.name)
         graph.initializer.append(tensor)
         node.Clear()
@@ -222,7 +224,7 @@ def _lift(graph: onnx.GraphProto, returns: bool) -> None:
 
 def _tensor(node: onnx.NodeProto) -> TensorProto | None:
     """Return a copy of what a Constant node of ONNX makes, if it is numbers."""
-    if node.op_type != "Constant" or node.domain or len(node.output) != 1:
+    if op_of(node) != Op.Constant or len(node.output) != 1:
         return None
     if len(node.attribute) != 1:
         return None

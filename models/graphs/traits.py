@@ -11,34 +11,12 @@ from onnx import TensorProto
 
 from models.graphs.file import numbers_of
 from models.graphs.nodes import all_graphs, attributes, label
-from models.network.operators.on_bytes import SCALES
-from models.network.operators.reading import LAYERS
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
+from models.network.records import Role
 
 # The weights of a network: how many numbers are trained, and which are no numbers.
 
-# Inputs with floating-point constants that are not trained: statistics, regions and scales.
-_UNTRAINED = {
-    "BatchNormalization": (3, 4),
-    "Resize": (1, 2),
-    "Upsample": (1,),
-    **SCALES,
-    "QLinearMatMul": (1, 4, 6),
-    "DynamicQuantizeMatMul": (2,),
-    "MatMulIntegerToFloat": (2, 3),
-    "MatMulNBits": (2,),
-}
-# Inputs with weights as integers.
-_QUANTISED = {
-    "DequantizeLinear": (0,),
-    "QLinearConv": (3, 8),
-    "QLinearMatMul": (0, 3),
-    "QGemm": (3, 6),
-    "ConvInteger": (1,),
-    "MatMulInteger": (0, 1),
-    "DynamicQuantizeMatMul": (1,),
-    "MatMulIntegerToFloat": (1,),
-    "MatMulNBits": (1,),
-}
 _FLOATING = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 # Weights are mapped: a few MiB at a time, so that none of them are held.
@@ -47,8 +25,13 @@ _BLOCK = 1 << 20
 
 def quantised_weights(node: onnx.NodeProto) -> list[str]:
     """Return the inputs of ``node`` that are weights as integers, if they are constants."""
-    positions = _QUANTISED.get(node.op_type, ())
-    return [name for position, name in enumerate(node.input) if name and position in positions]
+    return inputs_of(node, "data", "weight", "bias") if is_quantised(node) else []
+
+
+def inputs_of(node: onnx.NodeProto, *roles: Role) -> list[str]:
+    """Return the inputs of ``node`` that have one of ``roles``."""
+    positions = traits_of(op_of(node)).positions(len(node.input), *roles)
+    return [node.input[position] for position in positions if node.input[position]]
 
 
 def count_parameters(model: onnx.ModelProto) -> int:
@@ -61,8 +44,7 @@ def count_parameters(model: onnx.ModelProto) -> int:
     untrained = {
         name
         for node in nodes
-        for position, name in enumerate(node.input)
-        if position in _UNTRAINED.get(node.op_type, ())
+        for name in inputs_of(node, "statistic", "scale", "shape", "parameter")
     }
     quantised = {name: node for node in nodes for name in quantised_weights(node)}
     total = 0
@@ -80,14 +62,14 @@ def _tensors(model: onnx.ModelProto) -> list[tuple[str, TensorProto]]:
     """Return initializers and the tensors of Constant nodes of all graphs, each with its name."""
     graphs = list(all_graphs(model.graph))
     named = [(tensor.name, tensor) for graph in graphs for tensor in graph.initializer]
-    for node in (node for graph in graphs for node in graph.node if node.op_type == "Constant"):
+    for node in (node for graph in graphs for node in graph.node if op_of(node) == Op.Constant):
         named += [(node.output[0], item.t) for item in node.attribute if item.HasField("t")]
     return named
 
 
 def _quantised_count(node: onnx.NodeProto, tensor: TensorProto) -> int:
     """Return how many weights ``tensor`` has; a byte of ``MatMulNBits`` has several."""
-    if node.op_type != "MatMulNBits":
+    if op_of(node) != Op.MatMulNBits:
         return math.prod(tensor.dims)
     sizes = attributes(node)
     return int(sizes["K"] * sizes["N"])
@@ -95,7 +77,7 @@ def _quantised_count(node: onnx.NodeProto, tensor: TensorProto) -> int:
 
 def is_quantised(node: onnx.NodeProto) -> bool:
     """Return whether ``node`` computes with quantised numbers."""
-    return node.op_type in _QUANTISED
+    return traits_of(op_of(node)).elements == "quantised"
 
 
 def infinite_weights(model: onnx.ModelProto) -> list[str]:
@@ -104,8 +86,8 @@ def infinite_weights(model: onnx.ModelProto) -> list[str]:
     Whatever is computed from them is no number either.
     """
     # Elsewhere infinities have a meaning, as in masks. It is not checked yet that a layer has weights.
-    layers = (node for node in model.graph.node if node.op_type in LAYERS)
-    weights = {name for node in layers for name in node.input[1:2]}
+    layers = (node for node in model.graph.node if traits_of(op_of(node)).layer)
+    weights = {name for node in layers for name in inputs_of(node, "weight")}
     held = (tensor for tensor in model.graph.initializer if tensor.name in weights)
     return [
         f"weights {tensor.name!r}: {wrong} of {math.prod(tensor.dims)} are NaN or infinite"
@@ -128,25 +110,6 @@ def infinite_tensors(
 
 # What operators say about answers: whether two runs can be compared, and how closely.
 
-_LIKE = ("RandomNormalLike", "RandomUniformLike")
-_RANDOM = frozenset(("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", *_LIKE))
-# A difference in the last digit of what these read can change what they give by anything.
-_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not")
-_THRESHOLDS = ("Mod", "Shrink", "ThresholdedRelu")
-#: What they make are integers.
-ROUNDING = frozenset(("Ceil", "Floor", "Round", "Sign"))
-_SELECTION = ("ArgMax", "ArgMin", "Compress", "Hardmax", "NonMaxSuppression", "NonZero", "TopK")
-_JUMPING = frozenset(
-    (
-        *_COMPARISONS,
-        *_THRESHOLDS,
-        *ROUNDING,
-        *_SELECTION,
-        "DynamicQuantizeLinear",
-        "QuantizeLinear",
-        "Unique",
-    )
-)
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -181,14 +144,14 @@ def read_traits(path: Path) -> Traits:
 
 
 def _draws(node: onnx.NodeProto) -> bool:
-    trains = node.op_type == "Dropout" and any(node.input[2:])
-    return node.op_type in _RANDOM or trains
+    trains = op_of(node) == Op.Dropout and any(node.input[2:])
+    return traits_of(op_of(node)).draws or trains
 
 
 def _cast(node: onnx.NodeProto) -> int | None:
-    return int(attributes(node)["to"]) if node.op_type == "Cast" else None
+    return int(attributes(node)["to"]) if op_of(node) == Op.Cast else None
 
 
 def _jumps(node: onnx.NodeProto) -> bool:
     number = _cast(node)
-    return node.op_type in _JUMPING or is_quantised(node) or number not in (None, *_FLOATING)
+    return traits_of(op_of(node)).jumps or is_quantised(node) or number not in (None, *_FLOATING)

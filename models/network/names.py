@@ -18,6 +18,8 @@ PLAIN_DOMAINS = ("", MICROSOFT)
 class Op(StrEnum):
     """An operator, by its name with its domain in front where that is not ONNX's."""
 
+    #: Bytes, and what each of them becomes, in unsigned order: neither has an operator for that.
+    ByteTable = "table of bytes"
     #: One that no row is about.
     Unknown = ""
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.fields import Array, Name
+from models.network.records import OperatorRecord
 from models.network.windows import WindowError, Windows, windows_of
 
 Shape = tuple[int, ...]
@@ -69,9 +70,10 @@ class KnownTensors:
 class NodeReader:
     """Reads what a node says of its inputs and outputs; everything raises UnsuitedError where it cannot."""
 
-    def __init__(self, node: Node, known: KnownTensors) -> None:
+    def __init__(self, node: Node, known: KnownTensors, record: OperatorRecord) -> None:
         self.node = node
         self.known = known
+        self.record = record
 
     @property
     def output(self) -> str:
@@ -138,7 +140,8 @@ class NodeReader:
         return integers
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        return self.node.attributes.get(name, default)
+        """Return an attribute; where the node says nothing, what its record says, then ``default``."""
+        return self.node.attributes.get(name, self.record.attributes.get(name, default))
 
     def require(self, name: str, *values: Any) -> None:
         """Check that an attribute has one of ``values`` if it is there."""

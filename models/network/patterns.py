@@ -5,7 +5,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
-from models.network.activations import COMMUTE, PAIRS, SPELLINGS, Activation, Kind, Number
+from models.network.activations import Activation, Kind, Number
+from models.network.catalogue import traits_of
+from models.network.names import Op
 from models.network.node import Node
 
 # Constants of a file are 32-bit floats, and written in few digits.
@@ -16,7 +18,7 @@ _TOLERANCE = 1e-5
 class FoundOperator:
     """What ``operator`` makes of ``operands``; ``numbers``: its attributes."""
 
-    operator: str
+    operator: Op
     operands: tuple["Pattern", ...]
     numbers: tuple[tuple[str, float], ...] = ()
 
@@ -43,27 +45,27 @@ class _Match:
     nodes: frozenset[int]
 
 
-def _made(operator: str, *operands: Pattern, **numbers: float) -> FoundOperator:
+def _made(operator: Op, *operands: Pattern, **numbers: float) -> FoundOperator:
     return FoundOperator(operator, operands, tuple(numbers.items()))
 
 
-_SIGMOID = _made("Sigmoid", "x")
-_SQUARE = _made("Mul", _SIGMOID, _SIGMOID)
-_BELOW = _made("Min", "x", 0.0)
-_CELU_OF_ONE = _made("Max", "x", _made("Sub", _made("Exp", _BELOW), 1.0))
-_SCALED = _made("Sub", _made("Exp", _made("Div", _BELOW, "$+alpha")), 1.0)
+_SIGMOID = _made(Op.Sigmoid, "x")
+_SQUARE = _made(Op.Mul, _SIGMOID, _SIGMOID)
+_BELOW = _made(Op.Min, "x", 0.0)
+_CELU_OF_ONE = _made(Op.Max, "x", _made(Op.Sub, _made(Op.Exp, _BELOW), 1.0))
+_SCALED = _made(Op.Sub, _made(Op.Exp, _made(Op.Div, _BELOW, "$+alpha")), 1.0)
 #: As the compiler writes them where ONNX Runtime is slow or uneven; Mish of -x (optimising/rewrite.py).
 REWRITTEN: Mapping[Kind, FoundOperator] = {
-    "celu": _made("Max", "x", _made("Mul", _SCALED, "$+alpha")),
+    "celu": _made(Op.Max, "x", _made(Op.Mul, _SCALED, "$+alpha")),
     "mish": _made(
-        "Sub", "x", _made("Div", "x", _made("HardSigmoid", _SQUARE, alpha=0.5, beta=0.5))
+        Op.Sub, "x", _made(Op.Div, "x", _made(Op.HardSigmoid, _SQUARE, alpha=0.5, beta=0.5))
     ),
 }
-_SOFTPLUS = _made("Log", _made("Add", _made("Exp", "x"), 1.0))
-_SIX = _made("Clip", _made("Add", "x", 3.0), 0.0, 6.0)
+_SOFTPLUS = _made(Op.Log, _made(Op.Add, _made(Op.Exp, "x"), 1.0))
+_SIX = _made(Op.Clip, _made(Op.Add, "x", 3.0), 0.0, 6.0)
 _ERFS = (
-    _made("Add", _made("Erf", _made("Div", "x", math.sqrt(2))), 1.0),
-    _made("Add", _made("Erf", _made("Mul", "x", math.sqrt(0.5))), 1.0),
+    _made(Op.Add, _made(Op.Erf, _made(Op.Div, "x", math.sqrt(2))), 1.0),
+    _made(Op.Add, _made(Op.Erf, _made(Op.Mul, "x", math.sqrt(0.5))), 1.0),
 )
 
 
@@ -84,22 +86,22 @@ _PATTERNS = (
     _Spelled(_CELU_OF_ONE, Activation("celu", 1.0)),
     # As ONNX says it.
     _Spelled(
-        _made("Mul", _made("Elu", _made("Div", "x", "$+alpha"), alpha=1.0), "$+alpha"),
+        _made(Op.Mul, _made(Op.Elu, _made(Op.Div, "x", "$+alpha"), alpha=1.0), "$+alpha"),
         Activation("celu"),
         "$+alpha",
     ),
     _Spelled(REWRITTEN["mish"], Activation("mish", -1.0)),
-    _Spelled(_made("Mul", "x", _made("Tanh", _made("Softplus", "x"))), _MISH),
-    _Spelled(_made("Mul", "x", _made("Tanh", _SOFTPLUS)), _MISH),
-    _Spelled(_made("Mul", "x", _made("Sigmoid", _made("Mul", "x", "$alpha"))), _SILU, "$alpha"),
-    _Spelled(_made("Mul", "x", _SIGMOID), _SILU),
-    _Spelled(_made("Div", _made("Mul", "x", _SIX), 6.0), _HARD_SWISH),
-    _Spelled(_made("Mul", "x", _made("Div", _SIX, 6.0)), _HARD_SWISH),
-    _Spelled(_made("Mul", "x", _made("Mul", _SIX, 1 / 6)), _HARD_SWISH),
-    _Spelled(_made("Mul", "x", _made("HardSigmoid", "x", alpha=1 / 6, beta=0.5)), _HARD_SWISH),
-    *(_Spelled(_made("Mul", _made("Mul", "x", erf), 0.5), _GELU) for erf in _ERFS),
-    *(_Spelled(_made("Mul", _made("Mul", "x", 0.5), erf), _GELU) for erf in _ERFS),
-    *(_Spelled(_made("Mul", "x", _made("Mul", erf, 0.5)), _GELU) for erf in _ERFS),
+    _Spelled(_made(Op.Mul, "x", _made(Op.Tanh, _made(Op.Softplus, "x"))), _MISH),
+    _Spelled(_made(Op.Mul, "x", _made(Op.Tanh, _SOFTPLUS)), _MISH),
+    _Spelled(_made(Op.Mul, "x", _made(Op.Sigmoid, _made(Op.Mul, "x", "$alpha"))), _SILU, "$alpha"),
+    _Spelled(_made(Op.Mul, "x", _SIGMOID), _SILU),
+    _Spelled(_made(Op.Div, _made(Op.Mul, "x", _SIX), 6.0), _HARD_SWISH),
+    _Spelled(_made(Op.Mul, "x", _made(Op.Div, _SIX, 6.0)), _HARD_SWISH),
+    _Spelled(_made(Op.Mul, "x", _made(Op.Mul, _SIX, 1 / 6)), _HARD_SWISH),
+    _Spelled(_made(Op.Mul, "x", _made(Op.HardSigmoid, "x", alpha=1 / 6, beta=0.5)), _HARD_SWISH),
+    *(_Spelled(_made(Op.Mul, _made(Op.Mul, "x", erf), 0.5), _GELU) for erf in _ERFS),
+    *(_Spelled(_made(Op.Mul, _made(Op.Mul, "x", 0.5), erf), _GELU) for erf in _ERFS),
+    *(_Spelled(_made(Op.Mul, "x", _made(Op.Mul, erf, 0.5)), _GELU) for erf in _ERFS),
 )
 
 
@@ -158,13 +160,13 @@ class _Matcher:
         if (node.operator, len(node.inputs)) != (pattern.operator, len(pattern.operands)):
             return
         if pattern.numbers:
-            defaults = dict(SPELLINGS[node.operator].parameters)
+            defaults = traits_of(node.operator).attributes
             given = {name: float(node.attributes.get(name, defaults[name])) for name in defaults}
             if not all(_near(given[name], number) for name, number in pattern.numbers):
                 return
         found = _Match(found.values, found.nodes | {at})
         yield from self._all(pattern.operands, node.inputs, found)
-        if PAIRS.get(node.operator) in COMMUTE:
+        if traits_of(node.operator).commutes:
             yield from self._all(pattern.operands, node.inputs[::-1], found)
 
     def _all(

@@ -269,8 +269,6 @@ def _check_pieces(path: Path, manifest: Manifest) -> None:
         where = f"{path}: pieces.{number}"
         if piece.graph >= len(manifest.graphs):
             raise PackError(f"{where}.graph: {piece.graph} is out of range")
-        if piece.n_spans != 1:
-            raise PackError(f"{where}.n_spans: {piece.n_spans}: only joined pieces have several")
         if piece.span is not None:
             if piece.span >= len(manifest.spans) or piece.span <= last_span:
                 raise PackError(f"{where}.span: {piece.span} is out of range or out of order")

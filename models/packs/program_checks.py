@@ -7,9 +7,10 @@ step reads what is made after it.
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 from models.errors import PackError
-from models.network.activations import PARAMETERS
+from models.network.activations import PARAMETERS, Arithmetic
 from models.network.fields import Array, stretches
 from models.network.operators.quantised import Quantised, QuantisedTask, Rectangle, TaskTensor
 from models.network.windows import SAME
@@ -19,7 +20,7 @@ from models.packs.records.pieces import (
     ElementStep,
     Elementwise,
     Piece,
-    joined_pieces,
+    merged_operands,
 )
 from models.packs.records.row_parts import RowOperator
 
@@ -34,27 +35,31 @@ def check_programs(path: Path, manifest: Manifest) -> None:
     """
     for number, program in enumerate(manifest.programs):
         _check_program(f"{path}: programs.{number}", program)
-    for where, piece in _pieces(manifest):
-        if piece.elementwise is None:
-            continue
-        if piece.resident is not None:
-            raise PackError(f"{path}: {where}.elementwise: a resident piece has no program")
-        field = f"{path}: {where}.elementwise"
-        _check_ports(field, manifest, piece.elementwise, piece.inputs, piece.outputs)
+    for number, piece in enumerate(manifest.pieces):
+        field = f"{path}: pieces.{number}.elementwise"
+        if piece.elementwise is not None:
+            if piece.resident is not None:
+                raise PackError(f"{field}: a resident piece has no program")
+            _check_ports(field, manifest, piece.elementwise, piece.inputs, piece.outputs)
+    for where, elementwise, run in _joined(manifest):
+        inputs = merged_operands([piece.inputs for piece in run])
+        outputs = merged_operands([piece.outputs for piece in run])
+        _check_ports(f"{path}: {where}.elementwise", manifest, elementwise, inputs, outputs)
     for number, item in enumerate(manifest.row_operators):
         if item.elementwise is not None:
             field = f"{path}: row_operators.{number}.elementwise"
             _check_row_operator(field, manifest, item, item.elementwise)
 
 
-def _pieces(manifest: Manifest) -> Iterator[tuple[str, Piece]]:
-    """Yield pieces with the fields that say them: the finest, and joined ones where some have programs."""
-    for number, piece in enumerate(manifest.pieces):
-        yield f"pieces.{number}", piece
+def _joined(manifest: Manifest) -> Iterator[tuple[str, Elementwise, Sequence[Piece]]]:
+    """Yield the programs of joined pieces, with the fields that say them and the pieces that are joined."""
     for number, alternative in enumerate(manifest.alternatives):
-        if any(item.elementwise for item in alternative.joined):
-            for position, piece in enumerate(joined_pieces(manifest.pieces, alternative)):
-                yield f"alternatives.{number}.joined.{position}", piece
+        first = alternative.first_piece
+        for position, join in enumerate(alternative.joined):
+            run = manifest.pieces[first : first + join.n_chunks]
+            first += join.n_chunks
+            if join.elementwise is not None:
+                yield f"alternatives.{number}.joined.{position}", join.elementwise, run
 
 
 def _check_program(where: str, program: ElementProgram) -> None:
@@ -83,8 +88,8 @@ def _check_program(where: str, program: ElementProgram) -> None:
 def _fault(step: ElementStep) -> str:
     """Return why a step cannot be; empty where it can."""
     n_reads, n_numbers = len(step.reads), len(step.numbers)
-    parameters = PARAMETERS.get(step.kind)
-    possible = [(1, 1), (2, 0)] if parameters is None else [(1, parameters)]
+    is_of_two = step.kind in get_args(Arithmetic)
+    possible = [(1, 1), (2, 0)] if is_of_two else [(1, PARAMETERS.get(step.kind, 0))]
     if (n_reads, n_numbers) not in possible:
         return f"{step.kind} of {n_reads} values and {n_numbers} numbers"
     if None in step.numbers and step.kind != "clip":

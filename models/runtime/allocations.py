@@ -14,8 +14,6 @@ import json
 import mmap
 import os
 import re
-import resource
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from models.network.fields import STRINGS, UNKNOWN
+from models.processes import end_with
 from models.runtime.sessions import SessionError, open_piece, reason
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ _RUNS = 2
 _TEXT_BYTES = 2048
 _IOFBF, _BUFFER_BYTES = 0, 64 << 10
 _SAMPLE_SECONDS = 0.5e-3
-_PR_SET_PDEATHSIG = 1
 
 
 class MeasureError(Exception):
@@ -289,14 +287,6 @@ def _launch(
 # The process.
 
 
-def _limit(parent: int) -> None:
-    """End this process when ``parent`` does; it leaves nothing on the disk."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit("the compiler is gone")
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def _answered(graph: bytes, run: Run) -> dict[str, Any]:
     try:
         return {"bytes": allocated_bytes(graph, run)}
@@ -306,7 +296,7 @@ def _answered(graph: bytes, run: Run) -> dict[str, Any]:
 
 def main(parent: int) -> None:
     """Answer what is read from stdin until that ends."""
-    _limit(parent)
+    end_with(parent)
     change_malloc()
     while line := sys.stdin.buffer.readline():
         run = Run(**json.loads(line))

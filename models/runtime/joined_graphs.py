@@ -9,14 +9,16 @@ sizes. A node that ONNX Runtime adds when it loads the graph (a conversion, the 
 is behind all others. So each graph is compared with what was loaded of it (``runs_in_order``); pieces whose
 order is another one run one by one.
 
-``can_join`` says before which pieces are tried: those whose operators are kernels of ONNX Runtime as they
-stand. One that it says wrongly costs time, for all that would be joined with it.
+``can_join`` says before which pieces are tried: those whose kernels the table says can be
+(models/runtime/kernels.py). One that it says wrongly costs time, for all that would be joined with it.
 """
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from models.network.names import named
+from models.runtime.kernels import KERNELS, kernel_of
 from models.runtime.wire import (
     GraphField,
     ModelField,
@@ -34,24 +36,9 @@ from models.runtime.wire import (
 
 _READ = frozenset(GraphField)
 
-_BLOCKED = "com.microsoft.nchwc"
-_STANDARD = """
-Add AveragePool BatchNormalization Clip Concat Conv ConvInteger DequantizeLinear Div DynamicQuantizeLinear
-Elu Erf Exp Flatten Gather Gemm GlobalAveragePool GlobalMaxPool HardSigmoid LayerNormalization LeakyRelu Log
-MatMul MatMulInteger Max MaxPool Min Mul Neg PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear
-ReduceMean Relu Reshape Resize Selu Sigmoid Slice Softmax Softplus Split Sqrt Sub Tanh Transpose
-"""
-_MICROSOFT = """
-DynamicQuantizeMatMul FusedConv FusedGemm FusedMatMul Gelu MatMulIntegerToFloat NhwcMaxPool QGemm QLinearAdd
-QLinearAveragePool QLinearConcat QLinearConv QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul
-QLinearSigmoid QLinearSoftmax QuickGelu
-"""
-_KERNELS = {
-    "": frozenset(_STANDARD.split()),
-    "com.microsoft": frozenset(_MICROSOFT.split()),
-}
-#: ONNX Runtime runs these before nodes that stand before them.
-_RUN_FIRST = frozenset(field(NodeField.OP_TYPE, name) for name in ("Shape", "Size"))
+_RUN_FIRST = frozenset(
+    field(NodeField.OP_TYPE, name) for name, kernel in KERNELS.items() if kernel.launch == "first"
+)
 #: For these types ONNX Runtime adds no conversions: its kernels take them.
 JOINED_TYPES = frozenset(("float32", "int8", "int32", "uint8"))
 
@@ -181,7 +168,8 @@ def _header(parts: Iterable[_Part]) -> bytes:
 def _is_kernel(node: bytes) -> bool:
     operator = b"".join(contents(node, NodeField.OP_TYPE)).decode("ascii", "replace")
     domain = b"".join(contents(node, NodeField.DOMAIN)).decode("ascii", "replace")
-    return domain == _BLOCKED or operator in _KERNELS.get(domain, ())
+    kernel = kernel_of(named(domain, operator))
+    return kernel is not None and kernel.launch == "joins"
 
 
 def _body(graph: bytes) -> bytes:

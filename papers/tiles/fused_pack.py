@@ -8,13 +8,13 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
-from models.compiler.analysis.graph import PLAIN_DOMAINS
-from models.compiler.cutting.row_nodes import POOLS, Windowed, padded, window_of
+from models.compiler.cutting.row_nodes import Windowed, padded, window_of
 from models.graphs.nodes import attributes, node_of, versions_of
+from models.network.catalogue import OperatorRecord, read_operator, traits_of
 from models.network.fields import Array
+from models.network.names import Op, op_of
 from models.network.node import KnownTensors, UnsuitedError
-from models.network.operators.elements import POINTWISE
-from models.network.operators.reading import Operator, Resize, read_operator
+from models.network.operators.reading import Operator, Resize
 from models.network.windows import Window
 from models.packs.manifest import checksum
 from models.packs.pack import Pack
@@ -67,8 +67,6 @@ def regions_of(
 # A pack whose operators make tiles, too: by graphs that pad neither side, made of those that rows run.
 #
 # No pack has such graphs, since no plan takes tiles (docs/research/tiles.md, "Why no plan takes tiles").
-
-_WINDOWED = ("Conv", *POOLS)
 
 
 def tiled_pack(pack: Pack) -> Pack:
@@ -124,8 +122,12 @@ class _RowGraph:
         return self.model.graph.node[0]
 
     @property
+    def _record(self) -> OperatorRecord:
+        return traits_of(op_of(self.node))
+
+    @property
     def is_windowed(self) -> bool:
-        return self.node.op_type in _WINDOWED
+        return self._record.access == "windowed"
 
     def unpadded(self) -> bytes:
         """Return the graph without padding to the left and right."""
@@ -141,7 +143,7 @@ class _RowGraph:
         if self.is_windowed:
             window = self._window()
             return None if window is None else (window, *as_rows[1:])
-        if self.node.op_type == "Upsample":
+        if self._record.of is Op.Upsample:
             operator = self._operator(self.node)
             factors = operator.factors if isinstance(operator, Resize) else None
             return None if factors is None else (Window(factor=factors[3]),)
@@ -153,7 +155,7 @@ class _RowGraph:
 
     def _window(self) -> Window | None:
         """Return the window across of a convolution or a pool; None: its borders are special."""
-        if self.node.op_type in POOLS and self.node.domain in PLAIN_DOMAINS:
+        if not self._record.layer and not self._record.is_blocked:
             return None  # its numbers are taken in vectors along the width
         down = self.item.inputs[0].window
         _, left, _, right = attributes(self.node).get("pads", (0, 0, 0, 0))
@@ -165,7 +167,7 @@ class _RowGraph:
         """Return whether what operators on elements read beside values is the same in all columns."""
         shapes = [tuple(tensor.dims) for tensor in self.model.graph.initializer]
         shapes += [operand.shape for operand in self.item.weights]
-        return self.node.op_type not in POINTWISE or all(
+        return self._record.function is None or all(
             np.prod(shape) == 1 or shape[-1] == 1 for shape in shapes
         )
 

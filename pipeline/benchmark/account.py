@@ -11,13 +11,12 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from models.packs.records.pieces import Piece
 from pipeline.planning.draft import first_pieces
 from pipeline.planning.explain import region_words
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.times import piece_key
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import STALL_SECONDS, launched, services
 from pipeline.timing.timeline import timeline, trace
@@ -139,7 +138,7 @@ def _divided(
     alone = {
         number: profile.kernel(piece_key(step)).median
         for number, step in steps.items()
-        if isinstance(step, Piece)
+        if isinstance(step, PreparedPiece)
     }
     total = sum(alone.values()) or 1.0
     for number, each in alone.items():

@@ -1,12 +1,13 @@
 """Compare a pack with the model that it was compiled from, before it is served.
 
 One after the other, never two at once: the source without optimisations, its weights mapped; then the
-pack through the smallest ring, and with all of its weights in memory where there is room (trials.py).
+pack in each setting in which it will be served, where there is room (trials.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader.errors import LoaderError
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
 from models.network.fields import UNKNOWN
@@ -23,15 +23,9 @@ from models.packs.records.spans import loses_bits
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
-from pipeline.checking.compare import (
-    Tolerance,
-    difference,
-    largest_error,
-    tolerance_of,
-)
-from pipeline.checking.trials import Free, TrialError, Trials
-from pipeline.devices.base import Device, DeviceError
-from pipeline.execution.errors import EngineError
+from pipeline.checking.compare import Tolerance, difference, largest_error
+from pipeline.checking.tolerance import tolerance_of
+from pipeline.checking.trials import TrialError, Trials
 from pipeline.measuring.sweeps import Kind, random_inputs
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -43,9 +37,7 @@ _DRAWS = 3
 _LEAST_SAID = 5e-5
 # Where ONNX Runtime differs from itself by more of the largest value, nothing else can be told from it.
 _MOST_OPEN = 0.25
-_NUDGE = 1e-6
-# Rewritten operators are off by ten times as much as a nudge (compare.py): an answer that is farther off
-# than so many times what ONNX Runtime differs from itself is wrong.
+# An answer that is farther off than so many times what ONNX Runtime differs from itself is wrong.
 _FARTHEST = 10
 
 #: Makes pictures like those to come.
@@ -76,20 +68,18 @@ class Reference:
 def check_pack(
     pack: Pack,
     reference: Reference,
-    device: Device | None,
+    trials: Trials | None,
     progress: Progress = silent,
     pictures: Pictures | None = None,
-    free: Free | None = None,
 ) -> list[str]:
-    """Compare ``pack`` on ``device`` with ``reference``; return lines: what is odd, or not compared.
+    """Compare ``pack`` with ``reference``; return lines: what is odd, or not compared.
 
     Args:
         pack: as it was compiled.
         reference: its source.
-        device: what it was compiled for; None: only the source is run.
+        trials: run it on what it was compiled for; None: only the source is run.
         progress: is called with what runs.
         pictures: on which is measured what storing weights with fewer bits costs; None: on what is drawn.
-        free: the bytes that this process may still take; None: as many as it asks for.
 
     Raises:
         MemoryError: the pack would take more than is free.
@@ -97,8 +87,8 @@ def check_pack(
         Whatever ``pictures`` raises.
     """
     traits = read_traits(reference.path)
-    tolerance = tolerance_of(traits, pack.manifest.store)
-    trials = None if device is None else Trials(pack, device, free, bool(traits.random))
+    manifest = pack.manifest
+    tolerance = tolerance_of(reference.path, traits, manifest.target, manifest.store)
     checker = _Checker(pack, reference, trials, traits, tolerance, progress, pictures)
     notes = [checker.check(required_only=True)]
     if len(pack.manifest.required_inputs) < len(pack.manifest.inputs):
@@ -154,7 +144,7 @@ class _Checker:
             )
         for picture in pictures:
             inputs = {ports[0].name: preprocess.apply(picture)}
-            expected = self._expected(inputs)
+            expected = self.expected(inputs)
             with self._refusing():
                 got = trials.answer(inputs)
             fault = difference(got, expected, self.tolerance)
@@ -170,15 +160,15 @@ class _Checker:
         """
         faults: list[str] = []
         opens: list[str] = []
-        for inputs, expected in self._questions(required_only):
-            self._check_declared(expected)
+        for question in self._questions(required_only):
+            self._check_declared(question.expected)
             if self.trials is None:
                 return ""
-            fault, is_open = self._first_fault(inputs, expected, self.trials)
+            fault, is_open = self._first_fault(question, self.trials)
             if self.traits.random:
                 return f"ran, but was not compared: node {self.traits.random} draws numbers"
             if not fault:
-                return _remark(expected)
+                return _remark(question.expected)
             (opens if is_open else faults).append(fault)
             if not (self.traits.jumps or is_open):
                 break
@@ -188,7 +178,7 @@ class _Checker:
             if loses_bits(self.pack.manifest.store):
                 return self._too_far(faults[0])
             raise CompileError(
-                f"{self.reference.source}: the pack answers otherwise than ONNX Runtime: {faults[0]}; "
+                f"{self.reference.source}: the pack answers otherwise than ONNX Runtime {faults[0]}; "
                 "nothing was written; please report this (--no-check compiles without comparing)"
             )
         return "not compared with optional inputs: ONNX Runtime refuses those that were drawn"
@@ -225,32 +215,35 @@ class _Checker:
                     f"Runtime; what the file declares makes it {list(port.shape)}"
                 )
 
-    def _questions(self, required_only: bool) -> Iterator[tuple[Arrays, Arrays]]:
-        """Yield inputs that ONNX Runtime takes, and its answers.
+    def _questions(self, required_only: bool) -> Iterator["_Question"]:
+        """Yield inputs that ONNX Runtime takes, with its answers.
 
         Raises:
             CompileError: it takes none that leave out what may be left out.
         """
         for seed in range(_DRAWS):
-            answered = self._answered(seed, _KINDS if seed == 0 else _KINDS[:1], required_only)
-            if answered is not None:
-                yield answered
+            question = self._drawn(seed, _KINDS if seed == 0 else _KINDS[:1], required_only)
+            if question is not None:
+                yield question
 
-    def _answered(
-        self, seed: int, kinds: Sequence[Kind], required_only: bool
-    ) -> tuple[Arrays, Arrays] | None:
+    def _drawn(self, seed: int, kinds: Sequence[Kind], required_only: bool) -> "_Question | None":
         reasons = []
         for kind in kinds:
             inputs = random_inputs(self.pack.manifest, seed, kind, required_only)
             try:
-                return inputs, self._expected(inputs)
+                return _Question(inputs, self.expected(inputs), self)
             except SessionError as exc:
                 reasons.append(str(exc))
         if required_only and seed == 0:
             raise CompileError(f"{self.reference.source}: ONNX Runtime cannot run it: {reasons[0]}")
         return None
 
-    def _expected(self, inputs: Arrays) -> Arrays:
+    def expected(self, inputs: Arrays) -> Arrays:
+        """Return what the source answers without optimisations; with them where it cannot without.
+
+        Raises:
+            SessionError: ONNX Runtime refuses the model, or these inputs.
+        """
         self.progress("check", "the source in ONNX Runtime")
         try:
             return self.reference.answer(inputs, optimise=False)
@@ -260,34 +253,37 @@ class _Checker:
             except SessionError:
                 raise exc from None
 
-    def _first_fault(self, inputs: Arrays, expected: Arrays, trials: Trials) -> tuple[str, bool]:
-        """Return what ``_fault`` does of the first answer of the pack that differs, if one does.
+    def _first_fault(self, question: "_Question", trials: Trials) -> tuple[str, bool]:
+        """Return what ``_fault`` says of the first wrong answer of the pack; if none is, of the first open.
 
         Raises:
             MemoryError: the pack takes more than is free. CompileError: it fails, or answers in two ways.
         """
-        fault, is_open = "", False
+        open_fault = ""
         with self._refusing():
-            answers = list(trials.answers(inputs))
-        for got in answers:
-            if not fault:
-                fault, is_open = self._fault(inputs, expected, got)
-        return fault, is_open
+            for setting, outputs in trials.answers(
+                question.inputs, self.tolerance, self.traits.random
+            ):
+                fault, is_open = self._fault(question, outputs)
+                if fault and not is_open:
+                    return f"with {setting}: {fault}", False
+                open_fault = open_fault or fault
+        return open_fault, bool(open_fault)
 
-    def _fault(self, inputs: Arrays, expected: Arrays, got: Arrays) -> tuple[str, bool]:
+    def _fault(self, question: "_Question", got: Arrays) -> tuple[str, bool]:
         """Return how the answer differs, if it does, and whether ONNX Runtime differs from itself."""
+        expected = question.expected
         fault = difference(got, expected, self.tolerance)
         self.errors.append(largest_error(got, expected))
         if not fault or self.traits.random:
-            return fault, False
-        # Fused operators may compute otherwise (4-bit products, rounding of quantised numbers).
-        optimised = self._optimised(inputs, expected)
-        if not difference(got, optimised, self.tolerance):
             return "", False
-        other, how = optimised, "with and without its optimisations"
+        # Fused operators may compute otherwise (4-bit products, rounding of quantised numbers).
+        if not difference(got, question.optimised, self.tolerance):
+            return "", False
+        other, how = question.optimised, "with and without its optimisations"
         if not difference(other, expected, self.tolerance):
             # Deep networks of roundings make another answer of the last digit of a sum.
-            other, how = self._expected(_nudged(inputs)), "where inputs differ in the last digit"
+            other, how = question.nudged, "where inputs differ by what roundings may"
         own = difference(other, expected, self.tolerance)
         if not own:
             return fault, False
@@ -301,13 +297,6 @@ class _Checker:
             if nearest > max(_FARTHEST * apart, self.tolerance.fraction):
                 return f"{fault}; ONNX Runtime {how}: {own}", False
         return f"ONNX Runtime itself answers otherwise {how}: {own}", True
-
-    def _optimised(self, inputs: Arrays, expected: Arrays) -> Arrays:
-        """Return what the optimised source answers; ``expected`` where ONNX Runtime refuses it."""
-        try:
-            return self.reference.answer(inputs, optimise=True)
-        except SessionError:
-            return expected
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -325,18 +314,35 @@ class _Checker:
             raise CompileError(
                 f"{source}: the pack {exc}; nothing was written; please report this ({advice})"
             ) from exc
-        except (EngineError, DeviceError, LoaderError) as exc:
-            raise CompileError(
-                f"{source}: the pack fails where ONNX Runtime answers: {exc}; nothing was written; "
-                f"please report this ({advice})"
-            ) from exc
 
 
-def _nudged(inputs: Arrays) -> Arrays:
-    """Return ``inputs`` with floats that are off by a millionth, as sums in another order are."""
+class _Question:
+    """A request, and what ONNX Runtime answers: as ``check`` asks it, and in other ways that are right."""
+
+    def __init__(self, inputs: Arrays, expected: Arrays, check: _Checker) -> None:
+        self.inputs = inputs
+        self.expected = expected
+        self._check = check
+
+    @cached_property
+    def optimised(self) -> Arrays:
+        """What the optimised source answers; ``expected`` where ONNX Runtime refuses it."""
+        try:
+            return self._check.reference.answer(self.inputs, optimise=True)
+        except SessionError:
+            return self.expected
+
+    @cached_property
+    def nudged(self) -> Arrays:
+        """What the source answers for inputs that are off by what roundings may be."""
+        return self._check.expected(_nudged(self.inputs, self._check.tolerance.nudge))
+
+
+def _nudged(inputs: Arrays, by: float) -> Arrays:
+    """Return ``inputs`` with floats that are off by so much of themselves."""
     generator = np.random.default_rng(0)
     return {
-        name: (array * (1 + generator.choice((-_NUDGE, _NUDGE), array.shape))).astype(array.dtype)
+        name: (array * (1 + generator.choice((-by, by), array.shape))).astype(array.dtype)
         if array.dtype.kind == "f"
         else array
         for name, array in inputs.items()

@@ -7,38 +7,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.graphs.traits import Traits
-from models.packs.records.spans import Store
-
 Arrays = Mapping[str, NDArray[Any]]
 
-# What an order of additions changes, beside the largest value: sums of 10,000 products in float32 differ by
-# 1e-6; fused and rewritten operators (models/compiler/optimising/rewrite.py) by 1e-5.
-# 16-bit floats have three digits.
-_FLOAT, _HALF, _QUANTISED = 1e-4, 2e-2, 5e-2
-# Weights that lose bits in the file, a 2000th, a 256th and a 250th of a channel's largest: products of many
-# layers are off by more. Wrong weights are off by all there is.
-_STORED: dict[Store, float] = {"fp16": 2e-2, "bf16": 1e-1, "int8": 2.5e-1}
-# Inputs are about 1: differences of values much smaller than that are what cancellation leaves.
-_LEAST_SCALE = 1e-3
+# Inputs are about 1: differences of values much smaller than that, and the last digit of those, are what
+# cancellation leaves.
+_LEAST_SCALE, _LAST_DIGIT = 1e-3, 2.0**-23
 #: Numbers that are compared at a time.
 _BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """``fraction``: of an output's largest value. ``steps``: of quantised integers."""
+    """``fraction``: of an output's largest value; ``nudge``: the part of it that is roundings of floats.
 
-    fraction: float = _FLOAT
+    ``steps``: of quantised integers.
+    """
+
+    fraction: float
     steps: int = 0
-
-
-def tolerance_of(traits: Traits, store: Store = "fp32") -> Tolerance:
-    """Return how far apart two right answers of a model may be whose weights are stored so."""
-    stored = _STORED.get(store, 0.0)
-    if traits.quantised:
-        return Tolerance(max(_QUANTISED, stored), 1)
-    return Tolerance(max(_HALF if traits.half else _FLOAT, stored))
+    nudge: float = 0.0
 
 
 def largest_error(got: Arrays, expected: Arrays) -> float:
@@ -99,7 +86,8 @@ def _difference(got: NDArray[Any], expected: NDArray[Any], tolerance: Tolerance)
         off = max(off, _farthest(one[finite], other[finite]))
     if not is_finite:
         return "has NaN or infinite values"
-    if off <= tolerance.fraction * max(largest, _LEAST_SCALE):
+    limit = tolerance.fraction * max(largest, _LEAST_SCALE)
+    if off <= max(limit, min(tolerance.fraction, _LAST_DIGIT)):
         return ""
     return f"is off by {off:.3g}, where its largest value is {largest:.3g}"
 

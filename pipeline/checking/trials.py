@@ -1,127 +1,200 @@
-"""Runs of a new pack: streamed in the least memory, and with all of its steps in as few launches as can be.
+"""Runs of a new pack as it will be served: in three plans, with all threads and with one.
 
-In one engine after the other, each several times with other inputs between, on memory that holds NaN: what
-a kernel reads before another has written it, or after a third has written over it, is in the answer then.
+The plans are the smallest, the one with all weights in memory, whose steps are in as few launches as
+possible, and one in between. Each has an engine of its own, one after the other, and answers several times
+with other inputs between, on memory that holds NaN: what a kernel reads before another has written it, or
+after a third has written over it, is in the answer then. With one thread other kernels run, in the same
+memory: once is enough (one_thread.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import cached_property
+from typing import NamedTuple
 
 from loader.errors import LoaderError
 from models.packs.pack import Pack
+from pipeline.checking import Depth
 from pipeline.checking.compare import Tolerance, difference
+from pipeline.checking.engines import Arrays, Single, TrialEngines
 from pipeline.devices.base import Device, DeviceError
-from pipeline.devices.device_memory import Memory
 from pipeline.execution.errors import EngineError
-from pipeline.execution.leases import OwnArena
-from pipeline.execution.opened import opened
-from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import LEAST
+from pipeline.fitting.fit import by_thumb, fit
+from pipeline.fitting.wanted import LEAST, Wanted
 from pipeline.planning.joined_launches import apart, joined
 from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Plan
-from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-
-Arrays = Mapping[str, NDArray[Any]]
 
 # What must stay free for pages of libraries: with less they are read again for each kernel.
 _LIBRARY_BYTES = 16 << 20
-# NaN as floats of any size, and far from zero as integers. So many bytes at a time.
-_POISON, _BLOCK_BYTES = 0xFF, 1 << 20
-# One engine computes the same sums in the same order again.
-_SAME = Tolerance()
-_EXACT = Tolerance(0.0)
 
 #: Returns how many bytes this process may still take; None: unknown.
 Free = Callable[[], int | None]
 
 
 class TrialError(Exception):
-    """A pack answers one request in two ways; the message says when."""
+    """A pack fails, or answers one request in two ways; the message says when."""
+
+
+class TrialSetting(NamedTuple):
+    """What a pack ran in: ``plan`` in words, and how many ``threads`` computed."""
+
+    plan: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.plan} and {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+class TrialAnswer(NamedTuple):
+    """The ``outputs`` of a pack in a ``setting``."""
+
+    setting: TrialSetting
+    outputs: Arrays
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Answers of ``pack`` on ``device``. ``free``: what this process may take; None: all that it asks for.
+    """Answers of ``pack`` on ``device``.
 
-    ``notes``: why a plan was not run. ``is_random``: answers differ anyway.
+    ``depth``: in which settings. ``single``: runs it with one thread; None: nothing does, or ``device``
+    has one. ``free``: what this process may take; None: all that it asks for. ``notes``: which settings
+    were left out, and why.
     """
 
     pack: Pack
     device: Device
+    depth: Depth
+    single: Single | None = None
     free: Free | None = None
-    is_random: bool = False
     notes: list[str] = field(default_factory=list)
 
     def answer(self, inputs: Arrays) -> Arrays:
         """Return the answer of the smallest plan.
 
         Raises:
-            MemoryError: it takes more than is free. EngineError, DeviceError, LoaderError: it fails.
+            MemoryError: it takes more than is free. TrialError: it fails.
         """
-        return self._run(self._min_plan, inputs, times=1)
+        with _named(TrialSetting(_SMALLEST, self.device.threads)):
+            (outputs,) = self._engines.run(self._min_plan, inputs, 1)
+        return outputs
 
-    def answers(self, inputs: Arrays) -> Iterator[Arrays]:
-        """Yield the answer of the smallest plan, then that of joined launches where it is another one.
+    def answers(
+        self, inputs: Arrays, tolerance: Tolerance, random: str = ""
+    ) -> Iterator[TrialAnswer]:
+        """Yield the answer in each setting, one thread last.
 
-        What takes more than is free is not run, but for the smallest plan, and ``notes`` says so.
+        A plan that takes more than is free is not run, but for the smallest, and ``notes`` says so.
+
+        Args:
+            inputs: of the request, by name.
+            tolerance: how far answers in one setting may be apart.
+            random: what draws numbers, so that answers differ anyway; else empty.
 
         Raises:
-            TrialError: an engine answers otherwise when it runs again, or with joined launches than
-                without. MemoryError, EngineError, DeviceError, LoaderError: as ``answer``.
+            TrialError: an engine fails, or answers otherwise when it runs again, or with joined launches
+                than without. MemoryError: the smallest plan takes more than is free.
         """
-        smallest = self._checked_answer(self._min_plan, inputs)
-        yield smallest
-        if not self._fused_plan.runs or not self._fits(self._fused_plan):
-            return
-        together = self._checked_answer(self._fused_plan, inputs)
-        if difference(together, smallest, _EXACT):  # phases of rows may add up in another order
-            yield together
+        yield from self._with_all_threads(inputs, None if random else tolerance)
+        if self.single is not None and self.depth == "full":
+            yield from self._with_one_thread(self.single, inputs)
 
-    def _checked_answer(self, plan: Plan, inputs: Arrays) -> Arrays:
+    def _with_all_threads(
+        self, inputs: Arrays, tolerance: Tolerance | None
+    ) -> Iterator[TrialAnswer]:
+        for name, plan in self._plans.items():
+            setting = TrialSetting(name, self.device.threads)
+            if name == _SMALLEST or self._fits(plan, name):
+                with _named(setting):
+                    outputs = self._checked_answer(plan, inputs, tolerance)
+                yield TrialAnswer(setting, outputs)
+
+    def _with_one_thread(self, single: Single, inputs: Arrays) -> Iterator[TrialAnswer]:
+        for name, plan in self._plans.items():
+            setting = TrialSetting(name, 1)
+            if not self._fits(plan, str(setting), single.n_bytes):
+                continue
+            try:
+                with _named(setting):
+                    outputs = single.answer(plan.architecture.name, plan.choice, inputs)
+            except MemoryError as exc:
+                self._leave_out(str(setting), str(exc) or "it takes more memory than there is")
+                continue
+            yield TrialAnswer(setting, outputs)
+
+    def _checked_answer(self, plan: Plan, inputs: Arrays, tolerance: Tolerance | None) -> Arrays:
         """Return the answer of ``plan``, again and again, which is that of its steps one by one."""
-        answer = self._run(plan, inputs)
+        answer, again = self._engines.run(plan, inputs, 2)
+        if tolerance is None:
+            return again
+        faults = {"when it runs again": difference(again, answer, tolerance)}
         if plan.runs:
-            unfused = self._run(apart(plan), inputs, times=1)
-            self._check_same(answer, unfused, "with several steps in one launch than one by one")
-        return answer
+            (unfused,) = self._engines.run(apart(plan), inputs, 1)
+            when = "with several steps in one launch than one by one"
+            faults[when] = difference(answer, unfused, tolerance)
+        for when, fault in faults.items():
+            if fault:
+                raise TrialError(f"answers otherwise {when}: {fault}")
+        return again
 
     @cached_property
-    def _program(self) -> Program:
-        return prepare(self.pack, self.device)
+    def _engines(self) -> TrialEngines:
+        return TrialEngines(self.pack, self.device)
+
+    @cached_property
+    def _plans(self) -> Mapping[str, Plan]:
+        """The plans by their names, the smallest first; those that are one are here once."""
+        plans = {_SMALLEST: self._min_plan}
+        if self.depth == "full":
+            plans[_BETWEEN] = self._plan_between
+        if self.depth == "full" or self._resident_plan.runs:
+            plans[_RESIDENT] = self._resident_plan
+        names = list(plans)
+        return {
+            name: plan
+            for position, (name, plan) in enumerate(plans.items())
+            if all(plan != plans[earlier] for earlier in names[:position])
+        }
 
     @cached_property
     def _min_plan(self) -> Plan:
-        plan = fit(self._program, self.device.adapt(ARCHITECTURES["2s"]), LEAST).plan
+        plan = fit(self._engines.program, self.device.adapt(ARCHITECTURES["2s"]), LEAST).plan
         lacking = self._lacking(plan)
         if lacking:
             raise MemoryError(lacking)
         return plan
 
     @cached_property
-    def _fused_plan(self) -> Plan:
-        """All weights in memory, so that nothing separates steps."""
-        architecture = of_weights(self.device.adapt(ARCHITECTURES["pre"]), self._program)
-        return joined(self._program, make_plan(self._program, architecture))
+    def _plan_between(self) -> Plan:
+        """What half of the memory between the other two makes of the network: a part of it is resident."""
+        smallest, largest = self._min_plan, self._resident_plan
+        halfway = Wanted(total_bytes=(smallest.total_bytes + largest.total_bytes) // 2)
+        program = self._engines.program
+        return by_thumb(program, smallest.architecture, halfway, smallest).plan
 
-    def _fits(self, plan: Plan) -> bool:
-        lacking = self._lacking(plan)
+    @cached_property
+    def _resident_plan(self) -> Plan:
+        """All weights in memory, so that nothing separates steps."""
+        program = self._engines.program
+        architecture = of_weights(self.device.adapt(ARCHITECTURES["pre"]), program)
+        return joined(program, make_plan(program, architecture))
+
+    def _fits(self, plan: Plan, name: str, more_bytes: int = 0) -> bool:
+        lacking = self._lacking(plan, more_bytes)
         if lacking:
-            self.notes.append(f"not run with all weights in memory: that {lacking}")
+            self._leave_out(name, f"that {lacking}")
         return not lacking
 
-    def _lacking(self, plan: Plan) -> str:
+    def _leave_out(self, name: str, reason: str) -> None:
+        self.notes.append(f"not run with {name}: {reason}")
+
+    def _lacking(self, plan: Plan, more_bytes: int = 0) -> str:
         """Return what is missing to run ``plan``, for which the system would end this process."""
         answer = sum(port.n_bytes for port in self.pack.manifest.outputs)
-        takes, free = plan.total_bytes + answer, self.free() if self.free else None
+        takes = plan.total_bytes + answer + more_bytes
+        free = self.free() if self.free else None
         if free is None or takes <= free - _LIBRARY_BYTES:
             return ""
         return (
@@ -129,44 +202,23 @@ class Trials:
             f"{max(free - _LIBRARY_BYTES, 0) / 2**20:.1f} MiB are free"
         )
 
-    def _run(self, plan: Plan, inputs: Arrays, times: int = 2) -> Arrays:
-        """Return what an engine answers the last of ``times``, each time the same."""
-        arena = OwnArena(self.device, plan.arena_bytes)
-        with opened(self._program, plan, self.device, lease=lambda: arena) as engine:
-            # Else weights for the next sweep may lie there.
-            poison = partial(_poison, arena.memory) if not plan.stages[0].ahead else _leave
-            poison()
-            answer: Arrays = engine.run(inputs)[0]
-            for _ in range(times - 1):
-                poison()
-                with suppress(
-                    EngineError, DeviceError, LoaderError
-                ):  # what it leaves in memory counts
-                    engine.run(_turned(inputs))
-                poison()
-                again: Arrays = engine.run(inputs)[0]
-                self._check_same(again, answer, "when it runs again")
-        return answer
 
-    def _check_same(self, got: Arrays, expected: Arrays, when: str) -> None:
-        fault = difference(got, expected, _SAME)
-        if fault and not self.is_random:
-            raise TrialError(f"answers otherwise {when}: {fault}")
+# The plans, as messages name them.
+_SMALLEST = "the smallest plan"
+_BETWEEN = "half of the memory"
+_RESIDENT = "all weights in memory"
 
 
-def _poison(memory: Memory) -> None:
-    for start in range(0, memory.n_bytes, _BLOCK_BYTES):
-        n_bytes = min(_BLOCK_BYTES, memory.n_bytes - start)
-        memory.write(start, np.full(n_bytes, _POISON, np.uint8))
+@contextmanager
+def _named(setting: TrialSetting) -> Iterator[None]:
+    """Name the setting in which a pack fails.
 
-
-def _leave() -> None:
-    """Leave memory as it is."""
-
-
-def _turned(inputs: Arrays) -> Arrays:
-    """Return ``inputs`` with other numbers of the same kind: floats from the last to the first."""
-    return {
-        name: array.ravel()[::-1].reshape(array.shape).copy() if array.dtype.kind == "f" else array
-        for name, array in inputs.items()
-    }
+    Raises:
+        TrialError: it does.
+    """
+    try:
+        yield
+    except TrialError as exc:
+        raise TrialError(f"with {setting} {exc}") from exc
+    except (EngineError, DeviceError, LoaderError) as exc:
+        raise TrialError(f"with {setting} fails where ONNX Runtime answers: {exc}") from exc

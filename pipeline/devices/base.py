@@ -116,6 +116,11 @@ class Block(NamedTuple):
     rows: range
     elements: range
 
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> "Block":
+        """Return all of an array of the host, which is C-contiguous."""
+        return cls(array.reshape(1, 1, -1), range(1), range(1), range(array.size))
+
     @property
     def part(self) -> Any:
         """Return it of an array of the host, as a view."""
@@ -164,6 +169,8 @@ class Device(ABC):
     threads = 1
     #: What a GPU is called, with capability and driver; empty where the CPU computes.
     gpu = ""
+    #: Whether ``join`` makes one kernel of several pieces; else they run one by one.
+    joins = False
     #: Computes operators on elements in one pass; None: they are kernels like others.
     one_pass: OnePass | None = None
     #: Computes quantised pieces in little memory; None: they are kernels like others.
@@ -205,10 +212,6 @@ class Device(ABC):
     def abilities(self) -> Abilities:
         """Return what programs are prepared for, as the device works now."""
         return Abilities()
-
-    def joins(self, graph: bytes) -> bool:
-        """Return whether a serialised piece, whose values are floats of 32 bits, may be one of ``join``."""
-        return False
 
     def join(self, graphs: Sequence[bytes]) -> Kernel:
         """Load serialised pieces as one kernel that runs them in this order.

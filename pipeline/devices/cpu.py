@@ -264,6 +264,7 @@ class CpuDevice(HostDevice):
     """
 
     name = "cpu"
+    joins = True
 
     def __init__(self, threads: int | None = None, *, native: bool = True) -> None:
         super().__init__()
@@ -291,9 +292,12 @@ class CpuDevice(HostDevice):
         return launching_cores()
 
     def abilities(self) -> Abilities:
-        chains = None if self.one_pass is None else self.one_pass.chain
-        quantised = None if self.quantised is None else self.quantised.natives
-        return Abilities(self.threads, quantised, chains, self.joins)
+        return Abilities(
+            threads=self.threads,
+            integers=None if self.quantised is None else self.quantised.tasks,
+            chains=None if self.one_pass is None else self.one_pass.kernel,
+            joins=can_join if self.joins else lambda graph: False,
+        )
 
     def _bind_chain(self, graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
         return self.kept(graph, self._make_chain).bind(inputs, outputs)
@@ -303,9 +307,6 @@ class CpuDevice(HostDevice):
 
     def make(self, graph: bytes) -> Kernel:  # a pack's: it has no operators of ours
         return _opened(lambda: open_piece(graph, self.threads))
-
-    def joins(self, graph: bytes) -> bool:
-        return can_join(graph)
 
     def join(self, graphs: Sequence[bytes]) -> Kernel:
         try:

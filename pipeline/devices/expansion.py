@@ -18,7 +18,7 @@ from models.packs.storing import (
 from pipeline.devices.device_memory import address
 from pipeline.devices.elementwise.library import Library, LibraryError, StretchStruct, find_library
 
-# The order of `enum encoding` in elementwise/kernels/expansion.h; bytes of no part are zero.
+# The order of `enum encoding`; bytes of no part are zero.
 _ZERO = 0
 _NUMBERS: dict[Encoding, int] = {name: n for n, name in enumerate(get_args(Encoding), 1)}
 

@@ -3,19 +3,20 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from models.packs.records.pieces import Layer, Operand, Piece
+from models.packs.records.pieces import Layer, Operand
 from models.packs.records.row_parts import RowValue
 from pipeline.devices.base import Block, Device, DeviceError, KernelError, Launch, nothing
 from pipeline.devices.device_memory import Memory
-from pipeline.devices.pack_kernels import GraphPart, PackKernels, PlacedPiece
+from pipeline.devices.pack_kernels import KernelCall, PackKernels, PutRows
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.lane import LaneMemory, LaneRun
 from pipeline.planning.plan import Plan
-from pipeline.program.program import MadeAt, Program, made_at, takes_rows
+from pipeline.program.kernels import CopyKernel, FillKernel, OrtGraph
+from pipeline.program.program import MadeAt, PreparedPiece, Program, made_at
 from pipeline.program.region_plan import (
     Action,
     Area,
@@ -36,6 +37,7 @@ from pipeline.program.steps import Phase, RegionSteps, regions_of
 # loaded, what phases have in common once, and a phase is a loop over what to call.
 
 _DTYPE = np.dtype(np.float32)
+_COPY = CopyKernel(((0, 0),))
 
 
 class _PhaseBinder:
@@ -71,49 +73,44 @@ class _PhaseBinder:
 
     def _launch(self, actions: tuple[Action, ...]) -> Launch:
         if actions not in self._bound:
-            computed = [action for action in actions if isinstance(action, Compute)]
-            self._bound[actions] = self._compute(computed) if computed else self._made(actions[0])
+            launch = self._kernels.run(list(map(self._kernel, actions)))
+            name = self._name_of(actions[0])
+            self._bound[actions] = launch if name is None else _named(launch, name)
         return self._bound[actions]
 
-    def _made(self, action: Action) -> Launch:
+    def _kernel(self, action: Action) -> KernelCall:
+        """Return what does ``action``, and where."""
         match action:
             case AreaCopy(source, target):
-                return self._move(source, target)
+                return KernelCall(_COPY, [self._source(source)], [self._rows(target)])
             case Fill(target, lowest):
                 number = float(np.finfo(_DTYPE).min) if lowest else 0.0
-                return self._kernels.device.filler(self._rows(target), number)
-            case GraphCall():
-                return self._call(action)
-            case WeightGather():
-                return self._gather(action)
+                return KernelCall(FillKernel(number), [], [self._rows(target)])
+            case GraphCall(number, areas, output):
+                weights = self._program.row_operators[number].weights
+                inputs = [*map(self._strip, areas), *map(self._memory.array, weights)]
+                kernel = self._program.row_kernels[number]
+                return KernelCall(kernel, inputs, [self._strip(output)])
+            case Compute(graph=graph, inputs=inputs, output=output):
+                read = list(map(self._placed, inputs))
+                return KernelCall(OrtGraph(graph, resident=False), read, [self._placed(output)])
+            case WeightGather(source, (first, end), target):
+                planes, _, elements = map(range, source.shape)
+                gathered = Block(self._memory.array(source), planes, range(first, end), elements)
+                there = Block(self._placed(target), *map(range, target.shape))
+                return KernelCall(_COPY, [gathered], [there])
+
+    def _name_of(self, action: Action) -> str | None:
+        """Return what errors call the launch of ``action``; copies fail with no more than the device."""
+        match action:
+            case GraphCall(number):
+                return self._name(self._program.row_operators[number].first_piece)
             case Compute():
-                return self._compute([action])
-
-    def _call(self, call: GraphCall) -> Launch:
-        operator = self._program.row_operators[call.operator]
-        inputs = [self._strip(area) for area in call.inputs]
-        inputs += [self._memory.array(operand) for operand in operator.weights]
-        output = self._strip(call.output)
-        launch = self._kernels.row_operator(call.operator, inputs, output)
-        return _named(launch, self._name(operator.first_piece))
-
-    def _compute(self, actions: Sequence[Compute]) -> Launch:
-        parts = [
-            GraphPart(
-                action.graph, list(map(self._placed, action.inputs)), self._placed(action.output)
-            )
-            for action in actions
-        ]
-        pieces = self._region.plan.region.pieces
-        return _named(
-            self._kernels.graphs(parts),
-            f"{self._name(pieces[0])} to {self._name(pieces[-1])}, in groups of channels",
-        )
-
-    def _gather(self, action: WeightGather) -> Launch:
-        first, end = action.blocks
-        weights = self._memory.array(action.source)[:, first:end]
-        return partial(np.copyto, self._placed(action.target), weights)
+                pieces = self._region.plan.region.pieces
+                ends = f"{self._name(pieces[0])} to {self._name(pieces[-1])}"
+                return f"{ends}, in groups of channels"
+            case AreaCopy() | Fill() | WeightGather():
+                return None
 
     def _placed(self, place: Floats | Operand) -> Any:
         """Return what kernels of a bottleneck are bound to."""
@@ -122,15 +119,12 @@ class _PhaseBinder:
         start = place.offset + self._beginning(place.strip, place.row_value)
         return self._memory.arena.array(start, _DTYPE.name, place.shape)
 
-    def _move(self, source: Area, target: Area) -> Launch:
-        rows = self._rows(target)
-        given = None if source.strip is not None else self._memory.given(self._value(source).value)
+    def _source(self, area: Area) -> Block | PutRows:
+        """Return the rows of ``area``, or what puts them where they stay with the request."""
+        given = None if area.strip is not None else self._memory.given(self._value(area).value)
         if given is None:
-            return self._kernels.device.copier(self._rows(source), rows)
-        return self._kernels.device.putter(
-            rows,
-            partial(given.put_rows, first_plane=source.first_plane, first_row=source.first_row),
-        )
+            return self._rows(area)
+        return partial(given.put_rows, first_plane=area.first_plane, first_row=area.first_row)
 
     def _value(self, area: Area) -> RowValue:
         return self._program.row_values[area.row_value]
@@ -194,7 +188,7 @@ def bind_steps(
         DeviceError: a piece cannot be loaded.
     """
     layers = program.layers_by_place()
-    kernels = _Kernels(device, PackKernels(program, device))
+    kernels = PackKernels(program, device)
     lanes = [_Binder(program, plan, kernels, each, memory.scratch, layers) for each in memory.lanes]
     bound = [lane.steps() for lane in lanes]
     if len(bound) == 1:
@@ -209,13 +203,6 @@ def _for_all(launches: Sequence[Launch], running: Callable[[], LaneRun]) -> Laun
     return lambda: running().step(launches)
 
 
-class _Kernels(NamedTuple):
-    """What runs resident pieces, and what runs all others."""
-
-    device: Device
-    of_program: PackKernels
-
-
 class _Binder:
     """Binds steps to the memory of one lane."""
 
@@ -223,7 +210,7 @@ class _Binder:
         self,
         program: Program,
         plan: Plan,
-        kernels: _Kernels,
+        kernels: PackKernels,
         memory: LaneMemory,
         scratch: Memory,
         layers: Mapping[MadeAt, Layer],
@@ -240,7 +227,7 @@ class _Binder:
             region: _PhaseBinder(
                 region,
                 self._memory,
-                self._kernels.of_program,
+                self._kernels,
                 lambda piece: self._name(self._program.pieces[piece]),
             )
             for region in regions_of(self._plan.steps)
@@ -261,41 +248,30 @@ class _Binder:
     def _run(self, run: range) -> Launch:
         """Return one launch for the steps of ``run``: between them no deadline is looked at."""
         steps = self._plan.steps[run.start : run.stop]
-        pieces = [step for step in steps if isinstance(step, Piece)]
+        pieces = [step for step in steps if isinstance(step, PreparedPiece)]
         name = f"{self._name(pieces[0])} to {self._name(pieces[-1])}"
         with _naming(name):
-            launch = self._kernels.of_program.run(list(map(self._placed, pieces)), self._scratch)
+            launch = self._kernels.run(list(map(self._placed, pieces)), self._scratch)
         return _named(launch, name)
 
-    def _placed(self, piece: Piece) -> PlacedPiece:
-        return PlacedPiece(
-            piece,
-            [self._input(piece, number) for number in range(len(piece.inputs))],
-            [self._memory.array(operand) for operand in piece.outputs],
-        )
+    def _placed(self, piece: PreparedPiece) -> KernelCall:
+        inputs = [
+            self._input(operand, piece.reads_rows and not number)
+            for number, operand in enumerate(piece.inputs)
+        ]
+        return KernelCall(piece.kernel, inputs, list(map(self._memory.place, piece.outputs)))
 
-    def _input(self, piece: Piece, number: int) -> Any:
+    def _input(self, operand: Operand, by_rows: bool) -> Any:
         """Return where an input lies, or what holds it during a sweep."""
-        operand = piece.inputs[number]
-        given = self._memory.given(operand.index) if not number and takes_rows(piece) else None
-        return self._memory.array(operand) if given is None else given
+        given = self._memory.given(operand.index) if by_rows else None
+        return self._memory.place(operand) if given is None else given
 
-    def _piece(self, piece: Piece) -> Launch:
+    def _piece(self, piece: PreparedPiece) -> Launch:
         name = self._name(piece)
         with _naming(name):
-            return _named(self._resident(piece) if piece.resident else self._alone(piece), name)
+            return _named(self._kernels.bind(self._placed(piece), self._scratch), name)
 
-    def _resident(self, piece: Piece) -> Launch:
-        kernel = self._kernels.device.load(self._program.pack.graphs[piece.graph])
-        return kernel.attach(
-            [self._memory.place(operand) for operand in piece.inputs],
-            [self._memory.place(operand) for operand in piece.outputs],
-        )
-
-    def _alone(self, piece: Piece) -> Launch:
-        return self._kernels.of_program.piece(self._placed(piece), self._scratch)
-
-    def _name(self, piece: Piece) -> str:
+    def _name(self, piece: PreparedPiece) -> str:
         layer = self._layers.get(made_at(piece))
         return "a piece" if layer is None else f"layer {layer.name!r} ({layer.operator})"
 

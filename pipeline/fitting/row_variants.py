@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import inf
 
-from models.packs.records.pieces import Piece
 from pipeline.planning.make import chunk_limit, reads_into_arena
 from pipeline.planning.plan import Plan
 from pipeline.planning.rows.region_edges import group_regions
@@ -14,7 +13,7 @@ from pipeline.planning.rows.variants import Variant, Variants, find_variants
 from pipeline.planning.rows.walk import QUICK, Effort
 from pipeline.profiles.profile import Profile
 from pipeline.program.choice import choose_pieces, finest_positions
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import Action, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import regions_of, row_network
@@ -53,7 +52,7 @@ def _piece_seconds(program: Program) -> tuple[float, ...]:
     return tuple(map(_seconds, program.pieces))
 
 
-def _seconds(piece: Piece) -> float:
+def _seconds(piece: PreparedPiece) -> float:
     return _LAUNCH_SECONDS + computing_seconds(piece)
 
 
@@ -225,7 +224,7 @@ def _step_seconds(program: Program, plan: Plan) -> Iterator[float]:
     whole = (each for each in finest_positions(program, chosen) if each.start not in inside)
     joined = {position for run in plan.runs for position in run[1:]}
     for position, step in enumerate(plan.steps):
-        if isinstance(step, Piece):
+        if isinstance(step, PreparedPiece):
             work = sum(finest[piece] - _LAUNCH_SECONDS for piece in next(whole))
             yield work / _CORES + (_LAUNCH_SECONDS if position in joined else _WAKE_SECONDS)
         else:

@@ -23,7 +23,6 @@ from loader.buffers import PAGE_BYTES, Buffer
 from loader.pool.pool import ReadPool
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.pack import Pack
-from models.packs.records.pieces import Piece
 from pipeline.devices.base import Device, Tuning
 from pipeline.execution.opened import opened
 from pipeline.measuring.overheads import (
@@ -44,7 +43,7 @@ from pipeline.profiles.profile_file import manifest_checksum
 from pipeline.profiles.times import CopyTime, Distribution, ReadTime, piece_key
 from pipeline.program.choice import choose_pieces, chunk_sizes
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import services
@@ -305,7 +304,7 @@ class _Meter:
     def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:
         served = services(plan.stages, events, plan.choice.depth)[-1]
         for piece, service in zip(plan.steps, served, strict=True):
-            if service is not None and isinstance(piece, Piece):
+            if service is not None and isinstance(piece, PreparedPiece):
                 self._samples.kernels[piece_key(piece)].append(service.seconds)
 
     def _measure_beside(self, runs: Iterator[Measured], quiet_seconds: float) -> None:

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
-from models.packs.records.pieces import Operand, Piece
+from models.packs.records.pieces import Operand
 from models.packs.records.row_parts import RowOperator
 from models.packs.storing import read_span
 from pipeline.devices.base import Block, Device, DeviceError, Launch
 from pipeline.devices.device_memory import Memory
-from pipeline.devices.pack_kernels import PackKernels
+from pipeline.devices.pack_kernels import KernelCall, PackKernels
 from pipeline.execution.opened import opened
 from pipeline.measuring.sweeps import cache_bytes, measured_sweeps, random_inputs
 from pipeline.planning.make import make_plan
@@ -40,7 +40,7 @@ from pipeline.profiles.times import (
     row_key,
 )
 from pipeline.program.boxes.box import Interval
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import Region, RegionError
 from pipeline.program.steps import Phase, Step, planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -113,11 +113,11 @@ class RowKernels:
         return max(median(far) - median(near), 0.0)
 
     def _like(self, number: int, item: RowOperator, rows: int) -> tuple[object, ...]:
-        chain = item.elementwise if number in self._program.row_chains else None
         shapes = (self._program.row_values[taken.row_value].shape for taken in item.inputs)
         weights = (operand.shape for operand in item.weights)
         output = self._program.row_values[item.output]
-        return (chain, item.graph, rows, *shapes, *weights, output.shape)
+        kernel = self._program.row_kernels[number]
+        return (kernel, item.graph, rows, *shapes, *weights, output.shape)
 
     def _measured(self, number: int, item: RowOperator, rows: int) -> list[float]:
         strips_bytes = sum(math.prod(shape) * _DRAWN.itemsize for shape in self._shapes(item, rows))
@@ -150,7 +150,8 @@ class RowKernels:
         launches = []
         for _ in range(count):
             *inputs, output = islice(rest, len(shapes))
-            launches.append(self._kernels.row_operator(number, [*inputs, *shared], output))
+            placed = KernelCall(self._program.row_kernels[number], [*inputs, *shared], [output])
+            launches.append(self._kernels.bind(placed))
         return launches
 
     def _on_device(self, arrays: Sequence[NDArray[Any]], stack: ExitStack) -> list[Any]:
@@ -302,7 +303,7 @@ def phases_factor(program: Program, profile: Profile, device: Device, pool: Read
         return 1.0
     chosen = [variants[0], variants[len(variants) // 2], variants[-1]]
     whole = _Run(program, (), profile)
-    speed = whole.ratio(Piece, device, pool)
+    speed = whole.ratio(PreparedPiece, device, pool)
     runs = (_Run(program, variant.regions, profile) for variant in chosen)
     return median(run.ratio(Phase, device, pool) for run in runs) / speed
 

@@ -1,7 +1,7 @@
 """Sweeps of an open engine on drawn inputs, measured, and the limits of one exact plan."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -9,9 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.network.fields import STRINGS
+from models.network.fields import STRINGS, Array
 from models.packs.manifest import Manifest
-from models.packs.records.ports import Port
 from models.runtime.sessions import wait_until_quiet
 from pipeline.devices.base import Device
 from pipeline.execution.engine import Engine
@@ -37,12 +36,17 @@ def random_inputs(
     So small an integer is an index of nearly everything. Dimensions that only a run gives are 1.
     ``required_only``: without the inputs that have a default.
     """
-    generator = np.random.default_rng(seed)
     ports = network.required_inputs if required_only else network.inputs
-    return {port.name: _drawn(port, kind, generator) for port in ports}
+    return random_tensors({port.name: port for port in ports}, seed, kind)
 
 
-def _drawn(port: Port, kind: Kind, generator: np.random.Generator) -> NDArray[Any]:
+def random_tensors(arrays: Mapping[str, Array], seed: int, kind: Kind) -> dict[str, NDArray[Any]]:
+    """Return tensors of these dtypes and shapes, as ``random_inputs`` does."""
+    generator = np.random.default_rng(seed)
+    return {name: _drawn(array, kind, generator) for name, array in arrays.items()}
+
+
+def _drawn(port: Array, kind: Kind, generator: np.random.Generator) -> NDArray[Any]:
     shape = tuple(max(n, 1) if n < 0 else n for n in port.shape)
     is_float = port.dtype != STRINGS and np.dtype(port.dtype).kind == "f"
     if kind != "random":

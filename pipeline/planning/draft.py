@@ -13,7 +13,6 @@ from itertools import accumulate
 from math import inf
 
 from loader.ring import ReadGroup, RingPlace
-from models.packs.records.pieces import Piece
 from pipeline.planning.make import chunk_limit, make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.streaming import (
@@ -28,7 +27,7 @@ from pipeline.planning.streaming import (
 )
 from pipeline.planning.words import chunk_advice
 from pipeline.program.choice import LaterChunks, SameSpans
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import Region
 from pipeline.program.steps import Phase, Step
 from pipeline.program.stopping import go_on
@@ -79,7 +78,7 @@ def first_pieces(program: Program, steps: Sequence[Step]) -> Iterator[int]:
             first = max(inside.plan.region.pieces) + 1
         inside = region
         yield first
-        if isinstance(step, Piece):
+        if isinstance(step, PreparedPiece):
             first += step.n_spans
 
 

@@ -9,11 +9,10 @@ schedule is the same, and so are its bounds.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from models.packs.records.pieces import Piece
 from models.runtime.joined_graphs import JOINED_TYPES
 from pipeline.planning.plan import Plan
 from pipeline.program.choice import choose_pieces
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.sessions import SESSION_BYTES, opened_by, session_bytes
 from pipeline.program.steps import Step
 from pipeline.program.work import computing_seconds
@@ -99,7 +98,9 @@ def _together_bytes(program: Program) -> int:
 
 def joinable_bytes(program: Program, steps: Sequence[Step]) -> int:
     """Return the most bytes of sessions that fewer launches of ``steps`` could save."""
-    kinds = {step.graph for step in steps if isinstance(step, Piece) and _joins(program, step)}
+    kinds = {
+        step.graph for step in steps if isinstance(step, PreparedPiece) and _joins(program, step)
+    }
     return SESSION_BYTES * max(len(kinds) - 1, 0)
 
 
@@ -133,31 +134,31 @@ def _waits(kernels: Stage, position: int) -> bool:
 
 def _joins(program: Program, step: Step) -> bool:
     """Return whether ``step`` may be one of several."""
-    if not isinstance(step, Piece):
+    if not isinstance(step, PreparedPiece):
         return False
+    joining = program.joins.get(step.graph)
     return (
-        step.resident is None
-        and step.graph in program.joins
-        and (step.graph in program.one_kernel or step.scratch_bytes <= _MOST_SCRATCH_BYTES)
+        joining is not None
+        and (joining == "freeing" or step.scratch_bytes <= _MOST_SCRATCH_BYTES)
         and all(operand.dtype in JOINED_TYPES for operand in (*step.inputs, *step.outputs))
     )
 
 
 def _seconds(step: Step) -> float:
     """Return about how long ``step`` takes on a core."""
-    return computing_seconds(step) if isinstance(step, Piece) else 0.0
+    return computing_seconds(step) if isinstance(step, PreparedPiece) else 0.0
 
 
-def _scratch_bytes(program: Program, run: Sequence[Piece]) -> int:
+def _scratch_bytes(program: Program, run: Sequence[PreparedPiece]) -> int:
     """Return what pieces of a launch allocate: ONNX Runtime may keep values of one until all have run."""
     kept, own = 0, 0
     for piece in run:
-        if piece.graph in program.one_kernel:
+        if program.joins[piece.graph] == "freeing":
             own = max(own, piece.scratch_bytes)
         else:
             kept += piece.scratch_bytes
     return kept + own
 
 
-def _pieces(steps: Sequence[Step]) -> list[Piece]:
-    return [step for step in steps if isinstance(step, Piece)]
+def _pieces(steps: Sequence[Step]) -> list[PreparedPiece]:
+    return [step for step in steps if isinstance(step, PreparedPiece)]

@@ -13,11 +13,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from models.packs.manifest import checksum
-from models.packs.records.pieces import Piece
 from models.packs.records.row_parts import RowOperator, RowValue
 from pipeline.planning.found_plans import PLANNER_VERSION, canonical
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds
+from pipeline.program.program import PreparedPiece
 from pipeline.program.region_plan import ChannelCut, Region, RegionPlan
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import Phase
@@ -43,7 +43,7 @@ def interpolated(table: Mapping[int, float], at: int) -> float:
 # What distinguishes the kernels, the plans and the orders of operations of a profile.
 
 
-def piece_key(piece: Piece) -> str:
+def piece_key(piece: PreparedPiece) -> str:
     """Return what distinguishes the kernels of a pack: graph, first span and count, where it writes."""
     target = f"{piece.outputs[0].index}+{piece.outputs[0].offset}" if piece.outputs else ""
     weights = "" if piece.span is None else f"{piece.span}*{piece.n_spans}"

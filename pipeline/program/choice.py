@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.packs.records.pieces import Alternative, JoinedPieces, Piece, Run, join, runs
-from pipeline.program.program import ChainJoined, ChainPiece, Program
+from models.packs.records.pieces import merged_operands
+from pipeline.program.program import PreparedAlternative, PreparedJoin, PreparedPiece, Program
 
 # Spans that are the same bytes of weights.bin: what layers share is there, and stays in memory, once.
 
@@ -65,6 +65,35 @@ def _by_layer(program: Program) -> Iterator[list[int]]:
         yield [piece.span for piece in pieces if piece.span is not None]
 
 
+# How chunks of a layer become one piece, as an alternative says.
+
+
+def joined_pieces(
+    pieces: Sequence[PreparedPiece], alternative: PreparedAlternative
+) -> Iterator[PreparedPiece]:
+    """Yield the pieces of ``alternative``; ``pieces``: all of the network."""
+    for join, run in _runs(pieces, alternative):
+        first = run[0]
+        yield first._replace(
+            graph=join.graph,
+            kernel=join.kernel,
+            n_spans=join.n_chunks,
+            inputs=merged_operands([piece.inputs for piece in run]),
+            outputs=merged_operands([piece.outputs for piece in run]),
+            scratch_bytes=max(join.scratch_bytes, *(piece.scratch_bytes for piece in run)),
+        )
+
+
+def _runs(
+    pieces: Sequence[PreparedPiece], alternative: PreparedAlternative
+) -> Iterator[tuple[PreparedJoin, Sequence[PreparedPiece]]]:
+    """Yield the joined pieces of ``alternative``, each with those of ``pieces`` that it stands for."""
+    first = alternative.first_piece
+    for join in alternative.joined:
+        yield join, pieces[first : first + join.n_chunks]
+        first += join.n_chunks
+
+
 # Pieces in chunks of a chosen size.
 
 # What ONNX Runtime 1.32 takes for the binding of a piece: names, pointers, shapes. Measured 2.2 to 2.4 KB.
@@ -76,7 +105,7 @@ LaterChunks = Sequence[tuple[int, int]]
 
 def choose_pieces(
     program: Program, chunk_bytes: int | None, later: LaterChunks = ()
-) -> tuple[Piece, ...]:
+) -> tuple[PreparedPiece, ...]:
     """Return all pieces in execution order, each layer in the coarsest chunks of up to ``chunk_bytes``.
 
     ``later``: layers from a piece on have another limit. Chunks are counted as they lie in weights.bin.
@@ -90,7 +119,7 @@ def choose_pieces(
         return limit is None or way.n_bytes <= limit
 
     replaced = {way.pieces.start: way for way in filter(fits, program.made(_ways))}
-    pieces: list[Piece] = []
+    pieces: list[PreparedPiece] = []
     number = program.own.start
     while number < program.own.stop:
         way = replaced.get(number)
@@ -107,8 +136,8 @@ def choose_pieces(
 class _Way:
     """Some of the ``finest`` pieces as ``alternative`` joins them; ``n_bytes``: of weights, the largest."""
 
-    finest: tuple[Piece, ...]
-    alternative: Alternative
+    finest: tuple[PreparedPiece, ...]
+    alternative: PreparedAlternative
     n_bytes: int
 
     @property
@@ -116,8 +145,8 @@ class _Way:
         return range(self.alternative.first_piece, self.alternative.end_piece)
 
     @cached_property  # plans have few of all that there are
-    def joined(self) -> tuple[Piece, ...]:
-        return tuple(_join(*item) for item in runs(self.finest, self.alternative))
+    def joined(self) -> tuple[PreparedPiece, ...]:
+        return tuple(joined_pieces(self.finest, self.alternative))
 
 
 def _ways(program: Program) -> list[_Way]:
@@ -127,12 +156,7 @@ def _ways(program: Program) -> list[_Way]:
     ]
 
 
-def _join(part: JoinedPieces, run: Run) -> Piece:
-    piece = join(part, run)
-    return ChainPiece.of(piece, part.chain) if isinstance(part, ChainJoined) else piece
-
-
-def finest_positions(program: Program, pieces: Iterable[Piece]) -> list[range]:
+def finest_positions(program: Program, pieces: Iterable[PreparedPiece]) -> list[range]:
     """Return, for each of the chosen ``pieces``, the pieces of ``program`` that it stands for.
 
     A piece stands for as many as it has spans: only chunks are joined, and each of them has one.
@@ -142,29 +166,29 @@ def finest_positions(program: Program, pieces: Iterable[Piece]) -> list[range]:
     return [range(first, end) for first, end in itertools.pairwise(ends)]
 
 
-def streamed_bytes(program: Program, piece: Piece) -> int:
+def streamed_bytes(program: Program, piece: PreparedPiece) -> int:
     """Return the length of the spans of ``piece``, which must all be in the ring when it runs."""
     if piece.span is None:
         return 0
     return sum(span.length for span in program.spans[piece.span : piece.span + piece.n_spans])
 
 
-def ring_bytes(program: Program, piece: Piece) -> int:
+def ring_bytes(program: Program, piece: PreparedPiece) -> int:
     """Return what ``piece`` needs of the ring: nothing where its weights stay."""
     stays = piece.span is None or program.spans[piece.span].resident
     return 0 if stays else streamed_bytes(program, piece)
 
 
-def largest_unit_bytes(program: Program, pieces: Iterable[Piece]) -> int:
+def largest_unit_bytes(program: Program, pieces: Iterable[PreparedPiece]) -> int:
     """Return the streamed weights of the largest piece: the smallest ring that can run ``pieces``."""
     return max((streamed_bytes(program, piece) for piece in pieces), default=0)
 
 
-def alternative_bytes(program: Program, alternative: Alternative) -> int:
+def alternative_bytes(program: Program, alternative: PreparedAlternative) -> int:
     """Return the streamed weights of the largest piece of ``alternative``."""
     return max(
         sum(streamed_bytes(program, piece) for piece in run)
-        for _, run in runs(program.pieces, alternative)
+        for _, run in _runs(program.pieces, alternative)
     )
 
 

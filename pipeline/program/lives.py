@@ -10,8 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from models.packs.records.pieces import Piece
-from pipeline.program.program import Program, takes_rows
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.shared_memory import roots
 from pipeline.program.steps import Phase, Step, in_arena, spans_of
 
@@ -45,7 +44,7 @@ def never_whole(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     """
     used = {port.value for port in (*program.inputs, *program.outputs)}
     for step in steps:
-        if isinstance(step, Piece):
+        if isinstance(step, PreparedPiece):
             operands = (*step.inputs, *step.outputs)
             used |= {operand.index for operand in operands if operand.kind == "value"}
         elif step.number == 0:
@@ -86,7 +85,7 @@ def lifetimes(
     steps = program.own_pieces if steps is None else steps
     lives = _Lives(program, steps, apart, kept)
     for step in steps:
-        if isinstance(step, Piece):
+        if isinstance(step, PreparedPiece):
             lives.add_piece(step)
         elif step.number == 0:
             lives.add_region(step)
@@ -121,8 +120,8 @@ def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     """
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
     by_rows = {program.row_values[value].value for plan in regions for value in plan.read}
-    pieces = [step for step in steps if isinstance(step, Piece)]
-    by_rows |= {piece.inputs[0].index for piece in pieces if takes_rows(piece)}
+    pieces = [step for step in steps if isinstance(step, PreparedPiece)]
+    by_rows |= {piece.inputs[0].index for piece in pieces if piece.reads_rows}
     in_memory = {
         program.row_values[value].value
         for plan in regions
@@ -136,7 +135,7 @@ def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     read = {
         operand.index
         for piece in pieces
-        for operand in piece.inputs[1 if takes_rows(piece) else 0 :]
+        for operand in piece.inputs[1 if piece.reads_rows else 0 :]
         if operand.kind == "value"
     }
     read |= {port.value for port in program.outputs}
@@ -169,7 +168,7 @@ class _Lives:
         self._weights: list[Lifetime] = []
         self._now = first
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: PreparedPiece) -> None:
         now = self._now
         self._now = end = now + 1
         for operand in (*piece.inputs, *piece.outputs):

@@ -11,11 +11,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
-from models.packs.records.pieces import Alternative, Layer
+from models.packs.records.pieces import Layer
 from models.packs.records.ports import Port
 from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import Span
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedAlternative, Program
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
 
@@ -23,7 +23,7 @@ from pipeline.program.steps import row_network
 _ALIGNMENT = 64
 
 
-_Ranged = TypeVar("_Ranged", Alternative, Bottleneck, Layer, RowOperator, RowValue)
+_Ranged = TypeVar("_Ranged", PreparedAlternative, Bottleneck, Layer, RowOperator, RowValue)
 
 
 class PartitionError(Exception):

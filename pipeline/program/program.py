@@ -6,7 +6,7 @@ A manifest is the record of a file. A program is made of it once, when a model i
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from numpy.typing import NDArray
 
@@ -14,106 +14,90 @@ from models.network.operators.quantised import Quantised
 from models.packs.manifest import Measures, checksum
 from models.packs.pack import Pack
 from models.packs.records.pieces import (
-    Alternative,
     ElementProgram,
     GraphRange,
     JoinedPieces,
     Layer,
+    Operands,
     Piece,
+    Unrolled,
     Value,
 )
 from models.packs.records.ports import Port
 from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import Span
 from models.packs.target import Target
+from pipeline.program.kernels import Joining, Kernel, OrtGraph
 
-# What a device decides of the pieces of a pack that it is to run: part of a program, never of a file.
-#
-# Plans count by it, and kernels are bound by it; nothing looks again. A piece that a session runs as it
-# was compiled is the file's own record.
+# Pieces with what runs them: part of a program, never of a file. A network has hundreds, made again for
+# each decision: named tuples, which take a third of the time of data classes.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Native:
-    """How a device runs a piece by kernels of its own, with no session.
+class PreparedPiece(NamedTuple):
+    """A piece of a pack, or several that were joined (choice.py), and the ``kernel`` that runs it.
 
-    ``by_rows``: its first input may stay with the request, of which it takes rows. ``workspace_bytes``:
-    what it may take where more or less does. ``bound_bytes``: what each such piece takes when it is bound
-    to memory; ``together_bytes``: what they all share, once for all of a model.
+    ``graph`` is the graph that the compiler cut, by which profiles know it, whatever runs it. The weights
+    are the ``n_spans`` spans from ``span`` on. ``scratch_bytes``: what the kernel allocates while it runs;
+    ``unrolled``: of what that was counted. ``reads_rows``: the first input may stay with the request.
     """
 
-    by_rows: bool = False
-    workspace_bytes: int = 0
-    bound_bytes: int = 0
-    together_bytes: int = 0
+    graph: int
+    kernel: Kernel
+    span: int | None
+    n_spans: int
+    inputs: Operands
+    outputs: Operands
+    scratch_bytes: int
+    unrolled: Unrolled | None
+    reads_rows: bool
+
+    @classmethod
+    def of(cls, piece: Piece, kernel: Kernel) -> Self:
+        """Return ``piece`` of a manifest as ``kernel`` runs it, with the scratch that the file says."""
+        return cls(
+            graph=piece.graph,
+            kernel=kernel,
+            span=piece.span,
+            n_spans=1,
+            inputs=piece.inputs,
+            outputs=piece.outputs,
+            scratch_bytes=piece.scratch_bytes,
+            unrolled=piece.unrolled,
+            reads_rows=False,
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeChain:
-    """That a device runs ``elementwise`` of a piece or row operator in one pass, and what that takes.
+class PreparedJoin(NamedTuple):
+    """``n_chunks`` pieces that follow each other as one: its fields are those of that piece.
 
-    Alone it has no session and takes ``bound_bytes`` when it is bound; what makes ``shared_elements`` or
-    more (None: nothing) is computed by threads for which a model takes ``together_bytes``, once. In one
-    launch with others it is a node of their session, for its program on arrays of one list of shapes, and
-    takes ``node_bytes``, as much as a session of its own; None: it is never one of several.
+    ``scratch_bytes``: where it allocates more than any of its chunks; else 0.
     """
 
-    bound_bytes: int = 0
-    shared_elements: int | None = None
-    together_bytes: int = 0
-    node_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativePiece(Piece):
-    """A quantised piece that kernels of the device run."""
-
-    native: Native
+    graph: int
+    kernel: Kernel
+    n_chunks: int
+    scratch_bytes: int
+    unrolled: Unrolled | None
 
     @classmethod
-    def of(cls, piece: Piece, native: Native, scratch_bytes: int) -> "NativePiece":
-        """Return ``piece`` as ``native``, whose kernel allocates ``scratch_bytes``."""
-        known = {**_known(Piece, piece), "scratch_bytes": scratch_bytes, "unrolled": None}
-        return cls(**known, native=native)
+    def of(cls, join: JoinedPieces, kernel: Kernel) -> Self:
+        """Return ``join`` of a manifest as ``kernel`` runs it, with the scratch that the file says."""
+        return cls(join.graph, kernel, join.n_chunks, join.scratch_bytes, join.unrolled)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainPiece(Piece):
-    """A piece of operators on elements that runs in one pass."""
+class PreparedAlternative(NamedTuple):
+    """The pieces [first_piece, end_piece), the chunks of a layer, in fewer kernels with the same bits."""
 
-    chain: NativeChain
-
-    @classmethod
-    def of(cls, piece: Piece, chain: NativeChain) -> "ChainPiece":
-        return cls(**_known(Piece, piece), chain=chain)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainJoined(JoinedPieces):
-    """Pieces joined to one that runs in one pass."""
-
-    chain: NativeChain
-
-    @classmethod
-    def of(cls, joined: JoinedPieces, chain: NativeChain) -> "ChainJoined":
-        return cls(**_known(JoinedPieces, joined), chain=chain)
-
-
-def takes_rows(piece: Piece) -> bool:
-    """Return whether the first input of ``piece`` may stay with the request."""
-    return isinstance(piece, NativePiece) and piece.native.by_rows
-
-
-def _known(kind: type[Piece | JoinedPieces], record: Piece | JoinedPieces) -> dict[str, Any]:
-    """Return the fields of a record as a file has it."""
-    return {field.name: getattr(record, field.name) for field in fields(kind)}
+    first_piece: int
+    end_piece: int
+    joined: tuple[PreparedJoin, ...]
 
 
 #: Where the first output of a piece begins: value and offset; None: it has none.
 MadeAt = tuple[int, int] | None
 
 
-def made_at(piece: Piece) -> MadeAt:
+def made_at(piece: PreparedPiece) -> MadeAt:
     """Return what distinguishes pieces whatever their size: where their output begins."""
     return (piece.outputs[0].index, piece.outputs[0].offset) if piece.outputs else None
 
@@ -128,26 +112,24 @@ class Program(Measures):
     """The network of ``pack``, or a part of it: the pieces ``own``.
 
     A part keeps the numbers of the whole: ``pieces``, values, spans and row operators are all that there
-    are. Pieces and the joined ones of ``alternatives`` name their kernels; ``row_chains`` names
-    those of row operators, by number. ``joins``: the graphs that may be one of several in a session;
-    ``one_kernel``: those of them that are one kernel, and keep nothing when that ends.
+    are. Pieces and the joined ones of ``alternatives`` name their kernels; ``row_kernels`` are those of the
+    row operators. ``joins``: the graphs whose kernels may be one of several in a launch, and how.
     """
 
     pack: Pack
     values: tuple[Value, ...]
     spans: tuple[Span, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PreparedPiece, ...]
     own: range
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[PreparedAlternative, ...]
     row_values: tuple[RowValue, ...]
     row_operators: tuple[RowOperator, ...]
+    row_kernels: tuple[Kernel, ...]
     bottlenecks: tuple[Bottleneck, ...]
     layers: tuple[Layer, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    row_chains: Mapping[int, NativeChain] = field(default_factory=dict)
-    joins: frozenset[int] = frozenset()
-    one_kernel: frozenset[int] = frozenset()
+    joins: Mapping[int, Joining]
     #: What was made of it, by what makes it.
     _made: dict[Callable[[Any], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -155,19 +137,35 @@ class Program(Measures):
     def as_compiled(cls, pack: Pack) -> Self:
         """Return the network of ``pack`` as its compiler left it: sessions run every piece."""
         manifest = pack.manifest
+        resident = {piece.graph for piece in manifest.pieces if piece.resident is not None}
+        kernels = [OrtGraph(graph, graph in resident) for graph in range(len(manifest.graphs))]
+        # Equal ones are one object in a manifest, and here: of MobileNetV2's 283 there are 32.
+        every = (join for item in manifest.alternatives for join in item.joined)
+        joins = {id(join): PreparedJoin.of(join, kernels[join.graph]) for join in every}
         return cls(
             pack=pack,
             values=manifest.values,
             spans=manifest.spans,
-            pieces=manifest.pieces,
+            pieces=tuple(
+                PreparedPiece.of(piece, kernels[piece.graph]) for piece in manifest.pieces
+            ),
             own=range(len(manifest.pieces)),
-            alternatives=manifest.alternatives,
+            alternatives=tuple(
+                PreparedAlternative(
+                    item.first_piece,
+                    item.end_piece,
+                    tuple(joins[id(join)] for join in item.joined),
+                )
+                for item in manifest.alternatives
+            ),
             row_values=manifest.row_values,
             row_operators=manifest.row_operators,
+            row_kernels=tuple(kernels[item.graph] for item in manifest.row_operators),
             bottlenecks=manifest.bottlenecks,
             layers=manifest.layers,
             inputs=manifest.inputs,
             outputs=manifest.outputs,
+            joins={},
         )
 
     def made(self, make: Callable[[Self], T]) -> T:
@@ -214,7 +212,7 @@ class Program(Measures):
         return self.pack.manifest.least_chunk_bytes
 
     @property
-    def own_pieces(self) -> tuple[Piece, ...]:
+    def own_pieces(self) -> tuple[PreparedPiece, ...]:
         return self.pieces[self.own.start : self.own.stop]
 
     def layers_by_place(self) -> dict[MadeAt, Layer]:
@@ -233,10 +231,9 @@ class Program(Measures):
 
 def program_checksum(program: Program) -> str:
     """Return the checksum of all that planners look at: of the file, and of what was decided."""
-    told = [getattr(program, each.name) for each in fields(program) if each.init][1:]
-    sets = [sorted(each) if isinstance(each, frozenset) else each for each in told]
+    decided = [getattr(program, each.name) for each in fields(program) if each.init][1:]
     rest = (program.graphs, program.programs, program.target)
-    return checksum(f"{program.name} {rest} {sets}".encode())
+    return checksum(f"{program.name} {rest} {decided}".encode())
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from models.packs.records.pieces import Elementwise, Operand, Piece
-from models.packs.records.row_parts import RowOperator
+from models.packs.records.pieces import Operand
 from pipeline.program.choice import BINDING_BYTES
-from pipeline.program.program import ChainPiece, NativeChain, NativePiece, Program
+from pipeline.program.kernels import Chain, CopyKernel, FillKernel, IntegerTask, Kernel, OrtGraph
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import (
     Action,
     Area,
@@ -67,10 +67,29 @@ class Opened:
         if not self.sessions[session]:
             del self.sessions[session]
 
-    def join(self, pieces: Sequence[Piece], times: int = 1) -> None:
+    def bind(self, kernel: Kernel, outputs: Sequence[Shape], times: int = 1) -> None:
+        """Take what one more ``kernel`` takes that makes ``outputs``, or one less (``times`` -1)."""
+        match kernel:
+            case OrtGraph(graph):
+                self.add((graph,), times)
+            case Chain():
+                self.other_bytes += times * kernel.bound_bytes
+                least = kernel.shared_elements
+                sizes = (math.prod(outputs[index]) for index in kernel.elementwise.makes)
+                if least is not None and max(sizes) >= least:
+                    self.together[kernel.together_bytes] += times
+            case IntegerTask():
+                self.other_bytes += times * kernel.bound_bytes
+                self.together[kernel.together_bytes] += times
+            case CopyKernel(pairs):
+                self.other_bytes += times * MOVE_BYTES * len(pairs)
+            case FillKernel():
+                self.other_bytes += times * MOVE_BYTES
+
+    def join(self, pieces: Sequence[PreparedPiece], times: int = 1) -> None:
         """Make one launch of ``pieces``, which were launches of their own, or part them (``times`` -1)."""
         for piece in pieces:
-            _add_piece(self, piece, -times)
+            self.bind(piece.kernel, _shapes(piece.outputs), -times)
         self.add(tuple(map(_in_run, pieces)), times)
 
     @property
@@ -88,10 +107,12 @@ def opened_by(program: Program, steps: Sequence[Step], runs: Sequence[range] = (
     """Return what ``steps`` need, where those of each of ``runs`` are one launch."""
     opened = Opened(program)
     for step in steps:
-        if isinstance(step, Piece):
-            _add_piece(opened, step)
+        if isinstance(step, PreparedPiece):
+            opened.bind(step.kernel, _shapes(step.outputs))
     for run in runs:
-        opened.join([step for step in steps[run.start : run.stop] if isinstance(step, Piece)])
+        opened.join(
+            [step for step in steps[run.start : run.stop] if isinstance(step, PreparedPiece)]
+        )
     for region in regions_of(steps):
         for launch in region.plan.launched:
             _add_launch(opened, region.program, launch)
@@ -117,65 +138,27 @@ def _bytes_of(program: Program, session: Session) -> int:
     return sum(parts) - SESSION_BYTES * (len(session) - 1)
 
 
-def _add_piece(found: Opened, piece: Piece, times: int = 1) -> None:
-    if isinstance(piece, NativePiece):
-        found.other_bytes += times * piece.native.bound_bytes
-        found.together[piece.native.together_bytes] += times
-    elif isinstance(piece, ChainPiece):
-        _add_chain(found, piece.chain, _program(piece), _shapes(piece.outputs), times)
-    else:
-        found.add((piece.graph,), times)
-
-
-def _add_launch(found: Opened, program: Program, launch: Sequence[Action]) -> None:
+def _add_launch(opened: Opened, program: Program, launch: Sequence[Action]) -> None:
     """Take one more launch of a region: kernels of a bottleneck, a row operator, or a copy."""
     match launch[0]:
         case Compute():
-            found.add(tuple(item.graph for item in launch if isinstance(item, Compute)))
-        case GraphCall() as call:
-            _add_call(found, program, call)
+            opened.add(tuple(item.graph for item in launch if isinstance(item, Compute)))
+        case GraphCall(operator, _, output):
+            opened.bind(program.row_kernels[operator], [strip_shape(program, output)])
         case AreaCopy() | Fill() | WeightGather():
-            found.other_bytes += MOVE_BYTES
+            opened.other_bytes += MOVE_BYTES
 
 
-def _add_call(found: Opened, program: Program, call: GraphCall) -> None:
-    operator, chain = program.row_operators[call.operator], program.row_chains.get(call.operator)
-    if chain is None:
-        found.add((operator.graph,))
-        return
-    elementwise = _program(operator)
-    _add_chain(found, chain, elementwise, [strip_shape(program, call.output)])
-
-
-def _add_chain(
-    found: Opened,
-    chain: NativeChain,
-    elementwise: Elementwise,
-    outputs: Sequence[Shape],
-    times: int = 1,
-) -> None:
-    if not elementwise.makes:
-        return
-    found.other_bytes += times * chain.bound_bytes
-    least = chain.shared_elements
-    if least is not None and max(math.prod(outputs[made]) for made in elementwise.makes) >= least:
-        found.together[chain.together_bytes] += times
-
-
-def _in_run(piece: Piece) -> int | ChainNode:
+def _in_run(piece: PreparedPiece) -> int | ChainNode:
     """Return what ``piece`` is in a session with others."""
-    if not isinstance(piece, ChainPiece):
-        return piece.graph
-    chain, item = piece.chain, _program(piece)
-    assert chain.node_bytes is not None, "planned as one of several"
-    read, made = item.ports(piece.inputs, piece.outputs)
-    return ChainNode(item.program, tuple(_shapes([*read, *made])), chain.node_bytes)
-
-
-def _program(item: Piece | RowOperator) -> Elementwise:
-    """Return what the chain of ``item`` computes."""
-    assert item.elementwise is not None, "what a chain is of"
-    return item.elementwise
+    match piece.kernel:
+        case OrtGraph(graph):
+            return graph
+        case Chain(elementwise=item, node_bytes=int(n_bytes)):
+            read, made = item.ports(piece.inputs, piece.outputs)
+            return ChainNode(item.program, tuple(_shapes([*read, *made])), n_bytes)
+        case Chain() | IntegerTask() | CopyKernel() | FillKernel():
+            raise AssertionError("planned as one of several")
 
 
 def strip_shape(program: Program, area: Area) -> Shape:

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from models.packs.records.pieces import Piece
 from pipeline.program.choice import (
     LaterChunks,
     choose_pieces,
     finest_positions,
 )
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import Region, RegionPlan
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
@@ -71,7 +70,7 @@ class Phase:
         return self.region.plan.scratch_bytes
 
 
-Step = Piece | Phase
+Step = PreparedPiece | Phase
 
 
 def choose_steps(
@@ -105,7 +104,7 @@ def choose_steps(
 
 
 def _phases(
-    program: Program, region: Region, pieces: Sequence[Piece], first_strip: int
+    program: Program, region: Region, pieces: Sequence[PreparedPiece], first_strip: int
 ) -> list[Phase]:
     plan = planned_region(program, region)
     spans = [piece for piece in pieces if piece.span is not None]
@@ -198,7 +197,7 @@ def reserved_scratch(steps: Sequence[Step], n_bytes: int) -> int:
 
 
 def _is_measured(step: Step) -> bool:
-    unrolled = step.unrolled if isinstance(step, Piece) else None
+    unrolled = step.unrolled if isinstance(step, PreparedPiece) else None
     return unrolled is not None and unrolled.measured_bytes > 0
 
 

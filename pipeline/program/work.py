@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from models.packs.records.pieces import Piece
 from models.packs.records.row_parts import GroupOperator
 from pipeline.program.channels import bottleneck_of
+from pipeline.program.program import PreparedPiece
 from pipeline.program.region_plan import (
     Action,
     AreaCopy,
@@ -107,14 +107,14 @@ MULTIPLICATIONS_A_SECOND = 30e9
 BYTES_A_SECOND = 6e9
 
 
-def computing_seconds(piece: Piece) -> float:
+def computing_seconds(piece: PreparedPiece) -> float:
     """Return about how long ``piece`` takes beside its launch, by what it multiplies and touches."""
     operands = (*piece.inputs, *piece.outputs)
     n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
     return multiplications(piece) / MULTIPLICATIONS_A_SECOND + n_bytes / BYTES_A_SECOND
 
 
-def multiplications(piece: Piece) -> int:
+def multiplications(piece: PreparedPiece) -> int:
     """Return about how often ``piece`` multiplies: each of its weights for each place of its output."""
     elements = sum(math.prod(operand.shape) for operand in piece.outputs if not operand.is_loose)
     return sum(

@@ -45,7 +45,8 @@ def compile_file(
             shapes={name: tuple(shape) for name, shape in shapes.items()},
             measure=device_measure(named),
             warn=say,
-            accept=checker(Path(source), named, say, _step),
+            # Another process, for one thread, would take memory beside the limit.
+            accept=checker(Path(source), named, say, _step, depth="quick"),
         )
         compile_onnx(Path(source), Path(destination), options, _step)
 

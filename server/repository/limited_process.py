@@ -10,21 +10,18 @@ it but the records that it expects.
 """
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
 import resource
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from models.processes import python_command
+from models.processes import end_with, python_command
 
 COMMAND = python_command("server.repository.limited_process")
-_PR_SET_PDEATHSIG = 1
 #: Such a process runs at a lower priority than the service.
 _NICE = 10
 
@@ -117,12 +114,9 @@ def _send(message: dict[str, Any]) -> None:
 
 def limit(limits: Limits, server: int) -> None:
     """Bound memory and time of this process, and end it when the process ``server`` ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server:
-        sys.exit("the server is gone")
+    end_with(server)
     resource.setrlimit(resource.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 5))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if limits.gives_way:
         with contextlib.suppress(OSError):  # a systemd unit may forbid it
             os.nice(_NICE)

@@ -1,6 +1,7 @@
 """What ``compile`` and its neighbours say to a stranger: warnings, refusals, sizes that work."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from onnx import numpy_helper
 
 from models.packs.pack import open_pack
 from models.packs.target import host_target
+from pipeline.checking import Depth
 from tests.cli.test_cli_darknet import DETECTOR
 from tests.models.nets import gemm, parsed, written
 from tests.server.support import BAD, FAILED, Cli, Packs
@@ -34,6 +36,23 @@ def test_what_can_only_fail_is_refused_and_leaves_nothing(cli: Cli, tmp_path: Pa
     cli("compile", source, "-o", tmp_path / "r" / "m").refuses(BAD, str(source), "Gather", "'y'")
     assert not (tmp_path / "r" / "m").exists()
     assert cli("compile", source, "-o", tmp_path / "r" / "m", "--no-check").code == 0
+
+
+def test_how_a_pack_is_checked_is_an_option(
+    cli: Cli, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depths: list[Depth] = []
+
+    def recorded(*_arguments: Any, depth: Depth, **_others: Any) -> Callable[[Path, Path], None]:
+        return lambda folder, reference: depths.append(depth)
+
+    monkeypatch.setattr("cli.compile.checker", recorded)
+    for index, words in enumerate(([], ["--check", "quick"], ["--no-check"])):
+        done = cli("compile", packs.sources["tiny"], "-o", tmp_path / "r" / f"m{index}", *words)
+        assert done.code == 0
+    assert depths == ["full", "quick"]
+    other = cli("compile", packs.sources["tiny"], "-o", tmp_path / "r" / "n", "--check", "some")
+    other.refuses(BAD, "--check", "quick", "full")
 
 
 def test_a_full_disk_is_a_failure_that_may_pass(

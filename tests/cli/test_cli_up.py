@@ -19,6 +19,7 @@ from cli.model_sources import RECIPES, Source, pack_of, sources_of
 from models.packs.folders import versions
 from models.packs.pack import read_pack
 from models.packs.target import host_target
+from pipeline.checking import Depth
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import MemoryLimit
 from tests.server.support import BAD, FAILED, LIMIT_SECONDS, Cli, Packs
@@ -108,6 +109,22 @@ def test_what_has_not_changed_is_not_compiled_again(onnx: Path, packs: Packs) ->
     onnx.write_bytes(packs.sources["tiny"].read_bytes())
     pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) != first
+
+
+@pytest.mark.parametrize("check", ["quick", "full"])
+def test_how_a_pack_is_checked_is_passed_on(
+    onnx: Path, check: Depth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[tuple[object, ...]] = []
+
+    def recorded(*words: object) -> bytes:
+        commands.append(words)
+        return b'{"source_files": ["pair.onnx"]}'
+
+    monkeypatch.setattr("cli.model_sources._run", recorded)
+    pack_of(Source("pair", (onnx,)), onnx.parent / "packs", ISA, check)
+    ((*_, option, value, _),) = commands
+    assert (option, value) == ("--check", check)
 
 
 @pytest.mark.usefixtures("in_process")

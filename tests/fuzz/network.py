@@ -24,6 +24,8 @@ from models.graphs.nodes import reads, subgraphs
 from models.packs.pack import open_pack, read_pack
 from models.runtime.sessions import SessionError, open_session, run_session, session_options
 from pipeline.checking.check import Reference, check_pack
+from pipeline.checking.one_thread import one_thread
+from pipeline.checking.trials import Trials
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.errors import EngineError
@@ -151,7 +153,10 @@ def answered(case: Case, folder: Path, checked: bool) -> Outputs | str:
     source.write_bytes(case.model.SerializeToString())
 
     def accept(pack: Path, reference: Path) -> None:
-        check_pack(read_pack(pack), Reference(reference, source), CpuDevice())
+        opened, device = read_pack(pack), CpuDevice()
+        with one_thread(opened, device) as single:
+            trials = Trials(opened, device, "full", single)
+            check_pack(opened, Reference(reference, source), trials)
 
     options = CompileOptions(
         batch=case.batch,

@@ -21,11 +21,10 @@ from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.packs.manifest import checksum, with_checksum, without_checksum
 from models.packs.pack import open_pack
-from models.packs.records.pieces import Piece
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
 from pipeline.program.choice import choose_pieces, chunk_sizes, streamed_bytes
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.fuzz.rows import check_regions
 from tests.models.compiler.test_resident import selection
@@ -92,7 +91,7 @@ def attempt(folder: Path) -> bool:
     return True
 
 
-def check_joined(program: Program, pieces: Sequence[Piece]) -> None:
+def check_joined(program: Program, pieces: Sequence[PreparedPiece]) -> None:
     """Check that joined pieces touch no byte outside of values and their own spans."""
     for piece in pieces:
         if piece.n_spans == 1:

@@ -11,11 +11,11 @@ from models.packs.pack import Pack
 from models.packs.records.pieces import Operand, Piece
 from models.packs.storing import read_span
 from pipeline.devices.cpu import CpuDevice
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.shared_memory import roots
 
 
-def check_dimensions(pack: Pack, piece: Piece) -> None:
+def check_dimensions(pack: Pack, piece: Piece | PreparedPiece) -> None:
     """Check that the graph of ``piece`` takes its operands, and no sizes: chunks of any share it."""
     graph = onnx.load_model_from_string(pack.graphs[piece.graph]).graph
     for values, operands in ((graph.input, piece.inputs), (graph.output, piece.outputs)):
@@ -46,7 +46,9 @@ class WholeMemory:
         root, offset = self._places[operand.index]
         return self.values[root].array(offset + operand.offset, operand.dtype, operand.shape)
 
-    def run(self, pieces: Sequence[Piece], inputs: Mapping[str, NDArray[Any]]) -> list[bytes]:
+    def run(
+        self, pieces: Sequence[PreparedPiece], inputs: Mapping[str, NDArray[Any]]
+    ) -> list[bytes]:
         """Return what is in the memory of all values afterwards."""
         manifest = self._pack.manifest
         for buffer in self.values.values():

@@ -6,9 +6,9 @@ from itertools import cycle
 
 from hypothesis import strategies as st
 
-from models.packs.records.pieces import Alternative, JoinedPieces, Piece
 from pipeline.planning.plan import Plan
-from pipeline.program.program import Program
+from pipeline.program.kernels import OrtGraph
+from pipeline.program.program import PreparedAlternative, PreparedJoin, PreparedPiece, Program
 from pipeline.timing.durations import Durations, reads_in_flight
 from tests.pipeline.synthetic import PAGE, program
 
@@ -47,7 +47,7 @@ class Network:
     def all_bytes(self) -> int:
         return sum(span.length for span in self.program.spans)
 
-    def _kernel(self, piece: Piece) -> float:
+    def _kernel(self, piece: PreparedPiece) -> float:
         if piece.span is None:
             return 10 * self.launch_seconds
         own = self.program.spans[piece.span : piece.span + piece.n_spans]
@@ -55,9 +55,9 @@ class Network:
         return self.launch_seconds + pages * self.seconds_a_page[self.layer_of[piece.span]]
 
 
-def _pieces(plan: Plan) -> list[Piece]:
+def _pieces(plan: Plan) -> list[PreparedPiece]:
     """Return the steps of a plan without regions."""
-    return [step for step in plan.steps if isinstance(step, Piece)]
+    return [step for step in plan.steps if isinstance(step, PreparedPiece)]
 
 
 def network(
@@ -76,17 +76,23 @@ def network(
         uses += [True] * len(layer) + [False]
         layer_of += [number] * len(layer)
     made = program([pages for layer in chunks for pages in layer], uses, resident_pages=1)
-    found: list[Alternative] = []
+    found: list[PreparedAlternative] = []
     first = 0
     for layer in chunks:
         count = len(layer)
         for joined in sorted({2, count}):
             if 1 < joined <= count:
                 parts = tuple(
-                    JoinedPieces(graph=0, n_chunks=min(joined, count - n))
+                    PreparedJoin(
+                        graph=0,
+                        kernel=OrtGraph(0, resident=False),
+                        n_chunks=min(joined, count - n),
+                        scratch_bytes=0,
+                        unrolled=None,
+                    )
                     for n in range(0, count, joined)
                 )
-                found.append(Alternative(first_piece=first, end_piece=first + count, joined=parts))
+                found.append(PreparedAlternative(first, first + count, parts))
         first += count + 1
     return Network(
         replace(made, alternatives=tuple(found)),

@@ -21,7 +21,7 @@ def program_of(manifest: Manifest) -> Program:
     """Return the network of ``manifest``, whose graphs are in no file and join each other."""
     numbers = range(len(manifest.graphs))
     pack = Pack(Path(), manifest, tuple(b"" for _ in numbers))
-    return replace(Program.as_compiled(pack), joins=frozenset(numbers))
+    return replace(Program.as_compiled(pack), joins=dict.fromkeys(numbers, "keeping"))
 
 
 def program(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: int = 0) -> Program:

@@ -303,11 +303,10 @@ class Faults:
         faults = self
 
         class Hooked(CpuDevice):
+            joins = False  # so that each is a kernel of its own
+
             def load(self, graph: bytes) -> Kernel:
                 return _HookedKernel(super().load(graph), faults.before_kernel)
-
-            def joins(self, graph: bytes) -> bool:
-                return False  # so that each is a kernel of its own
 
         return Hooked(threads)
 

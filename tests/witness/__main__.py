@@ -32,7 +32,6 @@ import onnx
 from models.compiler import compile_onnx
 from models.compiler.cutting.meter import Allocated, Meter
 from models.packs.pack import Pack, open_pack
-from models.packs.records.pieces import JoinedPieces, Piece
 from models.packs.target import host_target, largest_exact_weight
 from models.runtime.sessions import claim_process, use_threads
 from papers.cnn.of_pack import cnn_of_pack
@@ -49,8 +48,9 @@ from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
+from pipeline.program.kernels import Chain, CopyKernel, FillKernel, IntegerTask, OrtGraph
 from pipeline.program.prepare import prepare
-from pipeline.program.program import ChainJoined, ChainPiece, NativePiece, Program
+from pipeline.program.program import PreparedJoin, PreparedPiece, Program
 from pipeline.program.region_plan import ChannelCut, Cut, Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets
@@ -123,7 +123,7 @@ def of_decisions(program: Program) -> Facts:
     counts = " ".join(f"{name} {count}" for name, count in sorted(Counter(kinds).items()))
     yield "kinds", f"{counts}; {digest(' '.join(runs).encode())}"
     joined = [kind(program, part) for way in program.alternatives for part in way.joined]
-    rows = [str(number in program.row_chains) for number in range(len(program.row_operators))]
+    rows = [str(not isinstance(kernel, OrtGraph)) for kernel in program.row_kernels]
     yield "kinds joined and on rows", digest(" ".join([*joined, *rows]).encode())
     reasons = [
         reason for piece in program.pack.manifest.resident_pieces for reason in piece.reasons
@@ -132,14 +132,18 @@ def of_decisions(program: Program) -> Facts:
         yield "resident because", "; ".join(reasons)
 
 
-def kind(program: Program, piece: Piece | JoinedPieces) -> str:
-    if isinstance(piece, Piece) and piece.resident is not None:
-        return "resident"
-    if isinstance(piece, NativePiece):
-        return "integers"
-    if isinstance(piece, ChainPiece | ChainJoined):
-        return "elements"
-    return "joins" if piece.graph in program.joins else "onnxruntime"
+def kind(program: Program, piece: PreparedPiece | PreparedJoin) -> str:
+    match piece.kernel:
+        case OrtGraph(resident=True):
+            return "resident"
+        case OrtGraph():
+            return "joins" if piece.graph in program.joins else "onnxruntime"
+        case IntegerTask():
+            return "integers"
+        case Chain() | CopyKernel():
+            return "elements"
+        case FillKernel():
+            raise AssertionError("a region fills, no piece does")
 
 
 def of_plans(program: Program, device: Device, inputs: Inputs) -> Facts:

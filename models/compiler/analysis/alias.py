@@ -16,9 +16,9 @@ import onnx
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.node_groups import Fused
 from models.graphs.nodes import attributes, reads
-from models.network.operators.convolution import ADDEND, CONVOLUTIONS
-from models.network.operators.elements import IN_PLACE
-from models.network.operators.movement import RESHAPES
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
+from models.runtime.kernels import kernel_of
 
 # A smaller value is better inside a piece, with nodes around it.
 _LEAST_BYTES = 256 << 10
@@ -48,7 +48,7 @@ def find_aliases(graph: Graph, fused: Fused = MappingProxyType({})) -> Aliases:
     for index, node in enumerate(graph.nodes):
         if graph.region(index) is not None:
             continue
-        if node.op_type == "Concat" and _joins_in_place(graph, node, parents):
+        if op_of(node) == Op.Concat and _joins_in_place(graph, node, parents):
             offset = 0
             for name in node.input:
                 parents[name] = (node.output[0], offset)
@@ -60,9 +60,9 @@ def find_aliases(graph: Graph, fused: Fused = MappingProxyType({})) -> Aliases:
 def _is_reshape(graph: Graph, node: onnx.NodeProto) -> bool:
     extra_outputs = [name for name in node.output[1:] if name]
     # The third input of a Dropout says whether it drops.
-    trains = node.op_type == "Dropout" and any(node.input[2:])
+    trains = op_of(node) == Op.Dropout and any(node.input[2:])
     return (
-        node.op_type in RESHAPES
+        traits_of(op_of(node)).reshapes
         and node.input[0] in graph.values
         and not extra_outputs
         and not trains
@@ -88,14 +88,17 @@ def _joins_in_place(
 def written_over(graph: Graph, node: onnx.NodeProto) -> list[str]:
     """Return the values that the result of ``node`` may lie over: it writes no element that it still reads.
 
-    That is what a convolution adds, and all that an operator on elements reads.
+    That is what a convolution adds, and what an operator on elements reads.
     """
-    if node.op_type in CONVOLUTIONS:
-        # Of what it convolves it reads elements again.
-        return [name for name in node.input[ADDEND:] if name not in node.input[:ADDEND]]
-    operands = [name for name in reads(node) if name in graph.values]
+    kernel = kernel_of(op_of(node))
+    if kernel is None:
+        return []
+    over = {index for index in kernel.writes_over if index < len(node.input)}
+    # Of what a convolution convolves it reads elements again.
+    others = {name for index, name in enumerate(node.input) if index not in over}
+    operands = [name for name in node.input if name in graph.values and name not in others]
     is_float = any(graph.values[name].dtype.startswith("float") for name in operands)
-    if node.op_type not in IN_PLACE or (node.op_type == "Clip" and is_float):
+    if kernel.operator is Op.Clip and is_float:
         # Limits of floats are parts of chains; over what they read, fewer layers run on rows.
         return []
     return operands
@@ -123,7 +126,7 @@ def _sums(graph: Graph, fused: Fused) -> Iterator[InPlaceWrite]:
             times = Counter(name for inner in nodes for name in reads(inner))
             added = [own.residual] if times[own.residual] == 1 else []
             yield InPlaceWrite(nodes[-1].output[0], added, times, own.end)
-        if node.op_type in CONVOLUTIONS and graph.region(index) is None:
+        if traits_of(op_of(node)).computes(Op.Conv) and graph.region(index) is None:
             yield InPlaceWrite(node.output[0], written_over(graph, node), node.input, index + 1)
 
 

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.graphs.file import INSIDE_BYTES, aligned
-from models.graphs.nodes import fresh, made, node_of, reads, stable_order, versions_of
+from models.graphs.nodes import fresh, made, new_node, node_of, reads, stable_order, versions_of
 from models.graphs.traits import quantised_weights
+from models.network.catalogue import read_operator
 from models.network.fields import DTYPES, STRINGS, UNKNOWN, Array
+from models.network.names import Op
 from models.network.node import KnownTensors, Node, UnsuitedError
-from models.network.operators.reading import Operator, read_operator
+from models.network.operators.reading import Operator
 from models.packs.records.pieces import TurnedSoftmax, WindowProduct
 
 # What ONNX Runtime says of the values of a graph: which have a place in the arena, which cannot.
@@ -116,16 +118,12 @@ def _unknown_ranks(
     taken = {value.name for value in (*probe.graph.input, *probe.graph.output)}
     ranks = {name: fresh(f"{name}/rank", taken) for name in names}
     for name, rank in ranks.items():
-        asked.graph.node.append(helper.make_node("Shape", [name], [rank]))
+        asked.graph.node.append(new_node(Op.Shape, [name], [rank]))
         asked.graph.output.add().name = rank
     session = open_model(asked)
     known = {port.name for port in session.get_outputs() if port.shape == [0]}
     return [name for name in names if ranks[name] not in known]
 
-
-NCHWC_DOMAIN = "com.microsoft.nchwc"
-#: Domains whose operators take tensors that lie as their shapes say.
-PLAIN_DOMAINS = ("", "com.microsoft")
 
 # A constant this small, or an integer one up to the second limit, belongs to the operator (a shape, a
 # clip bound, resize scales): it stays in the piece. Everything else is a weight and is streamed.

@@ -19,11 +19,10 @@ import onnx
 from models.compiler.analysis.alias import written_over
 from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import made, reads
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.network.operators.convolution import ADDEND
-from models.network.operators.movement import RESHAPES
 
-#: What needs no kernel where its parts lie in its result.
-_MOVES = frozenset(("Concat", *RESHAPES))
 _POWER = 4
 # So many nodes move together at most.
 _GROUP = 48
@@ -35,7 +34,7 @@ _WORTH = 0.999
 
 @dataclass(frozen=True)
 class _Node:
-    """``reads`` and ``makes``: values of known size. ``over``: those that count as part of its result."""
+    """``reads`` and ``makes``: values. ``over``: those that count as part of its result."""
 
     reads: tuple[str, ...]
     makes: tuple[str, ...]
@@ -53,10 +52,13 @@ def with_less_kept(graph: Graph) -> Graph:
 def _takes_over(node: onnx.NodeProto) -> bool:
     """Return whether all that ``node`` reads counts as part of its result once nothing else reads it.
 
+    A reshape and a concatenation need no kernel where their parts lie in their result.
+
     Of layers with a sum or scales that holds on rows only; but random networks with shortcuts take up to a
     fifth less so.
     """
-    return node.op_type in _MOVES or len(node.input) > ADDEND
+    operator = op_of(node)
+    return operator == Op.Concat or traits_of(operator).reshapes or len(node.input) > ADDEND
 
 
 def _moved(order: "_Order", first: int) -> bool:
@@ -76,20 +78,20 @@ class _Order:
     """``nodes``: in the order that they have now, by number. ``visits``: how many were looked at so far."""
 
     def __init__(self, graph: Graph) -> None:
-        # What regions read of an input stays with the request.
-        self._bytes = {
+        # What regions read of an input stays with the request; values without a place have an order, too.
+        self._bytes = dict.fromkeys(graph.loose, 0) | {
             name: 0 if name in graph.inputs else array.n_bytes
             for name, array in graph.values.items()
         }
         self._all = [
             _Node(
-                tuple(dict.fromkeys(name for name in reads(node) if name in graph.values)),
-                tuple(name for name in made(node) if name in graph.values),
+                tuple(dict.fromkeys(name for name in reads(node) if name in self._bytes)),
+                tuple(name for name in made(node) if name in self._bytes),
                 frozenset(reads(node) if _takes_over(node) else written_over(graph, node)),
             )
             for node in graph.nodes
         ]
-        self._readers = {name: graph.readers.get(name, ()) for name in graph.values}
+        self._readers = {name: graph.readers.get(name, ()) for name in self._bytes}
         self._maker = graph.makers
         self._stays = set(graph.outputs)
         self.visits = 0

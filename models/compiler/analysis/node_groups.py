@@ -16,8 +16,8 @@ from onnx import TensorProto
 from models.compiler.analysis.graph import Graph, OpaqueRegion, members_of
 from models.graphs.fusion import Fusion, Surroundings, fusions
 from models.graphs.nodes import label, made, reads, subgraphs
-from models.network.operators.convolution import CONVOLUTIONS
-from models.network.operators.matrix import GEMMS
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 
 
 def with_regions(graph: Graph, refused: Mapping[str, str]) -> Graph:
@@ -112,9 +112,6 @@ class FusedNodes:
     residual: str | None
 
 
-# Operators that choose before what is behind them does.
-_FIRST = (*CONVOLUTIONS, *GEMMS)
-
 #: By their first node.
 Fused = Mapping[int, FusedNodes]
 
@@ -164,5 +161,10 @@ def _heads(graph: Graph) -> list[int]:
     indices = (index for index in range(len(graph.nodes)) if graph.region(index) is None)
     return sorted(
         indices,
-        key=lambda index: (0, -index) if graph.nodes[index].op_type in _FIRST else (1, index),
+        key=lambda index: (0, -index) if _is_layer(graph.nodes[index]) else (1, index),
     )
+
+
+def _is_layer(node: onnx.NodeProto) -> bool:
+    record = traits_of(op_of(node))
+    return record.computes(Op.Conv) or record.computes(Op.Gemm)

@@ -18,12 +18,13 @@ from typing import Literal
 
 import onnx
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.piece_models import port, serialise_nodes
 from models.compiler.cutting.row_nodes import RowGraph, RowNode, padded
 from models.graphs.nodes import attributes, copied, made, reads, with_attributes
+from models.network.catalogue import traits_of
+from models.network.names import NCHWC, Op, op_of
 from models.network.node import NamedTensor
-from models.network.operators.elements import POINTWISE
 from models.network.operators.reading import Convolution
 from models.network.windows import SAME, Window
 
@@ -111,7 +112,7 @@ def _is_worth_it(graph: Graph, found: FoundBottleneck, least: float) -> bool:
 def _convolution(graph: Graph, index: int) -> Convolution | None:
     """Return the blocked convolution of constant weights that a node is; None: it is none."""
     node = graph.nodes[index]
-    operator = graph.operator(node) if node.domain == NCHWC_DOMAIN else None
+    operator = graph.operator(node) if node.domain == NCHWC else None
     if not isinstance(operator, Convolution) or operator.x.name not in graph.values:
         return None
     has_bias = operator.bias is None or operator.bias.name in graph.constants
@@ -201,12 +202,14 @@ class _Walk:
         node = self.graph.nodes[index]
         self.members.add(index)
         self.gate.discard(name)
-        if (node.op_type, node.domain) == ("GlobalAveragePool", NCHWC_DOMAIN):
+        if op_of(node) == Op.BlockedGlobalAveragePool:
             self.inner.add(node.input[0])
             self.pooled.append(name)
             return GroupNodes("mean", (index,), (GroupTensor(node.input[0], "channels"),), name)
         self.gate.update(each for each in reads(node) if each in self.graph.values)
-        if index not in self.elided:
+        # What reshapes them last needs no kernel: factors lie as they did.
+        is_kernel = self.factors or not traits_of(op_of(node)).reshapes
+        if index not in self.elided and is_kernel:
             self.factors.insert(0, index)
         return None
 
@@ -227,7 +230,7 @@ class _Walk:
             self.gate.add(node.input[1])
             inputs = (GroupTensor(node.input[0], "channels"), GroupTensor(node.input[1], "factors"))
             return GroupNodes("each", (index,), inputs, name)
-        if row is None or node.op_type not in POINTWISE or node.domain == NCHWC_DOMAIN:
+        if row is None or traits_of(op_of(node)).function is None:
             return None
         if row.weights or len(self.graph.array(name).shape) != _IMAGE_DIMENSIONS:
             return None  # a chain that does not tell channels apart
@@ -247,7 +250,7 @@ class _Walk:
     def _is_scale(self, index: int) -> bool:
         """Return whether a node multiplies each channel by a factor: weights that the network makes."""
         node = self.graph.nodes[index]
-        if node.domain != NCHWC_DOMAIN or not all(name in self.graph.values for name in node.input):
+        if node.domain != NCHWC or not all(name in self.graph.values for name in node.input):
             return False
         operator = self.graph.operator(node)
         if not isinstance(operator, Convolution) or len(node.input) > _FACTORS + 1:

@@ -12,10 +12,13 @@ import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
+import onnx
+
 from models.compiler.analysis.alias import Aliases, InPlaceWrite, over_operands, written_over
-from models.compiler.analysis.graph import PLAIN_DOMAINS, CutPiece, Graph, Slice
+from models.compiler.analysis.graph import CutPiece, Graph, Slice
 from models.graphs.nodes import made, reads
-from models.network.operators.elements import POINTWISE
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 
 # Measured with 1 MiB of second-level cache a core, YOLOv4: 0.5 MiB 662 ms, 1 MiB 654, 2 MiB 645, 4 MiB
@@ -23,8 +26,6 @@ from models.packs.records.pieces import TENSOR_ALIGNMENT
 _SLICE_BYTES = 2 << 20
 # Below this a launch costs more than memory does.
 _LEAST_BYTES = 256 << 10
-# With one scale for the whole tensor they treat every element alike, too.
-_OPERATORS = POINTWISE | {"DequantizeLinear", "QuantizeLinear"}
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,7 @@ class _Finder:
         """Return whether node ``index`` works on elements and continues what began at ``first``."""
         graph, node = self._graph, self._graph.nodes[index]
         if (
-            node.op_type not in _OPERATORS
-            or node.domain not in PLAIN_DOMAINS
+            not _is_on_elements(node)
             or index in self._outside
             or graph.region(index) is not None
             or len(made(node)) != 1
@@ -164,6 +164,14 @@ class _Finder:
         return outside.isdisjoint(root(name) for name in computed)
 
 
+def _is_on_elements(node: onnx.NodeProto) -> bool:
+    """Return whether ``node`` is a function of elements of floats, or converts them."""
+    traits = traits_of(op_of(node))
+    # With one scale for the whole tensor conversions treat every element alike, too.
+    converts = traits.access == "elementwise" and traits.elements == "quantised"
+    return traits.function is not None or (converts and not traits.on_bytes)
+
+
 def _writes(graph: Graph, chain: NodeChain) -> Iterator[InPlaceWrite]:
     """Yield what the chain writes: inner values over inner ones, others over what comes from outside.
 
@@ -182,7 +190,7 @@ def _writes(graph: Graph, chain: NodeChain) -> Iterator[InPlaceWrite]:
             name for k, each in enumerate(nodes) if k not in before[at] for name in reads(each)
         }
         operands = written_over(graph, node)
-        if node.op_type == "QuantizeLinear":
+        if traits_of(op_of(node)).of is Op.QuantizeLinear:
             # The bytes that the chain is made of: all of a slice is read by then.
             others = dict.fromkeys(name for each in nodes for name in reads(each))
             operands = [name for name in others if name not in own]

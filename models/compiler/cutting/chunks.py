@@ -19,11 +19,12 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, CutAlternative, CutPiece, Graph, Slice
+from models.compiler.analysis.graph import CutAlternative, CutPiece, Graph, Slice
 from models.compiler.cutting.layout import planned_span, slice_bytes
 from models.graphs.nodes import attributes, made, reads
-from models.network.operators.convolution import ADDEND, CONVOLUTIONS
-from models.network.operators.matrix import GEMMS
+from models.network.catalogue import traits_of
+from models.network.names import NCHWC, Op, op_of
+from models.network.operators.convolution import ADDEND
 from models.packs.records.spans import SPAN_ALIGNMENT
 from models.packs.target import Target
 from models.runtime.sessions import SessionError, open_piece
@@ -48,7 +49,7 @@ class Equality:
     def holds(self, finest: Sequence[Serialised], coarser: Sequence[Serialised]) -> bool:
         """Return whether ``coarser`` pieces give what the ``finest`` of the same node give, bit for bit."""
         node = self._graph.nodes[finest[0][0].first_node]
-        if node.domain == NCHWC_DOMAIN:
+        if node.domain == NCHWC:
             return True
         key = (_key(finest), _key(coarser))
         if key not in self._known:
@@ -148,7 +149,7 @@ def default_chunk_bytes(weight_bytes: int) -> int:
 def rows_a_chunk(graph: Graph, layer: range, target: Target, chunk_bytes: int) -> int | None:
     """Return how many output channels a finest chunk of the nodes ``layer`` has; None: it stays whole."""
     node = graph.nodes[layer.start]
-    blocked = node.domain == NCHWC_DOMAIN
+    blocked = node.domain == NCHWC
     # Where the block is not known (models/packs/target.py) a cut could fall inside one.
     if not _is_splittable(graph, node) or (blocked and target.block == 1):
         return None
@@ -195,7 +196,8 @@ def _starts(rows: int, total: int) -> list[int]:
 
 def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
     """Return whether output channels of ``node`` are computed apart and lie apart in memory."""
-    if node.op_type not in (*CONVOLUTIONS, *GEMMS):
+    traits = traits_of(op_of(node))
+    if not (traits.computes(Op.Conv) or traits.computes(Op.Gemm)):
         return False
     result = graph.values[node.output[0]].shape
     vectors = [name for name in node.input[2:ADDEND] if name]
@@ -207,7 +209,7 @@ def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
     ):
         return False
     given = attributes(node)
-    if node.op_type in CONVOLUTIONS:
+    if traits.computes(Op.Conv):
         return bool(given.get("group", 1) == 1)
     bias = graph.array(vectors[0]).shape if vectors else ()
     by_row = given.get("transB", 0) == 1 and not given.get("transA", 0)

@@ -15,6 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from models.graphs.nodes import all_graphs, fresh
+from models.network.names import Op, op_of
 from models.processes import Child, python_command, start
 from models.runtime.allocations import KINDS, Run, Tensor, is_float
 
@@ -219,7 +220,7 @@ def _taking_branches(graph: bytes) -> Iterator[bytes]:
     """
     model = onnx.ModelProto.FromString(graph)
     nodes = [node for subgraph in all_graphs(model.graph) for node in subgraph.node]
-    branches = [node for node in nodes if node.op_type == "If" and not node.domain]
+    branches = [node for node in nodes if op_of(node) == Op.If]
     if not branches:
         yield graph
         return

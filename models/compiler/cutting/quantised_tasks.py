@@ -17,6 +17,8 @@ import onnx
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.node_groups import Fused, FusedNodes
 from models.graphs.nodes import made
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.network.node import UnsuitedError
 from models.network.operators.movement import strides_of
 from models.network.operators.on_bytes import BYTE_TYPES, Numbers, Quantisation
@@ -250,7 +252,7 @@ class _Reader:
     def _table(self, task: QuantisedTask) -> QuantisedTask:
         """Take the two nodes that look up bytes in a table (optimising/byte_tables.py)."""
         cast, gather = self._follow(), self._follow()
-        if (cast.op_type, gather.op_type) != ("Cast", "Gather"):
+        if op_of(cast) != Op.Cast or op_of(gather) != Op.Gather:
             raise UnsuitedError("no table")
         values = self._graph.constants.get(gather.input[0])
         if values is None or values.dtype.name not in BYTE_TYPES or values.shape != (BYTES,):
@@ -301,12 +303,6 @@ def _is_image(of: OnBytes[Any]) -> bool:
 # A device with kernels for these (pipeline/devices/integers) makes some channels of some rows at a time,
 # with the same bits; ONNX Runtime runs their nodes one after the other.
 
-#: Operators that are better as pieces of their own: kernels compute each of them alone.
-ALONE = frozenset(("QLinearConv", "QGemm", "QLinearGlobalAveragePool"))
-# What a task of several nodes begins with.
-_LAYERS = frozenset(("QLinearConv", "QGemm"))
-_FIRST = _LAYERS | {"QLinearConcat", "QuantizeLinear"}
-
 
 def quantised_groups(graph: Graph, most_weights: float = math.inf) -> Fused:
     """Return the groups of ``graph``, whose nodes follow each other, by first node; no two share one.
@@ -323,8 +319,9 @@ def _tasks(graph: Graph, most_weights: float = math.inf) -> dict[int, FoundTask]
     tasks: dict[int, FoundTask] = {}
     index = 0
     while index < len(graph.nodes):
-        is_first = graph.nodes[index].op_type in _FIRST
-        task = _longest_task(graph, index, most_weights) if is_first else None
+        task = (
+            _longest_task(graph, index, most_weights) if _has_scales(graph.nodes[index]) else None
+        )
         if task is not None and task.end > index + 1:
             tasks[index] = task
             index = task.end
@@ -341,10 +338,20 @@ def _added(found: FoundTask) -> str | None:
 
 def edges(graph: Graph, groups: Fused) -> set[int]:
     """Return the nodes before which a piece ends: around groups, and around kernels that are alone."""
-    alone = (index for index, node in enumerate(graph.nodes) if node.op_type in ALONE)
+    alone = (index for index, node in enumerate(graph.nodes) if _is_standalone(graph, node))
     inside = {index for group in groups.values() for index in range(group.first, group.end)}
     lone = {edge for index in alone if index not in inside for edge in (index, index + 1)}
     return lone | {edge for group in groups.values() for edge in (group.first, group.end)}
+
+
+def _has_scales(node: onnx.NodeProto) -> bool:
+    return traits_of(op_of(node)).elements == "quantised"
+
+
+def _is_standalone(graph: Graph, node: onnx.NodeProto) -> bool:
+    """Return whether ``node`` is better as a piece of its own: kernels compute it alone."""
+    operator = graph.operator(node) if _has_scales(node) else None
+    return isinstance(operator, OnBytes) and isinstance(operator.operator, Convolution | Reduction)
 
 
 def before_tables(graph: Graph) -> frozenset[str]:
@@ -357,8 +364,8 @@ def before_tables(graph: Graph) -> frozenset[str]:
     }
     names = set()
     for index, node in enumerate(graph.nodes):
-        is_layer = node.op_type in _LAYERS and index not in bottlenecks
-        read = _longest_task(graph, index) if is_layer else None
+        is_layer = _has_scales(node) and traits_of(op_of(node)).layer
+        read = _longest_task(graph, index) if is_layer and index not in bottlenecks else None
         if read is None or not isinstance(read.task, QuantisedTask):
             continue
         if read.task.addition is None and read.task.depthwise < 0:

@@ -12,10 +12,11 @@ from typing import Literal
 import numpy as np
 import onnx
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import made
-from models.network.operators.elements import POINTWISE
-from models.network.operators.movement import RESHAPES, Movement, strides_of
+from models.network.catalogue import traits_of
+from models.network.names import NCHWC, Op, op_of
+from models.network.operators.movement import Movement, strides_of
 
 #: Planes of one value after the other: name, first plane, how many.
 Parts = tuple[tuple[str, int, int], ...]
@@ -38,20 +39,22 @@ class RowLayouts:
 
     def note(self, node: onnx.NodeProto) -> None:
         """Note what of the results of ``node`` is blocked."""
-        if node.domain == NCHWC_DOMAIN:
-            if node.op_type != "ReorderOutput":
+        if node.domain == NCHWC:
+            if op_of(node) != Op.ReorderOutput:
                 self.blocked.update(made(node))
         elif self.follows(node):
             self.blocked.update(made(node))
         elif any(name in self.blocked or name in self._reshaped for name in node.input):
             # ONNX Runtime adds a value a channel to five dimensions, the block the last, and goes back.
-            back = node.op_type == "Reshape" and len(self._graph.array(node.output[0]).shape) == 4
+            back = op_of(node) == Op.Reshape and len(self._graph.array(node.output[0]).shape) == 4
             (self.blocked if back else self._reshaped).update(made(node))
 
     def follows(self, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` leaves the layout of its inputs as it is, and that is the blocked one."""
         tensors = [name for name in node.input if name in self._graph.values]
-        kept = node.op_type in POINTWISE or node.op_type in ("Concat", "Split")
+        traits = traits_of(op_of(node))
+        on_channels = traits.computes(Op.Concat) or traits.computes(Op.Split)
+        kept = on_channels or traits.function is not None
         return kept and bool(tensors) and all(name in self.blocked for name in tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -116,7 +119,7 @@ def _image(graph: Graph, name: str, side: Literal["before", "behind"]) -> str:
     maker, readers = graph.makers.get(name), graph.readers.get(name, [])
     index = maker if side == "before" else readers[0] if len(readers) == 1 else None
     node = None if index is None else graph.nodes[index]
-    if node is None or node.op_type not in RESHAPES:
+    if node is None or not traits_of(op_of(node)).reshapes:
         return name
     return node.input[0] if side == "before" else node.output[0]
 

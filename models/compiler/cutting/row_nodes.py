@@ -11,36 +11,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
-from onnx import helper
 
 from models.compiler.analysis.alias import written_over
-from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS, Graph
+from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.node_groups import Fused
 from models.compiler.cutting.row_layouts import RowLayouts, planes_of, taken
 from models.compiler.optimising.normalise import is_scaled
-from models.graphs.nodes import attributes, made, with_attributes
+from models.graphs.nodes import attributes, made, new_node, with_attributes
+from models.network.catalogue import traits_of
 from models.network.fields import stretches
-from models.network.operators.convolution import ADDEND, CONVOLUTIONS
-from models.network.operators.elements import POINTWISE, UNEVEN
+from models.network.names import NCHWC, PLAIN_DOMAINS, Op, op_of
+from models.network.operators.convolution import ADDEND
 from models.network.operators.reading import BatchNorm, Convolution, Pooling, Resize
 from models.network.windows import SAME, Window
 from models.packs.records.row_parts import SHARING_THREADS, Outside, UnrolledRows
 from models.packs.target import Target
+from models.runtime.kernels import kernel_of
 
-POOLS = ("MaxPool", "AveragePool")
-#: Outside of the blocked layout, where channels are planes.
-_PLAIN = frozenset(
-    (
-        *CONVOLUTIONS,
-        *POOLS,
-        "DepthToSpace",
-        "Resize",
-        "Slice",
-        "SpaceToDepth",
-        "Transpose",
-        "Upsample",
-    )
-)
 _ROWS, _COLUMNS = 2, 3
 Windowed = Convolution | Pooling
 
@@ -100,8 +87,6 @@ class _Finder:
         self._block = target.block
         self._layouts = RowLayouts(graph, target.block)
         self._on_gpu = target.capability is not None
-        # A GPU computes every element by itself, a CPU's vectors not always.
-        self._on_elements = POINTWISE if self._on_gpu else POINTWISE - UNEVEN
 
     def look(self, indices: range) -> None:
         """Look at the nodes ``indices``, which are computed at once."""
@@ -152,29 +137,29 @@ class _Finder:
         return added[0] if len(added) == 1 else None
 
     def _row_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        if node.domain == NCHWC_DOMAIN:
-            return self._blocked_node(index, node) if len(made(node)) == 1 else None
-        if node.domain not in PLAIN_DOMAINS:
+        traits = traits_of(op_of(node))
+        if traits.elements == "moved" and not traits.is_blocked:
+            return self._moved(index, node) if all(node.output) else None
+        if len(made(node)) != 1:
             return None
-        if node.op_type in ("Concat", "Split"):
-            return self._planes(index, node) if all(node.output) else None
-        return self._alone(index, node) if len(made(node)) == 1 else None
-
-    def _alone(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        if node.op_type in _PLAIN and node.input[0] not in self._layouts.blocked:
-            return self._plain_node(index, node)
-        if node.op_type in self._on_elements:
+        if traits.is_blocked:
+            return self._blocked_node(index, node)
+        if self._is_on_elements(op_of(node)):
             return self._pointwise(index, node)
-        if node.op_type == "BatchNormalization" and node.input[0] not in self._layouts.blocked:
-            return self._normalised(index, node)
-        return None
+        is_plain = self._layouts.blocked.isdisjoint(node.input[:1])
+        return self._plain_node(index, node) if is_plain else None
+
+    def _is_on_elements(self, operator: str) -> bool:
+        """Return whether the target makes elements by ``operator`` alike, however many there are."""
+        kernel = kernel_of(operator)
+        # A GPU computes every element by itself, a CPU's vectors not always.
+        is_even = self._on_gpu or kernel is None or kernel.is_even
+        return is_even and traits_of(operator).function is not None
 
     def _normalised(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """One that nothing has taken in: each element is scaled by what its channel says."""
         is_constant = all(name in self._graph.constants for name in node.input[1:])
-        if not is_constant or not isinstance(self._graph.operator(node), BatchNorm):
-            return None
-        return self._made(index, node, [(node.input[0], SAME)])
+        return self._made(index, node, [(node.input[0], SAME)]) if is_constant else None
 
     def _planes(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """What puts planes in another order; in the blocked layout these are whole blocks."""
@@ -192,23 +177,30 @@ class _Finder:
         )
         return RowNode(index, tuple((name, SAME) for name in names), (*planes,), parts=parts)
 
+    def _moved(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        """What moves planes, or outside of the blocked layout some of their rows or columns."""
+        planes = self._planes(index, node)
+        if planes is not None or not self._layouts.blocked.isdisjoint(node.input[:1]):
+            return planes
+        if op_of(node) == Op.Slice:
+            return self._cropped(index, node)
+        size = attributes(node).get("blocksize", 1)
+        if op_of(node) == Op.SpaceToDepth:
+            return self._made(index, node, [(node.input[0], Window(kernel=size, stride=size))])
+        if op_of(node) == Op.DepthToSpace:
+            return self._made(index, node, [(node.input[0], Window(factor=size))])
+        return None
+
     def _plain_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        """What runs on rows outside of the blocked layout."""
-        source, result = node.input[0], node.output[0]
-        if node.op_type == "Slice":
-            return self._planes(index, node) or self._cropped(index, node)
-        if node.op_type == "Transpose":
-            return self._planes(index, node)
-        if not (self._layouts.has_rows(source) and self._layouts.has_rows(result)):
-            return None
-        if node.op_type in (*CONVOLUTIONS, *POOLS):
-            return self._windowed(index, node)
-        if node.op_type in ("Resize", "Upsample"):
-            return self._upsampled(index, node)
-        size = attributes(node)["blocksize"]
-        down = node.op_type == "SpaceToDepth"
-        window = Window(kernel=size, stride=size) if down else Window(factor=size)
-        return self._made(index, node, [(source, window)])
+        """What runs on rows outside of the blocked layout, where channels are planes."""
+        match self._graph.operator(node):
+            case Convolution() | Pooling() as operator:
+                return self._windowed(index, node, operator)
+            case Resize() as operator:
+                return self._upsampled(index, node, operator)
+            case BatchNorm():
+                return self._normalised(index, node)
+        return None
 
     def _cropped(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """Some rows, which are just read, or some columns, which the node takes."""
@@ -221,7 +213,7 @@ class _Finder:
         axis, lines = cropping
         if axis == _ROWS:
             node, window = (
-                helper.make_node("Identity", [source], [result]),
+                new_node(Op.Identity, [source], [result]),
                 Window(before=-lines.start).fitted(self._layouts.shape(source)[_ROWS], len(lines)),
             )
         elif axis == _COLUMNS:
@@ -253,23 +245,23 @@ class _Finder:
         return self._made(index, node, [(name, SAME) for name in tensors], in_place)
 
     def _blocked_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        if node.op_type in ("ReorderInput", "ReorderOutput"):
+        if traits_of(op_of(node)).elements == "moved":  # into blocks, or out of them
             kept = not attributes(node).get("channels_last")
             return self._made(index, node, [(node.input[0], SAME)]) if kept else None
-        if node.op_type == "Upsample":
-            return self._upsampled(index, node)
-        if node.op_type in ("Conv", *POOLS) and node.input[0] in self._graph.values:
-            return self._windowed(index, node)
+        match self._graph.operator(node):
+            case Convolution() | Pooling() as operator:
+                return self._windowed(index, node, operator)
+            case Resize() as operator:
+                return self._upsampled(index, node, operator)
         return None
 
-    def _windowed(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+    def _windowed(self, index: int, node: onnx.NodeProto, operator: Windowed) -> RowNode | None:
         """A convolution or a pool: what it pads above and below, it finds in memory."""
         # Factors of a gate are made of all rows.
         is_gate = any(name in self._graph.values for name in node.input[1:ADDEND])
-        if is_gate or not all(map(self._layouts.has_rows, (node.input[0], node.output[0]))):
+        if is_gate or loses_bits(node, operator):
             return None
-        operator = self._graph.operator(node)
-        if not isinstance(operator, Convolution | Pooling) or loses_bits(node, operator):
+        if not all(map(self._layouts.has_rows, (node.input[0], node.output[0]))):
             return None
         window = window_of(operator, 0)
         if window is None:
@@ -285,12 +277,11 @@ class _Finder:
         unrolled = None if self._on_gpu else _unrolled(node, operator)
         return replace(row, unrolled=unrolled, exact=_is_exact(node, operator))
 
-    def _upsampled(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        operator = self._graph.operator(node)
-        factors = operator.factors if isinstance(operator, Resize) else None
+    def _upsampled(self, index: int, node: onnx.NodeProto, operator: Resize) -> RowNode | None:
+        factors = operator.factors
         if factors is None or factors[:2] != (1, 1):
             return None
-        if node.op_type == "Resize" and not is_scaled(node):
+        if op_of(node) == Op.Resize and not is_scaled(node):
             return None
         return self._made(index, node, [(node.input[0], Window(factor=factors[2]))])
 
@@ -316,11 +307,7 @@ class _Finder:
 
 def _unrolled(node: onnx.NodeProto, operator: Windowed) -> UnrolledRows | None:
     """Return what a convolution outside of the blocked layout unrolls; None: it is none such."""
-    if (
-        node.domain == NCHWC_DOMAIN
-        or not isinstance(operator, Convolution)
-        or operator.is_pointwise
-    ):
+    if node.domain == NCHWC or not isinstance(operator, Convolution) or operator.is_pointwise:
         return None
     return UnrolledRows(
         pixel_bytes=operator.depth * np.dtype(operator.x.dtype).itemsize,
@@ -335,7 +322,7 @@ def _is_exact(node: onnx.NodeProto, operator: Windowed) -> bool:
     A plain convolution is a product of matrices, which divides long sums by how many pixels there are; on a
     GPU the whole may be computed by another algorithm. One of a few products has no long sums.
     """
-    blocked = node.domain == NCHWC_DOMAIN
+    blocked = node.domain == NCHWC
     return blocked or not isinstance(operator, Convolution) or operator.is_depthwise
 
 

@@ -1,8 +1,8 @@
 """What sessions need beside weights and arena, bounded at compile time.
 
-A kernel may allocate memory of its own while it runs. ``FORMULAS`` has each operator that was measured; a
-test runs them all. A piece with any other operator, or on other types of elements, is run and measured
-(meter.py): what is not counted is never taken to be nothing.
+A kernel may allocate memory of its own while it runs. ``FORMULAS`` bounds it for kernels that were
+measured; a test runs all of them. A piece with any other, or on other types of elements, is run and
+measured (meter.py): what is not counted is never taken to be nothing.
 """
 
 import math
@@ -12,17 +12,20 @@ from typing import Any
 
 import onnx
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, CutPiece, Graph, Slice
+from models.compiler.analysis.graph import CutPiece, Graph, Slice
 from models.compiler.analysis.node_groups import name
 from models.compiler.cutting.cut import inner_bytes, inner_values
 from models.compiler.cutting.meter import InputsError, Meter, MeterError
 from models.compiler.cutting.piece_models import known_bytes
 from models.errors import CompileError
 from models.graphs.nodes import all_graphs, attributes, made, reads, subgraphs
-from models.network.operators.convolution import CONVOLUTIONS, Convolution
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
+from models.network.operators.convolution import Convolution
 from models.packs.records.pieces import Unrolled
 from models.packs.records.row_parts import SHARING_THREADS, unrolled_bytes
 from models.runtime.allocations import Tensor
+from models.runtime.kernels import Scratch, kernel_of
 from models.runtime.sessions import use_threads
 
 # What ONNX Runtime 1.31 takes on the heap: a session with its first node, each further node. Measured
@@ -149,16 +152,17 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
         n_bytes = kernel_bytes(graph, node) or 0
         if n_bytes:
             largest = max(largest, n_bytes - _later_bytes(graph, piece, index))
-        if "Conv" not in node.op_type or node.domain == NCHWC_DOMAIN:
+        traits = traits_of(op_of(node))
+        convolves = traits.computes(Op.Conv) and not traits.is_blocked
+        if not convolves and not traits.computes(Op.ConvTranspose):
             continue
         if not {node.input[0], node.output[0]} <= set(graph.values):
             continue
         weights = node.input[1]
         shape = piece.inputs.get(weights, graph.array(weights)).shape  # of a chunk
-        if node.op_type == "ConvTranspose":
+        if not convolves:
             pixels = math.prod(graph.array(node.input[0]).shape[2:])
             largest = max(largest, 4 * math.prod(shape[1:]) * pixels)
-        if node.op_type not in CONVOLUTIONS:
             continue
         images, channels = graph.values[node.input[0]].shape[:2]
         groups = channels // shape[1]
@@ -200,17 +204,14 @@ def kernel_bytes(graph: Graph, node: onnx.NodeProto) -> int | None:
 
     What plain convolutions unroll is not in it (``Unrolled``).
     """
-    formula = FORMULAS.get(_operator(node))
+    kernel = kernel_of(op_of(node))
+    formula = None if kernel is None else FORMULAS.get(kernel.scratch)
     names = (name for name in (*node.input, *node.output) if name)
     if formula is None or not (
-        node.op_type == "Cast" or all(_is_usual(graph, name) for name in names)
+        op_of(node) == Op.Cast or all(_is_usual(graph, name) for name in names)
     ):
         return None
     return formula(graph, node)
-
-
-def _operator(node: onnx.NodeProto) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def accepts_any_size(graph: Graph, piece: CutPiece) -> bool:
@@ -220,7 +221,8 @@ def accepts_any_size(graph: Graph, piece: CutPiece) -> bool:
     Attention, with heads in one dimension, that of its result.
     """
     nodes = graph.nodes[piece.first_node : piece.end_node]
-    return all(_operator(node) in FORMULAS for node in nodes)
+    kernels = (kernel_of(op_of(node)) for node in nodes)
+    return all(kernel is not None and kernel.scratch in FORMULAS for kernel in kernels)
 
 
 def _has_formulas(graph: Graph, piece: CutPiece) -> bool:
@@ -346,42 +348,19 @@ def _as_floats(graph: Graph, node: onnx.NodeProto) -> int:
     return _SUM_BYTES * _quantised_input(graph, node)
 
 
-_QUANTISED: Mapping[str, Formula] = {
-    "ConvInteger": _of_integer_convolution,
-    "QLinearMatMul": _sums,
-    "com.microsoft.QGemm": _sums,
-    "com.microsoft.DynamicQuantizeMatMul": _quantised_input,
-    "com.microsoft.NhwcMaxPool": _of_pool,
-    "com.microsoft.QLinearAveragePool": _as_floats,
-    "com.microsoft.QLinearConv": _of_convolution,
-    "com.microsoft.QLinearGlobalAveragePool": _of_average,
-}
-
-_WITHOUT = """
-    Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat CumSum
-    DepthToSpace DequantizeLinear Div DynamicQuantizeLinear Elu Equal Erf Exp Expand Flatten Floor Gather
-    Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual HardSigmoid Identity
-    InstanceNormalization LayerNormalization LeakyRelu Less LessOrEqual Log MatMul MatMulInteger MaxPool Mod
-    Mul Neg Not Or PRelu Pad Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin
-    ReduceProd ReduceSum ReduceSumSquare Relu Reshape Round Selu Sigmoid Sign Slice Softplus Softsign
-    SpaceToDepth Split Sqrt Squeeze Sub Tanh ThresholdedRelu Tile Transpose Unsqueeze
-    com.microsoft.DequantizeLinear com.microsoft.FusedGemm com.microsoft.FusedMatMul com.microsoft.Gelu
-    com.microsoft.MatMulIntegerToFloat com.microsoft.QLinearAdd com.microsoft.QLinearConcat
-    com.microsoft.QLinearLeakyRelu com.microsoft.QLinearMul com.microsoft.QLinearSigmoid
-    com.microsoft.QuantizeLinear com.microsoft.QuickGelu com.microsoft.SkipLayerNormalization
-    com.microsoft.nchwc.AveragePool com.microsoft.nchwc.Conv com.microsoft.nchwc.GlobalAveragePool
-    com.microsoft.nchwc.GlobalMaxPool com.microsoft.nchwc.MaxPool com.microsoft.nchwc.ReorderInput
-    com.microsoft.nchwc.ReorderOutput com.microsoft.nchwc.Upsample
-""".split()  # noqa: SIM905  a page of quotes says less
-
-#: By operator; one of another domain than ONNX's own has that in front.
-FORMULAS: Mapping[str, Formula] = {
-    **dict.fromkeys(_WITHOUT, _nothing),
-    **dict.fromkeys(("Conv", "ConvTranspose", "com.microsoft.FusedConv"), _nothing),  # Unrolled
-    **dict.fromkeys(("Max", "Min", "Sum"), _of_two),
-    **dict.fromkeys(("Resize", "Upsample"), _of_resize),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), _turned),
-    **dict.fromkeys(("com.microsoft.BiasGelu", "com.microsoft.FastGelu"), _with_bias),
-    **{operator: _plus_small_blocks(formula) for operator, formula in _QUANTISED.items()},
-    "LRN": _padded_squares,
+#: By what rows of kernels say (models/runtime/kernels.py).
+FORMULAS: Mapping[Scratch, Formula] = {
+    "none": _nothing,
+    "average": _plus_small_blocks(_of_average),
+    "biased": _with_bias,
+    "convolution": _plus_small_blocks(_of_convolution),
+    "floats": _plus_small_blocks(_as_floats),
+    "input": _plus_small_blocks(_quantised_input),
+    "lines": _of_resize,
+    "pair": _of_two,
+    "pooled": _plus_small_blocks(_of_pool),
+    "squares": _padded_squares,
+    "sums": _plus_small_blocks(_sums),
+    "turned": _turned,
+    "unrolled": _plus_small_blocks(_of_integer_convolution),
 }

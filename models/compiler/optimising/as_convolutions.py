@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 
-from models.graphs.nodes import attributes, copied, reads
+from models.graphs.nodes import attributes, copied, new_node, reads
 from models.graphs.rewriting import Rewriter
+from models.network.catalogue import traits_of
 from models.network.fields import Array
-from models.network.operators.elements import POINTWISE
+from models.network.names import Op, op_of
 from models.network.operators.reading import MatrixProduct, TransposedConvolution
 from models.network.windows import Window
 
@@ -50,16 +50,17 @@ class AsConvolutions(Rewriter):
         """Return what makes the same as ``node``, and what makes an image of it."""
         if node.domain:
             return None
-        product = self.operator(node) if node.op_type in ("Gemm", "MatMul") else None
+        traits = traits_of(op_of(node))
+        product = self.operator(node) if traits.access == "product" else None
         if isinstance(product, MatrixProduct) and self._is_dense(node, product):
             return self._convolved(node, product)
         if self._images.keys().isdisjoint(node.input):
             return None
-        if node.op_type == "Reshape" and self._keeps_channels(node):
+        if op_of(node) == Op.Reshape and self._keeps_channels(node):
             self._name_image(node.output[0], *self._image_of(node.input[0]))
-        elif node.op_type == "Transpose" and self._makes_image(node):
-            return [helper.make_node("Identity", [self._images[node.input[0]]], node.output)]
-        elif node.op_type in POINTWISE and self._is_per_channel(node):
+        elif op_of(node) == Op.Transpose and self._makes_image(node):
+            return [new_node(Op.Identity, [self._images[node.input[0]]], node.output)]
+        elif traits.function is not None and self._is_per_channel(node):
             return [node, *self._on_images(node)]
         return None
 
@@ -88,17 +89,17 @@ class AsConvolutions(Rewriter):
         matrix, kernel = self.fresh(f"{weight}/rows"), self.fresh(f"{weight}/kernel")
         image, back = self.fresh(f"{node.output[0]}/image"), self.fresh(f"{node.output[0]}/last")
         self._name_image(node.output[0], image, sides)
-        convolution = helper.make_node(
-            "Conv", [source, kernel, *bias], [image], name=node.name, kernel_shape=[1, 1]
+        convolution = new_node(
+            Op.Conv, [source, kernel, *bias], [image], name=node.name, kernel_shape=[1, 1]
         )
         return [
             *before,
-            *([] if by_row else [helper.make_node("Transpose", [weight], [matrix], perm=[1, 0])]),
+            *([] if by_row else [new_node(Op.Transpose, [weight], [matrix], perm=[1, 0])]),
             self.reshape(
                 weight if by_row else matrix, kernel, (product.columns, product.depth, 1, 1)
             ),
             convolution,
-            helper.make_node("Transpose", [image], [back], perm=_FROM_IMAGE),
+            new_node(Op.Transpose, [image], [back], perm=_FROM_IMAGE),
             self.reshape(back, node.output[0], result.shape),
         ]
 
@@ -111,7 +112,7 @@ class AsConvolutions(Rewriter):
             if len(shape) == _RANK and shape[0] == 1:
                 return shape[1], shape[2]
             maker = self.makers.get(name)
-            if maker is None or maker.op_type != "Reshape":
+            if maker is None or op_of(maker) != Op.Reshape:
                 break
             name = maker.input[0]
         return 1, rows
@@ -165,7 +166,7 @@ class AsConvolutions(Rewriter):
         self._name_image(name, image, sides)
         return [
             self.reshape(name, last, (1, *sides, self.values[name].shape[-1])),
-            helper.make_node("Transpose", [last], [image], perm=_TO_IMAGE),
+            new_node(Op.Transpose, [last], [image], perm=_TO_IMAGE),
         ]
 
     def _by_channel(self, name: str) -> list[onnx.NodeProto]:
@@ -231,7 +232,7 @@ class TransposedAsConvolutions(Rewriter):
 
     def _axes(self, node: onnx.NodeProto) -> tuple[_Axis, _Axis] | None:
         """Return how a convolution does what ``node`` does; None: it is no transposed one, or none does."""
-        transposed = self.operator(node) if node.op_type == "ConvTranspose" else None
+        transposed = self.operator(node) if op_of(node) == Op.ConvTranspose else None
         inferred = self.shape(node.output[0])
         if not isinstance(transposed, TransposedConvolution) or inferred != transposed.y.shape:
             return None
@@ -254,9 +255,9 @@ class TransposedAsConvolutions(Rewriter):
         inputs, features = self.tensors[weight].dims[:2]
         nodes: list[onnx.NodeProto] = []
 
-        def new(kind: str, read: Sequence[str], **given: Any) -> str:
+        def new(kind: Op, read: Sequence[str], **given: Any) -> str:
             output = self.fresh(f"{title}/{kind.lower()}")
-            nodes.append(helper.make_node(kind, read, [output], **given))
+            nodes.append(new_node(kind, read, [output], **given))
             return output
 
         def taken(name: str, axis: int, of: _Axis) -> str:
@@ -265,27 +266,27 @@ class TransposedAsConvolutions(Rewriter):
             shape[axis] = 1
             zeros = self.constant(f"{title}/zeros", np.zeros(shape, np.float32))
             index = self.constant(f"{title}/taps", np.array(of.taps, np.int64))
-            return new("Gather", [new("Concat", [name, zeros], axis=axis), index], axis=axis)
+            return new(Op.Gather, [new(Op.Concat, [name, zeros], axis=axis), index], axis=axis)
 
         # [inputs, features, kernel rows, places, kernel columns, places]
         kernel = taken(taken(weight, 2, rows), 4, columns)
-        kernel = new("Transpose", [kernel], perm=[3, 5, 1, 0, 2, 4])
+        kernel = new(Op.Transpose, [kernel], perm=[3, 5, 1, 0, 2, 4])
         sides = [len(rows.taps), len(columns.taps)]
         shape = np.array([size * size * features, inputs, *sides], np.int64)
-        kernel = new("Reshape", [kernel, self.constant(f"{title}/shape", shape)])
+        kernel = new(Op.Reshape, [kernel, self.constant(f"{title}/shape", shape)])
         if any(bias):
             every = self.constant(f"{title}/features", np.tile(np.arange(features), size * size))
-            bias = [new("Gather", [bias[0], every], axis=0)]
+            bias = [new(Op.Gather, [bias[0], every], axis=0)]
         pads = [rows.before, columns.before, rows.after, columns.after]
-        image = new("Conv", [x, kernel, *filter(None, bias)], kernel_shape=sides, pads=pads)
+        image = new(Op.Conv, [x, kernel, *filter(None, bias)], kernel_shape=sides, pads=pads)
         nodes[-1].name = node.name
         if size > 1:
-            image = new("DepthToSpace", [image], blocksize=size)
+            image = new(Op.DepthToSpace, [image], blocksize=size)
         for axis, of in ((2, rows), (3, columns)):
             if of.crops:
                 ends = ([0], [of.made], [axis])
                 given = [self.constant(f"{title}/crop", np.array(end, np.int64)) for end in ends]
-                image = new("Slice", [image, *given])
+                image = new(Op.Slice, [image, *given])
         nodes[-1].output[0] = title
         return nodes
 

@@ -70,7 +70,7 @@ class BlockedTensors(Rewriter):
         around = {
             name
             for node in self.graph.node
-            if traits_of(op_of(node)).of == Op.Conv
+            if traits_of(op_of(node)).computes(Op.Conv)
             for name in (node.input[0], node.output[0])
             if name in plain and self.types[name].shape != self.shape(plain[name])
         }

@@ -13,7 +13,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from models.compiler.analysis.graph import is_streamable
-from models.graphs.nodes import all_graphs, made, subgraphs
+from models.graphs.nodes import all_graphs, made, new_node, subgraphs
+from models.network.names import Op
 
 
 def rename_inner(model: onnx.ModelProto) -> None:
@@ -113,7 +114,7 @@ def _move_out(body: onnx.GraphProto, main: onnx.GraphProto, names: _Names) -> No
     rename_reads(body.node, moved)
     for value in body.output:
         if value.name in moved:  # a body cannot return what it does not make
-            body.node.append(helper.make_node("Identity", [moved[value.name]], [value.name]))
+            body.node.append(new_node(Op.Identity, [moved[value.name]], [value.name]))
     for node in body.node:
         for inner in subgraphs(node):
             _move_out(inner, main, names)

@@ -17,18 +17,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Edits, Graph
-from models.graphs.nodes import copied, label, made
-from models.network.operators.elements import OF_BYTES, POINTWISE
+from models.graphs.nodes import copied, label, made, new_node
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.network.operators.quantised import BYTES
 from models.packs.records.pieces import WindowProduct
 from models.runtime.sessions import open_session, session_options
 
 KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
-READ_BYTES = OF_BYTES | {"DequantizeLinear"}
-_MAKE_BYTES = OF_BYTES | {"QuantizeLinear"}
-ON_ELEMENTS = POINTWISE | READ_BYTES | _MAKE_BYTES
-#: What puts bytes elsewhere and leaves them as they are.
-_MOVES = frozenset(("Concat", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _IR_VERSION = 9
 
 Constants = Mapping[str, NDArray[Any]]
@@ -56,7 +52,7 @@ def region_of(
 
     ``begins``: returns the element type of a tensor that some nodes read, if a region may begin with it.
     """
-    if last.op_type not in _MAKE_BYTES or not _is_on_elements(last, constants):
+    if not produces_bytes(op_of(last)) or not _is_on_elements(last, constants):
         return None
     inside, read = [last], _read(last, constants)
     while True:
@@ -80,7 +76,27 @@ def _is_on_elements(node: onnx.NodeProto, constants: Constants) -> bool:
     """Return whether elements of ``node`` are made of those at the same place and of single constants."""
     arrays = [np.asarray(constants[name]) for name in node.input if name in constants]
     single = all(array.size == 1 and array.ndim <= 1 for array in arrays)
-    return node.op_type in ON_ELEMENTS and single and len(node.output) == 1
+    return is_on_elements(op_of(node)) and single and len(node.output) == 1
+
+
+def is_on_elements(operator: str) -> bool:
+    """Return whether ``operator`` makes elements, numbers or bytes, of those in the same positions."""
+    return traits_of(operator).function is not None or _has_scales(operator)
+
+
+def reads_bytes(operator: str) -> bool:
+    """Return whether ``operator`` makes elements of bytes in the same positions."""
+    return _has_scales(operator) and traits_of(operator).of is not Op.QuantizeLinear
+
+
+def produces_bytes(operator: str) -> bool:
+    """Return whether ``operator`` makes bytes of elements in the same positions."""
+    return _has_scales(operator) and traits_of(operator).of is not Op.DequantizeLinear
+
+
+def _has_scales(operator: str) -> bool:
+    traits = traits_of(operator)
+    return traits.access == "elementwise" and traits.elements == "quantised"
 
 
 def table_of(region: ByteRegion, constants: Constants, versions: Mapping[str, int]) -> NDArray[Any]:
@@ -169,9 +185,11 @@ class _Finder:
     def _moved(self, name: str) -> list[str]:
         """Return what ``name`` is put together of; nothing where it is made otherwise."""
         _, node = self._makers.get(name, (0, None))
-        if node is None or node.op_type not in _MOVES or name not in self._graph.values:
+        if node is None or name not in self._graph.values:
             return []
-        return list(node.input if node.op_type == "Concat" else node.input[:1])
+        if op_of(node) == Op.Concat:
+            return list(node.input)
+        return [node.input[0]] if traits_of(op_of(node)).permutes else []
 
     def _is_closed(self, region: ByteRegion) -> bool:
         """Return whether no node outside reads what ``region`` is made of, or what is inside."""
@@ -215,8 +233,8 @@ class _Rewriter:
             # Each has its own, which is streamed with the weights of its layer.
             own = self.edits.constant(f"{name}/table", table, streamed=True)
             self._behind[name] = [
-                helper.make_node("Cast", [name], [numbers], to=TensorProto.INT32),
-                helper.make_node("Gather", [own, numbers], [result], name=called, axis=0),
+                new_node(Op.Cast, [name], [numbers], to=TensorProto.INT32),
+                new_node(Op.Gather, [own, numbers], [result], name=called, axis=0),
             ]
 
     def nodes(self) -> Iterator[onnx.NodeProto]:

@@ -20,12 +20,12 @@ import onnx
 
 from models.graphs.nodes import attributes, made, reads
 from models.graphs.rewriting import Rewriter
-from models.network.catalogue import OperatorRecord, traits_of
+from models.network.catalogue import traits_of
 from models.network.names import Op, op_of
+from models.network.operators.reading import Pooling, Reduction
 
-_POOLS = (Op.AveragePool, Op.GlobalAveragePool, Op.GlobalMaxPool, Op.MaxPool)
-_ROUNDING = ("ceil", "floor", "round", "sign")
 _RANK = 4
+_PLANES = (2, 3)
 #: So many must divide the channels of what ReorderInput turns.
 REORDERED_CHANNELS = 4
 
@@ -64,9 +64,9 @@ class FilledChannels:
         record = traits_of(op_of(node))
         if not all(map(self._is_image, tensors)):
             self._fixed.update(tensors)
-        elif record.of == Op.Conv and all(name in constants for name in reads(node)[1:]):
+        elif record.computes(Op.Conv) and all(name in constants for name in reads(node)[1:]):
             self._note(node)
-        elif _is_on_channels(record) and self._have_same_channels(node, tensors):
+        elif self._is_by_channel(node) and self._have_same_channels(node, tensors):
             self._join(tensors)
         else:
             self._fixed.update(tensors)
@@ -74,6 +74,15 @@ class FilledChannels:
     def _is_image(self, name: str) -> bool:
         value = self._graph.values.get(name)
         return value is not None and len(value.shape) == _RANK and value.dtype == "float32"
+
+    def _is_by_channel(self, node: onnx.NodeProto) -> bool:
+        """Return whether ``node`` turns each channel into another one, all equally, and rounds none."""
+        traits = traits_of(op_of(node))
+        if traits.function is not None:
+            return not (traits.jumps and traits.keeps_order == "yes")
+        operator = self._graph.operator(node)
+        of_planes = isinstance(operator, Reduction) and operator.axes == _PLANES
+        return isinstance(operator, Pooling) or of_planes
 
     def _have_same_channels(self, node: onnx.NodeProto, tensors: list[str]) -> bool:
         graph = self._graph
@@ -102,9 +111,3 @@ class FilledChannels:
         root = self._root(names[0])
         for name in names[1:]:
             self._first[self._root(name)] = root
-
-
-def _is_on_channels(record: OperatorRecord) -> bool:
-    """Return whether each channel becomes another one, all in the same way, and none is rounded."""
-    rounds = record.function is not None and record.function in _ROUNDING
-    return record.name in _POOLS or (record.function is not None and not rounds)

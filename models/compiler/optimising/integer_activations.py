@@ -18,9 +18,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from models.graphs.nodes import attributes, copied, with_attributes
+from models.graphs.nodes import attributes, copied, new_node, with_attributes
 from models.graphs.rewriting import Rewriter
-from models.network.operators.on_bytes import SCALES
+from models.network.catalogue import traits_of
+from models.network.names import MICROSOFT, Op, op_of
 
 # Activations that only limit, behind the rounding instead of before it.
 #
@@ -30,14 +31,12 @@ from models.network.operators.on_bytes import SCALES
 # An integer that was rounded before the limits needs no float: rounded in the same way it stays as it is,
 # else each integer becomes another one.
 
-_COMPUTING = frozenset(("Add", "Conv", "Gemm", "MatMul"))
 _TYPES: Mapping[int, type[np.integer[Any]]] = {
     onnx.TensorProto.INT8: np.int8,
     onnx.TensorProto.UINT8: np.uint8,
 }
 # From here on Clip takes 8-bit integers.
 _OPSET = 12
-_DOMAIN = "com.microsoft"
 # A scale and a zero point.
 _SCALE_AND_ZERO = 2
 
@@ -47,12 +46,12 @@ class LimitIntegers(Rewriter):
 
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(model)
-        if _DOMAIN not in self.versions:
-            model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
+        if MICROSOFT not in self.versions:
+            model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """Return ``node``, and behind it the limits before it; no node reads the first limits then."""
-        limiting = self.makers.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
+        limiting = self.makers.get(node.input[0]) if _quantises(node) else None
         if limiting is None or self.uses[node.input[0]] != 1 or self.versions.get("", 0) < _OPSET:
             return None
         again = self._again(limiting, node, node.output[0])
@@ -68,7 +67,7 @@ class LimitIntegers(Rewriter):
         unlimited = f"{name}/unlimited"
         before = self._again(maker, node, unlimited)
         if before is None:
-            if maker.op_type not in _COMPUTING or self.uses[source] != 1:
+            if not _computes_bytes(maker) or self.uses[source] != 1:
                 return None
             before = [copied(node, [source, *node.input[1:]], [unlimited])]
         elif not before:
@@ -77,7 +76,7 @@ class LimitIntegers(Rewriter):
             self.constant(f"{name}/{side}", bound)
             for side, bound in zip(("least", "most"), rounded, strict=True)
         ]
-        return [*before, helper.make_node("Clip", [unlimited, *ends], [name], f"{name}/limits")]
+        return [*before, new_node(Op.Clip, [unlimited, *ends], [name], f"{name}/limits")]
 
     def _again(
         self, maker: onnx.NodeProto, node: onnx.NodeProto, result: str
@@ -87,7 +86,7 @@ class LimitIntegers(Rewriter):
         Nothing: ``node`` makes the same integers again. None: they are no 8-bit integers with one scale.
         A concatenation of one part looks each of them up.
         """
-        if maker.op_type != "DequantizeLinear":
+        if not _dequantises(maker):
             return None
         given, made = self._scaling(maker), self._scaling(node)
         if given is None or made is None or given[2] != made[2]:
@@ -95,9 +94,7 @@ class LimitIntegers(Rewriter):
         if given == made:
             return []
         operands = [*node.input[1:3], *maker.input[:3]]
-        return [
-            helper.make_node("QLinearConcat", operands, [result], result, domain=_DOMAIN, axis=0)
-        ]
+        return [new_node(Op.QLinearConcat, operands, [result], result, axis=0)]
 
     def _scaling(self, node: onnx.NodeProto) -> tuple[float, int, int] | None:
         """Return scale and zero point of ``node``, and their type; None: not one of 8-bit integers."""
@@ -111,9 +108,9 @@ class LimitIntegers(Rewriter):
 
     def _bounds(self, node: onnx.NodeProto) -> tuple[float, float] | None:
         """Return between what ``node`` limits, if it does only that."""
-        if node.op_type == "Relu":
+        if op_of(node) == Op.Relu:
             return 0.0, np.inf
-        if node.op_type != "Clip":
+        if op_of(node) != Op.Clip:
             return None
         bounds = [-np.inf, np.inf]
         for place, name in enumerate(node.input[1:]):
@@ -123,6 +120,20 @@ class LimitIntegers(Rewriter):
                     return None
                 bounds[place] = float(bound.ravel()[0])
         return bounds[0], bounds[1]
+
+
+def _quantises(node: onnx.NodeProto) -> bool:
+    return traits_of(op_of(node)).of is Op.QuantizeLinear
+
+
+def _dequantises(node: onnx.NodeProto) -> bool:
+    return traits_of(op_of(node)).of is Op.DequantizeLinear
+
+
+def _computes_bytes(node: onnx.NodeProto) -> bool:
+    """Return whether ``node`` computes numbers, and bytes between DequantizeLinear and QuantizeLinear."""
+    traits = traits_of(op_of(node))
+    return traits.elements == "computed" and traits.quantisable == "yes"
 
 
 def _rounded(
@@ -144,10 +155,6 @@ def _rounded(
 _UP = 128
 # A value, its scale and its zero point.
 _OPERANDS = 3
-# These give integers that they read: other steps, the same places.
-_MOVING = frozenset(
-    ("Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-)
 _WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
 
 
@@ -159,6 +166,12 @@ class _Values:
     readers: list[onnx.NodeProto] = field(default_factory=list)
 
 
+def _moves(node: onnx.NodeProto) -> bool:
+    """Return whether ``node`` makes elements of its first input and no others: with steps as these have."""
+    traits = traits_of(op_of(node))
+    return traits.permutes or traits.computes(Op.MaxPool)
+
+
 class MakeUnsigned(Rewriter):
     """Lets no QuantizeLinear make signed 8-bit integers for other nodes."""
 
@@ -167,9 +180,9 @@ class MakeUnsigned(Rewriter):
         self._signed = {port.name for port in model.graph.input if _is_signed(port)}
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        if node.op_type == "QuantizeLinear" and self._makes_signed(node):
+        if _quantises(node) and self._makes_signed(node):
             return [node, *self._raised(node)]
-        if node.op_type == "DequantizeLinear" and node.input[0] in self._signed:
+        if _dequantises(node) and node.input[0] in self._signed:
             return [node, *self._again(node)]
         return None
 
@@ -197,13 +210,11 @@ class MakeUnsigned(Rewriter):
         values = _Values([name])
         for value in values.names:
             for reader in self.readers[value]:
-                if reader.input[0] != value or (
-                    reader.op_type in _MOVING and len(reader.output) > 1
-                ):
+                if reader.input[0] != value or (_moves(reader) and len(reader.output) > 1):
                     return None
-                if reader.op_type in _MOVING:
+                if _moves(reader):
                     values.names.append(reader.output[0])
-                elif reader.op_type == "DequantizeLinear" and self._is_plain(reader):
+                elif _dequantises(reader) and self._is_plain(reader):
                     values.readers.append(reader)
                 else:
                     return None
@@ -222,9 +233,7 @@ class MakeUnsigned(Rewriter):
         zero_point = self._raised_zero_point(node)
         last = copied(node, [number, *node.input[1:]], name=self.fresh(f"{given}/signed"))
         node.output[0] = raised
-        yield helper.make_node(
-            "DequantizeLinear", [raised, node.input[1], zero_point], [number], number
-        )
+        yield new_node(Op.DequantizeLinear, [raised, node.input[1], zero_point], [number], number)
         yield last
 
     def _again(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
@@ -236,13 +245,9 @@ class MakeUnsigned(Rewriter):
         zero_point = self._raised_zero_point(node)
         node.output[0] = made
         self.retyped.add(number)
-        yield helper.make_node(
-            "QuantizeLinear", [made, node.input[1], zero_point], [raised], raised
-        )
+        yield new_node(Op.QuantizeLinear, [made, node.input[1], zero_point], [raised], raised)
         name = self.fresh(f"{number}/again")
-        yield helper.make_node(
-            "DequantizeLinear", [raised, node.input[1], zero_point], [number], name
-        )
+        yield new_node(Op.DequantizeLinear, [raised, node.input[1], zero_point], [number], name)
 
     def _raised_zero_point(self, node: onnx.NodeProto) -> str:
         raised = numpy_helper.to_array(self.tensors[node.input[2]]).astype(np.int16) + _UP
@@ -253,8 +258,9 @@ def _is_signed(port: onnx.ValueInfoProto) -> bool:
     return port.type.tensor_type.elem_type == TensorProto.INT8
 
 
-# ONNX Runtime moves DequantizeLinear and QuantizeLinear over these, up to a pool.
-_PASSED = _MOVING | {"Slice"}
+def _is_passed(node: onnx.NodeProto) -> bool:
+    """Return whether ONNX Runtime moves DequantizeLinear and QuantizeLinear over ``node``, up to a pool."""
+    return _moves(node) or op_of(node) == Op.Slice
 
 
 class WriteScalars(Rewriter):
@@ -278,20 +284,20 @@ class WriteScalars(Rewriter):
         return self.constant(f"{name}/scalar", array.reshape(()))
 
     def _is_around_pool(self, node: onnx.NodeProto) -> bool:
-        if node.op_type == "DequantizeLinear":
+        if _dequantises(node):
             return self._leads_to_pool(node.output[0])
-        before = self.makers.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
-        while before is not None and before.op_type in _PASSED:
+        before = self.makers.get(node.input[0]) if _quantises(node) else None
+        while before is not None and _is_passed(before):
             before = self.makers.get(before.input[0])
-        return before is not None and before.op_type == "AveragePool"
+        return before is not None and op_of(before) == Op.AveragePool
 
     def _leads_to_pool(self, name: str) -> bool:
         names = [name]
         for current in names:
             for reader in self.readers[current]:
-                if reader.op_type == "AveragePool":
+                if op_of(reader) == Op.AveragePool:
                     return True
-                names += reader.output[:1] if reader.op_type in _PASSED else []
+                names += reader.output[:1] if _is_passed(reader) else []
         return False
 
 
@@ -307,11 +313,11 @@ class WriteZeroPoints(Rewriter):
         given = node.input
         places = [
             place
-            for place in SCALES.get(node.op_type, ())
+            for place in traits_of(op_of(node)).scales(len(given))
             if any(name in self.tensors for name in given[place : place + 1])
             and not any(given[place + 1 : place + 2])
         ]
-        data = given[0] if node.op_type == "DequantizeLinear" else node.output[0]
+        data = given[0] if _dequantises(node) else node.output[0]
         kind = self._kinds.get(data, 0) if places else 0
         if kind not in _WHOLE:
             return None
@@ -329,7 +335,7 @@ class WriteZeroPoints(Rewriter):
         for value in (*graph.input, *graph.value_info, *graph.output):
             kinds[value.name] = value.type.tensor_type.elem_type
         for node in graph.node:
-            data = node.input[2:3] if node.op_type == "QLinearConcat" else node.input[:1]
+            data = node.input[2:3] if op_of(node) == Op.QLinearConcat else node.input[:1]
             for name in node.output:
                 kinds[name] = kinds.get(name) or sum(kinds.get(source, 0) for source in data)
         return kinds
@@ -343,5 +349,5 @@ class LeaveTypesToZeroPoints(Rewriter):
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         twice = attributes(node).get("output_dtype", 0) and any(node.input[2:])
-        is_written = node.op_type == "QuantizeLinear" and twice
+        is_written = _quantises(node) and twice
         return [with_attributes(node, output_dtype=None)] if is_written else None

@@ -22,6 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.graphs.file import bring_inside, tensor_in
 from models.graphs.nodes import attributes, replace_nodes
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.runtime.sessions import open_session, session_options
 
 _WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4)
@@ -73,7 +75,7 @@ def _widen(model: onnx.ModelProto, folder: Path) -> None:
     """Let constants of 4 bits that DequantizeLinear reads have 8 bits, unless blocks have scales."""
     whole, blocked = set[str](), set[str]()
     for node in model.graph.node:
-        if node.op_type == "DequantizeLinear":
+        if traits_of(op_of(node)).of is Op.DequantizeLinear:
             names = blocked if attributes(node).get("block_size", 0) else whole
             names.update((node.input[0], *node.input[2:]))
     with (folder / "widened.data").open("wb") as file:
@@ -85,8 +87,8 @@ def _widen(model: onnx.ModelProto, folder: Path) -> None:
 
 
 def _of_constants(node: onnx.NodeProto, constants: Mapping[str, Any] | set[str]) -> bool:
-    given = [name for name in node.input if name]
-    return node.op_type == "DequantizeLinear" and all(name in constants for name in given)
+    is_conversion = traits_of(op_of(node)).of is Op.DequantizeLinear
+    return is_conversion and all(name in constants for name in node.input if name)
 
 
 def _inside(tensor: TensorProto, folder: Path) -> TensorProto:

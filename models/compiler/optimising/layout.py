@@ -31,11 +31,11 @@ from models.compiler.optimising.blocked_tensors import CHANNEL_AXIS, RANK, TO_PI
 from models.graphs.nodes import attributes, copied, new_node, reads
 from models.network.catalogue import traits_of
 from models.network.fields import Array
-from models.network.names import NCHWC, PLAIN_DOMAINS, Op, op_of
-from models.network.operators.reading import Resize, Softmax
+from models.network.names import NCHWC, PLAIN_DOMAINS, Op, named, op_of
+from models.network.operators.reading import Pooling, Reduction, Resize, Softmax
 from models.packs.records.pieces import TurnedSoftmax
+from models.runtime.kernels import kernel_of
 
-_POOLS = (Op.AveragePool, Op.GlobalAveragePool, Op.GlobalMaxPool, Op.MaxPool)
 #: On channels that zeros fill: they produce numbers of numbers, and ONNX Runtime runs them there, too.
 _FINITE = (
     *(Op.Add, Op.Gelu, Op.HardSigmoid, Op.MicrosoftGelu, Op.Mul, Op.QuickGelu, Op.Relu, Op.Sigmoid),
@@ -71,7 +71,7 @@ class Layout(BlockedConvolutions):
         operator = traits_of(op_of(node)).of
         if operator == Op.Conv:
             return self.convolution(node)
-        if operator in _POOLS:
+        if isinstance(self.operator(node), Pooling | Reduction):
             return self._pool(node)
         if self._may_move(node):
             return self._moved(node)
@@ -93,10 +93,11 @@ class Layout(BlockedConvolutions):
 
     def _pool(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         x, y = node.input[0], node.output[0]
+        has_kernel = kernel_of(named(NCHWC, node.op_type)) is not None
         is_static = self.fills_blocks(x) and self.is_image(y) and len(node.output) == 1
         dilations = attributes(node).get("dilations", [])
         is_dilated = op_of(node) == Op.AveragePool and set(dilations) > {1}
-        if not is_static or is_dilated:
+        if not has_kernel or not is_static or is_dilated:
             return None
         if x not in self.blocked and (x in self.filled or not self._convolves(y)):
             return None
@@ -108,7 +109,7 @@ class Layout(BlockedConvolutions):
     def _convolves(self, name: str) -> bool:
         """Return whether a convolution reads ``name`` in blocks."""
         return any(
-            traits_of(op_of(node)).of == Op.Conv
+            traits_of(op_of(node)).computes(Op.Conv)
             and self.order(node) is not None
             and not self.reads_plain(node)
             for node in self.readers[name]

@@ -5,20 +5,19 @@ only fail.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, defs, numpy_helper
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN
 from models.compiler.analysis.node_groups import name
 from models.errors import CompileError, OnnxError
 from models.graphs.file import reference
 from models.graphs.nodes import all_graphs, attributes, label, subgraphs, versions_of
-from models.network.operators.movement import RESHAPES
-from models.network.operators.on_bytes import SCALES
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 
 # What ONNX Runtime does not check itself: what the ONNX checker does, and scales that are divided by.
 
@@ -26,12 +25,6 @@ from models.network.operators.on_bytes import SCALES
 # standard; the checker passes over nodes of sets that it does not have.
 _STANDARD = ("", "ai.onnx.ml")
 _UNCHECKED = "unchecked"
-# Inputs with the scale of what an operator makes. Those of what it reads may be zero: all is zero then, as
-# exporters write it of channels without weights.
-_DIVISORS = {
-    "QLinearMatMul": 6,
-    **{name: at[-1] for name, at in SCALES.items() if at and name != "DequantizeLinear"},
-}
 
 
 def check(model: onnx.ModelProto, file: Path, path: Path) -> None:
@@ -103,16 +96,29 @@ def check_scales(model: onnx.ModelProto, path: Path) -> None:
     for graph in all_graphs(model.graph):
         tensors = {tensor.name: tensor for tensor in graph.initializer if reference(tensor) is None}
         for node in graph.node:
-            place = _DIVISORS.get(node.op_type)
-            if place is None or len(node.input) <= place or node.input[place] not in tensors:
+            divisor = _divisor(node)
+            if divisor not in tensors:
                 continue
-            scales = numpy_helper.to_array(tensors[node.input[place]]).astype(np.float64).ravel()
+            scales = numpy_helper.to_array(tensors[divisor]).astype(np.float64).ravel()
             wrong = scales[~((scales > 0) & np.isfinite(scales))]
             if len(wrong):
                 raise OnnxError(
-                    f"{path}: node {label(node)!r} ({node.op_type}): scale {node.input[place]!r} is "
+                    f"{path}: node {label(node)!r} ({node.op_type}): scale {divisor!r} is "
                     f"{wrong[0]:g}; it must be above zero"
                 )
+
+
+def _divisor(node: onnx.NodeProto) -> str:
+    """Return the scale of what ``node`` makes; "": there is none.
+
+    Those of what it reads may be zero: all is zero then, as exporters write it of channels without weights.
+    """
+    traits = traits_of(op_of(node))
+    for position in traits.scales(len(node.input))[-1:]:
+        operand = traits.operand(position)
+        if operand is not None and operand.of_result:
+            return node.input[position]
+    return ""
 
 
 # Whether shapes agree: what kernels check when they run, and memory never checks.
@@ -128,8 +134,7 @@ def check_agreement(nodes: Iterable[onnx.NodeProto], shapes: Shapes, path: Path)
         CompileError: one contradicts another; the message names the node.
     """
     for node in nodes:
-        checks = _CHECKS.get(node.domain, {}).get(node.op_type, ())
-        faults = (check(node, shapes) for check in checks)
+        faults = (check(node, shapes) for check in _checks(node))
         fault = next(filter(None, faults), None)
         if fault is not None:
             raise CompileError(f"{path}: {name(node)}: {fault}")
@@ -163,7 +168,7 @@ def _channels(node: onnx.NodeProto, shapes: Shapes) -> str | None:
     if x is None or w is None or len(x) < 3:
         return None
     group = attributes(node).get("group", 1)
-    wanted = w[0] if node.op_type == "ConvTranspose" else w[1] * group
+    wanted = w[0] if op_of(node) == Op.ConvTranspose else w[1] * group
     if x[1] == wanted:
         return None
     groups = f" in {group} groups" if group > 1 else ""
@@ -201,20 +206,18 @@ def _dilated(node: onnx.NodeProto, shapes: Shapes) -> str | None:
     return f"auto_pad {padding} with dilations {list(given['dilations'])}; with pads it can be computed"
 
 
-_Check = Callable[[onnx.NodeProto, Shapes], str | None]
-_PLAIN: dict[str, tuple[_Check, ...]] = {
-    **dict.fromkeys(RESHAPES, (_reshape,)),
-    "Concat": (_concat,),
-    "Conv": (_channels, _empty),
-    "FusedConv": (_channels, _empty),
-    "ConvTranspose": (_channels, _empty),
-    "MaxPool": (_dilated,),
-    "Gemm": (_bias,),
-    "FusedGemm": (_bias,),
-}
-#: By domain and operator. Weights of the blocked layout have other shapes.
-_CHECKS: Mapping[str, Mapping[str, tuple[_Check, ...]]] = {
-    "": _PLAIN,
-    "com.microsoft": _PLAIN,
-    NCHWC_DOMAIN: {"Conv": (_empty,), "MaxPool": (_dilated,)},
-}
+def _checks(node: onnx.NodeProto) -> Iterator[Callable[[onnx.NodeProto, Shapes], str | None]]:
+    """Yield the checks that apply to ``node``."""
+    traits = traits_of(op_of(node))
+    if traits.reshapes:
+        yield _reshape
+    if traits.computes(Op.Concat):
+        yield _concat
+    if traits.access == "windowed" and traits.layer and traits.elements == "computed":
+        if not traits.is_blocked:  # there weights have other shapes
+            yield _channels
+        yield _empty
+    if traits.computes(Op.MaxPool):
+        yield _dilated
+    if traits.computes(Op.Gemm):
+        yield _bias

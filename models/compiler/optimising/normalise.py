@@ -19,6 +19,7 @@ from models.graphs.nodes import (
     attributes,
     copied,
     inner_tensors,
+    new_node,
     reads,
     set_attributes,
     subgraphs,
@@ -26,8 +27,9 @@ from models.graphs.nodes import (
     with_attributes,
 )
 from models.graphs.rewriting import Rewriter
+from models.network.catalogue import traits_of
 from models.network.fields import DTYPES, Array
-from models.network.operators.matrix import GEMMS
+from models.network.names import Op, op_of
 from models.network.operators.resizing import Resize
 from models.network.windows import windows_of
 
@@ -76,7 +78,7 @@ def copy_constant_outputs(model: onnx.ModelProto) -> None:
         tensor.name = renamed.get(tensor.name, tensor.name)
     rename_reads(model.graph.node, renamed)
     for name, constant in renamed.items():
-        model.graph.node.append(helper.make_node("Identity", [constant], [name], name))
+        model.graph.node.append(new_node(Op.Identity, [constant], [name], name))
     if "" not in versions_of(model.opset_import):
         model.opset_import.add(domain="", version=17)
 
@@ -110,7 +112,7 @@ class TakeCropsApart(Rewriter):
     """
 
     def replaced(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto] | None:
-        if (node.op_type, node.domain) != ("Slice", "") or len(node.input) <= _AXES:
+        if op_of(node) != Op.Slice or len(node.input) <= _AXES:
             return None
         given = [array for name in node.input[1:] if (array := self.numbers(name)) is not None]
         is_known = len(given) == len(node.input) - 1 and given[0].size > 1
@@ -129,7 +131,7 @@ class TakeCropsApart(Rewriter):
             ]
             result = name if last else f"{name}.axis{number}"
             label = node.name if last else result
-            yield helper.make_node("Slice", [source, *places], [result], label)
+            yield new_node(Op.Slice, [source, *places], [result], label)
             source = result
 
 
@@ -140,7 +142,7 @@ class ScaleResizes(Rewriter):
     """
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        if (node.op_type, node.domain) != ("Resize", "") or self.versions[""] < _RESIZE_WITH_SIZES:
+        if op_of(node) != Op.Resize or self.versions[""] < _RESIZE_WITH_SIZES:
             return None
         operator = self.operator(node)
         factors = operator.factors if isinstance(operator, Resize) else None
@@ -171,16 +173,17 @@ def store_by_row(graph: Graph) -> Graph:
             if matrix is not None and matrix.ndim == 2 and uses[node.input[1]] == 1:
                 constants[node.input[1]] = matrix.T
                 nodes[index] = with_attributes(node, transB=1)
-                nodes[index].op_type = "Gemm" if node.op_type == "MatMul" else node.op_type
+                if op_of(node) == Op.MatMul:
+                    nodes[index].op_type = Op.Gemm.op_type
     return replace(graph, nodes=tuple(nodes), constants=constants)
 
 
 def _is_gemm_by_column(node: onnx.NodeProto) -> bool:
-    return node.op_type in GEMMS and not attributes(node).get("transB", 0)
+    return traits_of(op_of(node)).computes(Op.Gemm) and not attributes(node).get("transB", 0)
 
 
 def _is_row_product(node: onnx.NodeProto, values: Mapping[str, Array]) -> bool:
-    if node.op_type != "MatMul" or node.domain != "":
+    if op_of(node) != Op.MatMul:
         return False
     row = values.get(node.input[0])
     return row is not None and len(row.shape) == 2 and row.shape[0] == 1 and row.dtype in _PRODUCTS
@@ -195,19 +198,15 @@ def _is_row_product(node: onnx.NodeProto, values: Mapping[str, Array]) -> bool:
 # With ``ceil_mode`` a last window that begins in the padding is left out; the shape that is inferred
 # counts it. Such a pool is said again with padding of which the shape comes that is computed.
 
-_POOLS = ("MaxPool", "AveragePool", "LpPool")
-_LARGEST = "NhwcMaxPool"
-# The axis of channels there.
+# The axis of channels of such maxima.
 _CHANNELS = 3
-# What ONNX has where a LeakyRelu says nothing.
-_ALPHA = 0.01
 
 
 class PoolFirst(Rewriter):
     """Moves maxima of bytes before what keeps their order, where they alone read what that makes."""
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        if node.op_type != _LARGEST or len(node.output) > 1:
+        if op_of(node) != Op.NhwcMaxPool or len(node.output) > 1:
             return None
         return self._moved(node, node.input[0], node.output[0]) or None
 
@@ -233,13 +232,16 @@ class PoolFirst(Rewriter):
         return [*nodes, last]
 
 
-def _places(node: onnx.NodeProto) -> range:
+def _places(node: onnx.NodeProto) -> tuple[int, ...]:
     """Return which inputs of ``node`` are numbers whose order it keeps, channel by channel."""
-    if node.op_type == "QLinearLeakyRelu" and attributes(node).get("alpha", _ALPHA) >= 0:
-        return range(1)
-    if node.op_type == "QLinearConcat" and attributes(node)["axis"] in (-1, _CHANNELS):
-        return range(2, len(node.input), 3)
-    return range(0)
+    traits = traits_of(op_of(node))
+    parameters = {**traits.attributes, **attributes(node)}
+    by_alpha = traits.keeps_order == "by_alpha" and parameters["alpha"] >= 0
+    if not traits.on_bytes or not (by_alpha or traits.keeps_order == "yes"):
+        return ()
+    if traits.of is Op.Concat and parameters["axis"] not in (-1, _CHANNELS):
+        return ()
+    return traits.positions(len(node.input), "data")
 
 
 def settle_pool(model: onnx.ModelProto, values: Mapping[str, Array]) -> bool:
@@ -248,7 +250,8 @@ def settle_pool(model: onnx.ModelProto, values: Mapping[str, Array]) -> bool:
     Shapes behind it are then wrong, too: infer them again, and call this again until it returns False.
     """
     for node in model.graph.node:
-        if node.op_type not in _POOLS or node.input[0] not in values:
+        traits = traits_of(op_of(node))
+        if traits.access != "windowed" or traits.on_bytes or node.input[0] not in values:
             continue
         known = attributes(node)
         if not known.get("ceil_mode", 0) or known.get("auto_pad", "NOTSET") != "NOTSET":

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
 
 from models.compiler.analysis.graph import Edits, Graph
-from models.graphs.nodes import attributes, copied, label, made, with_attributes
-from models.network.operators.elements import OF_BYTES
+from models.graphs.nodes import attributes, copied, label, made, new_node, with_attributes
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.network.windows import Windows, windows_of
 from models.packs.records.pieces import WindowProduct
 
@@ -43,16 +43,10 @@ _COLUMNS_AT_ONCE = 16
 # From here on Pad takes its widths as an input.
 _OPSET = 11
 _IMAGE_RANK = 4
-_PRODUCT_DOMAIN = "com.microsoft"
 # Bounds of a layer that is one part.
 _WHOLE = 2
 Shape = tuple[int, ...]
 Weight = NDArray[Any]
-#: Operators that differ from each other in their scales and zero points alone, and take these as inputs.
-_SCALED = OF_BYTES.union(
-    ("DequantizeLinear", "QLinearAveragePool", "QLinearConcat"),
-    ("QLinearGlobalAveragePool", "QuantizeLinear"),
-)
 
 
 @dataclass(frozen=True)
@@ -101,17 +95,6 @@ class _Form:
     result: int = -1
 
 
-_QGEMM = _Form(3, 1, (4, 5, 6))
-_MATRICES = {
-    "QGemm": _QGEMM,
-    "QLinearMatMul": _Form(3, 1, (4, 5)),
-    "MatMulInteger": _Form(1, 1, (3,)),
-    "MatMulIntegerToFloat": _Form(1, 1, (3, 5, 6)),
-    "DynamicQuantizeMatMul": _Form(1, 1, (2, 3, 4)),
-}
-_CONVOLUTIONS = {"QLinearConv": _Form(3, 0, (4, 5, 8)), "ConvInteger": _Form(1, 0, (3,))}
-
-
 def stream_quantised(graph: Graph, part_bytes: int, folder: Path, kept: Collection[str]) -> Graph:
     """Return ``graph`` with quantised layers that stream.
 
@@ -131,16 +114,15 @@ def stream_quantised(graph: Graph, part_bytes: int, folder: Path, kept: Collecti
 
 def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
     """Return where ``node`` has its weights, if they are large and output channels can be divided."""
-    given = attributes(node)
-    if node.op_type in _CONVOLUTIONS:
-        last = node.op_type == "QLinearConv" and given.get("channels_last", 0)
-        form = replace(_CONVOLUTIONS[node.op_type], result=-1 if last else 1)
-        fits = given.get("group", 1) == 1
-    elif node.op_type in _MATRICES:
-        form = replace(_MATRICES[node.op_type], axis=0 if given.get("transB", 0) else 1)
-        fits = not given.get("transA", 0)
-    else:
+    form, given = _form_of(op_of(node)), attributes(node)
+    if form is None:
         return None
+    convolves = _convolves(node)
+    if convolves:
+        form = replace(form, result=-1 if given.get("channels_last", 0) else 1)
+    elif given.get("transB", 0):
+        form = replace(form, axis=0)
+    fits = given.get("group", 1) == 1 and not given.get("transA", 0)
     name = node.input[form.weight]
     if not fits or not graph.is_weight(name) or len(made(node)) != 1:
         return None
@@ -150,9 +132,26 @@ def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
         graph.constants[item].shape if item in graph.constants else None for item in vectors if item
     }
     placed = {node.input[0], node.output[0]} <= graph.values.keys()
-    is_matrix = node.op_type in _CONVOLUTIONS or weight.ndim == 2
+    is_matrix = convolves or weight.ndim == 2
     alike = shapes <= {(), (1,), (weight.shape[form.axis],)}
     return form if placed and is_matrix and alike else None
+
+
+def _form_of(operator: str) -> _Form | None:
+    """Return where ``operator`` has its weights; None: it is no quantised layer, or packs them."""
+    traits = traits_of(operator)
+    axes = {at: operand.axis for at, operand in enumerate(traits.operands)}
+    along = {at: axis for at, axis in axes.items() if axis is not None}
+    weights = [at for at in along if traits.operands[at].role == "weight"]
+    if traits.elements != "quantised" or not weights:
+        return None
+    (weight,) = weights
+    # Of a matrix columns, the last axis, are output channels.
+    return _Form(weight, along.pop(weight) % 2, tuple(along))
+
+
+def _convolves(node: onnx.NodeProto) -> bool:
+    return traits_of(op_of(node)).access == "windowed"
 
 
 class _Rewriter:
@@ -169,14 +168,16 @@ class _Rewriter:
         """Return ``node``, or what computes the same and streams."""
         form = _form(self._graph, node)
         if form is None:
-            return [self._with_scales(node) if node.op_type in _SCALED else node]
+            traits = traits_of(op_of(node))
+            has_scales = traits.elements == "quantised" and not traits.layer
+            return [self._with_scales(node) if has_scales else node]
         self._nodes = []
         weight = self._graph.constants[node.input[form.weight]]
         windows = self._windows(node, weight.shape)
         if windows is not None:
             self._product(node, weight, windows)
-        elif node.op_type in _MATRICES and form.axis == 0:
-            self._parts(with_attributes(node, transB=None), _MATRICES[node.op_type], weight.T)
+        elif form.axis == 0 and not _convolves(node):
+            self._parts(with_attributes(node, transB=None), replace(form, axis=1), weight.T)
         else:
             self._parts(node, form, weight)
         return self._nodes
@@ -199,7 +200,7 @@ class _Rewriter:
     def _windows(self, node: onnx.NodeProto, kernel: Shape) -> WindowPixels | None:
         """Return the windows of a convolution that is faster as a product, else None."""
         given = attributes(node)
-        if node.op_type != "QLinearConv" or not given.get("channels_last", 0):
+        if op_of(node) != Op.MicrosoftQLinearConv or not given.get("channels_last", 0):
             return None
         before, after = (self._graph.array(name).shape for name in (node.input[0], node.output[0]))
         pixels, inputs = math.prod(after[:-1]), math.prod(kernel[1:])
@@ -219,15 +220,16 @@ class _Rewriter:
         product = self.edits.value(f"{name}/rows", result.dtype, (n_rows, features))
         _, *quantised, scale, zero_point = node.input[:8]
         bias = node.input[8] if len(node.input) > 8 else ""
-        gemm = helper.make_node(
-            "QGemm",
+        gemm = new_node(
+            Op.QGemm,
             [rows, *quantised, bias, scale, zero_point],
             [product],
-            name=node.name,
-            domain=_PRODUCT_DOMAIN,
+            node.name,
         )
         matrix = kernel.transpose(2, 3, 1, 0).reshape(n_weights, features)
-        self._parts(gemm, _QGEMM, matrix)
+        form = _form_of(Op.QGemm)
+        assert form is not None
+        self._parts(gemm, form, matrix)
         self._reshape(product, name, result.shape)
         down, across = windows.windows.axes
         self.window_products.append(
@@ -245,7 +247,7 @@ class _Rewriter:
             before = pixels
             pixels = self.edits.value(f"{title}/padded", array.dtype, (count + 1, channels))
             widths = self.edits.constant(f"{title}/widths", np.array([0, 0, 1, 0], np.int64))
-            pad = helper.make_node("Pad", [before, widths, zero_point], [pixels])
+            pad = new_node(Op.Pad, [before, widths, zero_point], [pixels])
             self._nodes.append(self._with_scales(pad, 2))
         if not windows.plain:
             before = pixels
@@ -254,7 +256,7 @@ class _Rewriter:
             )
             index = self.edits.constant(f"{title}/index", windows.pixels, streamed=True)
             self._nodes.append(
-                helper.make_node("Gather", [before, index], [pixels], name=f"{label(node)}/windows")
+                new_node(Op.Gather, [before, index], [pixels], name=f"{label(node)}/windows")
             )
         return pixels
 
@@ -288,7 +290,7 @@ class _Rewriter:
         if len(part_nodes) > 1:
             names = [part.output[0] for part in part_nodes]
             title = f"{label(node)}/joined"
-            self._nodes.append(helper.make_node("Concat", names, [name], name=title, axis=axis))
+            self._nodes.append(new_node(Op.Concat, names, [name], name=title, axis=axis))
 
     def _channels(self, weight_bytes: int, total: int) -> int:
         """Return how many output channels a part has."""
@@ -307,7 +309,7 @@ class _Rewriter:
 
     def _reshape(self, name: str, result: str, shape: Shape) -> None:
         given = self.edits.constant(f"{result}/shape", np.array(shape, np.int64))
-        self._nodes.append(helper.make_node("Reshape", [name, given], [result]))
+        self._nodes.append(new_node(Op.Reshape, [name, given], [result]))
 
 
 def _slice(array: Weight, axis: int, first: int, end: int, total: int) -> Weight:

@@ -13,13 +13,13 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.graphs.file import reference
-from models.graphs.nodes import copied, made, node_of, reads
+from models.graphs.nodes import copied, made, new_node, node_of, reads
 from models.graphs.rewriting import Rewriter
-from models.network.activations import Activation, activation_of
+from models.network.activations import Activation
+from models.network.catalogue import traits_of
+from models.network.catalogue.functions import activation_of
+from models.network.names import Op, op_of
 from models.network.patterns import REWRITTEN, FoundOperator, Pattern, activations_in
-
-# Inputs whose sign is that of the result.
-_SIGNED = {"Conv": (1, 2), "BatchNormalization": (1, 2)}
 
 
 class RewriteActivations(Rewriter):
@@ -52,12 +52,12 @@ class RewriteActivations(Rewriter):
         """Return whether weights alone say the sign of what nothing but the Mish ``parts`` reads."""
         x = parts[0].input[0]
         maker = self.makers.get(x)
-        if maker is None or maker.domain or maker.op_type not in _SIGNED or x in self.outputs:
+        signed = [] if maker is None or maker.domain else _signed(maker)
+        if maker is None or not signed or x in self.outputs:
             return False
-        signed = [maker.input[i] for i in _SIGNED[maker.op_type] if maker.input[i : i + 1]]
         own = {name for part in parts for name in part.output}
         return (
-            all(name in self.tensors for name in signed if name)
+            all(maker.input[position] in self.tensors for position in signed)
             and len(made(maker)) == 1
             and all(own.issuperset(made(reader)) for reader in self.readers[x])
         )
@@ -65,38 +65,47 @@ class RewriteActivations(Rewriter):
     def _negative(self, maker: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return nodes that make what ``maker`` makes, negative; ONNX Runtime folds constants."""
         negative, nodes = copied(maker), []
-        for position in _SIGNED[maker.op_type]:
-            if any(maker.input[position : position + 1]):
-                name = self.fresh(f"{maker.output[0]}/-{position}")
-                nodes.append(helper.make_node("Neg", [maker.input[position]], [name], name))
-                negative.input[position] = name
+        for position in _signed(maker):
+            name = self.fresh(f"{maker.output[0]}/-{position}")
+            nodes.append(new_node(Op.Neg, [maker.input[position]], [name], name))
+            negative.input[position] = name
         return [*nodes, negative]
 
     def _written(self, activation: Activation, x: str, output: str) -> list[onnx.NodeProto]:
         """Return nodes that make ``output``, the ``activation`` of ``x``, each part of it once."""
         nodes: list[onnx.NodeProto] = []
 
-        def node(kind: str, *inputs: str, **given: Any) -> str:
+        def node(kind: Op, *inputs: str, **given: Any) -> str:
             name = self.fresh(f"{output}/{kind}")
-            nodes.append(helper.make_node(kind, inputs, [name], name, **given))
+            nodes.append(new_node(kind, inputs, [name], name, **given))
             return name
 
         def written(pattern: Pattern) -> str:
             if isinstance(pattern, FoundOperator):
                 if pattern not in known:
                     inputs = [written(operand) for operand in pattern.operands]
-                    known[pattern] = node(pattern.operator, *inputs, **dict(pattern.numbers))
+                    known[pattern] = node(Op(pattern.operator), *inputs, **dict(pattern.numbers))
             elif pattern != "x":
                 number = activation.alpha if isinstance(pattern, str) else pattern
                 tensor = helper.make_tensor("", onnx.TensorProto.FLOAT, (), [number])
-                return node("Constant", value=tensor)
+                return node(Op.Constant, value=tensor)
             return known[pattern]
 
         is_negative = activation.kind != "mish" or x in self._negated
-        known: dict[Pattern, str] = {"x": x if is_negative else node("Neg", x)}
+        known: dict[Pattern, str] = {"x": x if is_negative else node(Op.Neg, x)}
         written(REWRITTEN[activation.kind])
         nodes[-1].output[0] = output
         return nodes
+
+
+def _signed(node: onnx.NodeProto) -> list[int]:
+    """Return which inputs of ``node`` are there and carry the sign of the result."""
+    operands = map(traits_of(op_of(node)).operand, range(len(node.input)))
+    return [
+        position
+        for position, operand in enumerate(operands)
+        if operand is not None and operand.carries_sign and node.input[position]
+    ]
 
 
 def rewritable(graph: onnx.GraphProto) -> dict[int, tuple[Activation, list[onnx.NodeProto]]]:

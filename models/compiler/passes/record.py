@@ -23,6 +23,10 @@ Level = Literal["meaning", "layout", "pieces"]
 Error = Literal["same bits", "other order of sums", "within a bound"]
 
 
+#: What files are called whose weights are those of the source.
+SOURCE = "source"
+
+
 @dataclass
 class Compilation:
     """A network on its way to a pack.
@@ -31,10 +35,10 @@ class Compilation:
     of a layer's chunk; None: the default for the size of the network. ``fault``: says why an
     engine refuses a piece. ``measure``: what pieces allocate on the target's device.
 
-    First there is ``model``, whose large weights lie in files of ``folder``;
-    ``step``: the file with those that ONNX Runtime wrote last is called so. ``types``: of its values, as
-    inferred last, and by passes since then. ``has_integers``: DequantizeLinear reads constants.
-    ``tensors``, ``dequantised``, ``turned_softmaxes``, ``used_channels``: as in a ``Graph``.
+    First there is ``model``, whose large weights lie in files of ``folder``; ``step``: the file with those
+    that ONNX Runtime wrote last is called so. ``is_valid``: whether the standard is kept. ``types``: of its
+    values, as inferred last, and by passes since then. ``has_integers``: whether DequantizeLinear reads
+    constants. ``tensors``, ``dequantised``, ``turned_softmaxes``, ``used_channels``: as in a ``Graph``.
 
     Then there is ``divided`` instead. ``chunk_bytes``: of a layer's chunk. ``undivided``: its graph before
     regions; ``refused``: why ONNX Runtime does not take a node with its weights as inputs, by what the node
@@ -48,7 +52,8 @@ class Compilation:
     finest_bytes: int | None = None
     fault: Fault = field(default_factory=lambda: faults(open_piece))
     measure: Measure = runs_on_cpu
-    step: str = "source"
+    step: str = SOURCE
+    is_valid: bool = False
     types: ValueTypes = field(default_factory=lambda: ValueTypes({}, {}))
     tensors: Mapping[str, TensorProto] = field(default_factory=dict)
     has_integers: bool = False
@@ -64,6 +69,16 @@ class Compilation:
     def values(self) -> Mapping[str, Array]:
         """The values of known size, as inferred last."""
         return self.types.placed
+
+    @property
+    def is_source(self) -> bool:
+        """Whether ONNX Runtime has yet to rewrite it."""
+        return self.step == SOURCE
+
+    @property
+    def is_read(self) -> bool:
+        """Whether there is a graph: from the pass "read-graph" on."""
+        return hasattr(self, "divided")
 
     @property
     def graph(self) -> Graph:
@@ -85,10 +100,10 @@ class Pass:
     """One step of the compiler.
 
     ``name``: in words with hyphens. ``reason``: why it is there, one sentence. ``needs``: names of passes
-    that run before it, and without which it has no place. ``level``: of what it leaves. ``error``: what it
-    may change of results. ``required``: without it there is no pack, or a wrong one. ``run`` changes a
-    compilation; it returns the name of a pass before it from which passes run again, knowing more; None:
-    the next one runs.
+    that run before it, and without which it has no place. ``level``: of what it leaves. ``error``: by what
+    answers with it and without it differ at most, what later passes do otherwise included. ``required``:
+    without it there is no pack, or a wrong one. ``run`` changes a compilation; it returns the name of a
+    pass before it from which passes run again, knowing more; None: the next one runs.
     """
 
     name: str

@@ -23,7 +23,7 @@ from models.compiler.optimising.by_onnxruntime import move_weights, optimise_mod
 from models.compiler.optimising.byte_tables import look_up_results
 from models.compiler.optimising.integer_weights import QUANTISES_WEIGHTS, find_integers, make_floats
 from models.compiler.optimising.layout import Layout
-from models.compiler.optimising.model_checks import check_agreement
+from models.compiler.optimising.model_checks import check, check_agreement
 from models.compiler.optimising.normalise import (
     domains,
     has_dtype,
@@ -77,6 +77,12 @@ def rewriter(rewriter_of: Callable[[Compilation], Rewriter]) -> Callable[[Compil
 def move_weights_out(work: Compilation) -> None:
     """Write large weights to a file."""
     move_weights(work.model, (work.folder / work.step).with_suffix(".data"))
+
+
+def check_valid(work: Compilation) -> None:
+    """Check the model by the ONNX standard."""
+    check(work.model, work.folder / "checked.onnx", work.path)
+    work.is_valid = True
 
 
 def infer_types(work: Compilation) -> None:

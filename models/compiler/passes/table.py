@@ -25,7 +25,7 @@ from models.compiler.optimising.integer_activations import (
     WriteScalars,
     WriteZeroPoints,
 )
-from models.compiler.optimising.model_checks import check, check_scales
+from models.compiler.optimising.model_checks import check_scales
 from models.compiler.optimising.normalise import (
     PoolFirst,
     ScaleResizes,
@@ -72,7 +72,7 @@ _READ = (
         level="meaning",
         error="same bits",
         required=True,
-        run=lambda work: check(work.model, work.folder / "checked.onnx", work.path),
+        run=steps.check_valid,
     ),
     Pass(
         name="check-scales",
@@ -242,7 +242,7 @@ _OPTIMISED = (
         reason="ONNX Runtime fuses nodes; the layout, and sums in convolutions, are chosen afterwards.",
         needs=("infer-types", "dequantise-weights"),
         level="layout",
-        error="other order of sums",
+        error="within a bound",
         required=True,
         run=by_onnxruntime(
             "optimised", _Level.ORT_ENABLE_ALL, steps.BLOCKS_CHANNELS, steps.FUSES_SUMS
@@ -253,7 +253,7 @@ _OPTIMISED = (
         reason="ONNX Runtime fuses nodes; without blocks of channels the pack runs on any CPU.",
         needs=("infer-types", "dequantise-weights"),
         level="layout",
-        error="other order of sums",
+        error="within a bound",
         required=True,
         run=by_onnxruntime("optimised", _Level.ORT_ENABLE_ALL, steps.BLOCKS_CHANNELS),
     ),
@@ -447,7 +447,7 @@ _DIVIDED = (
         reason="Parts of a concatenation, reshaped tensors and sums need no memory of their own.",
         needs=("find-regions",),
         level="pieces",
-        error="same bits",
+        error="within a bound",
         required=False,
         run=lambda work: share_memory(work.divided, work.on_cpu),
     ),
@@ -606,7 +606,8 @@ def without(passes: Sequence[Pass], names: Collection[str]) -> tuple[Pass, ...]:
     by_name = {step.name: step for step in passes}
     for name in names:
         if name not in by_name:
-            raise CompileError(f"there is no pass {name!r}; there are {', '.join(by_name)}")
+            optional = (step.name for step in by_name.values() if not step.required)
+            raise CompileError(f"there is no pass {name!r}; not required are {', '.join(optional)}")
         if by_name[name].required:
             raise CompileError(f"pass {name!r} is required: {by_name[name].reason}")
     out = set(names)

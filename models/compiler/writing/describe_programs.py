@@ -16,14 +16,16 @@ from models.compiler.cutting.partition import CutGraph
 from models.compiler.cutting.piece_models import constants_of, inline_constants
 from models.compiler.cutting.quantised_tasks import whole_task
 from models.compiler.cutting.row_nodes import RowNode
-from models.network.activations import COMMUTE, TAKEN_APART, Activation, Arithmetic
+from models.network.activations import Activation, Arithmetic
+from models.network.catalogue import OPERATORS, read_operator, traits_of
 from models.network.fields import Array, stretches
-from models.network.node import KnownTensors, Node, NodeReader, UnsuitedError
-from models.network.operators.elements import READERS, Combine
+from models.network.node import KnownTensors, Node, UnsuitedError
+from models.network.operators.elements import Combine, Map
 from models.network.operators.quantised import Quantised
 from models.network.patterns import activations_in
 from models.packs.records.pieces import LARGEST, ElementProgram, ElementStep, Elementwise
 from models.packs.target import Target
+from models.runtime.kernels import kernel_of
 
 
 @dataclass(frozen=True)
@@ -197,8 +199,13 @@ def _inputs(row: RowNode) -> list[str]:
 def _is_worth_it(steps: Sequence[_Found]) -> bool:
     """Return whether there is more than one operator, which ONNX Runtime passes over once, too."""
     function = steps[0].function
-    taken_apart = isinstance(function, Activation) and function.kind in TAKEN_APART
-    return len(steps) > 1 or len(steps[0].nodes) > 1 or taken_apart
+    return len(steps) > 1 or len(steps[0].nodes) > 1 or not _has_kernel(function)
+
+
+def _has_kernel(function: Activation | Arithmetic) -> bool:
+    """Return whether ONNX Runtime computes ``function`` in one pass."""
+    name = function.kind if isinstance(function, Activation) else function
+    return any(row.function == name and kernel_of(row.name) for row in OPERATORS.values())
 
 
 class _Reader:
@@ -221,7 +228,7 @@ class _Reader:
         ``kept``: outputs that something else reads.
         """
         if self._piece.region is not None or not all(
-            node.operator in READERS for node in self._nodes
+            traits_of(node.operator).function for node in self._nodes
         ):
             return None
         described = [
@@ -254,12 +261,12 @@ class _Reader:
     def _single(self, node: Node, at: int) -> _Found | None:
         """Return the step that one node is."""
         try:
-            read = READERS[node.operator](NodeReader(node, self._known))
+            read = read_operator(node, self._known)
         except UnsuitedError:
             return None
         if isinstance(read, Combine):
             return self._combined(read, at)
-        if read.x.name not in self._values:
+        if not isinstance(read, Map) or read.x.name not in self._values:
             return None
         return _Found(read.function, (read.x.name,), read.y.name, (at,))
 
@@ -273,7 +280,7 @@ class _Reader:
             return _Found(read.kind, values, read.y.name, (at,))
         number_last = names[0] == values[0]
         number = self._known.number(names[1 if number_last else 0])
-        if number is None or not (number_last or read.kind in COMMUTE):
+        if number is None or not (number_last or traits_of(self._nodes[at].operator).commutes):
             return None
         if read.kind == "subtract":
             return _Found("add", values, read.y.name, (at,), -number)

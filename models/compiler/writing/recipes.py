@@ -10,12 +10,12 @@ from models.detection.recipe import Detection, head_fault
 from models.errors import CompileError
 from models.graphs.metadata import LABELS, PREPROCESS, Metadata
 from models.images.preprocess import Preprocess
+from models.network.catalogue import traits_of
 from models.network.fields import Array
+from models.network.names import Op, op_of
 from models.packs.records.ports import Classification, Scores
 from models.segmentation import Segmentation, segmentation_fault
 
-# What changes nothing but the order of numbers.
-_TURNS = ("Transpose", "ReorderOutput", "ReorderInput")
 # Of a picture, with transparency.
 _CHANNELS = 4
 
@@ -146,8 +146,8 @@ def _recognised(graph: Graph, preprocess: Preprocess, labels: int) -> Segmentati
     node = _maker(graph, output)
     is_as_large = (area.width, area.height) == preprocess.size
     if not area.classes:
-        return recipe if is_as_large or node == "ArgMax" else None
-    is_clear = labels == area.classes or node == "Softmax" or area.classes > _CHANNELS
+        return recipe if is_as_large or node == Op.ArgMax else None
+    is_clear = labels == area.classes or node == Op.Softmax or area.classes > _CHANNELS
     return recipe if is_as_large and is_clear else None
 
 
@@ -174,16 +174,18 @@ def _classification(
         )
     if not is_vector or array.dtype != "float32":
         return None
-    is_softmax = _maker(graph, output) == "Softmax"
+    is_softmax = _maker(graph, output) == Op.Softmax
     meaning: Scores = scores or ("probabilities" if is_softmax else "logits")
     return Classification(output=output, scores=meaning, labels=labels)
 
 
 def _maker(graph: Graph, value: str) -> str | None:
-    """Return the operator whose result ``value`` is, however its axes were turned since; None: an input."""
+    """Return the operator whose result ``value`` is, perhaps in another order or shape; None: an input."""
     while value in graph.makers:
         node = graph.nodes[graph.makers[value]]
-        if node.op_type not in _TURNS:
-            return str(node.op_type)
+        traits = traits_of(op_of(node))
+        into_or_out_of_blocks = traits.is_blocked and traits.elements == "moved"
+        if not traits.permutes and not into_or_out_of_blocks:
+            return op_of(node)
         value = node.input[0]
     return None

@@ -17,12 +17,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph, Slice
+from models.compiler.analysis.graph import Graph, Slice
 from models.compiler.cutting.layout import PlannedSpan, align, slice_bytes, span_bytes
 from models.errors import CompileError
 from models.graphs.nodes import attributes, label
-from models.network.operators.convolution import CONVOLUTIONS
-from models.network.operators.matrix import GEMMS
+from models.network.catalogue import traits_of
+from models.network.names import op_of
 from models.packs.records.spans import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
 from models.packs.storing import (
     NUMBER_BYTES,
@@ -85,11 +85,13 @@ def weight_channels(graph: Graph, target: Target) -> dict[str, ChannelAxis]:
 
 def _channels(node: onnx.NodeProto, target: Target) -> ChannelAxis | None:
     """Return where ``node`` has the output channels of its second input; None: it is no weight."""
-    if node.op_type in CONVOLUTIONS:
-        return ChannelAxis(target.block if node.domain == NCHWC_DOMAIN else 1)
-    if node.op_type in GEMMS:
-        return ChannelAxis(last=not attributes(node).get("transB"))
-    return ChannelAxis(last=True) if node.op_type == "MatMul" else None
+    traits = traits_of(op_of(node))
+    operand = traits.operand(1)
+    if operand is None or not traits.layer:
+        return None
+    if operand.axis == 0:
+        return ChannelAxis(target.block if traits.is_blocked else 1)
+    return ChannelAxis(last=not attributes(node).get("transB")) if operand.axis == -1 else None
 
 
 class Storing:

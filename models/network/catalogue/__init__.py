@@ -14,18 +14,24 @@ from models.network.catalogue import (
     reductions,
     windowed,
 )
-from models.network.catalogue.records import OperandRecord, OperatorRecord, record
-from models.network.names import Op
+from models.network.node import KnownTensors, Node, NodeReader, UnsuitedError
+from models.network.operators.reading import Operator
+from models.network.records import UNKNOWN, OperandRecord, OperatorRecord
 
-__all__ = ["OPERATORS", "OperandRecord", "OperatorRecord", "record_of", "traits_of"]
+__all__ = [
+    "OPERATORS",
+    "OperandRecord",
+    "OperatorRecord",
+    "read_operator",
+    "record_of",
+    "traits_of",
+]
 
 OPERATORS: Mapping[str, OperatorRecord] = {
     row.name: row
     for family in (elementwise, movement, opaque, products, reductions, windowed)
     for row in family.ROWS
 }
-
-_UNKNOWN = record(Op.Unknown, (), "opaque", "computed")
 
 
 def record_of(operator: str) -> OperatorRecord | None:
@@ -35,4 +41,17 @@ def record_of(operator: str) -> OperatorRecord | None:
 
 def traits_of(operator: str) -> OperatorRecord:
     """Return the record of ``operator``; of one that is not known, a record without any trait."""
-    return OPERATORS.get(operator, _UNKNOWN)
+    return OPERATORS.get(operator, UNKNOWN)
+
+
+def read_operator(node: Node, known: KnownTensors) -> Operator:
+    """Return what ``node`` computes; ``known``: of its inputs.
+
+    Raises:
+        UnsuitedError: no family has such an operator, or it says something that is not known here.
+    """
+    of = OPERATORS.get(node.operator)
+    if of is None or of.read is None:
+        raise UnsuitedError("no such operator is known")
+    operator: Operator = of.read(NodeReader(node, known, of))
+    return operator

@@ -8,7 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.activations import Arithmetic, Kind
-from models.network.catalogue.records import (
+from models.network.names import Op
+from models.network.operators.elements import combined, mapped
+from models.network.operators.normalisation import batch_norm
+from models.network.operators.on_bytes import convert, look_up, on_bytes
+from models.network.records import (
     BIAS,
     BYTES,
     DATA,
@@ -28,7 +32,6 @@ from models.network.catalogue.records import (
     record,
     signed,
 )
-from models.network.names import Op
 
 Floats = NDArray[Any]
 
@@ -55,6 +58,7 @@ def _map(
         attributes=attributes,
         function=function,
         meaning=meaning,
+        read=mapped,
         keeps_order=keeps_order,
         jumps=jumps,
         quantisable=quantisable,
@@ -82,6 +86,7 @@ def _pair(
         variadic=len(operands) == 1,
         function=function,
         meaning=meaning,
+        read=combined,
         commutes=commutes,
         jumps=jumps,
         quantisable=quantisable,
@@ -89,12 +94,15 @@ def _pair(
 
 
 def _of_bytes(name: Op, of: Op, *operands: OperandRecord, **traits: Any) -> OperatorRecord:
-    return record(name, operands, "elementwise", "quantised", of=of, on_bytes=True, **traits)
+    """One on the numbers that bytes stand for."""
+    row = next(row for row in (*_MAPS, *_PAIRS) if row.name is of)
+    traits = {**traits, "read": on_bytes(row), "on_bytes": True}
+    return record(name, operands, "elementwise", "quantised", of=of, **traits)
 
 
 def _conversion(name: Op, of: Op, *operands: OperandRecord, jumps: bool) -> OperatorRecord:
     """Floats to bytes or back, with one scale or one for each channel."""
-    traits: Any = {"attributes": {"axis": 1}, "keeps_order": "yes", "jumps": jumps}
+    traits: Any = {"attributes": {"axis": 1}, "keeps_order": "yes", "jumps": jumps, "read": convert}
     return record(name, operands, "elementwise", "quantised", of=of, **traits)
 
 
@@ -235,8 +243,9 @@ _CONVERSIONS = (
 _NORM = (DATA, signed(WEIGHT), signed(BIAS), STATISTIC, STATISTIC)
 _OTHERS = (
     _other(Op.And, DATA, DATA, commutes=True),
-    _other(Op.BatchNormalization, *_NORM, attributes={"epsilon": 1e-5, "training_mode": 0}),
+    _other(Op.BatchNormalization, *_NORM, read=batch_norm, attributes={"epsilon": 1e-5}),
     _other(Op.BiasGelu, DATA, BIAS),
+    record(Op.ByteTable, (DATA, WEIGHT), "elementwise", "quantised", read=look_up),
     _other(Op.Cast, DATA, passes_weights=True),
     _other(Op.CastLike, DATA, PARAMETER, passes_weights=True),
     _other(Op.Cos, DATA),

@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from models.network.catalogue.records import (
+from models.network.names import Op
+from models.network.operators import movement as moving
+from models.network.operators.on_bytes import on_bytes
+from models.network.records import (
     BYTES,
     DATA,
     PARAMETER,
@@ -11,14 +14,18 @@ from models.network.catalogue.records import (
     OperandRecord,
     OperatorRecord,
     Quantisable,
+    Reader,
     optional,
     record,
 )
-from models.network.names import Op
 
 
 def _view(
-    name: Op, *operands: OperandRecord, quantisable: Quantisable = "no", **attributes: Any
+    name: Op,
+    read: Reader,
+    *operands: OperandRecord,
+    quantisable: Quantisable = "no",
+    **attributes: Any,
 ) -> OperatorRecord:
     """The first input under another name, perhaps in another shape."""
     return record(
@@ -27,6 +34,7 @@ def _view(
         "movement",
         "moved",
         attributes=attributes,
+        read=read,
         keeps_order="yes",
         reshapes=True,
         passes_weights=True,
@@ -36,6 +44,7 @@ def _view(
 
 def _move(
     name: Op,
+    read: Reader | None,
     *operands: OperandRecord,
     passes_weights: bool = False,
     quantisable: Quantisable = "no",
@@ -47,6 +56,7 @@ def _move(
         "movement",
         "moved",
         attributes=attributes,
+        read=read,
         keeps_order="yes",
         passes_weights=passes_weights,
         quantisable=quantisable,
@@ -55,41 +65,51 @@ def _move(
 
 _SHAPES = optional(SHAPE)
 _VIEWS = (
-    _view(Op.Dropout, DATA, *optional(PARAMETER, PARAMETER)),
-    _view(Op.Flatten, DATA, axis=1),
-    _view(Op.Identity, DATA),
-    _view(Op.Reshape, DATA, SHAPE, quantisable="yes", allowzero=0),
-    _view(Op.Squeeze, DATA, *_SHAPES, quantisable="yes"),
-    _view(Op.Unsqueeze, DATA, *_SHAPES, quantisable="yes"),
+    _view(Op.Dropout, moving.dropout, DATA, *optional(PARAMETER, PARAMETER)),
+    _view(Op.Flatten, moving.flatten, DATA, axis=1),
+    _view(Op.Identity, moving.identity, DATA),
+    _view(Op.Reshape, moving.reshape, DATA, SHAPE, quantisable="yes", allowzero=0),
+    _view(Op.Squeeze, moving.squeeze, DATA, *_SHAPES, quantisable="yes"),
+    _view(Op.Unsqueeze, moving.unsqueeze, DATA, *_SHAPES, quantisable="yes"),
+)
+_CONCAT = record(
+    *(Op.Concat, (DATA,), "movement", "moved"),
+    variadic=1,
+    read=moving.concat,
+    keeps_order="yes",
+    quantisable="yes",
 )
 _MOVES = (
-    record(
-        *(Op.Concat, (DATA,), "movement", "moved"),
-        variadic=1,
-        keeps_order="yes",
-        quantisable="yes",
-    ),
+    _CONCAT,
     record(
         *(Op.QLinearConcat, (*RESULT, *BYTES), "movement", "quantised"),
         of=Op.Concat,
         variadic=len(BYTES),
+        read=on_bytes(_CONCAT),
         keeps_order="yes",
         on_bytes=True,
     ),
-    _move(Op.DepthToSpace, DATA, mode="DCR"),
-    _move(Op.Expand, DATA, SHAPE),
-    _move(Op.Gather, DATA, PARAMETER, axis=0),
-    _move(Op.GatherElements, DATA, PARAMETER, axis=0),
-    _move(Op.GatherND, DATA, PARAMETER, batch_dims=0),
-    _move(Op.Pad, DATA, *optional(SHAPE, PARAMETER, SHAPE), quantisable="yes", mode="constant"),
-    _move(Op.Slice, DATA, *optional(*[SHAPE] * 4), quantisable="yes"),
-    _move(Op.SpaceToDepth, DATA),
-    _move(Op.Split, DATA, *_SHAPES, quantisable="with_last_layer", axis=0),
-    _move(Op.Tile, DATA, SHAPE),
-    _move(Op.Transpose, DATA, passes_weights=True, quantisable="yes"),
-    _move(Op.Trilu, DATA, *_SHAPES, upper=1),
-    _move(Op.ReorderInput, DATA, channels_last=0),
-    _move(Op.ReorderOutput, DATA, channels_last=0),
+    _move(Op.DepthToSpace, moving.depth_to_space, DATA, mode="DCR"),
+    _move(Op.Expand, moving.expand, DATA, SHAPE),
+    _move(Op.Gather, moving.gather, DATA, PARAMETER, axis=0),
+    _move(Op.GatherElements, None, DATA, PARAMETER, axis=0),
+    _move(Op.GatherND, None, DATA, PARAMETER, batch_dims=0),
+    _move(
+        Op.Pad,
+        moving.pad,
+        DATA,
+        *optional(SHAPE, PARAMETER, SHAPE),
+        quantisable="yes",
+        mode="constant",
+    ),
+    _move(Op.Slice, moving.slice_, DATA, *optional(*[SHAPE] * 4), quantisable="yes"),
+    _move(Op.SpaceToDepth, moving.space_to_depth, DATA),
+    _move(Op.Split, moving.split, DATA, *_SHAPES, quantisable="with_last_layer", axis=0),
+    _move(Op.Tile, moving.tile, DATA, SHAPE),
+    _move(Op.Transpose, moving.transpose, DATA, passes_weights=True, quantisable="yes"),
+    _move(Op.Trilu, None, DATA, *_SHAPES, upper=1),
+    _move(Op.ReorderInput, None, DATA, channels_last=0),
+    _move(Op.ReorderOutput, None, DATA, channels_last=0),
 )
 
 ROWS = (*_VIEWS, *_MOVES)

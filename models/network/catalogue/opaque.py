@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from models.network.catalogue.records import (
+from models.network.names import Op
+from models.network.records import (
     BIAS,
     DATA,
     PARAMETER,
@@ -13,7 +14,6 @@ from models.network.catalogue.records import (
     optional,
     record,
 )
-from models.network.names import Op
 
 
 def _opaque(name: Op, *operands: OperandRecord, **traits: Any) -> OperatorRecord:

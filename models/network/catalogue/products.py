@@ -2,7 +2,11 @@
 
 from typing import Any
 
-from models.network.catalogue.records import (
+from models.network.catalogue.functions import with_activation
+from models.network.names import Op
+from models.network.operators.matrix import gemm, matmul
+from models.network.operators.on_bytes import on_bytes
+from models.network.records import (
     BIAS,
     BYTES,
     DATA,
@@ -13,22 +17,27 @@ from models.network.catalogue.records import (
     ZERO_POINT,
     OperandRecord,
     OperatorRecord,
+    Reader,
     along,
     optional,
     record,
 )
-from models.network.names import Op
 
 _GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 _MATMUL = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 
 def _product(
-    name: Op, of: Op, *operands: OperandRecord, quantised: bool = False, **traits: Any
+    name: Op,
+    of: Op,
+    read: Reader | None,
+    *operands: OperandRecord,
+    quantised: bool = False,
+    **traits: Any,
 ) -> OperatorRecord:
     """A product; weights have output channels last where no attribute turns them."""
     elements: Any = "quantised" if quantised else "computed"
-    return record(name, operands, "product", elements, of=of, layer=True, **traits)
+    return record(name, operands, "product", elements, of=of, read=read, layer=True, **traits)
 
 
 #: Weights with output channels last; their scales and zero points, one for each channel.
@@ -38,34 +47,36 @@ _AFFINE = (DATA, _COLUMNS, *_BIAS)
 _LEFT = (WEIGHT, SCALE, ZERO_POINT)
 _RIGHT = (_COLUMNS, _SCALES, _ZEROS)
 
+_GEMM_ROW = _product(Op.Gemm, Op.Gemm, gemm, *_AFFINE, attributes=_GEMM, quantisable="yes")
+
 ROWS = (
+    _GEMM_ROW,
     _product(
-        *(Op.DynamicQuantizeMatMul, Op.DynamicQuantizeMatMul),
+        *(Op.DynamicQuantizeMatMul, Op.DynamicQuantizeMatMul, None),
         *(DATA, _COLUMNS, _SCALES, *optional(_ZEROS, along(BIAS, 0))),
         quantised=True,
         jumps=True,
     ),
-    _product(Op.FusedGemm, Op.Gemm, *_AFFINE, attributes=_GEMM),
-    _product(Op.FusedMatMul, Op.MatMul, WEIGHT, _COLUMNS, attributes=_MATMUL),
-    _product(Op.Gemm, Op.Gemm, *_AFFINE, attributes=_GEMM, quantisable="yes"),
-    _product(Op.MatMul, Op.MatMul, WEIGHT, _COLUMNS, quantisable="yes"),
+    _product(Op.FusedGemm, Op.Gemm, with_activation(gemm), *_AFFINE, attributes=_GEMM),
+    _product(Op.FusedMatMul, Op.MatMul, matmul, WEIGHT, _COLUMNS, attributes=_MATMUL),
+    _product(Op.MatMul, Op.MatMul, matmul, WEIGHT, _COLUMNS, quantisable="yes"),
     _product(
-        *(Op.MatMulInteger, Op.MatMulInteger),
+        *(Op.MatMulInteger, Op.MatMulInteger, None),
         *(WEIGHT, _COLUMNS, *optional(ZERO_POINT, _ZEROS)),
         quantised=True,
     ),
     _product(
-        *(Op.MatMulIntegerToFloat, Op.MatMulIntegerToFloat),
+        *(Op.MatMulIntegerToFloat, Op.MatMulIntegerToFloat, None),
         *(DATA, _COLUMNS, SCALE, _SCALES, *optional(ZERO_POINT, _ZEROS, along(BIAS, 0))),
         quantised=True,
     ),
     _product(
-        *(Op.MatMulNBits, Op.MatMulNBits),
+        *(Op.MatMulNBits, Op.MatMulNBits, None),
         *(DATA, WEIGHT, SCALE, *optional(ZERO_POINT, PARAMETER, BIAS)),
         quantised=True,
     ),
     _product(
-        *(Op.QGemm, Op.Gemm),
+        *(Op.QGemm, Op.Gemm, on_bytes(_GEMM_ROW)),
         *(*BYTES, *_RIGHT, *optional(along(BIAS, 0)), *RESULT),
         attributes=_MATMUL,
         quantised=True,
@@ -73,7 +84,7 @@ ROWS = (
         channels_last=True,
     ),
     _product(
-        *(Op.QLinearMatMul, Op.MatMul, *_LEFT, *_RIGHT, *RESULT),
+        *(Op.QLinearMatMul, Op.MatMul, None, *_LEFT, *_RIGHT, *RESULT),
         quantised=True,
         on_bytes=True,
     ),

@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from models.network.catalogue.records import (
+from models.network.catalogue.functions import with_activation
+from models.network.names import Op
+from models.network.operators.convolution import convolution, transposed_convolution
+from models.network.operators.on_bytes import max_pool, on_bytes
+from models.network.operators.pooling import pool
+from models.network.operators.resizing import resize
+from models.network.records import (
     BIAS,
     BYTES,
     DATA,
@@ -16,18 +22,23 @@ from models.network.catalogue.records import (
     OperandRecord,
     OperatorRecord,
     Quantisable,
+    Reader,
     along,
     optional,
     record,
     signed,
 )
-from models.network.names import Op
 
 _WINDOWS = {"auto_pad": "NOTSET"}
 
 
 def _convolution(
-    name: Op, of: Op, *operands: OperandRecord, quantised: bool = False, **traits: Any
+    name: Op,
+    of: Op,
+    read: Reader | None,
+    *operands: OperandRecord,
+    quantised: bool = False,
+    **traits: Any,
 ) -> OperatorRecord:
     return record(
         name,
@@ -35,6 +46,7 @@ def _convolution(
         "windowed",
         "quantised" if quantised else "computed",
         of=of,
+        read=read,
         attributes=_WINDOWS | {"group": 1},
         layer=True,
         **traits,
@@ -44,6 +56,7 @@ def _convolution(
 def _pool(
     name: Op,
     of: Op,
+    read: Reader | None,
     elements: Elements,
     *operands: OperandRecord,
     on_bytes: bool = False,
@@ -57,6 +70,7 @@ def _pool(
         "windowed",
         elements,
         of=of,
+        read=read,
         attributes=_WINDOWS | {"ceil_mode": 0} | attributes,
         on_bytes=on_bytes,
         channels_last=channels_last,
@@ -65,8 +79,8 @@ def _pool(
 
 
 def _resize(name: Op, of: Op, *operands: OperandRecord, **traits: Any) -> OperatorRecord:
-    attributes = {"mode": "nearest"}
-    return record(name, operands, "windowed", "computed", of=of, attributes=attributes, **traits)
+    traits = {**traits, "attributes": {"mode": "nearest"}}
+    return record(name, operands, "resampling", "computed", of=of, read=resize, **traits)
 
 
 _WEIGHTS = (DATA, signed(along(WEIGHT, 0)), *optional(signed(along(BIAS, 0))))
@@ -77,26 +91,39 @@ _INTEGERS = (DATA, along(WEIGHT, 0), *optional(ZERO_POINT, along(ZERO_POINT, 0))
 _SPREAD = (DATA, signed(along(WEIGHT, 1)), *optional(signed(along(BIAS, 0))))
 _SIZES = optional(PARAMETER, SHAPE, SHAPE)
 
+_CONV = _convolution(Op.Conv, Op.Conv, convolution, *_WEIGHTS, quantisable="yes")
+_ON_BYTES: Any = {"quantised": True, "on_bytes": True}
+_MEANS = _pool(
+    *(Op.AveragePool, Op.AveragePool, pool("mean"), "computed", DATA),
+    quantisable="with_last_layer",
+    count_include_pad=0,
+)
+_LARGEST = _pool(
+    *(Op.MaxPool, Op.MaxPool, max_pool, "selected", DATA), quantisable="with_last_layer"
+)
+
 ROWS = (
-    _convolution(Op.BlockedConv, Op.Conv, *_WEIGHTS, *_SUM),
-    _convolution(Op.Conv, Op.Conv, *_WEIGHTS, quantisable="yes"),
-    _convolution(Op.ConvInteger, Op.ConvInteger, *_INTEGERS, quantised=True),
-    _convolution(Op.ConvTranspose, Op.ConvTranspose, *_SPREAD),
-    _convolution(Op.FusedConv, Op.Conv, *_WEIGHTS, *_SUM),
-    _convolution(Op.MicrosoftQLinearConv, Op.Conv, *_OF_BYTES, quantised=True, on_bytes=True),
-    _convolution(Op.QLinearConv, Op.Conv, *_OF_BYTES, quantised=True, on_bytes=True),
+    _CONV,
+    _MEANS,
+    _LARGEST,
+    _convolution(Op.BlockedConv, Op.Conv, with_activation(convolution), *_WEIGHTS, *_SUM),
+    _convolution(Op.ConvInteger, Op.ConvInteger, None, *_INTEGERS, quantised=True),
+    _convolution(Op.ConvTranspose, Op.ConvTranspose, transposed_convolution, *_SPREAD),
+    _convolution(Op.FusedConv, Op.Conv, with_activation(convolution), *_WEIGHTS, *_SUM),
+    _convolution(Op.MicrosoftQLinearConv, Op.Conv, on_bytes(_CONV), *_OF_BYTES, **_ON_BYTES),
+    _convolution(Op.QLinearConv, Op.Conv, on_bytes(_CONV), *_OF_BYTES, **_ON_BYTES),
     _pool(
-        *(Op.AveragePool, Op.AveragePool, "computed", DATA),
-        quantisable="with_last_layer",
-        count_include_pad=0,
+        Op.BlockedAveragePool, Op.AveragePool, pool("mean"), "computed", DATA, count_include_pad=0
     ),
-    _pool(Op.BlockedAveragePool, Op.AveragePool, "computed", DATA, count_include_pad=0),
-    _pool(Op.BlockedMaxPool, Op.MaxPool, "selected", DATA),
-    _pool(Op.LpPool, Op.LpPool, "computed", DATA, p=2),
-    _pool(Op.MaxPool, Op.MaxPool, "selected", DATA, quantisable="with_last_layer"),
-    _pool(Op.NhwcMaxPool, Op.MaxPool, "selected", DATA, on_bytes=True, channels_last=True),
+    _pool(Op.BlockedMaxPool, Op.MaxPool, pool("largest"), "selected", DATA),
+    _pool(Op.LpPool, Op.LpPool, None, "computed", DATA, p=2),
     _pool(
-        *(Op.QLinearAveragePool, Op.AveragePool, "quantised", *BYTES, *RESULT),
+        *(Op.NhwcMaxPool, Op.MaxPool, max_pool, "selected", DATA),
+        on_bytes=True,
+        channels_last=True,
+    ),
+    _pool(
+        *(Op.QLinearAveragePool, Op.AveragePool, on_bytes(_MEANS), "quantised", *BYTES, *RESULT),
         on_bytes=True,
         count_include_pad=0,
     ),

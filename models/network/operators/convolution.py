@@ -1,21 +1,14 @@
 """Convolutions, with the sum and the activation that may be part of them."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from models.network.activations import Activation, activation_named
+from models.network.activations import Activation
 from models.network.node import NamedTensor, NodeReader, UnsuitedError
 from models.network.windows import Window, Windows
 
-#: Operators, also of blocked tensors, whose second input is weights, output channels first.
-CONVOLUTIONS = ("Conv", "FusedConv")
 #: Where a convolution has what it adds, if anything; weights and a bias are before it.
 ADDEND = 3
-#: The activations that ONNX Runtime's blocked convolution computes itself.
-ACTIVATIONS = ("HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
-# FusedGemm has each parameter as an attribute of its own.
-_PARAMETERS = ("activation_alpha", "activation_beta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +72,12 @@ class TransposedConvolution:
 
 
 def convolution(read: NodeReader) -> Convolution:
-    """Conv, and those whose fourth input is added before the activation: FusedConv, the blocked one."""
+    """Conv, and those whose fourth input is added: FusedConv, the blocked one."""
     x, weight = read.floats(0), read.floats(1)
     if len(weight.shape) != len(x.shape):
         raise UnsuitedError(f"a weight {list(weight.shape)} on {list(x.shape)}")
     windows = read.windows(weight.shape[2:], x.shape[2:])
-    groups = int(read.attribute("group", 1))
+    groups = int(read.attribute("group"))
     if weight.shape[1] * groups != x.shape[1] or weight.shape[0] % groups:
         raise UnsuitedError(
             f"weights {list(weight.shape)} in {groups} groups, input {list(x.shape)}"
@@ -97,14 +90,13 @@ def convolution(read: NodeReader) -> Convolution:
         groups=groups,
         bias=read.optional(2),
         addend=read.optional(ADDEND),
-        activation=fused_activation(read),
     )
 
 
 def transposed_convolution(read: NodeReader) -> TransposedConvolution:
     """ConvTranspose."""
     x, weight = read.floats(0), read.floats(1)
-    groups, size = int(read.attribute("group", 1)), x.shape[2:]
+    groups, size = int(read.attribute("group")), x.shape[2:]
     if (
         len(size) not in {1, 2}
         or len(weight.shape) != len(x.shape)
@@ -139,7 +131,7 @@ def _spread(
         for axis, length, extra in zip(axes, size, more, strict=True)
     ]
     pads = list(read.attribute("pads") or [0] * (2 * count))
-    wanted, way = read.attribute("output_shape"), read.attribute("auto_pad", "NOTSET")
+    wanted, way = read.attribute("output_shape"), read.attribute("auto_pad")
     if wanted or way.startswith("SAME"):
         asked = (
             wanted[-count:]
@@ -163,27 +155,3 @@ def _spread(
         for axis, before, behind in zip(axes, pads[:count], pads[count:], strict=True)
     )
     return tuple(padded), result
-
-
-def fused_activation(read: NodeReader) -> Activation | None:
-    """Return the activation that an attribute of the node names; None: there is none.
-
-    Raises:
-        UnsuitedError: it is unknown.
-    """
-    name = read.attribute("activation")
-    if not name:
-        return None
-    given = [read.attribute(key) for key in _PARAMETERS if read.attribute(key) is not None]
-    activation = activation_named(name, read.attribute("activation_params", given))
-    if activation is None:
-        raise UnsuitedError(f"activation {name}")
-    return activation
-
-
-READERS: dict[str, Callable[[NodeReader], Convolution | TransposedConvolution]] = {
-    "Conv": convolution,
-    "ConvTranspose": transposed_convolution,
-    "com.microsoft.FusedConv": convolution,
-    "com.microsoft.nchwc.Conv": convolution,
-}

@@ -6,10 +6,6 @@ import numpy as np
 
 from models.network.activations import Activation
 from models.network.node import NamedTensor, NodeReader, Shape, UnsuitedError
-from models.network.operators.convolution import fused_activation
-
-#: Operators whose second input is weights, output channels first or, without transB, last.
-GEMMS = ("Gemm", "FusedGemm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +50,7 @@ class MatrixProduct:
 def gemm(read: NodeReader) -> MatrixProduct:
     """Gemm, and FusedGemm."""
     a, b = read.floats(0), read.floats(1)
-    turned = bool(read.attribute("transA", 0)), bool(read.attribute("transB", 0))
+    turned = bool(read.attribute("transA")), bool(read.attribute("transB"))
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise UnsuitedError(f"matrices {list(a.shape)} and {list(b.shape)}")
     rows, depth = a.shape[::-1] if turned[0] else a.shape
@@ -66,10 +62,9 @@ def gemm(read: NodeReader) -> MatrixProduct:
         b=b,
         y=read.made(a, (rows, columns)),
         turned=turned,
-        scale=float(read.attribute("alpha", 1.0)),
+        scale=float(read.attribute("alpha")),
         addend=read.optional(2),
-        addend_scale=float(read.attribute("beta", 1.0)),
-        activation=fused_activation(read),
+        addend_scale=float(read.attribute("beta")),
     )
 
 
@@ -97,11 +92,3 @@ def matmul(read: NodeReader) -> MatrixProduct:
         turned=turned,
         scale=float(read.attribute("alpha", 1.0)),
     )
-
-
-READERS = {
-    "Gemm": gemm,
-    "MatMul": matmul,
-    "com.microsoft.FusedGemm": gemm,
-    "com.microsoft.FusedMatMul": matmul,
-}

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -162,7 +162,7 @@ def dropout(read: NodeReader) -> Reshape:
 
 def reshape(read: NodeReader) -> Reshape:
     """Reshape to a constant shape."""
-    shape, zero_stays = read.value(0).shape, not read.attribute("allowzero", 0)
+    shape, zero_stays = read.value(0).shape, not read.attribute("allowzero")
     lengths = [
         shape[axis] if n == 0 and zero_stays and axis < len(shape) else n
         for axis, n in enumerate(read.listed(1, "shape"))
@@ -175,7 +175,7 @@ def reshape(read: NodeReader) -> Reshape:
 def flatten(read: NodeReader) -> Reshape:
     """Flatten."""
     shape = read.value(0).shape
-    axis = axis_of(int(read.attribute("axis", 1)), len(shape))
+    axis = axis_of(int(read.attribute("axis")), len(shape))
     return _reshaped(read, (math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
@@ -223,7 +223,7 @@ def concat(read: NodeReader) -> Movement:
 def split(read: NodeReader) -> Movement:
     """Split along any axis, into given parts or equal ones; outputs without a reader are not made."""
     x, names = read.value(0), read.node.outputs
-    axis = axis_of(int(read.attribute("axis", 0)), len(x.shape))
+    axis = axis_of(int(read.attribute("axis")), len(x.shape))
     length, strides = x.shape[axis], strides_of(x.shape)
     equal = -(-length // len(names))
     equals = [min(equal, length - equal * number) for number in range(len(names))]
@@ -306,7 +306,7 @@ def depth_to_space(read: NodeReader) -> Movement:
     if channels % (size * size):
         raise UnsuitedError(f"{channels} channels in blocks of {size} by {size}")
     made = read.made(x, (batch, depth, height * size, width * size))
-    if read.attribute("mode", "DCR") == "DCR":
+    if read.attribute("mode") == "DCR":
         return _turned(x, made, (batch, size, size, depth, height, width), (0, 3, 4, 1, 5, 2))
     return _turned(x, made, (batch, depth, size, size, height, width), (0, 1, 4, 2, 5, 3))
 
@@ -322,7 +322,7 @@ def _image(read: NodeReader) -> tuple[NamedTensor, tuple[int, int, int, int]]:
 def gather(read: NodeReader) -> Gather:
     """Gather of constant places along an axis, which is gone if that is one number."""
     x, index = read.value(0), read.constant(1)
-    axis = axis_of(int(read.attribute("axis", 0)), len(x.shape))
+    axis = axis_of(int(read.attribute("axis")), len(x.shape))
     places = tuple(axis_of(int(place), x.shape[axis]) for place in index.reshape(-1))
     y = read.made(x, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
     return Gather(x=x, y=y, axis=axis, places=places)
@@ -360,32 +360,6 @@ def pad(read: NodeReader) -> Pad:
         y=read.made(x, lengths),
         before=tuple(before),
         behind=tuple(behind),
-        mode=cast(
-            Literal["constant", "edge", "reflect", "wrap"], read.attribute("mode", "constant")
-        ),
+        mode=cast(Literal["constant", "edge", "reflect", "wrap"], read.attribute("mode")),
         value=float(value),
     )
-
-
-#: Operators whose output is their first input under another name, and perhaps in another shape.
-RESHAPES: dict[str, Callable[[NodeReader], Reshape]] = {
-    "Dropout": dropout,
-    "Flatten": flatten,
-    "Identity": identity,
-    "Reshape": reshape,
-    "Squeeze": squeeze,
-    "Unsqueeze": unsqueeze,
-}
-READERS: dict[str, Callable[[NodeReader], Reshape | Movement | Gather | Pad]] = {
-    **RESHAPES,
-    "Concat": concat,
-    "DepthToSpace": depth_to_space,
-    "Expand": expand,
-    "Gather": gather,
-    "Pad": pad,
-    "Slice": slice_,
-    "SpaceToDepth": space_to_depth,
-    "Split": split,
-    "Tile": tile,
-    "Transpose": transpose,
-}

@@ -79,7 +79,7 @@ def batch_norm(read: NodeReader) -> BatchNorm:
     x, (scale, bias, mean, variance) = read.floats(0), (read.floats(at) for at in range(1, 5))
     if len(x.shape) < 2 or {each.shape for each in (scale, bias, mean, variance)} != {x.shape[1:2]}:
         raise UnsuitedError("statistics of other shapes")
-    epsilon = float(read.attribute("epsilon", 1e-5))
+    epsilon = float(read.attribute("epsilon"))
     y = read.made(x)
     return BatchNorm(
         x=x, scale=scale, bias=bias, mean=mean, variance=variance, y=y, epsilon=epsilon
@@ -102,7 +102,7 @@ def _group_norm(read: NodeReader, length: int, channels: int, inner: int) -> Gro
         length=length,
         channels=channels,
         inner=inner,
-        epsilon=float(read.attribute("epsilon", 1e-5)),
+        epsilon=float(read.attribute("epsilon")),
         **_parameters(read, channels),
     )
 
@@ -125,40 +125,29 @@ def group_norm(read: NodeReader) -> GroupNorm:
 def layer_norm(read: NodeReader) -> GroupNorm:
     """LayerNormalization: each number of a group has its own scale and bias."""
     shape = read.floats(0).shape
-    length = math.prod(shape[axis_of(int(read.attribute("axis", -1)), len(shape)) :])
+    length = math.prod(shape[axis_of(int(read.attribute("axis")), len(shape)) :])
     return _group_norm(read, length, length, 1)
 
 
 def response_norm(read: NodeReader) -> ResponseNorm:
     """LRN."""
     x = read.floats(0)
-    alpha, beta, bias = (
-        float(read.attribute(name, default))
-        for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
-    )
+    alpha, beta, bias = (float(read.attribute(name)) for name in ("alpha", "beta", "bias"))
     size = int(read.attribute("size"))
     return ResponseNorm(x=x, y=read.made(x), size=size, alpha=alpha, beta=beta, bias=bias)
 
 
-def _softmax(logarithm: bool) -> Callable[[NodeReader], Softmax]:
+def softmax(logarithm: bool) -> Callable[[NodeReader], Softmax]:
+    """Return the reader of softmaxes, or of their logarithms."""
+
     def read_softmax(read: NodeReader) -> Softmax:
         """Softmax, LogSoftmax; in old operator sets over all axes from one on."""
         x = read.floats(0)
         flattens = read.node.opset < _SOFTMAX_OF_ONE_AXIS
-        axis = axis_of(int(read.attribute("axis", 1 if flattens else -1)), len(x.shape))
+        axis = read.node.attributes.get("axis", 1) if flattens else read.attribute("axis")
+        axis = axis_of(int(axis), len(x.shape))
         length = math.prod(x.shape[axis:]) if flattens else x.shape[axis]
         inner = 1 if flattens else math.prod(x.shape[axis + 1 :])
         return Softmax(x=x, y=read.made(x), length=length, inner=inner, logarithm=logarithm)
 
     return read_softmax
-
-
-READERS: dict[str, Callable[[NodeReader], BatchNorm | GroupNorm | ResponseNorm | Softmax]] = {
-    "BatchNormalization": batch_norm,
-    "GroupNormalization": group_norm,
-    "InstanceNormalization": instance_norm,
-    "LRN": response_norm,
-    "LayerNormalization": layer_norm,
-    "LogSoftmax": _softmax(logarithm=True),
-    "Softmax": _softmax(logarithm=False),
-}

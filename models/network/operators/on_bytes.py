@@ -5,30 +5,20 @@ and those that ONNX Runtime's optimiser makes of nodes between DequantizeLinear 
 """
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
-from models.network.node import NamedTensor, Node, NodeReader, UnsuitedError
-from models.network.operators import (
-    convolution,
-    elements,
-    matrix,
-    movement,
-    normalisation,
-    pooling,
-)
+from models.network.node import NamedTensor, NodeReader, UnsuitedError
 from models.network.operators.convolution import Convolution
 from models.network.operators.elements import Combine, Map
 from models.network.operators.matrix import MatrixProduct
 from models.network.operators.movement import Movement
 from models.network.operators.normalisation import Softmax
-from models.network.operators.pooling import Pooling, Reduction
+from models.network.operators.pooling import Pooling, Reduction, pool
+from models.network.records import OperatorRecord, Reader
 from models.network.windows import SAME, Windows
 
 BYTE_TYPES = ("int8", "uint8")
-#: What ONNX has no operator for: bytes, and what each of them becomes, in unsigned order.
-TABLE = "table of bytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,56 +72,19 @@ class OnBytes(Generic[Numbers]):
     by_inputs: bool = False
 
 
-class _Form(NamedTuple):
-    """What is ``operator`` on numbers: where it has its operands, and scales of these and of the result.
-
-    A zero point is behind its scale.
-    """
-
-    operator: str
-    operands: tuple[int, ...]
-    scales: tuple[int, ...]
-
-
-_FORMS = {
-    "MaxPool": _Form("MaxPool", (0,), ()),
-    "NhwcMaxPool": _Form("MaxPool", (0,), ()),
-    "QGemm": _Form("Gemm", (0, 3, 6), (1, 4, 7)),
-    "QLinearAdd": _Form("Add", (0, 3), (1, 4, 6)),
-    "QLinearAveragePool": _Form("AveragePool", (0,), (1, 3)),
-    "QLinearConv": _Form("Conv", (0, 3, 8), (1, 4, 6)),
-    "QLinearGlobalAveragePool": _Form("GlobalAveragePool", (0,), (1, 3)),
-    "QLinearLeakyRelu": _Form("LeakyRelu", (0,), (1, 3)),
-    "QLinearMul": _Form("Mul", (0, 3), (1, 4, 6)),
-    "QLinearSigmoid": _Form("Sigmoid", (0,), (1, 3)),
-    "QLinearSoftmax": _Form("Softmax", (0,), (1, 3)),
-}
-#: Inputs that are scales, by operator without its domain; that of the result is last.
-SCALES: Mapping[str, tuple[int, ...]] = {
-    "DequantizeLinear": (1,),
-    "QuantizeLinear": (1,),
-    **{name: form.scales for name, form in _FORMS.items()},
-}
-#: Channels lie last, whatever attributes say.
-_LAST = ("com.microsoft.NhwcMaxPool", "com.microsoft.QGemm")
-_OF_NUMBERS: Mapping[str, Callable[[NodeReader], Any]] = {
-    **convolution.READERS,
-    **elements.READERS,
-    **matrix.READERS,
-    **movement.READERS,
-    **normalisation.READERS,
-    **pooling.READERS,
-}
-
-
 class _AsNumbers(NodeReader):
-    """Reads a node on bytes as one of ``form`` on numbers, of an image with channels in front."""
+    """Reads a node on bytes as one of ``record`` on numbers, of an image with channels in front."""
 
-    def __init__(self, read: NodeReader, form: _Form, last: bool) -> None:
-        inputs = tuple(read.node.inputs[at] if read.has(at) else "" for at in form.operands)
-        opset = read.attribute("opset", read.node.opset)
-        node = replace(read.node, operator=form.operator, inputs=inputs, opset=opset)
-        super().__init__(node, read.known)
+    def __init__(self, read: NodeReader, record: OperatorRecord, last: bool) -> None:
+        names = read.node.inputs
+        operands = read.record.positions(len(names), "data", "weight", "bias")
+        node = replace(
+            read.node,
+            operator=record.name,
+            inputs=tuple(names[position] for position in operands),
+            opset=read.attribute("opset", read.node.opset),
+        )
+        super().__init__(node, read.known, record)
         self._last = last
 
     def floats(self, position: int) -> NamedTensor:
@@ -145,12 +98,18 @@ class _AsNumbers(NodeReader):
         return tensor
 
 
-def on_bytes(read: NodeReader) -> OnBytes[Any]:
-    """An operator of ``_FORMS``, or QLinearConcat."""
-    form = _form(read.node)
-    last = bool(read.attribute("channels_last", read.node.operator in _LAST))
-    on_numbers = _OF_NUMBERS[form.operator](_AsNumbers(read, form, last))
-    scales = tuple(_quantisation(read, position) for position in form.scales)
+def on_bytes(record: OperatorRecord) -> Reader:
+    """Return the reader of operators that are ``record`` on numbers."""
+    assert record.read is not None, record.name
+    plain = record.read
+    return lambda read: _on_bytes(read, record, plain)
+
+
+def _on_bytes(read: NodeReader, record: OperatorRecord, plain: Reader) -> OnBytes[Any]:
+    last = bool(read.attribute("channels_last", read.record.channels_last))
+    on_numbers = plain(_AsNumbers(read, record, last))
+    count = max(len(read.node.inputs), len(read.record.operands))
+    scales = tuple(_quantisation(read, position) for position in read.record.scales(count))
     result = on_numbers.ys[0] if isinstance(on_numbers, Movement) else on_numbers.y
     y = NamedTensor(
         name=result.name,
@@ -162,13 +121,6 @@ def on_bytes(read: NodeReader) -> OnBytes[Any]:
     by_inputs = isinstance(on_numbers, MatrixProduct) and not on_numbers.turned[1]
     operator = _of_pixels(on_numbers) if isinstance(on_numbers, MatrixProduct) else on_numbers
     return OnBytes(operator=operator, y=y, scales=scales, last=last, by_inputs=by_inputs)
-
-
-def _form(node: Node) -> _Form:
-    name, count = node.operator.rpartition(".")[2], len(node.inputs)
-    if name == "QLinearConcat":
-        return _Form("Concat", tuple(range(2, count, 3)), (*range(3, count, 3), 0))
-    return _FORMS[name]
 
 
 def _quantisation(read: NodeReader, position: int) -> Quantisation:
@@ -203,8 +155,9 @@ def _of_pixels(product: MatrixProduct) -> Convolution:
 
 def max_pool(read: NodeReader) -> Pooling | OnBytes[Any]:
     """MaxPool, of floats or of bytes."""
+    largest = pool("largest")
     of_bytes = read.value(0).dtype in BYTE_TYPES
-    return on_bytes(read) if of_bytes else pooling.pool("largest")(read)
+    return _on_bytes(read, read.record, largest) if of_bytes else largest(read)
 
 
 def convert(read: NodeReader) -> Conversion:
@@ -222,21 +175,8 @@ def convert(read: NodeReader) -> Conversion:
 
 
 def look_up(read: NodeReader) -> LookUp:
-    """A table of bytes."""
+    """Bytes, and what each of them becomes, in unsigned order: ONNX has no such operator."""
     x, table = read.value(0), read.value(1)
     return LookUp(
         x=x, y=NamedTensor(name=read.output, dtype=table.dtype, shape=x.shape), table=table
     )
-
-
-#: MaxPool is here for floats, too.
-READERS: dict[str, Callable[[NodeReader], Conversion | LookUp | OnBytes[Any] | Pooling]] = {
-    **{f"com.microsoft.{name}": on_bytes for name in (*_FORMS, "QLinearConcat")},
-    "DequantizeLinear": convert,
-    "MaxPool": max_pool,
-    "QLinearConv": on_bytes,
-    "QuantizeLinear": convert,
-    TABLE: look_up,
-    "com.microsoft.DequantizeLinear": convert,
-    "com.microsoft.QuantizeLinear": convert,
-}

@@ -53,13 +53,15 @@ def pool(kind: Literal["largest", "mean"]) -> Callable[[NodeReader], Pooling]:
             x=x,
             y=read.made(x, (*x.shape[:2], *windows.result)),
             windows=windows,
-            counts_padding=kind == "mean" and bool(read.attribute("count_include_pad", 0)),
+            counts_padding=kind == "mean" and bool(read.attribute("count_include_pad")),
         )
 
     return read_pool
 
 
-def _over_planes(kind: Reduced) -> Callable[[NodeReader], Reduction]:
+def over_planes(kind: Reduced) -> Callable[[NodeReader], Reduction]:
+    """Return the reader of reductions of all axes behind the channels."""
+
     def read_global(read: NodeReader) -> Reduction:
         """GlobalMaxPool, GlobalAveragePool: over all axes behind the channels."""
         x = read.floats(0)
@@ -70,37 +72,19 @@ def _over_planes(kind: Reduced) -> Callable[[NodeReader], Reduction]:
     return read_global
 
 
-def _over_axes(kind: Reduced) -> Callable[[NodeReader], Reduction | Reshape]:
+def over_axes(kind: Reduced) -> Callable[[NodeReader], Reduction | Reshape]:
+    """Return the reader of reductions of axes that nodes say."""
+
     def read_reduction(read: NodeReader) -> Reduction | Reshape:
         """The operators Reduce...: axes are an attribute or, in new operator sets, an input."""
         x, given = read.floats(0), read.integers(1, "axes")
-        if not given and read.attribute("noop_with_empty_axes", 0):
+        if not given and read.attribute("noop_with_empty_axes"):
             return Reshape(x=x, y=read.made(x))
         rank = len(x.shape)
         axes = sorted({axis_of(axis, rank) for axis in given or range(rank)})
         ones = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
         kept = [n for axis, n in enumerate(x.shape) if axis not in axes]
-        y = read.made(x, ones if read.attribute("keepdims", 1) else kept)
+        y = read.made(x, ones if read.attribute("keepdims") else kept)
         return Reduction(kind=kind, x=x, y=y, axes=tuple(axes))
 
     return read_reduction
-
-
-READERS: dict[str, Callable[[NodeReader], Pooling | Reduction | Reshape]] = {
-    "AveragePool": pool("mean"),
-    "GlobalAveragePool": _over_planes("mean"),
-    "GlobalMaxPool": _over_planes("largest"),
-    "MaxPool": pool("largest"),
-    "ReduceL1": _over_axes("magnitudes"),
-    "ReduceL2": _over_axes("root_of_squares"),
-    "ReduceMax": _over_axes("largest"),
-    "ReduceMean": _over_axes("mean"),
-    "ReduceMin": _over_axes("smallest"),
-    "ReduceProd": _over_axes("product"),
-    "ReduceSum": _over_axes("sum"),
-    "ReduceSumSquare": _over_axes("squares"),
-    "com.microsoft.nchwc.AveragePool": pool("mean"),
-    "com.microsoft.nchwc.GlobalAveragePool": _over_planes("mean"),
-    "com.microsoft.nchwc.GlobalMaxPool": _over_planes("largest"),
-    "com.microsoft.nchwc.MaxPool": pool("largest"),
-}

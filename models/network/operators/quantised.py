@@ -18,7 +18,7 @@ from models.network.fields import Array, Count, Record, Shared
 from models.network.windows import Window, Windows
 
 #: Layers of a task, and tensors that lie one behind the other in what the first of them reads.
-MOST_LAYERS, MOST_JOINED = 3, 8
+MAX_LAYERS, MAX_CONCATENATED = 3, 8
 #: Kernels count pixels, channels and padding with 32 bits, and so what is made of two of them.
 MOST = 1 << 20
 #: How many bytes there are: a table has a number for each.
@@ -265,8 +265,8 @@ class QuantisedTask(Record):
 
     def fault(self) -> str:
         """Return why no kernel computes it; empty: there is one."""
-        if not 0 < len(self.layers) <= MOST_LAYERS:
-            return f"layers: {len(self.layers)}, of {MOST_LAYERS} at most"
+        if not 0 < len(self.layers) <= MAX_LAYERS:
+            return f"layers: {len(self.layers)}, of {MAX_LAYERS} at most"
         for at, layer in enumerate(self.layers):
             if fault := layer.fault():
                 return f"layers.{at}: {fault}"
@@ -297,8 +297,8 @@ class QuantisedTask(Record):
         if self.joined is None:
             return ""
         parts, channels = self.joined.parts, self.layers[0].channels
-        if self.rectangle is not None or not 0 < len(parts) <= MOST_JOINED:
-            return f"joined: {len(parts)} parts, of {MOST_JOINED} at most, and no rectangle"
+        if self.rectangle is not None or not 0 < len(parts) <= MAX_CONCATENATED:
+            return f"joined: {len(parts)} parts, of {MAX_CONCATENATED} at most, and no rectangle"
         if sum(part.channels for part in parts) != channels:
             return f"joined: not {channels} channels"
         return "" if parts[0].source == self.source else "source: not the first part"

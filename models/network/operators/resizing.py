@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.network.names import Op
 from models.network.node import NamedTensor, NodeReader, UnsuitedError, axis_of
 
 Floats = NDArray[np.float32]
@@ -151,11 +152,11 @@ def _sizes(read: NodeReader, shape: tuple[int, ...]) -> tuple[tuple[float, ...],
 
 
 def _is_old(read: NodeReader) -> bool:
-    return read.node.operator != "Resize" or read.node.opset < _WITH_REGION
+    return read.record.name is not Op.Resize or read.node.opset < _WITH_REGION
 
 
 def _resized(read: NodeReader, axis: _Axis) -> Resized:
-    mode = read.attribute("mode", "nearest")
+    mode = read.attribute("mode")
     defaults = ("half_pixel", "round_prefer_floor")
     if _is_old(read):
         defaults = ("asymmetric", "ceil" if axis.scale < 1 else "floor")
@@ -200,10 +201,3 @@ def _cubic(places: Floats, axis: _Axis, slope: float, exclude_outside: bool) -> 
         weights[(first < 0) | (first >= axis.length)] = 0
         weights /= weights.sum(1, keepdims=True)
     return Resized(first.clip(0, axis.length - 1), weights)
-
-
-READERS: dict[str, Callable[[NodeReader], Resize]] = {
-    "Resize": resize,
-    "Upsample": resize,
-    "com.microsoft.nchwc.Upsample": resize,
-}

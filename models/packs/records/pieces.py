@@ -1,6 +1,6 @@
 """What is launched: graphs, the values between them, pieces, how they join, and the layers they are of."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
@@ -164,17 +164,14 @@ class Unrolled(Record):
 class Piece(Record):
     """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...).
 
-    Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
-    was joined (``join``); their operand reaches from the first into the last. ``scratch_bytes``
-    bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
-    with others, ``unrolled`` does. ``elementwise``: all that it computes, where that is operators on
-    elements that are worth one pass over them. ``quantised``: the number of the task of quantised layers
-    that it is.
+    ``span``: its weights. ``scratch_bytes`` bounds what the kernel allocates while it runs, with as many
+    threads as the compiler's machine has; with others, ``unrolled`` does. ``elementwise``: all that it
+    computes, where that is operators on elements that are worth one pass over them. ``quantised``: the
+    number of the task of quantised layers that it is.
     """
 
     graph: Count
     span: Count | None
-    n_spans: PositiveInt = 1
     inputs: Operands
     outputs: Operands
     resident: ResidentPiece | None = None
@@ -219,45 +216,15 @@ class Layer(Record):
     end_piece: Count
 
 
-# How chunks of a layer become one piece, as an alternative of a manifest says.
-
-#: Pieces that follow each other.
-Run = Sequence[Piece]
+# How operands of the chunks of a layer become those of one piece.
 
 
-def joined_pieces(pieces: Run, alternative: Alternative) -> Iterator[Piece]:
-    """Yield those of ``alternative``, one for each of its ``joined``; ``pieces``: all of the network."""
-    return (join(*item) for item in runs(pieces, alternative))
+def merged_operands(operands: Sequence[tuple[Operand, ...]]) -> tuple[Operand, ...]:
+    """Return the operands of pieces that follow each other, their inputs or outputs, as those of one."""
+    return tuple(_merged_operand(column) for column in zip(*operands, strict=True))
 
 
-def runs(pieces: Run, alternative: Alternative) -> Iterator[tuple[JoinedPieces, Run]]:
-    """Yield each of the joined pieces of ``alternative`` with those of ``pieces`` that it stands for."""
-    first = alternative.first_piece
-    for part in alternative.joined:
-        yield part, pieces[first : first + part.n_chunks]
-        first += part.n_chunks
-
-
-def join(part: JoinedPieces, run: Run) -> Piece:
-    """Return ``run`` as the one piece that ``part`` says."""
-    first = run[0]
-    return Piece(
-        graph=part.graph,
-        span=first.span,
-        n_spans=part.n_chunks,
-        inputs=_joined_operands([piece.inputs for piece in run]),
-        outputs=_joined_operands([piece.outputs for piece in run]),
-        scratch_bytes=max(part.scratch_bytes, *(piece.scratch_bytes for piece in run)),
-        unrolled=first.unrolled,
-        elementwise=part.elementwise,
-    )
-
-
-def _joined_operands(operands: Sequence[tuple[Operand, ...]]) -> tuple[Operand, ...]:
-    return tuple(_joined_operand(column) for column in zip(*operands, strict=True))
-
-
-def _joined_operand(parts: Sequence[Operand]) -> Operand:
+def _merged_operand(parts: Sequence[Operand]) -> Operand:
     """Return the range that ``parts`` make together: they are all equal, or follow each other."""
     first = parts[0]
     axis = channel_axis(first)

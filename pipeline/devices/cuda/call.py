@@ -28,13 +28,6 @@ OPTIONS = ("--std=c++17", "--fmad=false", "-ftz=true")
 _INCLUDE = re.compile(r'^#include "([\w.]+)"\s*$', re.MULTILINE)
 
 
-def enumerators(file: str, name: str) -> tuple[str, ...]:
-    """Return the names of enumeration ``name`` in ``file``: a kernel gets one of them by its place."""
-    body = re.search(rf"enum class {name} {{(.*?)}}", (FOLDER / file).read_text("utf-8"), re.DOTALL)
-    assert body is not None, name
-    return tuple(re.findall(r"\w+", re.sub("//.*", "", body[1])))
-
-
 @cache
 def source(module: str) -> str:
     """Return the source of ``module`` with each header once, where it is first included.

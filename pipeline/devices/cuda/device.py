@@ -170,7 +170,10 @@ class CudaDevice(CachingDevice):
         ]
 
     def abilities(self) -> Abilities:
-        return replace(self._cpu.abilities(), scratch_bytes=self._scratch_bytes)
+        # What a GPU does not run has sessions.
+        return replace(
+            self._cpu.abilities(), integers=None, chains=None, scratch_bytes=self._scratch_bytes
+        )
 
     def _scratch_bytes(self, graph: bytes) -> int | None:
         """Return the scratch of a piece; None: it runs on the CPU."""

@@ -14,16 +14,15 @@ from onnx import helper, numpy_helper
 from models.graphs.fusion import Surroundings, fusions
 from models.graphs.nodes import node_of
 from models.graphs.tidy import lift_constants
+from models.network.catalogue import read_operator, traits_of
 from models.network.fields import DTYPES
 from models.network.names import domain_of
 from models.network.node import KnownTensors, NamedTensor, UnsuitedError
 from models.network.operators.reading import (
-    READERS,
     Convolution,
     Movement,
     Operator,
     Reshape,
-    read_operator,
 )
 from pipeline.devices.cuda.call import DevicePointer, KernelLaunch, LaunchProgram
 from pipeline.devices.cuda.operators import launches
@@ -104,7 +103,7 @@ class _Lowering:
         opsets = {domain_of(item.domain): item.version for item in model.opset_import}
         self._graph = model.graph
         self._nodes = [node_of(node, opsets) for node in model.graph.node]
-        unknown = [node.operator for node in self._nodes if node.operator not in READERS]
+        unknown = [node.operator for node in self._nodes if not traits_of(node.operator).read]
         if unknown:
             raise NotCoveredError([f"{name}: no kernel" for name in dict.fromkeys(unknown)])
         self._constants = {

@@ -8,21 +8,12 @@ import functools
 import io
 import platform
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import get_args
 
-from models.packs.records.spans import Encoding
-from models.packs.storing import BLOCK_NUMBERS, DICTIONARY_BYTES, MAX_BITS, PLANES
 from pipeline.devices.elementwise.building import BUILT, file_name, sources_digest
-from pipeline.devices.elementwise.programs import (
-    MAX_AXES,
-    MOST_BLOCKS,
-    MOST_TENSORS,
-    OPERATORS,
-    WORTH_SHARING,
-    NativeProgram,
-)
+from pipeline.devices.elementwise.programs import NativeProgram
+from pipeline.devices.interface.native import CTYPES
 
 _ELF = b"\x7fELF"
 # Of a header: byte 5 says the order of bytes (1: least first), bytes 18 and 19 the machine.
@@ -36,77 +27,17 @@ class LibraryError(Exception):
     """The library cannot be used, and why, in one line."""
 
 
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("plane", ctypes.c_size_t),
-        ("width", ctypes.c_size_t),
-    )
-
-
-class _Step(ctypes.Structure):
-    _fields_ = (
-        ("operator", ctypes.c_int32),
-        ("to", ctypes.c_int32),
-        ("a", ctypes.c_int32),
-        ("b", ctypes.c_int32),
-        ("p", ctypes.c_float),
-        ("q", ctypes.c_float),
-    )
-
-
-class _Limit(ctypes.Structure):
-    """As `struct limit` in kernels/limits.h."""
-
-    _fields_ = (("name", ctypes.c_char_p), ("value", ctypes.c_size_t))
+_Tensor, _Step, _Chain = (CTYPES.structures[name] for name in ("tensor", "step", "chain"))
 
 
 class StretchStruct(ctypes.Structure):
-    """As `struct stretch` in kernels/expansion.h."""
+    """`struct stretch`."""
 
-    _fields_ = (
-        ("encoding", ctypes.c_int32),
-        ("block", ctypes.c_uint32),
-        ("channels", ctypes.c_size_t),
-        ("to", ctypes.c_size_t),
-        ("length", ctypes.c_size_t),
-        ("start", ctypes.c_size_t),
-        ("scales", ctypes.c_size_t),
-        ("kept", ctypes.c_size_t),
-        ("exceptions", ctypes.c_size_t * PLANES),
-        ("bits", ctypes.c_uint8 * PLANES),
-    )
+    _fields_ = CTYPES.structures["stretch"]._fields_
 
-
-class _Chain(ctypes.Structure):
-    _fields_ = (
-        ("n_elements", ctypes.c_size_t),
-        ("n_steps", ctypes.c_int32),
-        ("steps", ctypes.POINTER(_Step)),
-        ("tensors", _Tensor * MOST_TENSORS),
-    )
-
-
-#: What both sides have, by the names that kernels/limits.c has for it; devices/integers has its own.
-LIMITS: Mapping[str, int] = {
-    "N_OPERATORS": len(OPERATORS),
-    "MOST_TENSORS": MOST_TENSORS,
-    "MOST_BLOCKS": MOST_BLOCKS,
-    "MOST_AXES": MAX_AXES,
-    "WORTH_SHARING": WORTH_SHARING,
-    "N_ENCODINGS": 1 + len(get_args(Encoding)),  # and zeros
-    "N_PLANES": PLANES,
-    "BLOCK_NUMBERS": BLOCK_NUMBERS,
-    "DICTIONARY_BYTES": DICTIONARY_BYTES,
-    "MOST_BITS": MAX_BITS,
-    "struct tensor": ctypes.sizeof(_Tensor),
-    "struct step": ctypes.sizeof(_Step),
-    "struct chain": ctypes.sizeof(_Chain),
-    "struct stretch": ctypes.sizeof(StretchStruct),
-}
 
 #: Address of a tensor; with how many elements share a number, and how many numbers lie side by side: as
-#: `struct tensor` in kernels/chain.h.
+#: `struct tensor`.
 Placed = tuple[int, int, int]
 
 
@@ -136,13 +67,12 @@ class Library:
         self.path = path
         try:
             self._functions = ctypes.CDLL(str(path))
-            self._declare()
+            CTYPES.declare(self._functions)
             sources = self._functions.elementwise_sources().decode("ascii", "replace")
         except (OSError, AttributeError) as exc:
             raise LibraryError(f"{path.name} cannot be loaded: {str(exc)[:200]}") from exc
         if sources != sources_digest():
             raise LibraryError(f"{path.name} was made of other sources")
-        self.check_limits(LIMITS)
         if not self.processor:
             raise LibraryError(f"{path.name} has no kernels for this processor (AVX2 with FMA)")
 
@@ -151,29 +81,6 @@ class Library:
         """What the kernels in use were made for: avx2, avx512, neon."""
         name: bytes = self._functions.elementwise_processor()
         return name.decode("ascii")
-
-    @property
-    def limits(self) -> dict[str, int]:
-        """Limits of the library, and sizes of its structures, by name."""
-        limits: dict[str, int] = {}
-        for limit in self._functions.elementwise_limits():
-            if limit.name is None:
-                break
-            limits[limit.name.decode("ascii")] = limit.value
-        return limits
-
-    def check_limits(self, expected: Mapping[str, int]) -> None:
-        """Check that the library has the limits ``expected``, by name.
-
-        Raises:
-            LibraryError: it has another one, or none.
-        """
-        limits = self.limits
-        for name, limit in expected.items():
-            if limits.get(name) != limit:
-                raise LibraryError(
-                    f"{self.path.name}: {name} is {limits.get(name)}, expected {limit}"
-                )
 
     def choose(self, processor: str) -> bool:
         """Use the kernels made for ``processor``; False: it is another one. No kernel may run."""
@@ -192,7 +99,7 @@ class Library:
         Tensors lie at the same place or apart: a program may write over what it reads element by element.
         """
         steps = (_Step * len(program.steps))(*(_Step(*step) for step in program.steps))
-        chain = _Chain(n_elements, len(steps), steps)
+        chain = _Chain(n_elements, len(steps), ctypes.addressof(steps))
         for place, tensor in enumerate(tensors):
             chain.tensors[place] = _Tensor(*tensor)
         return Launcher(run or self._functions.elementwise_run, chain, steps)
@@ -227,30 +134,6 @@ class Library:
     def use_dot_products(self, wanted: bool) -> None:
         """Let quantised layers use the processor's products of four bytes, or not. None may run."""
         self._functions.integers_use_dot_products(wanted)
-
-    def _declare(self) -> None:
-        functions = self._functions
-        functions.integers_fit.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        functions.integers_fit.restype = ctypes.c_size_t
-        functions.integers_run.argtypes = [ctypes.c_void_p]
-        functions.integers_hand_over.argtypes = [ctypes.c_void_p]
-        functions.integers_hand_over.restype = None
-        functions.integers_average.argtypes = [ctypes.c_void_p]
-        functions.integers_average.restype = None
-        functions.integers_use_dot_products.argtypes = [ctypes.c_int]
-        functions.integers_use_dot_products.restype = None
-        functions.elementwise_sources.restype = ctypes.c_char_p
-        functions.elementwise_processor.restype = ctypes.c_char_p
-        functions.elementwise_limits.restype = ctypes.POINTER(_Limit)
-        functions.elementwise_choose.argtypes = [ctypes.c_char_p]
-        functions.elementwise_run.argtypes = [ctypes.c_void_p]
-        functions.elementwise_run.restype = None
-        functions.elementwise_hand_over.argtypes = [ctypes.c_void_p]
-        functions.elementwise_hand_over.restype = None
-        functions.elementwise_expand.argtypes = [
-            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p)
-        ]
-        functions.elementwise_expand.restype = None
 
 
 @functools.cache

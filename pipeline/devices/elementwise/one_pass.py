@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.pieces import ElementProgram
+from models.packs.records.pieces import ElementProgram, Elementwise
 from pipeline.devices.elementwise.library import Library, Placed
 from pipeline.devices.elementwise.operator_node import (
     JOB_BYTES,
@@ -17,8 +17,9 @@ from pipeline.devices.elementwise.operator_node import (
     chain_model,
     strides_of,
 )
-from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram, native_program
-from pipeline.program.program import NativeChain
+from pipeline.devices.elementwise.programs import NativeProgram, native_program
+from pipeline.devices.interface.native import WORTH_SHARING
+from pipeline.program.kernels import Chain, CopyKernel
 
 # What the native library takes for a program of operators on elements, where it runs it in one pass.
 
@@ -33,24 +34,29 @@ _STEPS = 48
 _STEP_BYTES, _NODE_STEP_BYTES = 24, 128
 
 
-def decided(
-    program: ElementProgram, shapes: tuple[Shape, ...], are_sessions: bool
-) -> NativeChain | None:
-    """Return how ``program`` runs on arrays of ``shapes``: those read, then those made.
+def chosen(
+    item: Elementwise,
+    program: ElementProgram,
+    shapes: tuple[Shape, ...],
+    are_sessions: bool,
+) -> Chain | CopyKernel | None:
+    """Return what runs ``program``, that of ``item``, on arrays of ``shapes``: those read, then those made.
 
     ``are_sessions``: ONNX Runtime's threads compute long chains, and those in one launch with others. None:
     the library does not run it.
     """
+    results = shapes[program.n_inputs :]
+    if not program.steps and all(shapes[value] == results[0] for value in program.results):
+        sources = (item.reads[value] for value in program.results)
+        return CopyKernel(tuple(zip(sources, item.makes, strict=True)))
     native = native_program(program)
-    if native is None:
+    if native is None or any(strides_of(shape, results[0]) is None for shape in shapes):
         return None
-    result_shapes = shapes[native.n_inputs :]
-    if result_shapes and any(strides_of(shape, result_shapes[0]) is None for shape in shapes):
-        return None
-    model = chain_model(native, shapes) if result_shapes and are_sessions else None
+    model = chain_model(native, shapes) if are_sessions else None
     more = max(len(native.steps) - _STEPS, 0)
     session_bytes = _SESSION_BYTES + more * _NODE_STEP_BYTES
-    return NativeChain(
+    return Chain(
+        elementwise=item,
         bound_bytes=_BOUND_BYTES + more * _STEP_BYTES,
         shared_elements=WORTH_SHARING if are_sessions else None,
         together_bytes=JOB_BYTES if are_sessions else 0,
@@ -89,8 +95,6 @@ class OnePass:
         None: it cannot run on these, which are no floats, or neither as large as the results nor one
         number for each channel, or overlap and are not the same.
         """
-        if not program.steps:
-            return _nothing
         placed = _placed(program, arrays)
         if placed is None:
             return None
@@ -101,12 +105,11 @@ class OnePass:
         run = partial(jobs.run, self._library.hand_over_chain)
         return self._library.bind(program, placed, size, run)
 
-    def chain(self, program: ElementProgram, shapes: tuple[Shape, ...]) -> NativeChain | None:
-        """Return how ``program`` runs on arrays of ``shapes``: those read, then those made.
-
-        None: it is not run here.
-        """
-        return decided(program, shapes, self._bind_model is not None)
+    def kernel(
+        self, item: Elementwise, program: ElementProgram, shapes: tuple[Shape, ...]
+    ) -> Chain | CopyKernel | None:
+        """Return what runs ``program``, as ``chosen``; None: it is not run here."""
+        return chosen(item, program, shapes, self._bind_model is not None)
 
     def of_model(self) -> JobSession | None:
         """Return what runs the long programs of a model; None: the thread that launches them does."""
@@ -114,7 +117,7 @@ class OnePass:
 
     def node(self, program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> bytes | None:
         """Return ``program`` on ``arrays``, as of ``bind``, as a model of one node; None: it is none."""
-        if self._bind_model is None or not program.steps or _placed(program, arrays) is None:
+        if self._bind_model is None or _placed(program, arrays) is None:
             return None
         return chain_model(program, [array.shape for array in arrays])
 
@@ -130,10 +133,6 @@ def _placed(program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> list[Plac
         placed.append((array.ctypes.data, *strides))
     apart = (_apart(result, other) for result in results for other in arrays)
     return placed if all(apart) else None
-
-
-def _nothing() -> None:
-    """Be the launch of a program without steps."""
 
 
 def _apart(one: NDArray[Any], other: NDArray[Any]) -> bool:

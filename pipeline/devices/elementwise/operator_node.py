@@ -29,12 +29,15 @@ from models.runtime.wire import (
     field,
     packed,
 )
-from pipeline.devices.elementwise.programs import (
+from pipeline.devices.elementwise.programs import NativeProgram, NativeStep
+from pipeline.devices.interface.native import (
+    CHAIN,
+    DOMAIN,
+    JOB,
     MAX_AXES,
-    OPERATORS,
+    OPERATOR_OF,
+    PROGRAM,
     WORTH_SHARING,
-    NativeProgram,
-    NativeStep,
 )
 
 # ONNX's messages as bytes, written without the ONNX library, which a serving process does not load.
@@ -117,8 +120,6 @@ def _port(port: Port) -> bytes:
 
 # Programs as nodes of ONNX Runtime: the operator `Chain` of kernels/custom_operator.c.
 
-DOMAIN = "layerstream"
-OPERATOR = "Chain"
 _OPSET_VERSION = 1
 
 Shape = tuple[int, ...]
@@ -141,7 +142,7 @@ def chain_node(
         numbers += stride or ()
     for operator, *places, p, q in program.steps:
         numbers += (operator, *places, _bits(p), _bits(q))
-    return node(OPERATOR, DOMAIN, inputs, outputs, program=numbers)
+    return node(CHAIN, DOMAIN, inputs, outputs, **{PROGRAM: numbers})
 
 
 def chain_model(program: NativeProgram, shapes: Sequence[Shape]) -> bytes | None:
@@ -163,7 +164,7 @@ def holds_chain(graph: bytes) -> bool:
 @functools.cache
 def why_not_shared(library: Path) -> str | None:
     """Return why ONNX Runtime does not run chains of ``library`` on its threads; None: it was tried."""
-    program = NativeProgram(1, (NativeStep(OPERATORS.index("negative"), 1, 0, 0),))
+    program = NativeProgram(1, (NativeStep(OPERATOR_OF["negative", 1], 1, 0, 0),))
     tried = np.arange(2 * WORTH_SHARING, dtype=np.float32)
     model = chain_model(program, [tried.shape, tried.shape])
     if model is None:
@@ -201,8 +202,8 @@ def _bits(number: float) -> int:
 # A session that does what its thread was handed: how ONNX Runtime's threads do what is ours.
 
 #: A model with the one operator that does what its thread was handed (kernels/custom_operator.c).
-JOB = model(
-    [node("Job", DOMAIN, ["x"], ["y"])], [("x", (1,))], [("y", (1,))], [(DOMAIN, _OPSET_VERSION)]
+JOB_MODEL = model(
+    [node(JOB, DOMAIN, ["x"], ["y"])], [("x", (1,))], [("y", (1,))], [(DOMAIN, _OPSET_VERSION)]
 )
 #: What its session and its binding take of the heap. Measured 27 KB.
 JOB_BYTES = 36 << 10
@@ -228,7 +229,7 @@ class JobSession:
         """Load the session: when what needs it is bound, so that no first request takes memory."""
         if self._job is None:
             given, made = self._ports
-            self._job = self._bind(JOB, [given], [made])
+            self._job = self._bind(JOB_MODEL, [given], [made])
 
     def run(self, hand_over: Callable[[_Given | None], None], given: _Given) -> None:
         """Do what ``hand_over`` hands this thread of ``given``, and takes back with None.

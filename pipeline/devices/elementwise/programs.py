@@ -1,42 +1,19 @@
 """Programs of a manifest as the native library takes them: which kinds it has, and where values lie."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
-from models.network.activations import Arithmetic
-from models.packs.manifest import Manifest
-from models.packs.records.pieces import ElementProgram, ElementStep, JoinedPieces, Piece
-from models.packs.records.row_parts import RowOperator
-from pipeline.devices.elementwise.building import SOURCES
+from models.packs.records.pieces import ElementProgram, ElementStep
+from pipeline.devices.interface.native import MAX_BLOCKS, MAX_TENSORS, OPERATOR_OF
 
-#: The steps that the library computes, in its order.
-OPERATORS = tuple(re.findall(r"EACH\((\w+)\)", (SOURCES / "chain.h").read_text("ascii")))
-_COPY, _CLIP = map(OPERATORS.index, ("copy", "clip"))
-
-
-def _kind(operator: str) -> tuple[str, int]:
-    """Return which kind an operator is, and of how many values."""
-    kind = operator.removesuffix("_number")
-    return kind, 2 if kind == operator and kind in get_args(Arithmetic) else 1
-
-
-_OPERATOR_OF = {_kind(operator): at for at, operator in enumerate(OPERATORS)} | {("relu", 1): _CLIP}
+_COPY = OPERATOR_OF["copy", 1]
 _BOUNDS = (-math.inf, math.inf)
-# Limits of kernels/chain.h: library.py compares them when it loads the library. Steps have none.
-#: Tensors, and values in between that live at once, that one program has at most.
-MOST_TENSORS = 12
-MOST_BLOCKS = 6
-#: Axes of the results of a program that is a node of ONNX Runtime.
-MAX_AXES = 8
-#: Elements from which on several threads compute a program.
-WORTH_SHARING = 16 << 10
 
 
 class NativeStep(NamedTuple):
-    """As `struct step` in kernels/chain.h; of one value ``b`` is ``a``."""
+    """As `struct step`; of one value ``b`` is ``a``."""
 
     operator: int
     to: int
@@ -53,15 +30,6 @@ class NativeProgram(NamedTuple):
     steps: tuple[NativeStep, ...]
 
 
-def program_of(
-    manifest: Manifest, item: Piece | JoinedPieces | RowOperator
-) -> NativeProgram | None:
-    """Return what ``item`` computes in one pass; None: something else, or the library cannot."""
-    if item.elementwise is None:
-        return None
-    return native_program(manifest.programs[item.elementwise.program])
-
-
 @lru_cache(maxsize=256)  # asked of each piece, and many are alike
 def native_program(program: ElementProgram) -> NativeProgram | None:
     """Return ``program`` as the library takes it; None: it has no such kernels, or too few places.
@@ -69,11 +37,11 @@ def native_program(program: ElementProgram) -> NativeProgram | None:
     Results may lie over what is read: all but the last one are written when nothing is read any more.
     """
     n_inputs, n_values = program.n_inputs, program.n_inputs + len(program.steps)
-    if n_inputs + len(program.results) > MOST_TENSORS:
+    if n_inputs + len(program.results) > MAX_TENSORS:
         return None
     todo = []
     for value, step in enumerate(program.steps, n_inputs):
-        operator = _OPERATOR_OF.get((step.kind, len(step.reads)))
+        operator = OPERATOR_OF.get((step.kind, len(step.reads)))
         if operator is None:
             return None
         todo.append(_Work(operator, step.reads, value, *_parameters(step)))
@@ -117,7 +85,7 @@ def _placed(todo: Sequence[_Work], tensors: Mapping[int, int]) -> list[NativeSte
     it is not read any more.
     """
     last = {value: at for at, work in enumerate(todo) for value in work.reads}
-    free = list(range(MOST_TENSORS + MOST_BLOCKS - 1, MOST_TENSORS - 1, -1))
+    free = list(range(MAX_TENSORS + MAX_BLOCKS - 1, MAX_TENSORS - 1, -1))
     at = dict(tensors)
     native_steps = []
     for number, (operator, reads, result, p, q) in enumerate(todo):

@@ -1,8 +1,9 @@
 """Quantised layers of packs on the native library: which it takes, their memory, their kernels."""
 
+import functools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,7 +15,6 @@ from models.network.operators.quantised import Quantised, QuantisedAverage, Quan
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.elementwise.operator_node import JOB_BYTES, Bind, JobSession
 from pipeline.devices.integers.tasks import (
-    LIMITS,
     Places,
     TaskStruct,
     constant_bytes,
@@ -24,8 +24,8 @@ from pipeline.devices.integers.tasks import (
     point,
     unplaced,
 )
-from pipeline.program.prepare import NativeChoice
-from pipeline.program.program import Native
+from pipeline.program.kernels import IntegerTask
+from pipeline.program.prepare import IntegerChoice
 
 # The memory that a quantised task takes while it runs, and the parts, groups and rows that fit into it.
 
@@ -238,7 +238,6 @@ class QuantisedLayers:
     """Quantised pieces with ``threads`` threads, several of ONNX Runtime by ``bind``."""
 
     def __init__(self, library: Library, threads: int, bind: Bind | None = None) -> None:
-        library.check_limits(LIMITS)
         self._library = library
         self._threads = threads
         self._bind = bind
@@ -248,26 +247,34 @@ class QuantisedLayers:
         """What distinguishes these kernels from others that take another time."""
         return f"{self._library.processor} {KERNELS_VERSION}"
 
-    def natives(self, found: Sequence[Quantised]) -> NativeChoice:
-        """Return how each of the layers ``found`` of a network runs here."""
+    def tasks(self, tasks: Mapping[int, Quantised]) -> IntegerChoice:
+        """Return how each of the ``tasks`` of a network, by number, runs here."""
         # All tasks share the scratch: its size is the largest that one of them uses.
-        tasks = (each for each in found if isinstance(each, QuantisedTask))
-        return partial(self._native, max(map(_workspace_bytes, tasks), default=0))
+        found = (each for each in tasks.values() if isinstance(each, QuantisedTask))
+        workspace = max(map(_workspace_bytes, found), default=0)
+        return functools.cache(partial(self._kernel, tasks, workspace))
 
-    def _native(
-        self, workspace: int, found: Quantised, n_inputs: int, by_rows: bool
-    ) -> tuple[int, Native]:
-        bound = _TASK_BYTES + constant_bytes(found, n_inputs)
+    def _kernel(
+        self,
+        tasks: Mapping[int, Quantised],
+        workspace: int,
+        index: int,
+        graph: int,
+        n_inputs: int,
+        by_rows: bool,
+    ) -> tuple[IntegerTask, int]:
+        """Return the kernel of task ``index``, and what it allocates while it runs."""
+        found = tasks[index]
+        bound_bytes = _TASK_BYTES + constant_bytes(found, n_inputs)
+        kernel = partial(IntegerTask, task=index, graph=graph, bound_bytes=bound_bytes)
         if not isinstance(found, QuantisedTask):
-            return 0, Native(bound_bytes=bound)
+            return kernel(workspace_bytes=0, together_bytes=0), 0
         task = fitted(found, self._library, self._threads, workspace)
-        native = Native(
-            by_rows=by_rows,
-            workspace_bytes=workspace,
-            bound_bytes=bound,
-            together_bytes=JOB_BYTES if self._bind is not None and task.n_parts > 1 else 0,
+        shared_bytes = JOB_BYTES if self._bind is not None and task.n_parts > 1 else 0
+        return (
+            kernel(workspace_bytes=workspace, together_bytes=shared_bytes),
+            taken_bytes(found, task, workspace, by_rows),
         )
-        return taken_bytes(found, task, workspace, by_rows), native
 
     def of_model(self) -> "NativePieces":
         """Return what binds the native pieces of a model."""
@@ -288,11 +295,11 @@ class NativePieces:
         self,
         found: Quantised,
         graph: bytes,
-        native: Native,
+        workspace: int,
         inputs: Sequence[Any],
         outputs: Sequence[Any],
     ) -> Callable[[], None]:
-        """Return what runs ``found`` on memory: a piece with constants in ``graph``, ``native`` as decided.
+        """Return what runs ``found``, with constants in ``graph``, on memory, in ``workspace`` bytes.
 
         An input that a request holds has ``put_rows`` instead of being an array.
         """
@@ -302,12 +309,12 @@ class NativePieces:
         # The caller keeps the rest as long as what is returned.
         if isinstance(found, QuantisedAverage):
             return bind_average(found, places, output, kept_alive, self._library)
-        task = fitted(found, self._library, self._threads, native.workspace_bytes)
+        task = fitted(found, self._library, self._threads, workspace)
         if task.n_parts > 1 and self._jobs is not None:
             self._jobs.prepare()
         bound = BoundTask(task, self._run_task, kept_alive)
         source = inputs[found.source]
-        return bind_task(found, source, places, output, bound, native.workspace_bytes)
+        return bind_task(found, source, places, output, bound, workspace)
 
     def _run(self, task: TaskStruct) -> None:
         """Run ``task``, which is bound.

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.operators.quantised import (
-    MOST_JOINED,
-    MOST_LAYERS,
     Concatenation,
     Quantised,
     QuantisedAverage,
@@ -20,159 +18,27 @@ from models.network.operators.quantised import (
     Sum,
 )
 from models.network.windows import Windows
+from pipeline.devices.interface.native import CTYPES, FLIP
 
-# The structures of elementwise/kernels/integers/integers.h.
-
-
-class _ScaledStruct(ctypes.Structure):
-    """`struct scaled`: where a scale and a zero point lie."""
-
-    _fields_ = (
-        ("scale", ctypes.c_void_p),
-        ("zero", ctypes.c_void_p),
-        ("flip", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
-    )
-
-
-class _LayerStruct(ctypes.Structure):
-    """`struct layer`."""
-
-    _fields_ = (
-        ("weights", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("given", _ScaledStruct),
-        ("weight", _ScaledStruct),
-        ("made", _ScaledStruct),
-        ("scales_apart", ctypes.c_int32),
-        ("zeros_apart", ctypes.c_int32),
-        ("by_inputs", ctypes.c_int32),
-        ("depthwise", ctypes.c_int32),
-        ("channels", ctypes.c_int32),
-        ("filters", ctypes.c_int32),
-        ("kernel_y", ctypes.c_int32),
-        ("kernel_x", ctypes.c_int32),
-        ("stride_y", ctypes.c_int32),
-        ("stride_x", ctypes.c_int32),
-        ("step_y", ctypes.c_int32),
-        ("step_x", ctypes.c_int32),
-        ("above", ctypes.c_int32),
-        ("left", ctypes.c_int32),
-        ("height", ctypes.c_int32),
-        ("width", ctypes.c_int32),
-        ("made_height", ctypes.c_int32),
-        ("made_width", ctypes.c_int32),
-    )
-
-
-class _AdditionStruct(ctypes.Structure):
-    """`struct addition`."""
-
-    _fields_ = (
-        ("first", _ScaledStruct),
-        ("second", _ScaledStruct),
-        ("made", _ScaledStruct),
-        ("other", ctypes.c_void_p),
-        ("over", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
-    )
-
-
-class _PictureStruct(ctypes.Structure):
-    """`struct picture`."""
-
-    _fields_ = (
-        ("planes", ctypes.c_void_p),
-        ("plane", ctypes.c_size_t),
-        ("line", ctypes.c_size_t),
-        ("first_line", ctypes.c_int32),
-        ("first_column", ctypes.c_int32),
-        ("made", _ScaledStruct),
-    )
-
-
-class _JoinedStruct(ctypes.Structure):
-    """`struct joined`."""
-
-    _fields_ = (
-        ("count", ctypes.c_int32),
-        ("channels", ctypes.c_int32 * MOST_JOINED),
-        ("unused", ctypes.c_int32),
-        ("parts", ctypes.c_void_p * MOST_JOINED),
-        ("given", _ScaledStruct * MOST_JOINED),
-        ("made", _ScaledStruct),
-    )
-
-
-class _PoolStruct(ctypes.Structure):
-    """`struct pool`."""
-
-    _fields_ = (
-        ("kernel_y", ctypes.c_int32),
-        ("kernel_x", ctypes.c_int32),
-        ("stride_y", ctypes.c_int32),
-        ("stride_x", ctypes.c_int32),
-        ("above", ctypes.c_int32),
-        ("left", ctypes.c_int32),
-        ("made_height", ctypes.c_int32),
-        ("made_width", ctypes.c_int32),
-    )
+_ScaledStruct, _LayerStruct, _AdditionStruct, _PictureStruct, _JoinedStruct, _PoolStruct = (
+    CTYPES.structures[name] for name in ("scaled", "layer", "addition", "picture", "joined", "pool")
+)
 
 
 class TaskStruct(ctypes.Structure):
     """`struct task`."""
 
-    _fields_ = (
-        ("n_layers", ctypes.c_int32),
-        ("depthwise", ctypes.c_int32),
-        ("group", ctypes.c_int32),
-        ("rows", ctypes.c_int32),
-        ("first_row", ctypes.c_int32),
-        ("end_row", ctypes.c_int32),
-        ("n_parts", ctypes.c_int32),
-        ("n_places", ctypes.c_int32),
-        ("n_bytes", ctypes.c_size_t),
-        ("cost", ctypes.c_double),
-        ("failed", ctypes.c_int32),
-        ("state", ctypes.c_int32),
-        ("next", ctypes.c_int32),
-        ("ended", ctypes.c_int32),
-        ("memory", ctypes.c_void_p),
-        ("given", ctypes.c_void_p),
-        ("made", ctypes.c_void_p),
-        ("table", ctypes.c_void_p),
-        ("picture", _PictureStruct),
-        ("joined", _JoinedStruct),
-        ("addition", _AdditionStruct),
-        ("pool", _PoolStruct),
-        ("layers", _LayerStruct * MOST_LAYERS),
-    )
+    _fields_ = CTYPES.structures["task"]._fields_
 
 
 class AverageStruct(ctypes.Structure):
     """`struct average`."""
 
-    _fields_ = (
-        ("given", ctypes.c_void_p),
-        ("made", ctypes.c_void_p),
-        ("source", _ScaledStruct),
-        ("target", _ScaledStruct),
-        ("channels", ctypes.c_int32),
-        ("pixels", ctypes.c_int32),
-    )
+    _fields_ = CTYPES.structures["average"]._fields_
 
-
-#: What both sides have, by the names that elementwise/kernels/limits.c has for it.
-LIMITS = {
-    "MOST_LAYERS": MOST_LAYERS,
-    "MOST_JOINED": MOST_JOINED,
-    "struct task": ctypes.sizeof(TaskStruct),
-    "struct average": ctypes.sizeof(AverageStruct),
-}
 
 # Constants, tasks and their places.
 
-_FLIP = 0x80
 _ALIGNMENT = 16
 
 #: The addresses of tensors, by number.
@@ -287,7 +153,7 @@ def placed_average(found: QuantisedAverage, places: Places, made: int) -> Averag
     )
 
 
-def _addition(of: Sum, places: Places) -> _AdditionStruct:
+def _addition(of: Sum, places: Places) -> ctypes.Structure:
     return _AdditionStruct(
         *(_scaled(each, places) for each in (of.first, of.second, of.made)),
         places[of.other],
@@ -295,7 +161,7 @@ def _addition(of: Sum, places: Places) -> _AdditionStruct:
     )
 
 
-def _joined(of: Concatenation, places: Places) -> _JoinedStruct:
+def _joined(of: Concatenation, places: Places) -> ctypes.Structure:
     joined = _JoinedStruct(count=len(of.parts), made=_scaled(of.made, places))
     for at, part in enumerate(of.parts):
         joined.channels[at] = part.channels
@@ -304,14 +170,14 @@ def _joined(of: Concatenation, places: Places) -> _JoinedStruct:
     return joined
 
 
-def _scaled(of: Scaling, places: Places) -> _ScaledStruct:
-    flip = _FLIP if of.signed else 0
+def _scaled(of: Scaling, places: Places) -> ctypes.Structure:
+    flip = FLIP if of.signed else 0
     if not places:
         return _ScaledStruct(flip=flip)
     return _ScaledStruct(places[of.scale], places[of.zero], flip)
 
 
-def _pool(of: Windows) -> _PoolStruct:
+def _pool(of: Windows) -> ctypes.Structure:
     rows, columns = of.axes
     made_height, made_width = of.result
     return _PoolStruct(
@@ -326,7 +192,7 @@ def _pool(of: Windows) -> _PoolStruct:
     )
 
 
-def _layer(of: QuantisedLayer) -> _LayerStruct:
+def _layer(of: QuantisedLayer) -> ctypes.Structure:
     rows, columns = of.windows.axes
     (height, width), (made_height, made_width) = of.windows.size, of.windows.result
     return _LayerStruct(

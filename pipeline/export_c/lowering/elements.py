@@ -1,16 +1,14 @@
 """Operators on elements, norms and softmax, of floats and of bytes, and bytes made of bytes."""
 
 import math
-import re
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-from onnx import helper
 
 from models.compiler.optimising.byte_tables import ByteRegion, table_of
-from models.network.activations import Activation, Arithmetic, Kind
+from models.graphs.nodes import new_node
+from models.network.activations import Activation
+from models.network.names import MICROSOFT, Op
 from models.network.node import NamedTensor, Shape, UnsuitedError
 from models.network.operators.movement import broadcast_strides
 from models.network.operators.quantised import BYTES
@@ -29,33 +27,11 @@ from models.network.operators.reading import (
 )
 from pipeline.export_c.lowering.builder import StepBuilder
 from pipeline.export_c.lowering.calls import After, Function, StructConstant, ValuePointer, Weight
+from pipeline.export_c.lowering.functions import FUNCTIONS, PAIRS
 from pipeline.export_c.lowering.movement import join_dimensions, move, reshape, with_order
 from pipeline.export_c.network.pack_network import FLIPS
 
 _LARGEST = float(np.finfo(np.float32).max)
-
-_KERNELS = Path(__file__).resolve().parents[1] / "kernels"
-#: What functions in C are called where it is not the name of the kind, which something else has there.
-_CALLED: Mapping[str, Kind | Arithmetic] = {
-    "error_function": "erf",
-    "exponential": "exp",
-    "gelu_by_tangent": "gelu_tanh",
-    "hyperbolic_tangent": "tanh",
-    "multiply_each": "multiply",
-    "quick_gelu": "silu",
-}
-
-
-def _functions(file: str, first: str) -> Mapping[str, str]:
-    """Return the functions in ``file`` whose parameters begin with ``first``, by kind."""
-    text = (_KERNELS / file).read_text("ascii")
-    names = re.findall(rf"^static void (\w+)\({re.escape(first)},", text, re.MULTILINE)
-    return {_CALLED.get(name, name): name for name in names}
-
-
-#: Functions of one number and of two.
-FUNCTIONS = _functions("functions.c", "float *y, size_t n")
-_PAIRS = _functions("elements.c", "const float *x, size_t dx")
 
 
 def function_of(activation: Activation | None) -> Function:
@@ -87,7 +63,7 @@ def apply(to: StepBuilder, operator: Map) -> None:
 def combine(to: StepBuilder, operator: Combine) -> None:
     """Add an operator of one operand, of two, or of several, pair by pair."""
     first, *others = operator.operands
-    if operator.kind not in _PAIRS:
+    if operator.kind not in PAIRS:
         raise UnsuitedError(f"{operator.kind} has no function in C, but for squares")
     if not others:
         reshape(to, Reshape(x=first, y=operator.y))
@@ -114,7 +90,7 @@ def _pair(
         "combine",
         *(to.operand(one), to.operand(other), to.make(y)),
         StructConstant("pairs", {"size": joined, "first": first, "second": second}),
-        Function(_PAIRS[operator.kind], ()),
+        Function(PAIRS[operator.kind], ()),
         in_place=[name for name in dict.fromkeys(whole) if name not in to.constants],
         pointwise=True,
         after=After(function=function_of(operator.activation)),
@@ -196,7 +172,6 @@ def batch_norm(to: StepBuilder, operator: BatchNorm) -> None:
 
 #: QLinearSoftmax keeps this many powers of e free for the sum.
 _RESERVE = 5
-_MICROSOFT = "com.microsoft"
 
 
 def convert(to: StepBuilder, operator: Conversion) -> None:
@@ -298,9 +273,9 @@ def _part(to: StepBuilder, of: OnBytes[Movement], x: NamedTensor, number: int) -
     given, made = of.scales[number], of.scales[-1]
     scales = (made.scale, made.zero, given.scale, given.zero)
     inputs = [made.scale.name, made.zero.name, x.name, given.scale.name, given.zero.name]
-    alone = helper.make_node("QLinearConcat", inputs, ["y"], domain=_MICROSOFT, axis=0)
+    alone = new_node(Op.QLinearConcat, inputs, ["y"], axis=0)
     constants = {value.name: to.constant(value) for value in scales}
-    numbers = table_of(ByteRegion([alone], x.name, x.dtype, "y"), constants, {"": 1, _MICROSOFT: 1})
+    numbers = table_of(ByteRegion([alone], x.name, x.dtype, "y"), constants, {"": 1, MICROSOFT: 1})
     if np.array_equal(numbers, np.arange(BYTES, dtype=np.uint8).view(x.dtype)):
         return x
     place = 2 + 3 * number  # among the inputs of the node: others are called by theirs

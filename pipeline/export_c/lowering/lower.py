@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from models.network.activations import Kind
+from models.network.catalogue import read_operator, traits_of
 from models.network.fields import Array
 from models.network.node import Node, NodeReader, UnsuitedError
 from models.network.operators.reading import (
-    READERS,
     BatchNorm,
     Combine,
     Conversion,
@@ -28,7 +28,6 @@ from models.network.operators.reading import (
     Resize,
     Softmax,
     TransposedConvolution,
-    read_operator,
 )
 from models.network.patterns import FoundActivation, activations_in
 from pipeline.export_c.lowering import convolution, elements, matrix, movement
@@ -119,7 +118,7 @@ def _add(to: StepBuilder, network: Network, node: Node, found: FoundActivation |
     to.label = node.label
     try:
         if found is not None:
-            read = NodeReader(replace(node, inputs=(found.x,)), to.known)
+            read = NodeReader(replace(node, inputs=(found.x,)), to.known, traits_of(node.operator))
             x = read.floats(0)
             elements.apply(to, Map(function=found.activation, x=x, y=read.made(x)))
             return
@@ -136,7 +135,7 @@ def _add(to: StepBuilder, network: Network, node: Node, found: FoundActivation |
 
 def _check_operators(network: Network) -> None:
     """Check that all operators are known, before any of them is looked at."""
-    others = [node for node in network.nodes if node.operator not in READERS]
+    others = [node for node in network.nodes if not traits_of(node.operator).read]
     if not others:
         return
     first = {node.operator: node.label for node in reversed(others)}

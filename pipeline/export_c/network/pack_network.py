@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from models.errors import ModelError
 from models.graphs.file import reference
 from models.graphs.nodes import node_of, reads
+from models.network.names import NCHWC, PLAIN_DOMAINS, Op
 from models.network.node import Node, UnsuitedError
 from models.packs.manifest import checksum
 from models.packs.pack import Pack
@@ -102,7 +103,7 @@ class Network:
 
 # From the files of a pack to its network: model.onnx, whose weights lie in weights.bin.
 
-_DOMAINS = ("", "com.microsoft", "com.microsoft.nchwc")
+_DOMAINS = (*PLAIN_DOMAINS, NCHWC)
 
 
 def read_network(pack: Pack) -> Network:
@@ -164,7 +165,7 @@ def _node(pack: Pack, node: onnx.NodeProto, opsets: Mapping[str, int], read: Set
     if inside or node.domain not in _DOMAINS:
         why = f"a graph inside ({inside[0]})" if inside else f"the domain {node.domain}"
         raise ExportError(f"{pack.folder}: node {read_node.label!r} ({node.op_type}): {why}")
-    if read_node.operator == "Split":
+    if read_node.operator == Op.Split:
         return read_node
     count = max(at for at, name in enumerate(read_node.outputs, 1) if name in read)
     return replace(read_node, outputs=read_node.outputs[:count])

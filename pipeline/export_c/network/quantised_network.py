@@ -18,21 +18,19 @@ from onnx import helper
 
 from models.compiler.optimising.byte_tables import (
     KINDS,
-    ON_ELEMENTS,
-    READ_BYTES,
+    is_on_elements,
+    reads_bytes,
     region_of,
     table_of,
 )
+from models.network.catalogue import traits_of
+from models.network.names import Op, op_of
 from models.network.node import Node
-from models.network.operators.movement import RESHAPES
-from models.network.operators.on_bytes import TABLE
 from models.network.operators.quantised import BYTES
 from models.packs.records.pieces import WindowProduct
 from models.packs.records.ports import Port
 from pipeline.export_c.network.pack_network import FLIPS, ExportError, Network, Scaled, scaled
 
-_PRODUCT = "com.microsoft.QGemm"
-_CONVOLUTION = "com.microsoft.QLinearConv"
 _WEIGHT = 3
 #: Inputs of a product by its filters: weights, scales, zero points, biases.
 _OF_FILTERS = (_WEIGHT, 4, 5, 6)
@@ -56,8 +54,8 @@ def _looked_up_whole(network: Network) -> Network:
     nodes: list[Node] = []
     for node in network.nodes:
         parts = [makers[name] for name in node.inputs if name in makers and readers[name] == 1]
-        tables = [part.inputs[1] for part in parts if part.operator == TABLE]
-        if node.operator != "Concat" or len(tables) < len(node.inputs):
+        tables = [part.inputs[1] for part in parts if part.operator == Op.ByteTable]
+        if node.operator != Op.Concat or len(tables) < len(node.inputs):
             nodes.append(node)
             continue
         if any(not np.array_equal(constants[name], constants[tables[0]]) for name in tables):
@@ -77,7 +75,7 @@ def _joined(network: Network) -> Network:
     nodes: list[Node] = []
     for node in network.nodes:
         parts = [makers[name] for name in node.inputs if name in makers and readers[name] == 1]
-        apart = node.operator == "Concat" and len(parts) == len(node.inputs) > 1
+        apart = node.operator == Op.Concat and len(parts) == len(node.inputs) > 1
         whole = _product(node, parts, constants) if apart else None
         nodes.append(whole or node)
     return replace(network, nodes=tuple(nodes), constants=constants).live()
@@ -87,7 +85,7 @@ def _product(node: Node, parts: list[Node], constants: dict[str, NDArray[Any]]) 
     """Return the product that ``parts`` are, whose results ``node`` joins; None: of no single product."""
     first = parts[0]
     same = all(_shared(part, constants) == _shared(first, constants) for part in parts)
-    if first.operator != _PRODUCT or not same or node.attributes.get("axis") not in {1, -1}:
+    if first.operator != Op.QGemm or not same or node.attributes.get("axis") not in {1, -1}:
         return None
     try:
         each = [_by_filter(part, constants) for part in parts]
@@ -138,7 +136,7 @@ def _convolutions(network: Network, products: Sequence[WindowProduct]) -> Networ
         if product is None:
             continue
         convolution = _convolution(product, item, constants)
-        table = next((node for node in behind if node.operator == TABLE), None)
+        table = next((node for node in behind if node.operator == Op.ByteTable), None)
         whole[item.output] = (convolution,)
         if table is not None:
             before = f"{item.output}/bytes"
@@ -155,10 +153,10 @@ def _behind_product(
 ) -> tuple[list[Node], Node | None]:
     """Return what is behind a product up to ``last``, and the product; None: there is none."""
     behind: list[Node] = []
-    while last is not None and last.operator in {"Reshape", TABLE}:
+    while last is not None and (traits_of(last.operator).reshapes or last.operator == Op.ByteTable):
         behind.append(last)
         last = makers.get(last.inputs[0])
-    return behind, last if last is not None and last.operator == _PRODUCT else None
+    return behind, last if last is not None and last.operator == Op.QGemm else None
 
 
 def _convolution(node: Node, item: WindowProduct, constants: dict[str, NDArray[Any]]) -> Node:
@@ -179,7 +177,7 @@ def _convolution(node: Node, item: WindowProduct, constants: dict[str, NDArray[A
         "pads": [*(axis.before for axis in item.windows), *(axis.behind for axis in item.windows)],
     }
     inputs = (item.source, scale, zero, name, weight_scale, weight_zero, *result, bias)
-    return Node(_CONVOLUTION, inputs, (item.output,), attributes, node.opset, node.label)
+    return Node(Op.MicrosoftQLinearConv, inputs, (item.output,), attributes, node.opset, node.label)
 
 
 # Bytes of which other bytes are made, each of one (models/compiler/optimising/byte_tables.py), in C.
@@ -194,11 +192,11 @@ _TO_ZERO = 2
 def with_tables(network: Network) -> Network:
     """Return ``network`` with each byte that is made of one byte looked up."""
     constants = dict(network.constants)
-    numbers = {node.output: node for node in network.nodes if node.operator == "Cast"}
+    numbers = {node.output: node for node in network.nodes if node.operator == Op.Cast}
     operators = {
         node.output: (place, _as_onnx(node))
         for place, node in enumerate(network.nodes)
-        if _name(node) in ON_ELEMENTS
+        if is_on_elements(node.operator)
     }
     versions = _opsets(network.nodes)
     nodes: list[Node] = []
@@ -220,7 +218,7 @@ def with_tables(network: Network) -> Network:
             table = table[first.view(np.uint8)]
         name = f"{node.output}/table"
         constants[name], tables[node.output] = table, (source, table)
-        nodes.append(replace(node, operator=TABLE, inputs=(source, name), attributes={}))
+        nodes.append(replace(node, operator=Op.ByteTable, inputs=(source, name), attributes={}))
     return replace(network, nodes=tuple(nodes), constants=constants).live()
 
 
@@ -249,7 +247,7 @@ def _written(
     node: Node, numbers: Mapping[str, Node], constants: Constants
 ) -> tuple[str, NDArray[Any]] | None:
     """Return the bytes and the table that the compiler wrote as Cast and Gather; None: others."""
-    if node.operator != "Gather" or node.inputs[1] not in numbers:
+    if node.operator != Op.Gather or node.inputs[1] not in numbers:
         return None
     table = constants.get(node.inputs[0])
     if table is None or table.shape != (BYTES,) or table.dtype.name not in KINDS:
@@ -260,7 +258,7 @@ def _written(
 def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]) -> str | None:
     """Return the dtype of ``source`` if ``nodes`` read it as bytes."""
     for node in nodes:
-        for place in _OF_DATA if node.op_type in READ_BYTES else ():
+        for place in _OF_DATA if reads_bytes(op_of(node)) else ():
             if source in node.input[place : place + 1]:
                 zero = constants.get(node.input[place + _TO_ZERO])
                 return zero.dtype.name if zero is not None and zero.dtype.name in KINDS else None
@@ -271,11 +269,6 @@ def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]
 #
 # Then an image takes a quarter of the memory, and a caller that has bytes already need not make floats of
 # them.
-
-_QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
-_DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
-#: Operators that only move elements of their first input.
-_MOVES = frozenset((*RESHAPES, "Slice", "Split", "Transpose"))
 
 
 def with_byte_ports(network: Network) -> Network:
@@ -291,7 +284,7 @@ def with_byte_ports(network: Network) -> Network:
         )
     gone = {name for names, _ in converted.values() for name in names}
     nodes = tuple(
-        replace(node, operator="Identity", inputs=node.inputs[:1], attributes={})
+        replace(node, operator=Op.Identity, inputs=node.inputs[:1], attributes={})
         if node.output in gone
         else node
         for node in network.nodes
@@ -330,12 +323,12 @@ def _quantised(name: str, network: Network, made: dict[str, Scaled]) -> bool:
     if any(port.name == name for port in network.outputs):
         return False
     for node in readers:
-        if node.operator in _QUANTIZE and node.inputs[0] == name:
+        if traits_of(node.operator).of is Op.QuantizeLinear and node.inputs[0] == name:
             how = _scaled(node, network)
             if how is None:
                 return False
             made[node.output] = how
-        elif node.operator not in _MOVES or not all(
+        elif not _moves(node) or not all(
             _quantised(each, network, made) for each in node.outputs if each
         ):
             return False
@@ -350,7 +343,9 @@ def _outputs(network: Network) -> Iterator[_Found]:
         while readers[name] == 1 and _only_moves(makers.get(name)):
             name = makers[name].inputs[0]
         maker = makers.get(name)
-        if maker is None or readers[name] != 1 or maker.operator not in _DEQUANTIZE:
+        if maker is None or readers[name] != 1:
+            continue
+        if traits_of(maker.operator).of is not Op.DequantizeLinear:
             continue
         how = _scaled(maker, network)
         if how is not None and maker.inputs[0] not in network.constants:
@@ -359,7 +354,12 @@ def _outputs(network: Network) -> Iterator[_Found]:
 
 def _only_moves(node: Node | None) -> bool:
     """Return whether ``node`` makes its one output of elements of its first input."""
-    return node is not None and node.operator in _MOVES and len(node.outputs) == 1
+    return node is not None and _moves(node) and len(node.outputs) == 1
+
+
+def _moves(node: Node) -> bool:
+    traits = traits_of(node.operator)
+    return traits.permutes or traits.computes(Op.Slice) or traits.computes(Op.Split)
 
 
 def _scaled(node: Node, network: Network) -> Scaled | None:

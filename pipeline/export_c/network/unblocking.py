@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.network.catalogue import traits_of
+from models.network.names import NCHWC, Op
 from models.network.node import Node
-from models.network.operators.convolution import CONVOLUTIONS
-from models.network.operators.elements import POINTWISE
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import TurnedSoftmax
 from pipeline.export_c.network.pack_network import ExportError, Network
@@ -55,9 +55,6 @@ def plain_weight(weight: NDArray[Any], block: int) -> NDArray[Any]:
 
 # The network, node by node.
 
-_BLOCKED = "com.microsoft.nchwc."
-_MOVES = frozenset((*POINTWISE, "Concat", "Split"))
-_SUM_NORMALIZED = "com.microsoft.SkipLayerNormalization"
 _TO_PLANES, _TO_PIXELS = [0, 3, 1, 2], [0, 2, 3, 1]
 _FACTORS = (-1, 1, 1, 1)
 
@@ -81,7 +78,7 @@ def _with_softmaxes(network: Network, turned: Sequence[TurnedSoftmax]) -> Networ
     for item in turned:
         last = makers.get(item.output)
         rows = makers.get(last.inputs[0]) if last is not None else None
-        if rows is None or "Softmax" not in rows.operator:
+        if rows is None or Op.Softmax not in rows.operator:
             raise ExportError(f"{network.name}: no softmax makes {item.output!r}")
         names, axis = ((item.source,), (item.output,)), {"axis": item.axis}
         whole[item.output] = Node(rows.operator, *names, axis, rows.opset, rows.label)
@@ -104,9 +101,9 @@ class _Translation:
 
     def nodes(self, node: Node) -> Iterator[Node]:
         """Yield what ``node`` is on plain tensors."""
-        if node.operator == f"{_BLOCKED}ReorderOutput":
+        if node.operator == Op.ReorderOutput:
             yield from self._left(node)
-        elif node.operator.startswith(_BLOCKED):
+        elif node.operator.startswith(NCHWC):
             self._in_blocks.update(node.outputs)
             yield self._in_planes(node)
         elif self._fills(node):
@@ -114,14 +111,14 @@ class _Translation:
         elif not self._in_blocks.isdisjoint(node.inputs):
             self._check(node)
             yield node
-        elif node.operator == _SUM_NORMALIZED:
+        elif node.operator == Op.SkipLayerNormalization:
             yield from _summed(node)
         else:
             yield node
 
     def _fills(self, node: Node) -> bool:
         """Return whether ``node`` is a plain convolution with channels that only fill."""
-        is_plain = node.operator.rpartition(".")[2] in CONVOLUTIONS
+        is_plain = traits_of(node.operator).computes(Op.Conv)
         return is_plain and any(name in self._used for name in (node.inputs[0], node.output))
 
     def _left(self, node: Node) -> Iterator[Node]:
@@ -129,17 +126,18 @@ class _Translation:
         turns = node.attributes.get("channels_last")
         planes = f"{node.output}/planes" if turns else node.output
         bounds = {"starts": [0], "ends": [node.attributes["channels"]], "axes": [1]}
-        yield Node("Slice", node.inputs, (planes,), bounds, 1, node.label)
+        yield Node(Op.Slice, node.inputs, (planes,), bounds, 1, node.label)
         if turns:
             yield _turned(replace(node, inputs=(planes,)), _TO_PIXELS)
 
     def _check(self, node: Node) -> None:
         """Check that ``node``, which reads blocks and is no operator of theirs, is the same on planes."""
-        operator = node.operator.rpartition(".")[2]
-        shape = self.constants.get(node.inputs[1]) if operator == "Reshape" else None
+        record = traits_of(node.operator)
+        shape = self.constants.get(node.inputs[1]) if record.of is Op.Reshape else None
         if shape is not None and tuple(shape) == _FACTORS:
             return  # of a gate: one pixel has no other order
-        if operator not in _MOVES and (operator, node.attributes.get("axis")) != ("Softmax", 1):
+        is_same = record.function or record.of is Op.Concat or record.of is Op.Split
+        if not is_same and (record.of, node.attributes.get("axis")) != (Op.Softmax, 1):
             raise ExportError(
                 f"{self._name}: node {node.label!r} ({node.operator}): it reads channels in blocks, in "
                 "an order that plain tensors do not have"
@@ -148,13 +146,13 @@ class _Translation:
 
     def _in_planes(self, node: Node) -> Node:
         """Return what makes planes where ``node`` makes blocks; pools and interpolations are the same."""
-        if node.operator == f"{_BLOCKED}Conv":
+        if node.operator == Op.BlockedConv:
             return self._convolution(node)
-        if node.operator != f"{_BLOCKED}ReorderInput":
+        if node.operator != Op.ReorderInput:
             return node
         if node.attributes.get("channels_last"):
             return _turned(node, _TO_PLANES)
-        return replace(node, operator="Identity", attributes={})
+        return replace(node, operator=Op.Identity, attributes={})
 
     def _convolution(self, node: Node) -> Node:
         """Return a blocked convolution with plain weights, if they are constants."""
@@ -184,7 +182,7 @@ class _Translation:
 
 
 def _turned(node: Node, perm: list[int]) -> Node:
-    return replace(node, operator="Transpose", attributes={"perm": perm})
+    return replace(node, operator=Op.Transpose, attributes={"perm": perm})
 
 
 def _summed(node: Node) -> Iterator[Node]:
@@ -193,9 +191,9 @@ def _summed(node: Node) -> Iterator[Node]:
     outputs = (*node.outputs, "", "", "")
     whole = outputs[3] or f"{node.output}/sum"
     before = f"{whole}/0" if bias else whole
-    yield Node("Add", (value, other), (before,), {}, 14, node.label)
+    yield Node(Op.Add, (value, other), (before,), {}, 14, node.label)
     if bias:
-        yield Node("Add", (before, bias), (whole,), {}, 14, node.label)
+        yield Node(Op.Add, (before, bias), (whole,), {}, 14, node.label)
     attributes = {"axis": -1, "epsilon": node.attributes.get("epsilon", 1e-12)}
     inputs = (whole, scale, shift) if shift else (whole, scale)
-    yield Node("LayerNormalization", inputs, (node.output,), attributes, 17, node.label)
+    yield Node(Op.LayerNormalization, inputs, (node.output,), attributes, 17, node.label)

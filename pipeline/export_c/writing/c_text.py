@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.export_c.lowering.functions import BLOCKS
+
 C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t"}
 _PER_LINE = 8
 
@@ -101,23 +103,6 @@ def lines(array: NDArray[Any]) -> Iterator[str]:
 # the blocks whose names stand in it, and these come before it in the order of the files.
 
 _FOLDER = Path(__file__).resolve().parents[1] / "kernels"
-_FILES = (
-    "shared",
-    "crc",
-    "functions",
-    "convolution",
-    "bottleneck",
-    "matrix",
-    "pooling",
-    "elements",
-    "movement",
-    "bytes",
-    "convolution_of_bytes",
-    "bottleneck_of_bytes",
-)
-_NAME = re.compile(
-    r"^(?:struct (\w+) \{|typedef \w+ \(\*(\w+)\)|static [\w *]*?\b(\w+)\()", re.MULTILINE
-)
 _WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
@@ -135,14 +120,13 @@ class Definition:
 def blocks() -> dict[str, Definition]:
     """Return all blocks by name, in an order in which C takes them."""
     definitions = {}
-    for file in _FILES:
-        for text in (_FOLDER / f"{file}.c").read_text("ascii").strip().split("\n\n"):
-            match = _NAME.search(text)
-            assert match is not None, text
-            name = match[1] or match[2] or match[3]
-            definitions[name] = Definition(
-                name, text.strip(), frozenset(_WORD.findall(_COMMENT.sub(" ", text)))
-            )
+    for file, names in BLOCKS.items():
+        texts = (_FOLDER / f"{file}.c").read_text("ascii").strip().split("\n\n")
+        for name, text in zip(names, texts, strict=True):
+            words = frozenset(_WORD.findall(_COMMENT.sub(" ", text)))
+            # None names what is behind it: so no name can be another block's.
+            assert name in words, (file, name)
+            definitions[name] = Definition(name, text.strip(), words)
     return definitions
 
 

@@ -145,6 +145,20 @@ def test_labels_and_scores_reach_the_pack(tmp_path: Path) -> None:
     assert pack.manifest.classification.labels == ()
 
 
+@over("last", ["Flatten(s)", "Transpose<perm=[0,3,1,2]>(s)", "Squeeze(s, axes)"])
+def test_scores_of_a_softmax_are_probabilities_in_any_shape(last: str, tmp_path: Path) -> None:
+    model = parsed(
+        f"""m (float[1,1,1,9] x) => (float y) <int64[2] axes = {{1, 2}}> {{
+            s = Softmax(x)
+            y = {last}
+        }}"""
+    )
+    source = written(model, tmp_path / "m.onnx")
+    pack = open_pack(compile_onnx(source, tmp_path / "m", CompileOptions(force=True)))
+    assert pack.manifest.classification is not None
+    assert pack.manifest.classification.scores == "probabilities"
+
+
 def test_output_that_is_an_input_has_no_maker(tmp_path: Path) -> None:
     """A vector of scores that no node makes: nothing says whether they are probabilities."""
     model = two_steps("y = Relu(x)", "float[1,4]")

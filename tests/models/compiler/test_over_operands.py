@@ -1,11 +1,12 @@
 """Results of operators on elements lie over operands that are unread afterwards, and only over those."""
 
 import pytest
-from onnx import helper
 
 from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.graph import Graph
+from models.graphs.nodes import new_node
 from models.network.fields import Array
+from models.network.names import NCHWC, Op
 from tests.examples import over
 
 LARGE, SMALL = (1, 1 << 17), (1, 8)
@@ -19,7 +20,7 @@ def graph(
     """Return a graph of nodes (operator, result, operands); ``x`` goes in, the last result out."""
     names = ["x", *(result for _, result, _ in nodes)]
     return Graph(
-        nodes=tuple(helper.make_node(kind, reads, [result]) for kind, result, reads in nodes),
+        nodes=tuple(new_node(Op(kind), reads, [result]) for kind, result, reads in nodes),
         values={name: Array(dtype=dtype, shape=shape) for name in names},
         constants={},
         inputs=("x",),
@@ -46,7 +47,15 @@ def test_a_sum_lies_over_what_was_made_last() -> None:
 
 
 def test_so_does_a_sum_of_bytes() -> None:
-    assert parents(graph(*BLOCK[:2], ("QLinearAdd", *BLOCK[2][1:]), BLOCK[3]))["sum"] == ("b", 0)
+    operands = ("a", "scale", "zero", "b", "scale", "zero", "scale", "zero")
+    nodes = graph(*BLOCK[:2], (Op.QLinearAdd, "sum", operands), BLOCK[3])
+    assert parents(nodes)["sum"] == ("b", 0)
+
+
+@over("operator", ["Abs", "Reciprocal", "Sum"])
+def test_operators_on_elements_write_over_their_operand_by_their_rows(operator: str) -> None:
+    nodes = graph(("Conv", "a", ("x",)), (operator, "b", ("a",)), ("Conv", "y", ("b",)))
+    assert parents(nodes) == {"b": ("a", 0)}
 
 
 @pytest.mark.parametrize(("dtype", "found"), [("float32", {}), ("uint8", {"b": ("a", 0)})])
@@ -114,5 +123,5 @@ def test_a_blocked_convolution_lies_over_what_it_adds(
 ) -> None:
     held = graph(*BLOCK[:2], ("Conv", "sum", inputs), BLOCK[3])
     for node in held.nodes:
-        node.domain = NCHWC_DOMAIN
+        node.domain = NCHWC
     assert find_aliases(held).parents == found

@@ -1,12 +1,16 @@
 """The list of passes: what one needs runs before it, and what is left out is not required."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from models.compiler.passes.record import Pass
+from models.compiler.passes.reference import page
 from models.compiler.passes.table import PASSES, TARGETS, listed, without
 from models.errors import CompileError
+
+PAGE = Path(__file__).parents[3] / "docs/reference/passes.md"
 
 
 def names(passes: Sequence[Pass]) -> list[str]:
@@ -41,5 +45,12 @@ def test_every_pass_that_is_not_required_can_be_excluded(target: str) -> None:
 def test_required_and_unknown_passes_are_refused() -> None:
     with pytest.raises(CompileError, match="pass 'cut' is required: A piece is one launch"):
         without(TARGETS["plain"], {"cut"})
-    with pytest.raises(CompileError, match="there is no pass 'layout'; there are move-weights"):
+    with pytest.raises(
+        CompileError, match="there is no pass 'layout'; not required are rewrite-act"
+    ):
         without(TARGETS["plain"], {"layout"})
+
+
+def test_the_page_of_passes_is_the_list_that_runs() -> None:
+    """docs/reference/passes.md: what ``python -m models.compiler.passes.reference`` prints."""
+    assert PAGE.read_text("utf-8") == page()

@@ -6,9 +6,10 @@ import numpy as np
 
 from models.graphs.fusion import Fusion, Surroundings, fusions
 from models.network.activations import Activation
+from models.network.catalogue import read_operator
 from models.network.fields import Array
 from models.network.node import KnownTensors, NamedTensor, Node
-from models.network.operators.reading import BatchNorm, Convolution, Map, Operator, read_operator
+from models.network.operators.reading import BatchNorm, Convolution, Map, Operator
 from tests.examples import over
 
 SHAPE = (1, 4, 8, 8)

@@ -12,6 +12,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from models.graphs.nodes import node_of
+from models.network.catalogue import read_operator
 from models.network.fields import Array
 from models.network.node import KnownTensors, Node, UnsuitedError
 from models.network.operators.movement import moved
@@ -25,7 +26,6 @@ from models.network.operators.reading import (
     Pooling,
     Reshape,
     Resize,
-    read_operator,
 )
 from tests.examples import over
 

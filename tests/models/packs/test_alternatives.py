@@ -91,7 +91,6 @@ def shorter_weight(document: Document) -> None:
             "alternatives.1.first_piece",
             "2: overlaps",
         ),
-        (put("pieces", 2, "n_spans", 2), "pieces.2.n_spans", "only joined pieces"),
         (without_bias, "pieces.3", "other operands"),
         (shorter_weight, "alternatives.0", "inputs.1 of its pieces cannot be joined"),
         (tall, "alternatives.0", "inputs.1 of its pieces cannot be joined"),

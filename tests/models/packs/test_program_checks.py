@@ -14,7 +14,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from pipeline.devices.elementwise.one_pass import decided
+from pipeline.devices.elementwise.one_pass import chosen
 from pipeline.program.prepare import with_chains
 from pipeline.program.program import Program
 from tests.examples import examples
@@ -185,5 +185,5 @@ def test_mutated_programs_are_refused_or_a_device_decides_about_them(
     edit(folder, change)
     if attempt(folder):
         for are_sessions in (False, True):
-            decide = partial(decided, are_sessions=are_sessions)
-            with_chains(Program.as_compiled(open_pack(folder)), decide)
+            choose = partial(chosen, are_sessions=are_sessions)
+            with_chains(Program.as_compiled(open_pack(folder)), choose)

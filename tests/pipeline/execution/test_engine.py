@@ -20,7 +20,6 @@ from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
-from models.packs.records.pieces import Piece
 from models.zoo.builder import SkeletonBuilder
 from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
@@ -30,7 +29,7 @@ from pipeline.execution.errors import CancelledError, DeadlineError, EngineClose
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.choice import streamed_bytes
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from tests.examples import over
@@ -240,7 +239,7 @@ def test_memory_is_that_of_the_equations(
     largest = max(
         streamed_bytes(program, step)
         for step in plan.steps
-        if isinstance(step, Piece)
+        if isinstance(step, PreparedPiece)
         if step.span is not None and not program.spans[step.span].resident
     )
     if name == "pre":

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.packs.pack import open_pack
-from models.packs.records.pieces import Piece
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError
@@ -19,7 +18,7 @@ from pipeline.planning.joined_launches import apart, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
@@ -105,7 +104,7 @@ def test_quantised_kernels_join_and_their_scratch_is_that_of_the_largest(tmp_pat
     kept = sum(
         step.scratch_bytes
         for step in plan.steps
-        if isinstance(step, Piece) and step.graph not in quantised.one_kernel
+        if isinstance(step, PreparedPiece) and quantised.joins.get(step.graph) != "freeing"
     )
     assert plan.scratch_bytes <= make_plan(quantised, ARCHITECTURES["pre"]).scratch_bytes + kept
     given = {"x": np.random.default_rng(2).standard_normal((1, 64, 8, 8)).astype(np.float32)}

@@ -204,6 +204,12 @@ CASES = {
         j = Conv<pads=[1,1,1,1]>(i, wc)
         y = Add(j, b)
     """, {"wa": (64, 32, 3, 3), "wb": W3, "wc": W3}),
+    "repeated channels": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = Expand(x, wide)
+        c = Concat<axis=1>(a, b)
+        y = Conv<pads=[1,1,1,1]>(c, wb)
+    """, {"wa": (3, 1, 3, 3), "wb": (32, 6, 3, 3)}, source="1,1,13,9"),
     "patches": Case("""
         a = Slice(x, p0, p1, both)
         b = Conv<pads=[1,1,1,1], strides=[2,2]>(a, wa)
@@ -328,6 +334,7 @@ _CONSTANTS: Mapping[str, NDArray[Any]] = {
     "sizes": np.array([1, 3, 26, 18]),
     "more": np.array([1, 32, 39, 31]),
     "together": np.array([1, 64, 13, 9]),
+    "wide": np.array([1, 3, 13, 9]),
     "p0": np.array([0, 3]),
     "p1": np.array([20, 21]),
     "p2": np.array([11, 15]),

@@ -11,8 +11,9 @@ from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Operand, Piece
 from pipeline.fitting.partitioned import balanced, fit_partitions, partition_seconds
 from pipeline.planning.plan import PipelinePlan, PlanError
+from pipeline.program.kernels import OrtGraph
 from pipeline.program.partitions import Cuts
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.work import multiplications
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import over
@@ -83,7 +84,7 @@ def test_multiplications_of_a_piece(
     piece = Piece(
         graph=0, span=0, inputs=(operand("span", weights),), outputs=(operand("value", made),)
     )
-    assert multiplications(piece) == times
+    assert multiplications(PreparedPiece.of(piece, OrtGraph(0, resident=False))) == times
 
 
 # Cuts that balance partitions, beside trying all.

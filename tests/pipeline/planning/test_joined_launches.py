@@ -72,7 +72,7 @@ def _resident() -> tuple[Program, Plan]:
     """Return eight kernels whose weights stay, the later ones longer, and their plan."""
     source = program([1] * 8, [True] * 8)
     pieces = (
-        replace(piece, outputs=(Operand(kind="value", index=0, dtype="float32", shape=(size,)),))
+        piece._replace(outputs=(Operand(kind="value", index=0, dtype="float32", shape=(size,)),))
         for size, piece in enumerate(source.pieces, 1000)
     )
     value = Value(name="all", dtype="float32", shape=(2000,))

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.pack import Pack, open_pack
-from models.packs.records.pieces import Piece
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import predict
 from pipeline.fitting.row_variants import row_variants
@@ -25,7 +24,7 @@ from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile, manifest_checksum, save_profile
 from pipeline.profiles.times import Distribution, Overlap, piece_key, plan_key, row_keys
 from pipeline.program.choice import choose_pieces
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import RowCut
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -163,7 +162,7 @@ def _check_levels(source: Any) -> None:
         piece_key(step)
         for level in chunk_levels(source)
         for step in make_plan(source, pre, choice=Choice(chunk_bytes=level)).steps
-        if isinstance(step, Piece)
+        if isinstance(step, PreparedPiece)
     }
     assert seen == every
 

@@ -7,11 +7,11 @@ operator needs is worked out here again, row by row.
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.pieces import Operand, Piece
+from models.packs.records.pieces import Operand
 from models.packs.records.row_parts import Outside, RowInput, RowOperator
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import Action, Area, AreaCopy, Fill, GraphCall
 from pipeline.program.steps import Phase, RegionSteps
 
@@ -52,7 +52,7 @@ class TaggedMemory:
                 self._at(port.value, port.n_bytes)[:] = self._content(port.value)
         for number, step in enumerate(self._plan.steps):
             self._weights(number)
-            if isinstance(step, Piece):
+            if isinstance(step, PreparedPiece):
                 self._piece(f"step {number}", step)
                 continue
             for action in step.region.plan.phases[step.number]:
@@ -147,7 +147,7 @@ class TaggedMemory:
 
     # Steps
 
-    def _piece(self, where: str, piece: Piece) -> None:
+    def _piece(self, where: str, piece: PreparedPiece) -> None:
         for operand in piece.inputs:
             _check(
                 f"{where}: value {operand.index}", self._operand(operand), self._expected(operand)

@@ -18,8 +18,9 @@ from pipeline.planning.arena import ArenaPlan
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program import steps
+from pipeline.program.kernels import OrtGraph
 from pipeline.program.lives import lifetimes, never_whole
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import AreaCopy, GraphCall, Region, RegionPlan, RowCut
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
@@ -175,11 +176,14 @@ def sum_over_what_it_adds(above: int) -> Program:
         for n, inputs in enumerate(taken)
     )
     pieces = tuple(
-        Piece(
-            graph=0,
-            span=None,
-            inputs=tuple(operand(item.row_value) for item in inputs),
-            outputs=(operand(number + 1),),
+        PreparedPiece.of(
+            Piece(
+                graph=0,
+                span=None,
+                inputs=tuple(operand(item.row_value) for item in inputs),
+                outputs=(operand(number + 1),),
+            ),
+            OrtGraph(0, resident=False),
         )
         for number, inputs in enumerate(taken)
     )
@@ -189,6 +193,7 @@ def sum_over_what_it_adds(above: int) -> Program:
         values=values,
         row_values=rows,
         row_operators=operators,
+        row_kernels=(OrtGraph(0, resident=False), OrtGraph(0, resident=False)),
         pieces=pieces,
         own=range(len(pieces)),
         inputs=(ports[0],),

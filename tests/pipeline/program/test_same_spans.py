@@ -11,7 +11,6 @@ from onnx import numpy_helper
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack
-from models.packs.records.pieces import Piece
 from models.packs.records.spans import Store
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder, ZooTensor
@@ -21,7 +20,7 @@ from pipeline.planning.plan import Choice
 from pipeline.planning.thumb import SmallestPlans, rule_of_thumb
 from pipeline.program.choice import SameSpans, shared_bytes
 from pipeline.program.partitions import Cuts
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, answers, filled, parsed, written
 from tests.models.packs.test_pack import edit, put
@@ -130,7 +129,7 @@ def test_chunks_of_a_layer_that_are_equal_can_be_joined(tmp_path: Path) -> None:
     assert len({span.file_offset for span in spans}) < len(spans)
     everything = Choice(0, 1 << 30, 1 << 16, resident=tuple(range(len(spans))))
     plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"], choice=everything)
-    (step,) = (step for step in plan.steps if isinstance(step, Piece) and step.n_spans > 1)
+    (step,) = (step for step in plan.steps if isinstance(step, PreparedPiece) and step.n_spans > 1)
     assert step.span is not None
     own = range(step.span, step.span + step.n_spans)
     places = [plan.spans[span] for span in own]

@@ -1,19 +1,9 @@
 // Operators on each element, one thread each. A result may lie where an input of its own shape lies.
 
 #include "activation.cuh"
+#include "interface.cuh"
 #include "order.cuh"
 #include "strides.cuh"
-
-// Named as in models/network/activations.py; launches read the numbers here.
-enum class Arithmetic { add, subtract, multiply, divide, power, smaller, larger, scale_negative, modulo };
-
-// Axes are innermost first; strides count elements, 0 along axes that an input does not have.
-struct BroadcastLayout {
-    int rank;
-    int sizes[MAX_RANK];
-    int a[MAX_RANK];
-    int b[MAX_RANK];
-};
 
 __device__ __forceinline__ float join(float a, float b, int operation) {
     switch (static_cast<Arithmetic>(operation)) {

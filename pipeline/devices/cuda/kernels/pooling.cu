@@ -1,16 +1,8 @@
 // Pools with a window, NCHW; a plane is one channel of one picture.
 
 #include "infinity.cuh"
+#include "interface.cuh"
 #include "order.cuh"
-
-struct Pool {
-    int height, width;
-    int out_height, out_width;
-    int kernel_height, kernel_width;
-    int stride_height, stride_width;
-    int pad_top, pad_left, pad_bottom, pad_right;
-    int dilation_height, dilation_width;
-};
 
 // One thread an output.
 extern "C" __global__ void max_pool(const float *x, float *y, Pool pool, unsigned count) {

@@ -1,19 +1,9 @@
 // Many numbers to one, over any axes.
 
 #include "infinity.cuh"
+#include "interface.cuh"
 #include "reduction.cuh"
 #include "strides.cuh"
-
-// Axes are innermost first; strides count elements. The result is contiguous.
-struct ReduceLayout {
-    int kept_rank, reduced_rank;
-    int kept_sizes[MAX_RANK], kept_strides[MAX_RANK];
-    int reduced_sizes[MAX_RANK], reduced_strides[MAX_RANK];
-};
-
-// As in pipeline/devices/cuda/operators/elements_and_pools.py.
-enum class Before { nothing, square, magnitude };
-enum class After { nothing, mean, root };
 
 __device__ __forceinline__ long long offset(
     unsigned index, int rank, const int (&sizes)[MAX_RANK], const int (&strides)[MAX_RANK]) {

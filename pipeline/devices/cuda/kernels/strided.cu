@@ -1,18 +1,10 @@
 // Copies between layouts: what Transpose, Slice, Split, Concat, Expand, Tile, Gather and Pad are made of.
 
+#include "interface.cuh"
 #include "strides.cuh"
 
 struct alignas(16) Quad {
     unsigned words[4];
-};
-
-// Axes are innermost first; strides count elements and may be negative (the pointer is then at the last
-// element) or, on the side that is read, 0.
-struct CopyLayout {
-    int rank;
-    int sizes[MAX_RANK];
-    int source[MAX_RANK];
-    int target[MAX_RANK];
 };
 
 template <class Element>

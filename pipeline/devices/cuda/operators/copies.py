@@ -12,6 +12,7 @@ from models.network.operators.resizing import Resized
 from pipeline.devices.cuda.call import DevicePointer, KernelLaunch
 from pipeline.devices.cuda.operators.launches import MAX_ELEMENTS, collapse, per_element
 from pipeline.devices.cuda.scope import Scope
+from pipeline.devices.interface.cuda import packed
 
 # Launches of kernels/resize.cu: planes of another size, by tables of what to read.
 
@@ -102,8 +103,12 @@ def copied(it: Copy, scope: Scope) -> KernelLaunch:
     layout = collapse(it.sizes, it.read, it.written)
     if count == 1 or layout.strides == ((1,), (1,)):
         return copy_bytes(source, target, count * item_bytes)
-    function, numbers = f"copy_strided_{item_bytes}", (layout.rank, *layout.numbers)
-    return per_element("strided", function, count, source, target, numbers, count)
+    read, written = layout.strides
+    members = packed(
+        "CopyLayout", rank=layout.rank, sizes=layout.sizes, source=read, target=written
+    )
+    function = f"copy_strided_{item_bytes}"
+    return per_element("strided", function, count, source, target, members, count)
 
 
 def copy_bytes(source: DevicePointer, target: DevicePointer, n_bytes: int) -> KernelLaunch:

@@ -23,18 +23,17 @@ from models.network.operators.reading import (
     ResponseNorm,
     Softmax,
 )
-from pipeline.devices.cuda.call import KernelLaunch, enumerators
+from pipeline.devices.cuda.call import KernelLaunch
 from pipeline.devices.cuda.operators.launches import (
     StridedLayout,
     activation_arguments,
     collapse,
+    members_of,
     per_element,
     per_group,
 )
 from pipeline.devices.cuda.scope import Scope
-
-#: The numbers of arithmetic in the kernel.
-ARITHMETIC = enumerators("elementwise.cu", "Arithmetic")
+from pipeline.devices.interface.cuda import AFTER, ARITHMETIC, BEFORE, packed
 
 
 def mapped(it: Map, scope: Scope) -> list[KernelLaunch]:
@@ -82,8 +81,9 @@ def _joined(it: Combine, scope: Scope) -> KernelLaunch:
             numbers = (count, *parts, left)
             return per_element("elementwise", "binary_periodic", count, *places, *numbers, *end)
     layout = collapse(shape, *(broadcast_strides(each.shape, shape) for each in it.operands))
-    packed = (layout.rank, *layout.numbers)
-    return per_element("elementwise", "binary_broadcast", count, *pointers, packed, count, *end)
+    strides = dict(zip("ab", layout.strides, strict=True))
+    members = packed("BroadcastLayout", rank=layout.rank, sizes=layout.sizes, **strides)
+    return per_element("elementwise", "binary_broadcast", count, *pointers, members, count, *end)
 
 
 def _period(shape: Sequence[int], target: Sequence[int]) -> tuple[int, int] | None:
@@ -152,27 +152,24 @@ _SHORT = 16
 # From this many neighbouring results on, a thread for each fills the GPU and reads in a row.
 _MANY = 2048
 
-# What is done to a number before it is joined to others, and to what they come to; as in reduce.cu.
-_NOTHING, _SQUARE, _MAGNITUDE = range(3)
-_MEAN, _ROOT = 1, 2
-#: How numbers are joined, what comes before and after.
-_REDUCTIONS: Mapping[Reduced, tuple[str, int, int]] = {
-    "largest": ("largest", _NOTHING, _NOTHING),
-    "magnitudes": ("sum", _MAGNITUDE, _NOTHING),
-    "mean": ("sum", _NOTHING, _MEAN),
-    "product": ("product", _NOTHING, _NOTHING),
-    "root_of_squares": ("sum", _SQUARE, _ROOT),
-    "smallest": ("smallest", _NOTHING, _NOTHING),
-    "squares": ("sum", _SQUARE, _NOTHING),
-    "sum": ("sum", _NOTHING, _NOTHING),
+#: How numbers are joined, what comes before (BEFORE) and after (AFTER).
+_REDUCTIONS: Mapping[Reduced, tuple[str, str, str]] = {
+    "largest": ("largest", "nothing", "nothing"),
+    "magnitudes": ("sum", "magnitude", "nothing"),
+    "mean": ("sum", "nothing", "mean"),
+    "product": ("product", "nothing", "nothing"),
+    "root_of_squares": ("sum", "square", "root"),
+    "smallest": ("smallest", "nothing", "nothing"),
+    "squares": ("sum", "square", "nothing"),
+    "sum": ("sum", "nothing", "nothing"),
 }
 
 
 def pooled(it: Pooling, scope: Scope) -> list[KernelLaunch]:
     """Return the launch of a pool; every window touches the plane."""
     windows, count = it.windows.on_a_plane, math.prod(it.y.shape)
-    sizes = (*windows.size, *windows.result, *windows.kernel, *windows.strides)
-    numbers = (*sizes, *windows.before, *windows.behind, *windows.dilations)
+    bottom, right = windows.behind
+    numbers = packed("Pool", **members_of(windows), pad_bottom=bottom, pad_right=right)
     pointers = scope.read(it.x), scope.write(it.y)
     if it.kind == "largest":
         return [per_element("pooling", "max_pool", count, *pointers, numbers, count)]
@@ -192,8 +189,17 @@ def reduced(it: Reduction, scope: Scope) -> list[KernelLaunch]:
     kept = _part(shape, [axis for axis in range(len(shape)) if axis not in it.axes])
     gone = _part(shape, it.axes)
     results, length = math.prod(kept.sizes), math.prod(gone.sizes)
-    joined, *ends = _REDUCTIONS[it.kind]
-    numbers = (kept.rank, gone.rank, *kept.numbers, *gone.numbers)
+    joined, before, after = _REDUCTIONS[it.kind]
+    ends = BEFORE.index(before), AFTER.index(after)
+    numbers = packed(
+        "ReduceLayout",
+        kept_rank=kept.rank,
+        reduced_rank=gone.rank,
+        kept_sizes=kept.sizes,
+        kept_strides=kept.strides[0],
+        reduced_sizes=gone.sizes,
+        reduced_strides=gone.strides[0],
+    )
     arguments = scope.read(it.x), scope.write(it.y), numbers, length
     neighbours = kept.strides[0][0] == 1 and results >= _MANY
     if length <= _SHORT or neighbours:

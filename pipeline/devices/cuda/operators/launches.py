@@ -5,15 +5,13 @@ from dataclasses import dataclass
 
 from models.network.activations import Activation
 from models.network.node import UnsuitedError
-from pipeline.devices.cuda.call import Argument, KernelLaunch, enumerators
+from models.network.windows import Windows
+from pipeline.devices.cuda.call import Argument, KernelLaunch
+from pipeline.devices.interface.cuda import ACTIVATIONS, MAX_RANK
 
 _THREADS = 256
 #: Indices of elements are 32-bit, and the last block may reach past the last element.
 MAX_ELEMENTS = 2**31 - _THREADS
-MAX_RANK = 6
-
-#: The numbers of activations in kernels; none has 0.
-ACTIVATIONS = enumerators("headers/activation.cuh", "Activation")
 
 
 def activation_arguments(activation: Activation | None) -> tuple[int, float, float]:
@@ -70,11 +68,22 @@ class StridedLayout:
     def rank(self) -> int:
         return len(self.sizes)
 
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """Sizes and then the strides of each tensor, as arrays of a kernel's structure."""
-        rows = (self.sizes, *self.strides)
-        return tuple(n for row in rows for n in (*row, *[0] * (MAX_RANK - len(row))))
+
+def members_of(windows: Windows) -> dict[str, int]:
+    """Return the members of a kernel's structure that are of ``windows`` on a plane."""
+    pairs = {
+        "": windows.size,
+        "out_": windows.result,
+        "kernel_": windows.kernel,
+        "stride_": windows.strides,
+        "dilation_": windows.dilations,
+    }
+    axes = {
+        f"{name}{axis}": length
+        for name, pair in pairs.items()
+        for axis, length in zip(("height", "width"), pair, strict=True)
+    }
+    return {**axes, **dict(zip(("pad_top", "pad_left"), windows.before, strict=True))}
 
 
 def collapse(shape: Sequence[int], *strides: Sequence[int]) -> StridedLayout:

@@ -29,7 +29,7 @@ static void spread(float *to, const struct tensor *from, size_t first, size_t n)
 // Returns where the elements of `place` from `first` on are; a tensor of channels is spread to `spare`.
 static const float *reads(const struct chain *chain, int32_t place, size_t first, size_t n,
                           float (*blocks)[BLOCK], float *spare) {
-    if (place >= MOST_TENSORS) return blocks[place - MOST_TENSORS];
+    if (place >= MAX_TENSORS) return blocks[place - MAX_TENSORS];
     const struct tensor *tensor = &chain->tensors[place];
     if (!tensor->plane) return tensor->data + first;
     spread(spare, tensor, first, n);
@@ -40,7 +40,7 @@ static const float *reads(const struct chain *chain, int32_t place, size_t first
 static void fetch(const struct chain *chain, size_t first, size_t end) {
     if (first >= end) return;
     const size_t n = end - first < BLOCK ? end - first : BLOCK;
-    for (int place = 0; place < MOST_TENSORS; place++) {
+    for (int place = 0; place < MAX_TENSORS; place++) {
         const struct tensor *tensor = &chain->tensors[place];
         if (!tensor->data || tensor->plane) continue;
         for (size_t at = first; at < first + n; at += LINE) __builtin_prefetch(tensor->data + at, 1);
@@ -48,7 +48,7 @@ static void fetch(const struct chain *chain, size_t first, size_t end) {
 }
 
 void compute(const struct chain *chain, size_t first, size_t end) {
-    float blocks[MOST_BLOCKS][BLOCK] __attribute__((aligned(64)));
+    float blocks[MAX_BLOCKS][BLOCK] __attribute__((aligned(64)));
     float spare[2][BLOCK] __attribute__((aligned(64)));
     for (size_t at = first; at < end; at += BLOCK) {
         const size_t n = end - at < BLOCK ? end - at : BLOCK;
@@ -57,7 +57,7 @@ void compute(const struct chain *chain, size_t first, size_t end) {
             const struct step *step = &chain->steps[number];
             const float *a = reads(chain, step->a, at, n, blocks, spare[0]);
             const float *b = reads(chain, step->b, at, n, blocks, spare[1]);
-            float *to = step->to >= MOST_TENSORS ? blocks[step->to - MOST_TENSORS]
+            float *to = step->to >= MAX_TENSORS ? blocks[step->to - MAX_TENSORS]
                                                  : chain->tensors[step->to].data + at;
             kernels[step->operator](to, a, b, n, step->p, step->q);
         }

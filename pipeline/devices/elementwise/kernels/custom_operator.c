@@ -16,11 +16,12 @@
 
 // Integers of a program before the lengths of axes, of each input, of each step.
 enum { HEAD = 4, OF_TENSOR = 2, OF_STEP = 6 };
+_Static_assert(sizeof(struct step) == OF_STEP * sizeof(int32_t), "an integer for each member of a step");
 
 struct node {
     table functions;
     size_t n_inputs, n_outputs, n_axes;
-    int64_t shape[MOST_AXES];
+    int64_t shape[MAX_AXES];
     struct chain chain;  // without memory
     struct step steps[];
 };
@@ -45,10 +46,12 @@ static float number_of(int64_t bits) {
 
 static int within(int64_t number, int64_t least, int64_t end) { return number >= least && number < end; }
 
+_Static_assert(MAX_TENSORS + MAX_BLOCKS <= 32, "a bit for each place");
+
 // The bit of a place in a set of them; 0: it is neither a tensor of this node nor a block.
 static uint32_t bit(const struct node *node, int64_t place) {
     const int is_tensor = within(place, 0, (int64_t)(node->n_inputs + node->n_outputs));
-    return is_tensor || within(place, MOST_TENSORS, MOST_TENSORS + MOST_BLOCKS) ? 1u << place : 0;
+    return is_tensor || within(place, MAX_TENSORS, MAX_TENSORS + MAX_BLOCKS) ? 1u << place : 0;
 }
 
 // Nothing is read before it is written, and all outputs are: memory of others is in no answer.
@@ -69,8 +72,8 @@ static int take_steps(struct node *node, const int64_t *from) {
 
 // How many steps a program of `n` integers has; 0: it is none.
 static size_t count_steps(const int64_t *from, size_t n) {
-    if (n < HEAD || !within(from[0], 1, MOST_TENSORS) || !within(from[1], 1, MOST_TENSORS) ||
-        from[0] + from[1] > MOST_TENSORS || !within(from[2], 0, MOST_AXES + 1) || !within(from[3], 1, INT32_MAX))
+    if (n < HEAD || !within(from[0], 1, MAX_TENSORS) || !within(from[1], 1, MAX_TENSORS) ||
+        from[0] + from[1] > MAX_TENSORS || !within(from[2], 0, MAX_AXES + 1) || !within(from[3], 1, INT32_MAX))
         return 0;
     const size_t n_steps = (size_t)from[3];
     const size_t before = HEAD + (size_t)from[2] + OF_TENSOR * (size_t)from[0];
@@ -122,10 +125,10 @@ static status *create(const struct custom_operator *self, table functions, const
                       void **made) {
     (void)self;
     size_t n = 0;
-    TRY(CALL(functions, INTEGERS, integers)(info, "program", NULL, &n));
+    TRY(CALL(functions, INTEGERS, integers)(info, PROGRAM_NAME, NULL, &n));
     int64_t *read = malloc((n + 1) * sizeof *read);  // of no integers, too
     if (!read) return no_memory(functions);
-    status *failed = CALL(functions, INTEGERS, integers)(info, "program", read, &n);
+    status *failed = CALL(functions, INTEGERS, integers)(info, PROGRAM_NAME, read, &n);
     if (!failed) failed = create_node(functions, read, n, made);
     free(read);
     return failed;
@@ -184,7 +187,7 @@ static status *run(void *made, run_context *context) {
                                                              &chain);
 }
 
-static const char *name(const struct custom_operator *self) { return (void)self, "Chain"; }
+static const char *name(const struct custom_operator *self) { return (void)self, CHAIN_NAME; }
 static const char *provider(const struct custom_operator *self) { return (void)self, NULL; }
 static int type(const struct custom_operator *self, size_t number) { return (void)self, (void)number, FLOAT; }
 static int variadic(const struct custom_operator *self, size_t number) {
@@ -233,7 +236,7 @@ static status *run_job(void *made, run_context *context) {
     return CALL(functions, PARALLEL_FOR, parallel_for)(context, job->part, job->n_parts, 0, job->argument);
 }
 
-static const char *job_name(const struct custom_operator *self) { return (void)self, "Job"; }
+static const char *job_name(const struct custom_operator *self) { return (void)self, JOB_NAME; }
 
 static struct custom_operator job_operator;
 
@@ -249,7 +252,7 @@ static void describe_job(void) {
 static status *the_domain(table functions, domain **found) {
     static domain *made;
     static int is_whole;
-    if (!made) TRY(CALL(functions, CREATE_DOMAIN, create_domain)("layerstream", &made));
+    if (!made) TRY(CALL(functions, CREATE_DOMAIN, create_domain)(DOMAIN_NAME, &made));
     if (!is_whole) {
         describe_job();
         TRY(CALL(functions, ADD_OPERATOR, add_operator)(made, &chain_operator));

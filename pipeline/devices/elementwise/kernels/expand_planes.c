@@ -33,7 +33,7 @@ static inline vector looked_up(const uint8_t *dictionary, vector codes) {
 // Bit b of code 32 j + i is bit j of byte i of the b-th CODE_BYTES bytes. Called with known `bits`.
 static inline __attribute__((always_inline)) void expand_codes(uint8_t *to, const uint8_t *codes, unsigned bits,
                                                                const uint8_t *dictionary) {
-    vector parts[MOST_BITS];
+    vector parts[MAX_BITS];
     for (unsigned b = 0; b < bits; b++) memcpy(&parts[b], codes + b * CODE_BYTES, CODE_BYTES);
 #pragma GCC unroll 8
     for (unsigned j = 0; j < 8; j++) {
@@ -62,7 +62,7 @@ struct plane {
 // Returns the next 256 bytes.
 static const uint8_t *next_bytes(struct plane *plane) {
     const uint8_t *from = plane->next;
-    if (plane->bits == 8) {
+    if (plane->bits == WHOLE_BITS) {
         plane->next += BLOCK_NUMBERS;
         return from;
     }
@@ -150,7 +150,7 @@ static void NAMED(expand_planes)(uint32_t *to, const uint8_t *from, const struct
         plane->dictionary = from + i * DICTIONARY_BYTES;
         plane->next = next;
         plane->counts = next += blocks * plane->bits * CODE_BYTES;
-        plane->exceptions = next += plane->bits == 8 ? 0 : blocks;
+        plane->exceptions = next += plane->bits == WHOLE_BITS ? 0 : blocks;
         next += 2 * (plane->n_exceptions = stretch->exceptions[i]);
     }
     if (stretch->kept)

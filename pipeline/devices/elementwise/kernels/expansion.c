@@ -6,7 +6,7 @@
 #include "processors.h"
 
 static void expand(const struct stretch *stretch, const uint8_t *source, uint8_t *target) {
-    const uint8_t *from = source + stretch->from;
+    const uint8_t *from = source + stretch->start;
     void *to = target + stretch->to;
     const size_t numbers = stretch->length / sizeof(float);
     switch (stretch->encoding) {
@@ -23,7 +23,6 @@ static void expand(const struct stretch *stretch, const uint8_t *source, uint8_t
     }
 }
 
-// Writes to `target` what `source` stands for. All places are multiples of four bytes, and checked before.
 void elementwise_expand(const struct stretch *stretches, size_t count, const uint8_t *source, uint8_t *target) {
     for (size_t i = 0; i < count; i++) expand(&stretches[i], source, target);
 }

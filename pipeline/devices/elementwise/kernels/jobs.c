@@ -3,8 +3,6 @@
 // The operator finds its job by the thread that runs the session, not in its graph: no file can name an address.
 #include "jobs.h"
 
-#include "chain.h"
-#include "integers/integers.h"
 #include "processors.h"
 
 static _Thread_local struct job held;
@@ -21,14 +19,12 @@ static struct job job_of(struct task *task) {
     return (struct job){integer_kernels->part, task, (size_t)task->n_parts};
 }
 
-// Runs a task, one part after the other; returns whether memory was short.
 int integers_run(struct task *task) {
     const struct job job = job_of(task);
     for (size_t number = 0; number < job.n_parts; number++) job.part(job.argument, number);
     return task->failed;
 }
 
-// Has the next operator `Job` that this thread runs do a task; NULL: none.
 void integers_hand_over(struct task *task) {
     is_held = task != NULL;
     if (task) held = job_of(task);
@@ -42,7 +38,6 @@ void elementwise_chain_part(void *argument, size_t number) {
     compute(chain, first, first + (left < CHAIN_PART ? left : CHAIN_PART));
 }
 
-// As integers_hand_over, a chain.
 void elementwise_hand_over(struct chain *chain) {
     is_held = chain != NULL;
     if (!chain) return;

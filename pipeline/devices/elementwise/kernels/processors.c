@@ -55,7 +55,6 @@ const struct expansions *expansions;
 const struct integers *integer_kernels;
 static const char *chosen = "";
 
-// Takes the kernels called `name`, or with "" the widest. Returns whether there are any; no chain may run.
 int elementwise_choose(const char *name) {
     for (size_t i = 0; i < sizeof processors / sizeof *processors; i++) {
         const struct processor *each = &processors[i];
@@ -70,7 +69,6 @@ int elementwise_choose(const char *name) {
     return 0;
 }
 
-// Lets quantised layers do without the processor's products of four bytes, or not. No task may run.
 void integers_use_dot_products(int wanted) {
     for (size_t i = 0; i < sizeof processors / sizeof *processors; i++) {
         const struct processor *each = &processors[i];
@@ -79,10 +77,8 @@ void integers_use_dot_products(int wanted) {
     }
 }
 
-// What the kernels in use are called; "" where the processor can run none.
 const char *elementwise_processor(void) { return chosen; }
 
-// What they were made of (tools/elementwise.py).
 const char *elementwise_sources(void) { return ELEMENTWISE_SOURCES; }
 
 __attribute__((constructor)) static void choose_first(void) { (void)elementwise_choose(""); }

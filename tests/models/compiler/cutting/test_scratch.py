@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import onnx
 import pytest
@@ -11,13 +12,14 @@ from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.meter import Meter, MeterError
 from models.compiler.cutting.scratch import FORMULAS
 from models.errors import CompileError
-from models.network.operators.movement import RESHAPES
-from models.network.operators.reading import READERS
+from models.network.catalogue import OPERATORS, traits_of
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Operand, Piece
 from models.packs.records.row_parts import unrolled_bytes
 from models.runtime.allocations import Tensor
 from models.runtime.heap import heap_bytes
+from models.runtime.kernels import KERNELS, Scratch
+from pipeline.program.program import Program
 from pipeline.program.steps import reserved_scratch
 from tests.models.compiler.cutting.scratch_cases import FORMULA_CASES, MEASURED_CASES, Case
 
@@ -40,10 +42,10 @@ WITHOUT_FORMULA = {
     "QLinearConv",
     "Swish",
 } | {
-    "com.microsoft.MaxPool",
     "com.microsoft.QLinearSoftmax",
     "table of bytes",
 }
+BOUNDED = {operator for operator, kernel in KERNELS.items() if kernel.scratch in FORMULAS}
 N_QUICK = 8
 
 
@@ -98,14 +100,16 @@ def are_counted(pack: Pack, meter: Meter, spare: int = PYTHON_BYTES) -> None:
 
 
 def test_every_operator_of_our_families_has_a_formula_or_a_reason() -> None:
-    assert READERS.keys() - FORMULAS.keys() == WITHOUT_FORMULA
+    read = {name for name, record in OPERATORS.items() if record.read}
+    assert read - BOUNDED == WITHOUT_FORMULA
+    assert set(get_args(Scratch)) - FORMULAS.keys() == {"measured"}
 
 
 def test_every_operator_with_a_formula_has_a_case() -> None:
     cases = {link.operator for case in FORMULA_CASES for link in (case, *case.then)}
-    blocked = {operator for operator in FORMULAS if operator.startswith("com.microsoft.nchwc.")}
+    blocked = {operator for operator in BOUNDED if operator.startswith("com.microsoft.nchwc.")}
     rewritten = {"com.microsoft.FusedConv", *blocked}  # of others, as the test of all of them sees
-    assert FORMULAS.keys() - rewritten <= cases
+    assert BOUNDED - rewritten <= cases
 
 
 @pytest.mark.slow
@@ -117,9 +121,8 @@ def test_every_formula_holds_for_what_its_kernel_allocates(tmp_path: Path, meter
         pack = compiled(case, folder)
         are_counted(pack, meter)
         visited.update(*map(operators, pack.graphs))
-    assert FORMULAS.keys() - visited <= set(
-        RESHAPES
-    )  # no kernel runs: they are other names of a tensor
+    # Of reshapes no kernel runs: they are other names of a tensor.
+    assert all(traits_of(operator).reshapes for operator in BOUNDED - visited)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +177,9 @@ def test_scores_of_an_attention_are_counted_for_any_number_of_threads(tmp_path: 
 def test_heap_is_retained_for_what_is_unrolled_and_not_for_what_was_measured(
     tmp_path: Path,
 ) -> None:
-    (measured,) = compiled(MEASURED_CASES[0], tmp_path).manifest.pieces
+    (measured,) = Program.as_compiled(compiled(MEASURED_CASES[0], tmp_path)).pieces
     squares = next(case for case in FORMULA_CASES if case.operator == "LRN")
-    unrolled = compiled(squares, tmp_path).manifest.pieces
+    unrolled = Program.as_compiled(compiled(squares, tmp_path)).pieces
     max_bytes = max(piece.scratch_bytes for piece in unrolled)
     assert 0 < max_bytes < measured.scratch_bytes
     assert reserved_scratch(unrolled, max_bytes + 1) == max_bytes + 1

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 from models.compiler import CompileOptions
-from models.compiler.analysis.graph import NCHWC_DOMAIN
+from models.network.names import NCHWC
 from models.packs.manifest import Manifest
 from models.packs.records.row_parts import RowOperator
 from models.packs.target import host_target
@@ -139,7 +139,7 @@ def test_what_a_transposed_convolution_makes_stays_the_same(
     pack = compiled(source, tmp_path)
     nodes = [node for data in pack.graphs for node in onnx.load_from_string(data).graph.node]
     kinds = {node.domain for node in nodes if "Conv" in node.op_type}
-    assert kinds == {NCHWC_DOMAIN} or host_target().block == 1
+    assert kinds == {NCHWC} or host_target().block == 1
     on_rows = {piece for item in pack.manifest.row_operators for piece in _pieces(item)}
     assert on_rows == {*range(len(pack.manifest.pieces))}
     inputs = {"x": np.random.default_rng(5).standard_normal((1, 3, 24, 20)).astype(np.float32)}

@@ -11,12 +11,14 @@ from onnx import helper, numpy_helper
 from onnx.parser import parse_model
 
 from models.compiler import CompileOptions, compile_onnx
+from models.compiler.optimising.integer_activations import LimitIntegers
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.packs.records.spans import Store
 from models.packs.storing import read_span
 from models.packs.target import host_target, named_target
-from models.runtime.sessions import open_reference, open_resident
+from models.runtime.sessions import open_piece, open_reference, open_resident
+from tests.examples import over
 from tests.models.nets import answers, inputs_for, parsed, written
 from tests.models.streamed import compiled, same, streamed
 
@@ -265,6 +267,24 @@ def test_signed_activations_are_computed_as_integers(
     assert found["Clip"] == 1
     assert found["QLinearConcat"] == (limit == "rounded otherwise before")
     assert not {"Conv", "FusedConv", "Add", "Relu"} & found.keys()
+
+
+@over("operator", ["Add(a, a)", "Mul(a, a)", "Sigmoid(a)"])
+def test_limits_follow_the_rounding_of_what_bytes_may_compute(operator: str) -> None:
+    model = parsed(
+        f"""g (float[64] a) => (int8[64] y)
+        <float t = {{0.04}}, int8 z = {{3}}, float low = {{0.1}}, float high = {{0.8}}> {{
+            b = {operator}
+            c = Clip(b, low, high)
+            y = QuantizeLinear(c, t, z)
+        }}"""
+    )
+    a = np.linspace(-2, 2, 64, dtype=np.float32)
+    (expected,) = open_piece(model.SerializeToString()).run(None, {"a": a})
+    LimitIntegers(model).run()
+    assert [node.op_type for node in model.graph.node][1:] == ["QuantizeLinear", "Clip"]
+    (got,) = open_piece(model.SerializeToString()).run(None, {"a": a})
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("signed", [False, True])

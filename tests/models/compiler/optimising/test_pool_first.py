@@ -27,7 +27,7 @@ def net(body: str) -> onnx.ModelProto:
 
 BRANCHES = f"""
     a = {LEAKY}(x, s0, z0, s1, z1)
-    b = com.microsoft.QLinearSigmoid(x, s0, z0, s2, z2)
+    b = com.microsoft.QLinearAdd(x, s0, z0, x, s0, z0, s2, z2)
     c = com.microsoft.QLinearConcat<axis=3>(s3, z3, a, s1, z1, b, s2, z2)
 """
 
@@ -38,7 +38,11 @@ BRANCHES = f"""
         (f"a = {LEAKY}(x, s0, z0, s1, z1) y = {POOL}(a)", "NhwcMaxPool QLinearLeakyRelu"),
         (
             f"{BRANCHES} y = {POOL}(c)",
-            "QLinearSigmoid NhwcMaxPool NhwcMaxPool QLinearLeakyRelu QLinearConcat",
+            "QLinearAdd NhwcMaxPool NhwcMaxPool QLinearLeakyRelu QLinearConcat",
+        ),
+        (
+            f"a = com.microsoft.QLinearSigmoid(x, s0, z0, s1, z1) y = {POOL}(a)",
+            "NhwcMaxPool QLinearSigmoid",
         ),
     ],
 )

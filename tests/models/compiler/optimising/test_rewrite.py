@@ -59,6 +59,23 @@ def test_mish_is_mish(body: str, x: np.ndarray) -> None:
     )
 
 
+def test_a_transposed_convolution_has_negative_weights() -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (float[1,2,3,3] x) => (float[1,2,5,5] y)
+        <float[2,2,3,3] w, float[2] b = {0.5, -2}> {
+            c = ConvTranspose(x, w, b)
+            y = Mish(c)
+        }"""
+    random = np.random.default_rng(0)
+    rewritten = onnx.parser.parse_model(text)
+    weights = random.standard_normal((2, 2, 3, 3)).astype(np.float32)
+    rewritten.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    x = random.standard_normal((1, 2, 3, 3)).astype(np.float32)
+    expected = run(rewritten, x)[0]
+    RewriteActivations(rewritten).run()
+    assert operators(rewritten)[:4] == ["Neg", "Neg", "ConvTranspose", "Sigmoid"]
+    np.testing.assert_allclose(run(rewritten, x)[0], expected, atol=1e-5)
+
+
 CELU = ["Min", "Div", "Exp", "Sub", "Mul", "Max"]
 
 

@@ -8,12 +8,8 @@ from numpy.typing import NDArray
 
 from models.packs.records.pieces import ElementProgram, ElementStep
 from pipeline.devices.elementwise.library import Launcher, Library, find_library
-from pipeline.devices.elementwise.programs import (
-    OPERATORS,
-    NativeProgram,
-    NativeStep,
-    native_program,
-)
+from pipeline.devices.elementwise.programs import NativeProgram, NativeStep, native_program
+from pipeline.devices.interface.native import OPERATORS
 
 Floats = NDArray[np.float32]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.devices.elementwise.programs import OPERATORS
+from pipeline.devices.interface.native import OPERATORS
 from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import Floats, computed, library, needs_library
 

@@ -18,7 +18,8 @@ from models.packs.records.row_parts import RowOperator
 from models.packs.target import host_target
 from pipeline.devices.base import Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.programs import MOST_TENSORS
+from pipeline.devices.elementwise.programs import native_program
+from pipeline.devices.interface.native import MAX_TENSORS
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
@@ -168,22 +169,37 @@ def test_threads_of_onnx_runtime_change_no_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [70, 200])
-def test_long_chains_of_many_tensors(steps: int, tmp_path: Path, pool: ReadPool) -> None:
-    """Of more steps than a node once had, and of more tensors than the library takes."""
-    kinds = ("Sigmoid", "Tanh")
-    chain_nodes = [f"e{index + 1} = {kinds[index % 2]}(e{index})" for index in range(steps)]
-    several = [
-        f"t{index} = Conv(e0, wd) n{index} = Neg(t{index})" for index in range(MOST_TENSORS + 2)
-    ]
-    sums = [f"s{index + 1} = Add(s{index}, n{index})" for index in range(MOST_TENSORS + 2)]
-    nodes = ["e0 = Conv<pads=[1,1,1,1]>(x, wa)", *chain_nodes, *several]
-    nodes += [f"s0 = Neg(e{steps})", *sums, f"y = Conv(s{MOST_TENSORS + 2}, we)"]
-    pack = compiled("\n".join(nodes), _SHAPES, tmp_path)
+@pytest.mark.parametrize("steps", [60, 200])
+@pytest.mark.parametrize("tensors", [2, MAX_TENSORS, MAX_TENSORS + 1, 40])
+def test_long_chains_of_many_tensors(
+    steps: int, tensors: int, tmp_path: Path, pool: ReadPool
+) -> None:
+    """Of more tensors than the library takes ONNX Runtime computes them."""
+    others = [f"t{index}" for index in range(tensors - 2)]  # and what is read first, and a result
+    shapes = {**_SHAPES, "wf": (32, 8 + 32 * len(others), 3, 3)}
+    shapes |= {f"w{name}": (32, 8, 1, 1) for name in others}
+    nodes = [f"{name} = Conv(x, w{name})" for name in others]
+    # All of them are read before the chain: it is not interrupted by what makes them.
+    nodes += [f"all = Concat<axis=1>({', '.join(['x', *others])})"]
+    nodes += ["e0 = Conv<pads=[1,1,1,1]>(all, wf)"]
+    for index in range(steps):
+        read = f"e{index}"
+        if index % 5 == 0 and others:
+            nodes.append(f"e{index + 1} = Max({read}, {others.pop()})")
+        else:
+            nodes.append(f"e{index + 1} = {('Sigmoid', 'Tanh', 'Neg')[index % 3]}({read})")
+    while others:
+        nodes.append(f"e{steps + 1} = Add(e{steps}, {others.pop()})")
+        steps += 1
+    pack = compiled("\n".join([*nodes, f"y = Conv(e{steps}, we)"]), shapes, tmp_path)
+    program = max(pack.manifest.programs, key=lambda program: len(program.steps))
+    assert len(program.steps) >= steps - 1  # the first may be part of the convolution
+    assert program.n_inputs + len(program.results) == tensors
+    assert (native_program(program) is not None) == (tensors <= MAX_TENSORS)
     expected = answer(pack, pool, threads=1)
     plain = answer(pack, pool, native=False)
     np.testing.assert_allclose(expected, plain, rtol=0, atol=1e-5 * np.abs(plain).max())
-    for rows, threads in ((None, 2), (8, 2), (8, 3)):
+    for rows, threads in ((None, 2), (None, 3), (8, 1), (8, 2), (8, 3)):
         regions = exact_regions(pack, rows) if rows else ()
         assert answer(pack, pool, regions, threads).tobytes() == expected.tobytes()
 

@@ -1,10 +1,8 @@
 """A library that cannot be used is named, and passed over."""
 
 import platform
-import re
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,11 +15,11 @@ from pipeline.devices.elementwise.building import (
     file_name,
     sources_digest,
 )
-from pipeline.devices.elementwise.library import LIMITS, Library, LibraryError, find_library
-from pipeline.devices.integers import tasks
-from pipeline.devices.integers.native_layers import QuantisedLayers
+from pipeline.devices.elementwise.library import Library, LibraryError, find_library
+from pipeline.devices.interface.native import NATIVE
+from pipeline.devices.interface.rows import NativeFunction
 from tests.examples import over
-from tests.pipeline.devices.elementwise.chains import library, needs_library
+from tests.pipeline.devices.elementwise.chains import needs_library
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 
@@ -79,72 +77,23 @@ def test_made_of_other_sources(tmp_path: Path) -> None:
     assert refused(tmp_path) == f"{file_name()} was made of other sources"
 
 
-def _limits_in_c(limits: Mapping[str, int]) -> str:
-    lines = ", ".join(f'{{"{name}", {value}}}' for name, value in limits.items())
-    return (
-        "static const struct { const char *name; unsigned long value; } limits[] = "
-        f"{{{lines}, {{0, 0}}}};\nconst void *elementwise_limits(void) {{ return limits; }}\n"
-    )
+_FUNCTIONS = [entry for entry in NATIVE if isinstance(entry, NativeFunction)]
 
 
-ALL_LIMITS = {**LIMITS, **tasks.LIMITS}
-
-
-@needs_library
-@over("name", list(ALL_LIMITS))
-def test_a_limit_that_python_has_otherwise(name: str) -> None:
-    there = ALL_LIMITS[name]
-    with pytest.raises(LibraryError, match=f"so: {name} is {there}, expected {there + 1}$"):
-        library().check_limits({**ALL_LIMITS, name: there + 1})
-
-
-@needs_library
-def test_the_library_has_the_limits_of_python() -> None:
-    assert library().limits == ALL_LIMITS
-    with pytest.raises(LibraryError, match=r"so: MOST_NOTHING is None, expected 1$"):
-        library().check_limits({"MOST_NOTHING": 1})
-
-
-@needs_library
-def test_limits_are_compared_where_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tasks.LIMITS, "MOST_JOINED", 9)
-    with pytest.raises(LibraryError, match="MOST_JOINED is 8, expected 9"):
-        QuantisedLayers(library(), 1)
-    monkeypatch.setattr("pipeline.devices.elementwise.library.LIMITS", {"MOST_AXES": 7})
-    with pytest.raises(LibraryError, match="MOST_AXES is 8, expected 7"):
-        Library(BUILT / file_name())
-
-
-def test_each_limit_of_the_kernels_is_compared() -> None:
-    """But those that bound work inside of one kernel, and refuse nothing."""
-    inside = {"MOST_GROUP", "MOST_RUNS"}
-    sources = [path.read_text() for path in SOURCES.rglob("*.[ch]")]
-    declared = {
-        name
-        for text in sources
-        for block in re.findall(r"enum(?: \w+)? \{(.*?)\}", text, re.DOTALL)
-        for name in re.findall(r"\b(MOST_\w+|WORTH_\w+|N_OPERATORS|N_PLANES)\b", block)
-    }
-    assert {"MOST_TENSORS", "MOST_JOINED"} < declared
-    assert declared - inside <= ALL_LIMITS.keys()
+def _without_kernels(function: NativeFunction) -> str:
+    """Define ``function`` in a library of these sources that has no kernels."""
+    results = {"elementwise_sources": f'"{sources_digest()}"', "elementwise_processor": '""'}
+    body = "" if function.returns == "void" else f"return {results.get(function.name, 0)};"
+    parameters = ", ".join(f"{of} {name}" for of, name in function.parameters) or "void"
+    return f"{function.returns} {function.name}({parameters}) {{ {body} }}\n"
 
 
 @needs_compiler
 def test_no_kernels_for_this_processor(tmp_path: Path) -> None:
     source = tmp_path / "old.c"
-    source.write_text(
-        'const char *elementwise_processor(void) { return ""; }\n'
-        f'const char *elementwise_sources(void) {{ return "{sources_digest()}"; }}\n'
-        "int elementwise_choose(const char *name) { return !name; }\n"
-        "void elementwise_run(const void *chain) { (void)chain; }\n"
-        "void elementwise_expand(void) {}\nvoid elementwise_hand_over(void) {}\n"
-        "void integers_fit(void) {}\nvoid integers_run(void) {}\n"
-        "void integers_hand_over(void) {}\nvoid integers_average(void) {}\n"
-        "void integers_use_dot_products(void) {}\n"
-        f"{_limits_in_c(ALL_LIMITS)}"
-    )
-    command = ["cc", "-shared", "-fPIC", str(source), "-o", str(tmp_path / file_name())]
-    subprocess.run(command, check=True)
+    source.write_text('#include "interface.h"\n' + "".join(map(_without_kernels, _FUNCTIONS)))
+    command = ["cc", "-shared", "-fPIC", f"-I{SOURCES}", str(source)]
+    subprocess.run([*command, "-o", str(tmp_path / file_name())], check=True)
     assert "has no kernels for this processor" in refused(tmp_path)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.elementwise.programs import OPERATORS
+from pipeline.devices.interface.native import OPERATORS
 from tests.examples import examples, over
 from tests.pipeline.devices.elementwise.chains import (
     Floats,

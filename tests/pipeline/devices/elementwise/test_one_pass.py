@@ -17,15 +17,17 @@ from models.packs.pack import Pack
 from models.packs.target import host_target
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.one_pass import OnePass, decided
-from pipeline.devices.elementwise.operator_node import JOB, OPERATOR
+from pipeline.devices.elementwise.one_pass import OnePass, chosen
+from pipeline.devices.elementwise.operator_node import JOB_MODEL
+from pipeline.devices.interface.native import CHAIN
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.joined_launches import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, pipeline_plan
+from pipeline.program.kernels import Chain, OrtGraph
 from pipeline.program.partitions import Cuts
 from pipeline.program.prepare import prepare, with_chains
-from pipeline.program.program import ChainPiece, Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import Cut, Region, RowCut
 from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
@@ -146,13 +148,13 @@ def planned(program: Program, way: Way) -> Plan:
 def check_sessions(pack: Pack, counted: Sequence[Opened], loaded: set[bytes]) -> None:
     """Check that what was ``loaded`` is what was ``counted``: as many, and the same graphs of the pack."""
     sessions = {session for each in counted for session in each.sessions}
-    assert (JOB in loaded) == any(each.together_bytes for each in counted)
-    loaded = loaded - {JOB}
+    assert (JOB_MODEL in loaded) == any(each.together_bytes for each in counted)
+    loaded = loaded - {JOB_MODEL}
     assert len(loaded) == len(sessions)
     alone = {session[0] for session in sessions if len(session) == 1}
     assert {pack.graphs[part] for part in alone if isinstance(part, int)} <= loaded
     with_chains = sum(any(not isinstance(part, int) for part in session) for session in sessions)
-    assert sum(OPERATOR.encode() in graph for graph in loaded) == with_chains
+    assert sum(CHAIN.encode() in graph for graph in loaded) == with_chains
 
 
 @needs_library
@@ -207,22 +209,22 @@ def test_a_piece_and_its_rows_run_in_one_pass_or_neither_does(case: Case) -> Non
     }
     doing = [number for number in used if case.pack.manifest.programs[number].steps]
     assert doing
-    decide = partial(decided, are_sessions=True)
+    choose = partial(chosen, are_sessions=True)
     for number in doing:
         program = Program.as_compiled(without_kernels(case.pack, number))
-        program = with_chains(program, decide)
+        program = with_chains(program, choose)
         for place, item in enumerate(program.row_operators):
             own = item.first_piece, item.end_piece
-            chains = [isinstance(piece, ChainPiece) for piece in program.pieces[slice(*own)]]
-            chains += [
-                other in program.row_chains
+            kernels = [piece.kernel for piece in program.pieces[slice(*own)]]
+            kernels += [
+                program.row_kernels[other]
                 for other, made in enumerate(program.row_operators)
                 if (made.first_piece, made.end_piece) == own
             ]
-            assert len(set(chains)) == 1
+            assert len({isinstance(kernel, OrtGraph) for kernel in kernels}) == 1
             if item.elementwise and item.elementwise.program == number:
-                assert place not in program.row_chains
-        assert any(isinstance(piece, ChainPiece) for piece in program.pieces)
+                assert isinstance(program.row_kernels[place], OrtGraph)
+        assert chained(program)
 
 
 @needs_library
@@ -234,14 +236,16 @@ def test_a_chain_has_a_session_of_its_own_size_only_beside_others(case: Case) ->
         assert bool(found.together_bytes) == (chains == "nodes")
     program = case.programs["nodes"]
     pieces = chained(program)
-    programs = {piece.elementwise.program for piece in pieces if piece.elementwise is not None}
+    programs = {
+        piece.kernel.elementwise.program for piece in pieces if isinstance(piece.kernel, Chain)
+    }
     pairs = [range(first, first + 2) for first in range(len(pieces) - 1)]
     assert len(programs) < len(opened_by(program, pieces, pairs).sessions)
 
 
-def chained(program: Program) -> list[ChainPiece]:
+def chained(program: Program) -> list[PreparedPiece]:
     """Return the pieces that run in one pass."""
-    return [piece for piece in program.pieces if isinstance(piece, ChainPiece)]
+    return [piece for piece in program.pieces if isinstance(piece.kernel, Chain)]
 
 
 pytestmark = needs_library

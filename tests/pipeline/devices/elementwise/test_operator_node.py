@@ -12,8 +12,6 @@ from models.runtime.sessions import SessionError, open_piece
 from pipeline.devices.base import DeviceError, KernelError
 from pipeline.devices.cpu import CpuDevice, _CpuKernel
 from pipeline.devices.elementwise.operator_node import (
-    DOMAIN,
-    OPERATOR,
     chain_model,
     chain_node,
     holds_chain,
@@ -21,13 +19,15 @@ from pipeline.devices.elementwise.operator_node import (
     node,
     why_not_shared,
 )
-from pipeline.devices.elementwise.programs import (
+from pipeline.devices.elementwise.programs import NativeProgram
+from pipeline.devices.interface.native import (
+    CHAIN,
+    DOMAIN,
     MAX_AXES,
-    MOST_BLOCKS,
-    MOST_TENSORS,
+    MAX_BLOCKS,
+    MAX_TENSORS,
     OPERATORS,
     WORTH_SHARING,
-    NativeProgram,
 )
 from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import (
@@ -110,29 +110,29 @@ def test_as_many_axes_as_the_library_accepts(n_axes: int, fits: bool) -> None:
     assert (chain_model(_MISH, [shape, shape]) is not None) == fits
     ports = [("x", shape)], [("y", shape)]
     program = (1, 1, n_axes, 1, *shape, 0, 0, *_RIGHT[7:])
-    graph = model([node(OPERATOR, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
+    graph = model([node(CHAIN, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
     with nullcontext() if fits else pytest.raises(SessionError):
         open_piece(graph, 1, library().path)
 
 
-@over("n_inputs, fits", [(MOST_TENSORS - 1, True), (MOST_TENSORS, False)])
+@over("n_inputs, fits", [(MAX_TENSORS - 1, True), (MAX_TENSORS, False)])
 def test_as_many_tensors_as_the_library_accepts(n_inputs: int, fits: bool) -> None:
     step = OPERATORS.index("add"), n_inputs, 0, n_inputs - 1, 0, 0
     program = (n_inputs, 1, 1, 1, 8, *(0, 0) * n_inputs, *step)
     names = [f"x{index}" for index in range(n_inputs)]
     ports = [(name, (8,)) for name in names], [("y", (8,))]
-    graph = model([node(OPERATOR, DOMAIN, names, ["y"], program=program)], *ports, [(DOMAIN, 1)])
+    graph = model([node(CHAIN, DOMAIN, names, ["y"], program=program)], *ports, [(DOMAIN, 1)])
     with nullcontext() if fits else pytest.raises(SessionError):
         open_piece(graph, 1, library().path)
 
 
-@over("block, fits", [(MOST_BLOCKS - 1, True), (MOST_BLOCKS, False)])
+@over("block, fits", [(MAX_BLOCKS - 1, True), (MAX_BLOCKS, False)])
 def test_as_many_values_in_between_as_the_library_accepts(block: int, fits: bool) -> None:
-    tensor, negative = MOST_TENSORS + block, OPERATORS.index("negative")
+    tensor, negative = MAX_TENSORS + block, OPERATORS.index("negative")
     steps = (negative, tensor, 0, 0, 0, 0, negative, 1, tensor, tensor, 0, 0)
     program = (1, 1, 1, 2, 8, 0, 0, *steps)
     ports = [("x", (8,))], [("y", (8,))]
-    graph = model([node(OPERATOR, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
+    graph = model([node(CHAIN, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
     with nullcontext() if fits else pytest.raises(SessionError):
         open_piece(graph, 1, library().path)
 
@@ -175,7 +175,7 @@ _RIGHT = (1, 1, 1, 1, 8, 0, 0, 8, 1, 0, 0, 0, 0)
 def test_what_is_no_program_is_refused(numbers: tuple[int, ...]) -> None:
     def graph(program: tuple[int, ...]) -> bytes:
         ports = [("x", (8,))], [("y", (8,))]
-        return model([node(OPERATOR, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
+        return model([node(CHAIN, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
 
     open_piece(graph(_RIGHT), 1, library().path)
     with pytest.raises(SessionError):
@@ -187,7 +187,7 @@ def test_an_input_of_another_size_than_its_program_says(given: int, plane: int, 
     """Nothing is read that is not its: a graph may come from anywhere."""
     program = (1, 1, 1, 1, 8, plane, width, *_RIGHT[7:])
     ports = [("x", (given,))], [("y", (8,))]
-    graph = model([node(OPERATOR, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
+    graph = model([node(CHAIN, DOMAIN, "x", "y", program=program)], *ports, [(DOMAIN, 1)])
     x, y = np.ones(given, np.float32), np.zeros(8, np.float32)
     launch = _CpuKernel(open_piece(graph, 1, library().path)).bind([x], [y])
     with pytest.raises(KernelError, match="as large as its program says"):

@@ -5,13 +5,8 @@ from typing import get_args
 
 from models.network.activations import Arithmetic, Kind
 from models.packs.records.pieces import ElementProgram, ElementStep
-from pipeline.devices.elementwise.programs import (
-    MOST_BLOCKS,
-    MOST_TENSORS,
-    OPERATORS,
-    NativeProgram,
-    native_program,
-)
+from pipeline.devices.elementwise.programs import NativeProgram, native_program
+from pipeline.devices.interface.native import MAX_BLOCKS, MAX_TENSORS, OPERATORS
 from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import native
 
@@ -94,8 +89,8 @@ def added(n_inputs: int) -> ElementProgram:
 
 
 def test_more_tensors_than_the_library_takes() -> None:
-    assert native_program(added(MOST_TENSORS)) is None
-    assert native_program(added(MOST_TENSORS - 1)) is not None
+    assert native_program(added(MAX_TENSORS)) is None
+    assert native_program(added(MAX_TENSORS - 1)) is not None
 
 
 def test_more_values_in_between_than_the_library_takes() -> None:
@@ -104,5 +99,5 @@ def test_more_values_in_between_than_the_library_takes() -> None:
         steps += [ElementStep(kind="add", reads=(count, count - at)) for at in range(1, count)]
         return ElementProgram(n_inputs=1, steps=tuple(steps), results=(len(steps),))
 
-    assert native_program(kept(MOST_BLOCKS)) is not None
-    assert native_program(kept(MOST_BLOCKS + 1)) is None
+    assert native_program(kept(MAX_BLOCKS)) is not None
+    assert native_program(kept(MAX_BLOCKS + 1)) is None

@@ -67,15 +67,16 @@ class Network:
         self._make("turned", (1, *shape[2:], planes[1]))
         return self
 
-    def joined(self, channels: int) -> "Network":
-        """Put ``channels`` more behind those there are, in another scale, and some in the same."""
+    def joined(self, *channels: int) -> "Network":
+        """Put tensors of ``channels`` behind that there is, in other scales, and one in the same."""
         own = self.scaling
         made = self._scaling("j", self.dtype)
         parts = [self.last, *own]
-        for name, count, scaling in (
-            ("u", channels, self._scaling("u", self.dtype)),
-            ("v", 3, made),
-        ):
+        others = [
+            (f"u{index}", count, self._scaling(f"u{index}", self.dtype))
+            for index, count in enumerate(channels)
+        ]
+        for name, count, scaling in (*others, ("v", 3, made)):
             self.given[name] = self._bytes(self.dtype, (*self.shape[:3], count))
             parts += [name, *scaling]
         node = helper.make_node(
@@ -83,7 +84,7 @@ class Network:
         )
         self.nodes.append(node)
         self.scaling = made
-        self._make("j", (*self.shape[:3], self.shape[3] + channels + 3))
+        self._make("j", (*self.shape[:3], self.shape[3] + sum(channels) + 3))
         return self
 
     def conv(

@@ -13,16 +13,16 @@ from PIL import Image
 from models.compiler import CompileOptions
 from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
-from models.packs.records.pieces import Piece
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.operator_node import JOB
+from pipeline.devices.elementwise.operator_node import JOB_MODEL
 from pipeline.execution.given import Tensors, copies
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.kernels import IntegerTask, OrtGraph
 from pipeline.program.prepare import prepare
-from pipeline.program.program import NativePiece, Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
 from tests.models.nets import parsed, written
@@ -144,15 +144,17 @@ def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
     fitted = prepare(way.crafted(case.pack), device)
     choice = Choice(chunk_bytes=way.chunk_bytes, lanes=way.lanes)
     plan = make_plan(fitted, ARCHITECTURES[way.architecture], choice=choice)
-    pieces = [step for step in plan.steps if isinstance(step, Piece)]
-    natives = [piece.native for piece in pieces if isinstance(piece, NativePiece)]
+    pieces = [step for step in plan.steps if isinstance(step, PreparedPiece)]
+    natives = [piece.kernel for piece in pieces if isinstance(piece.kernel, IntegerTask)]
     assert bool(natives) == way.native
     counted = {
-        case.pack.graphs[piece.graph] for piece in pieces if not isinstance(piece, NativePiece)
+        case.pack.graphs[piece.kernel.graph]
+        for piece in pieces
+        if isinstance(piece.kernel, OrtGraph)
     }
     if any(each.together_bytes for each in natives):
         assert way.threads > 1
-        counted.add(JOB)
+        counted.add(JOB_MODEL)
     with opened(fitted, plan, device) as engine:
         assert device.sessions == counted
         answer = engine.answer(_request(), copies)[0]["y"]

@@ -4,14 +4,16 @@ And so are ONNX Runtime's, where the processor has dot products or no weight is 
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from onnx import helper
 
-from models.network.operators.quantised import QuantisedTask
+from models.network.operators.quantised import MAX_CONCATENATED, MAX_LAYERS, QuantisedTask
 from models.packs.target import largest_exact_weight
 from pipeline.devices.integers.native_layers import fitted, taken_bytes
+from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import library, needs_library
 from tests.pipeline.devices.integers.exact import computed
 from tests.pipeline.devices.integers.quantised import Network
@@ -178,6 +180,35 @@ def test_a_sum_may_lie_over_what_is_added(threads: int) -> None:
         network = _added(seed)
         expected = computed(network.model(), network.given)
         assert np.array_equal(network.computed(threads, LARGE, over="z"), expected), seed
+
+
+# Limits of the kernels, on both sides.
+
+
+@over("tensors", [MAX_CONCATENATED, MAX_CONCATENATED + 1])
+def test_as_many_concat_parents_as_the_library_reads(tensors: int) -> None:
+    network = Network(3, (1, 7, 8, 5)).joined(*range(2, tensors)).conv(9, 3, 1, 1)
+    if tensors > MAX_CONCATENATED:
+        assert network.found() is None
+    else:
+        expected = computed(network.model(), network.given)
+        assert np.array_equal(network.computed(2, SMALL), expected)
+
+
+def test_as_many_layers_as_the_library_runs() -> None:
+    task = _found(_bottleneck(0))
+    assert len(task.layers) == MAX_LAYERS
+    assert not task.fault()
+    longer = replace(task, layers=(*task.layers, task.layers[-1]))
+    assert longer.fault() == f"layers: {MAX_LAYERS + 1}, of {MAX_LAYERS} at most"
+
+
+@over("rows", [16, 17])
+def test_windows_of_as_many_rows_as_are_read_without_a_copy_and_of_more(rows: int) -> None:
+    """MOST_RUNS of kernels/integers/rows.h."""
+    network = Network(rows, (1, 19, 20, 3)).conv(6, rows, 1, 2)
+    expected = computed(network.model(), network.given)
+    assert np.array_equal(network.computed(2, SMALL), expected)
 
 
 @pytest.mark.usefixtures("_products")

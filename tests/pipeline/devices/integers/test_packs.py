@@ -15,13 +15,13 @@ from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
 from models.runtime.sessions import SessionError, open_piece, run_session
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.operator_node import JOB
+from pipeline.devices.elementwise.operator_node import JOB_MODEL
 from pipeline.execution.given import copies
 from pipeline.execution.opened import opened
 from pipeline.planning.plan import Plan
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program, takes_rows
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
@@ -108,7 +108,7 @@ def test_plans_hold_neither_image_nor_patches_nor_what_is_expanded(tmp_path: Pat
     for expansion in (2, 6):
         pack = _compiled(tmp_path, expansion)
         fitted = prepare(pack, device)
-        assert sum(takes_rows(piece) for piece in fitted.pieces) == 2
+        assert sum(piece.reads_rows for piece in fitted.pieces) == 2
         plan = _plan(fitted)
         assert plan.arena_bytes < 3 * SIZE * SIZE < _plan(prepare(pack, plain)).arena_bytes
         arenas.add(plan.arena_bytes)
@@ -186,10 +186,10 @@ def test_what_a_request_gives_in_another_form_is_not_taken_by_rows(tmp_path: Pat
     flat = replace(port, shape=(1, 3, SIZE * SIZE, 1))
     manifest = pack.manifest.model_copy(update={"inputs": (flat,)})
     fitted = prepare(replace(pack, manifest=manifest), CpuDevice(2))
-    assert not any(takes_rows(piece) for piece in fitted.pieces)
+    assert not any(piece.reads_rows for piece in fitted.pieces)
 
 
 def test_a_graph_alone_has_no_job() -> None:
-    session = open_piece(JOB, operators=library().path)
+    session = open_piece(JOB_MODEL, operators=library().path)
     with pytest.raises(SessionError, match="no job"):
         run_session(session, {"x": np.zeros(1, np.float32)})

@@ -1,41 +1,10 @@
-// Functions of each element, as kernels fuse them; named as in models/network/activations.py. Launches read
-// their numbers here.
+// Functions of each element, as kernels fuse them.
 //
 // Every product that a sum follows is an fmaf, or the sum an __fadd_rn: nothing is left to the
 // compiler to contract, so the bits of a value do not depend on the kernel around it.
 #pragma once
 
-enum class Activation {
-    none,
-    relu,
-    leaky_relu,    // alpha: slope below zero
-    clip,          // alpha: lower bound, beta: upper bound
-    sigmoid,
-    tanh,
-    mish,          // alpha: the sign of what it is of
-    silu,          // alpha: slope inside the sigmoid
-    hard_sigmoid,  // alpha: slope, beta: value at zero
-    hard_swish,
-    elu,           // alpha: minus the limit at minus infinity
-    softplus,
-    exp,
-    gelu,          // by the error function
-    gelu_tanh,
-    absolute,
-    ceil,
-    erf,
-    floor,
-    log,
-    negative,
-    reciprocal,
-    round,         // to even where it is a half
-    sign,
-    softsign,
-    sqrt,
-    celu,          // alpha: minus the limit at minus infinity
-    selu,          // beta times an elu
-    thresholded_relu,  // alpha: up to it all is zero
-};
+#include "interface.cuh"
 
 __device__ __forceinline__ float clamp(float x, float low, float high) {
     return x < low ? low : (x > high ? high : x);  // keeps NaN, as fminf and fmaxf do not
@@ -106,7 +75,7 @@ __device__ __forceinline__ float activate(float x, int activation, float alpha, 
         case Activation::log: return logf(x);
         case Activation::negative: return -x;
         case Activation::reciprocal: return 1.0f / x;
-        case Activation::round: return rintf(x);
+        case Activation::round: return rintf(x);  // to even where it is a half
         case Activation::sign: return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f;
         case Activation::softsign: return x / (1.0f + fabsf(x));
         case Activation::sqrt: return sqrtf(x);

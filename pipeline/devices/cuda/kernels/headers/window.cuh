@@ -1,19 +1,7 @@
 // Convolutions as products of matrices: the matrix of pixels is gathered, never stored.
 #pragma once
 
-// One convolution. `channels` and `filters`: of one group. Numbers k go over channels, rows and
-// columns of the kernel, as weights lie.
-struct Convolution {
-    int channels, height, width;
-    int filters, kernel_height, kernel_width;
-    int stride_height, stride_width;
-    int pad_top, pad_left;
-    int dilation_height, dilation_width;
-    int out_height, out_width;
-    int groups;
-    int split_k, split_stride;            // numbers k of a split; sums from split to split
-    int area_reciprocal, width_reciprocal;  // of the kernel, for `quotient`
-};
+#include "interface.cuh"
 
 // n / d by 2^32 / d + 1 (0 for d = 1), exact for n d < 2^32.
 __device__ __forceinline__ int quotient(int n, int reciprocal) {

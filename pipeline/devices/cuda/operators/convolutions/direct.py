@@ -11,8 +11,14 @@ from models.network.node import UnsuitedError
 from models.network.operators.reading import Convolution
 from pipeline.devices.cuda.call import Argument, DevicePointer, KernelLaunch
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm, split_depth
-from pipeline.devices.cuda.operators.launches import MAX_ELEMENTS, activation_arguments, blocks
+from pipeline.devices.cuda.operators.launches import (
+    MAX_ELEMENTS,
+    activation_arguments,
+    blocks,
+    members_of,
+)
 from pipeline.devices.cuda.scope import Scope
+from pipeline.devices.interface.cuda import packed
 
 
 def check_size(it: Convolution) -> None:
@@ -28,15 +34,18 @@ def check_size(it: Convolution) -> None:
 
 
 def numbers(it: Convolution, split_k: int | None = None) -> tuple[int, ...]:
-    """Return the structure Convolution of kernels/headers/window.cuh; by default k is not split."""
+    """Return the structure Convolution of a launch; by default k is not split."""
     windows = it.windows.on_a_plane
-    window = (*windows.kernel, *windows.strides, *windows.before, *windows.dilations)
-    split = (it.depth if split_k is None else split_k, math.prod(it.y.shape))
-    return (
-        *(it.weight.shape[1], *windows.size, it.filters // it.groups),
-        *(*window, *windows.result, it.groups),
-        *split,
-        *(_reciprocal(math.prod(windows.kernel)), _reciprocal(windows.kernel[1])),
+    return packed(
+        "Convolution",
+        channels=it.weight.shape[1],
+        filters=it.filters // it.groups,
+        groups=it.groups,
+        **members_of(windows),
+        split_k=it.depth if split_k is None else split_k,
+        split_stride=math.prod(it.y.shape),
+        area_reciprocal=_reciprocal(math.prod(windows.kernel)),
+        width_reciprocal=_reciprocal(windows.kernel[1]),
     )
 
 

@@ -62,12 +62,10 @@ static void quantise_row(const struct task *task, int row, uint8_t *to) {
 
 static inline int makes_rows(const struct task *task) { return task->picture.planes || task->joined.count; }
 
-enum { BYTES = 256 };
-
 // What each byte of a tensor becomes in the scale of the whole, as ONNX Runtime has it.
 static void fill_table(const struct scaled *from, const struct scaled *made, uint8_t *table) {
     const struct rounding how = rounding_of(made, NULL, 0);
-    for (int i = 0; i < BYTES; i++) {
+    for (int i = 0; i < TABLE_BYTES; i++) {
         float v = *from->scale * (float)((i ^ from->flip) - zero_of(from)) / *made->scale;
         v = v > how.low ? v : how.low;
         v = v < how.high ? v : how.high;
@@ -78,7 +76,7 @@ static void fill_table(const struct scaled *from, const struct scaled *made, uin
 static void join_row(const struct task *task, const uint8_t *table, int row, uint8_t *to) {
     const struct layer *first = &task->layers[0];
     const size_t depth = made_depth(first), width = (size_t)first->width;
-    for (int k = 0; k < task->joined.count; k++, table += BYTES) {
+    for (int k = 0; k < task->joined.count; k++, table += TABLE_BYTES) {
         const size_t channels = (size_t)task->joined.channels[k];
         const uint8_t *from = task->joined.parts[k] + (size_t)row * width * channels;
         for (size_t x = 0; x < width; x++, from += channels) {
@@ -107,7 +105,7 @@ static void open_made_rows(struct made_rows *rows, const struct task *task, int 
     const size_t n_bytes = rows->line * (size_t)(rows->count + 1);
     rows->rows = take(memory, n_bytes);
     rows->held = take(memory, (size_t)rows->count * sizeof *rows->held);
-    rows->tables = take(memory, (size_t)task->joined.count * BYTES);
+    rows->tables = take(memory, (size_t)task->joined.count * TABLE_BYTES);
     if (!memory->at) return;
     for (int i = 0; i < rows->count; i++) rows->held[i] = -1;
     // Of a pixel the channels that there are.
@@ -116,7 +114,7 @@ static void open_made_rows(struct made_rows *rows, const struct task *task, int 
     for (size_t done = depth; done < n_bytes; done *= 2)
         memcpy(rows->rows + done, rows->rows, done < n_bytes - done ? done : n_bytes - done);
     for (int k = 0; k < task->joined.count; k++)
-        fill_table(&task->joined.from[k], &task->joined.made, rows->tables + (size_t)k * BYTES);
+        fill_table(&task->joined.given[k], &task->joined.made, rows->tables + (size_t)k * TABLE_BYTES);
 }
 
 // Row `row`, from its padding on.

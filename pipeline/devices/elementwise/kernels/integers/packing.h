@@ -7,7 +7,7 @@
 static inline int32_t zero_of(const struct scaled *of) { return *of->zero ^ of->flip; }
 
 // Weights are multiplied as signed bytes.
-static inline int sign_of(const struct layer *of) { return of->weight.flip ^ 0x80; }
+static inline int sign_of(const struct layer *of) { return of->weight.flip ^ FLIP; }
 
 static inline int32_t weight_zero(const struct layer *of, int filter) {
     return (int8_t)(of->weight.zero[of->zeros_apart ? filter : 0] ^ sign_of(of));

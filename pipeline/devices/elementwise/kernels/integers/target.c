@@ -102,16 +102,16 @@ static size_t fit(struct task *task, size_t most) {
 
 // The average of each channel, as ONNX Runtime has it of channels that lie last.
 static void average(const struct average *of) {
-    const int32_t zero = zero_of(&of->from);
-    const float factor = *of->from.scale / (*of->to.scale * (float)of->pixels);
-    const struct rounding how = rounding_of(&of->to, NULL, of->to.flip);
+    const int32_t zero = zero_of(&of->source);
+    const float factor = *of->source.scale / (*of->target.scale * (float)of->pixels);
+    const struct rounding how = rounding_of(&of->target, NULL, of->target.flip);
     for (int c = 0; c < of->channels; c += LANES) {
         const int n = lesser(LANES, of->channels - c);
         int32_t sums[LANES] = {0};
         float factors[LANES];
         const uint8_t *from = of->given + c;
         for (int i = 0; i < of->pixels; i++, from += of->channels) {
-            for (int m = 0; m < n; m++) sums[m] += from[m] ^ of->from.flip;
+            for (int m = 0; m < n; m++) sums[m] += from[m] ^ of->source.flip;
         }
         for (int m = 0; m < LANES; m++) {
             sums[m] -= zero * of->pixels;

@@ -12,8 +12,8 @@ from models.network.node import NamedTensor
 from models.network.operators.reading import Combine, Map, Operator
 from pipeline.devices.cuda.call import DevicePointer
 from pipeline.devices.cuda.operators import launches
-from pipeline.devices.cuda.operators.launches import MAX_RANK
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
+from pipeline.devices.interface.cuda import MAX_RANK
 from tests.examples import over
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree, same

@@ -13,10 +13,10 @@ from models.network.activations import Activation, Arithmetic, Kind
 from models.network.node import NamedTensor, UnsuitedError
 from models.network.operators.reading import MatrixProduct
 from pipeline.devices.cuda.call import DevicePointer
-from pipeline.devices.cuda.operators.elements_and_pools import ARITHMETIC
-from pipeline.devices.cuda.operators.launches import ACTIVATIONS, activation_arguments
+from pipeline.devices.cuda.operators.launches import activation_arguments
 from pipeline.devices.cuda.operators.products import product
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
+from pipeline.devices.interface.cuda import ACTIVATIONS, ARITHMETIC
 from tests.pipeline.devices.cuda.activations import activate
 from tests.pipeline.devices.cuda.guarded_memory import HostMemory
 from tests.pipeline.devices.cuda.operators.convolving import EPSILON, numbers, quick

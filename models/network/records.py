@@ -14,7 +14,14 @@ from models.network.names import NCHWC, Op
 
 Role = Literal["data", "weight", "bias", "statistic", "scale", "zero_point", "shape", "parameter"]
 Access = Literal[
-    "elementwise", "windowed", "movement", "product", "reduction", "attention", "opaque"
+    "elementwise",
+    "windowed",
+    "resampling",
+    "movement",
+    "product",
+    "reduction",
+    "attention",
+    "opaque",
 ]
 #: What becomes of elements: they stay as they are; some of them are selected; numbers are computed; these
 #: are integers that stand for numbers by a scale.
@@ -23,6 +30,8 @@ Elements = Literal["moved", "selected", "computed", "quantised"]
 KeepsOrder = Literal["no", "yes", "by_alpha"]
 #: ``with_last_layer``: what is behind the last layer still is a part of its answer.
 Quantisable = Literal["no", "yes", "with_last_layer"]
+#: Reads what a node computes (models/network/operators) from a ``NodeReader`` that has its record.
+Reader = Callable[[Any], Any]
 #: What one element is made of those of the operands, and then of the operator's parameters.
 Meaning = Callable[..., NDArray[Any]]
 
@@ -57,6 +66,7 @@ class OperatorRecord:
         elements: what becomes of them.
         function: what it is of each element, or of two in the same position; None: no such function.
         meaning: the same in NumPy, of arrays and then of parameters in the order of ``attributes``.
+        read: reads what a node of it computes; None: nothing of ours computes it or looks into it.
         keeps_order: whether it is a non-decreasing function of one tensor's elements.
         commutes: whether operands may change places.
         jumps: whether a difference in the last digit can change what it makes by anything.
@@ -78,6 +88,7 @@ class OperatorRecord:
     elements: Elements
     function: Kind | Arithmetic | None
     meaning: Meaning | None
+    read: Reader | None
     keeps_order: KeepsOrder
     commutes: bool
     jumps: bool
@@ -93,6 +104,15 @@ class OperatorRecord:
     def is_blocked(self) -> bool:
         """Whether its tensors have channels in blocks, or one of them has."""
         return self.name.startswith(NCHWC)
+
+    def computes(self, operator: Op) -> bool:
+        """Return whether it is ``operator``, plain, fused or blocked, and not on bytes."""
+        return self.of is operator and not self.on_bytes
+
+    @property
+    def permutes(self) -> bool:
+        """Whether it makes all elements of its first input, and no others, in another order or shape."""
+        return self.elements == "moved" and self.passes_weights
 
     def operand(self, position: int) -> OperandRecord | None:
         """Return what input ``position`` is; None: it takes no such input."""
@@ -150,6 +170,30 @@ def of_result(operand: OperandRecord) -> OperandRecord:
 #: A tensor of bytes and how they stand for numbers, and how those of the result do.
 BYTES, RESULT = (DATA, SCALE, ZERO_POINT), (of_result(SCALE), of_result(ZERO_POINT))
 
+#: An operator that nothing is known of: it has no trait.
+UNKNOWN = OperatorRecord(
+    name=Op.Unknown,
+    of=Op.Unknown,
+    attributes={},
+    operands=(),
+    variadic=0,
+    access="opaque",
+    elements="computed",
+    function=None,
+    meaning=None,
+    read=None,
+    keeps_order="no",
+    commutes=False,
+    jumps=False,
+    draws=False,
+    reshapes=False,
+    passes_weights=False,
+    layer=False,
+    on_bytes=False,
+    channels_last=False,
+    quantisable="no",
+)
+
 
 def record(
     name: Op,
@@ -158,40 +202,15 @@ def record(
     elements: Elements,
     *,
     of: Op | None = None,
-    attributes: Mapping[str, Any] | None = None,
-    variadic: int = 0,
-    function: Kind | Arithmetic | None = None,
-    meaning: Meaning | None = None,
-    keeps_order: KeepsOrder = "no",
-    commutes: bool = False,
-    jumps: bool = False,
-    draws: bool = False,
-    reshapes: bool = False,
-    passes_weights: bool = False,
-    layer: bool = False,
-    on_bytes: bool = False,
-    channels_last: bool = False,
-    quantisable: Quantisable = "no",
+    **traits: Any,
 ) -> OperatorRecord:
-    """Return the record of an operator that has these traits and no others: a row of a family."""
-    return OperatorRecord(
+    """Return the record of an operator that has ``traits`` (fields by name) and no others."""
+    return replace(
+        UNKNOWN,
         name=name,
         of=of or name,
-        attributes=attributes or {},
         operands=operands,
-        variadic=variadic,
         access=access,
         elements=elements,
-        function=function,
-        meaning=meaning,
-        keeps_order=keeps_order,
-        commutes=commutes,
-        jumps=jumps,
-        draws=draws,
-        reshapes=reshapes,
-        passes_weights=passes_weights,
-        layer=layer,
-        on_bytes=on_bytes,
-        channels_last=channels_last,
-        quantisable=quantisable,
+        **traits,
     )

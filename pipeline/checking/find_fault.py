@@ -1,0 +1,127 @@
+"""Find the pass of the compiler that makes a network wrong.
+
+The network is computed between passes, in ONNX Runtime without optimisations, on the same drawn inputs. The
+first pass after which results are farther from those before it than its class of error allows is at fault.
+What it does not see is what devices run of the pieces in the end: that is compared by the check of a pack.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from models.compiler.analysis.graph import typed
+from models.compiler.passes.record import Compilation, Error, Pass
+from models.compiler.passes.view import Key, is_same, key_of, model_between
+from models.errors import CompileError
+from models.graphs.traits import read_traits
+from models.network.fields import Array
+from models.runtime.sessions import SessionError, open_reference, run_session
+from pipeline.checking.compare import Tolerance, difference
+from pipeline.checking.tolerance import tolerance_of
+from pipeline.measuring.sweeps import Kind, random_tensors
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+Arrays = Mapping[str, NDArray[Any]]
+
+_KINDS: tuple[Kind, ...] = ("random", "ones", "zeros")
+# Behind operators that jump rounding may become another answer: there one of several draws decides.
+_DRAWS = 3
+
+
+class FaultFinder:
+    """Refuses a compilation after the first pass that changes results too much: an observer of passes."""
+
+    def __init__(self) -> None:
+        self._last: _Boundary | None = None
+
+    def before(self, work: Compilation, step: Pass) -> None:
+        """Compute nothing: it was computed after the pass before."""
+
+    def after(self, work: Compilation, step: Pass) -> None:
+        """Compute the network, and compare.
+
+        Raises:
+            CompileError: results differ by more than ``step`` may change, or there is nothing to compare.
+        """
+        last, self._last = self._last, _boundary(work, self._last)
+        if last is None or self._last is last:
+            return
+        tolerance = _allowed(step.error, last.tolerance)
+        faults = [
+            difference(answers, expected, tolerance)
+            for answers, expected in zip(self._last.answers, last.answers, strict=True)
+        ]
+        if all(faults):
+            raise CompileError(
+                f"{work.path}: after the pass {step.name!r} {faults[0]}; its class is: {step.error}"
+            )
+
+
+@dataclass(frozen=True)
+class _Boundary:
+    """A network between passes, which ``key`` stands for, and its ``answers`` to ``inputs``.
+
+    ``tolerance``: how far apart right answers of it are.
+    """
+
+    key: Key
+    tolerance: Tolerance
+    inputs: tuple[Arrays, ...]
+    answers: tuple[Arrays, ...]
+
+
+def _boundary(work: Compilation, last: _Boundary | None) -> _Boundary:
+    """Return the network as it is now; that is ``last`` where nothing changed.
+
+    Raises:
+        CompileError: ONNX Runtime refuses it or all that is drawn for it, or it draws numbers.
+    """
+    key = key_of(work)
+    if last is not None and is_same(last.key, key):
+        return last
+    file = work.folder / "between.onnx"
+    file.write_bytes(model_between(work).SerializeToString())
+    traits = read_traits(file)
+    if traits.random:
+        raise CompileError(f"{work.path}: node {traits.random} draws numbers: nothing to compare")
+    try:
+        session = open_reference(file, optimise=False)
+        inputs = _drawn_inputs(work, session) if last is None else last.inputs
+        answers = tuple(run_session(session, item) for item in inputs)
+    except SessionError as exc:
+        message = " ".join(str(exc).split())
+        raise CompileError(
+            f"{work.path}: ONNX Runtime refuses it between passes: {message}"
+        ) from exc
+    return _Boundary(key, tolerance_of(file, traits, work.target, "fp32"), inputs, answers)
+
+
+def _drawn_inputs(work: Compilation, session: "ort.InferenceSession") -> tuple[Arrays, ...]:
+    """Return drawn inputs of the first kind that the network takes: numbers, or what may be an index.
+
+    Raises:
+        CompileError: ONNX Runtime refuses all of them.
+    """
+    ports = {port.name: typed(port.name, port.type, port.shape) for port in session.get_inputs()}
+    arrays = {name: item if isinstance(item, Array) else item.array for name, item in ports.items()}
+    ports_by_name = {name: array for name, array in arrays.items() if array is not None}
+    refusal = ""
+    for kind in _KINDS:
+        inputs = tuple(random_tensors(ports_by_name, seed, kind) for seed in range(_DRAWS))
+        try:
+            for item in inputs:
+                run_session(session, item)
+        except SessionError as exc:
+            refusal = str(exc)
+        else:
+            return inputs
+    raise CompileError(f"{work.path}: ONNX Runtime refuses what is drawn for it: {refusal}")
+
+
+def _allowed(error: Error, tolerance: Tolerance) -> Tolerance:
+    """Return by how much a pass of this class of error may change results, which round by ``tolerance``."""
+    return Tolerance(0.0) if error == "same bits" else tolerance

@@ -1,0 +1,184 @@
+"""How far two right answers of a network may be apart: computed from the errors of its kernels and passes.
+
+Both sides round. Let rounding i be off by at most u_i of the largest number that its operator makes, with
+errors that are independent, and uniform between -u_i and u_i: their sum is sub-Gaussian with the sum of
+u_i^2 / 3. To first order the error of an answer is that sum, where the rest of the network carries on each
+of them, and networks that keep the scale of what they read carry it on as it is. So but for a chance of p
+all N numbers of an answer are right within
+
+    sqrt(2 ln(2 N / p)) sqrt(sum u_i^2 / 3)
+
+of its largest, which is for a whole network what N. Higham and T. Mary, "A new approach to probabilistic
+rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019, Theorem 2.4, prove for a sum. What counts is the
+path to an output on which most is rounded. The u_i, by classes of kernels (models/runtime/kernels.py) and
+passes:
+
+- same bits: none, where numbers are moved or selected. Arithmetic has one, u = 2^-24, since a kernel may
+  compute it fused with others.
+- other order: a sum of n terms has n - 1 partial sums, the k-th about sqrt(k / n) of the result. So the
+  squares add up to n u^2 / 2 on each side, n u^2 on both.
+- bound: a kernel for a function is within 4 units in the last place, which is 8 u, on each side, and once
+  more for each pass that writes such operators otherwise.
+
+Numbers of fewer bits are roundings with a larger u, half a step: of what an operator makes (16-bit floats,
+quantised tensors), or of a layer's weights, where these are stored so.
+
+No formula in shapes knows whether a network amplifies what it reads, so that right answers are farther
+apart: check.py then asks ONNX Runtime what it makes of inputs that are off by as much.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import onnx
+
+from models.compiler.passes.table import passes_of
+from models.graphs.nodes import all_graphs
+from models.graphs.traits import Traits
+from models.network.catalogue import OperatorRecord, traits_of
+from models.network.names import op_of
+from models.packs.records.spans import Store
+from models.packs.target import Target
+from models.runtime.kernels import kernel_of
+from pipeline.checking.compare import Tolerance
+
+Shape = tuple[int, ...]
+
+# Half a step, of the largest number: floats of 32 and 16 bits, quantised tensors of 8 bits.
+_FLOAT, _HALF, _QUANTISED = 2.0**-24, 2.0**-11, 0.5 / 255
+# The same of weights as they are stored; 8-bit integers are from -127 to 127.
+_STORED: Mapping[Store, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8, "int8": 0.5 / 127}
+# Of a kernel for a function, in units of 32-bit floats.
+_FUNCTION = 8 * _FLOAT
+# Of one answer to be farther off.
+_CHANCE = 1e-6
+
+
+class _Rounding(NamedTuple):
+    """On the way to a value the sum of u^2: of ``floats`` of 32 bits, and of what has fewer bits."""
+
+    floats: float = 0.0
+    coarse: float = 0.0
+
+    def then(self, other: "_Rounding") -> "_Rounding":
+        return _Rounding(*(one + two for one, two in zip(self, other, strict=True)))
+
+    @staticmethod
+    def largest(several: Iterable["_Rounding"]) -> "_Rounding":
+        return _Rounding(*map(max, zip(_Rounding(), *several, strict=True)))
+
+
+def tolerance_of(path: Path, traits: Traits, target: Target, store: Store) -> Tolerance:
+    """Return how far apart right answers of a network and of its pack may be.
+
+    Args:
+        path: the ONNX file; its weights are not read.
+        traits: of it.
+        target: what it is compiled for, which says by what passes.
+        store: how the pack's weights are stored.
+    """
+    model = onnx.load(path, load_external_data=False)
+    bounded = sum(step.error == "within a bound" for step in passes_of(target))
+    network = _Network(model, traits, _STORED.get(store, 0.0), bounded)
+    rounding = network.rounding(model.graph)
+    factor = math.sqrt(2 * math.log(2 * network.n_numbers / _CHANCE) / 3)
+    return Tolerance(
+        factor * math.sqrt(rounding.floats + rounding.coarse),
+        int(traits.quantised),
+        factor * math.sqrt(rounding.floats),
+    )
+
+
+class _Network:
+    def __init__(
+        self, model: onnx.ModelProto, traits: Traits, stored: float, bounded_passes: int
+    ) -> None:
+        self._traits = traits
+        self._stored = stored
+        self._functions = 2 + bounded_passes
+        inferred = onnx.shape_inference.infer_shapes(model).graph
+        values = (*inferred.input, *inferred.output, *inferred.value_info)
+        self._shapes = {value.name: _shape(value) for value in values}
+        self._weights = {
+            tensor.name: tuple(tensor.dims)
+            for graph in all_graphs(model.graph)
+            for tensor in graph.initializer
+        }
+        self.n_numbers = max(
+            (math.prod(self._shapes.get(port.name) or (1,)) for port in model.graph.output),
+            default=1,
+        )
+
+    def rounding(self, graph: onnx.GraphProto) -> _Rounding:
+        """Return the most on the way to a value of ``graph``; bodies of loops are counted once."""
+        before: dict[str, _Rounding] = {}
+        for node in graph.node:
+            reached = _Rounding.largest(before[name] for name in node.input if name in before)
+            here = reached.then(self._of(node))
+            before.update(dict.fromkeys(node.output, here))
+        return _Rounding.largest(before.values())
+
+    def _of(self, node: onnx.NodeProto) -> _Rounding:
+        bodies = [
+            self.rounding(graph)
+            for attribute in node.attribute
+            for graph in (attribute.g, *attribute.graphs)
+            if graph.node
+        ]
+        operator = op_of(node)
+        record, kernel = traits_of(operator), kernel_of(operator)
+        error = "bound" if kernel is None else kernel.error
+        if record.elements in ("moved", "selected"):
+            return _Rounding.largest(bodies)
+        floats = (self._terms(node, record) if error == "other order" else 1) * _FLOAT**2
+        if error == "bound":
+            floats += self._functions * _FUNCTION**2
+        coarse = 0.0
+        if self._traits.half:
+            coarse += _HALF**2
+        if _quantises(record, len(node.input)):
+            coarse += _QUANTISED**2
+        if record.layer:
+            coarse += self._stored**2
+        return _Rounding.largest([*bodies, _Rounding(floats, coarse)])
+
+    def _terms(self, node: onnx.NodeProto, record: OperatorRecord) -> int:
+        """Return how many terms the sums of ``node`` have."""
+        attributes = {item.name: item for item in node.attribute}
+        for position, name in enumerate(node.input):
+            operand, shape = record.operand(position), self._weights.get(name)
+            if operand is None or operand.role != "weight" or operand.axis is None or not shape:
+                continue
+            axis = 0 if "transB" in attributes and attributes["transB"].i else operand.axis
+            return math.prod(shape) // max(shape[axis], 1)
+        read = self._shapes.get(node.input[0]) if node.input else None
+        result = self._shapes.get(node.output[0])
+        if (
+            not read or result is None
+        ):  # nothing is said of it: as many as a layer of the network has
+            return max(map(math.prod, self._weights.values()), default=1)
+        if record.access == "product":
+            return read[-1]
+        window = attributes["kernel_shape"].ints if "kernel_shape" in attributes else ()
+        return max(math.prod(window), math.prod(read) // max(math.prod(result), 1), read[-1], 1)
+
+
+def _quantises(record: OperatorRecord, count: int) -> bool:
+    """Return whether an operator with ``count`` inputs rounds what it makes to steps."""
+    if record.elements != "quantised":
+        return False
+    scales = record.scales(count)
+    if not scales:
+        return record.access == "elementwise"
+    operand = record.operand(scales[-1])
+    return operand is not None and operand.of_result
+
+
+def _shape(value: onnx.ValueInfoProto) -> Shape | None:
+    """Return the shape of a tensor; None where a dimension is not known."""
+    dims = value.type.tensor_type.shape.dim
+    if not value.type.tensor_type.HasField("shape") or any(not dim.dim_value for dim in dims):
+        return None
+    return tuple(dim.dim_value for dim in dims)
