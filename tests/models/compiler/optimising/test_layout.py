@@ -1,6 +1,7 @@
 """The layout of images, in blocks of 8 and of 16 channels: what is blocked, and what it computes."""
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from tests.oracle.device import ReferenceDevice
 BLOCKS = pytest.mark.parametrize("block", [8, 16])
 Floats = NDArray[np.float32]
 #: Of each text: x goes in, y comes out; of constants, but ``ones``, the shapes.
-Shapes = dict[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 def network(text: str, shapes: Shapes, channels: int = 3) -> onnx.ModelProto:
