@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping
 
 import onnx
-from onnx import helper
 
-from models.graphs.nodes import attributes
+from models.graphs.nodes import attributes, copied, new_node, with_attributes
 from models.graphs.rewriting import Rewriter
 from models.network.fields import Array
+from models.network.names import Op
+from models.network.operators.reading import Softmax
 from models.packs.records.pieces import TurnedSoftmax
 
-_SOFTMAXES = ("Softmax", "LogSoftmax")
 #: Before, a softmax was along all axes from one on, which lie side by side.
 _ALONG_AXIS = 13
 
@@ -32,7 +32,8 @@ class AlongRows(Rewriter):
         self.types: dict[str, Array] = {}
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        if node.op_type not in _SOFTMAXES or node.domain or self.versions.get("", 0) < _ALONG_AXIS:
+        is_softmax = isinstance(self.operator(node), Softmax) and not node.domain
+        if not is_softmax or self.versions.get("", 0) < _ALONG_AXIS:
             return None
         shape = self.shape(node.input[0])
         rank = len(shape)
@@ -48,7 +49,7 @@ class AlongRows(Rewriter):
         source, output = node.input[0], node.output[0]
         self.softmaxes.append(TurnedSoftmax(source=source, output=output, axis=axis))
         return [
-            helper.make_node("Transpose", [source], [rows], perm=there),
-            helper.make_node(node.op_type, [rows], [result], node.name, axis=rank - 1),
-            helper.make_node("Transpose", [result], [output], perm=back),
+            new_node(Op.Transpose, [source], [rows], perm=there),
+            copied(with_attributes(node, axis=rank - 1), [rows], [result]),
+            new_node(Op.Transpose, [result], [output], perm=back),
         ]

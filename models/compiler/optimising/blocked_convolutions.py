@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from models.compiler.optimising.blocked_tensors import RANK, BlockedTensors
-from models.compiler.optimising.blocked_weights import Order
+from models.compiler.optimising.blocked_weights import WeightOrder
 from models.graphs.nodes import attributes, copied, new_node, node_of, set_attributes
 from models.network.catalogue import traits_of
 from models.network.fields import Array
@@ -67,7 +67,7 @@ class BlockedConvolutions(BlockedTensors):
         is_small = self.channels(x) < self._block and x not in self.filled
         return is_small and attributes(node).get("group", 1) == 1
 
-    def order(self, node: onnx.NodeProto) -> Order | None:
+    def order(self, node: onnx.NodeProto) -> WeightOrder | None:
         """Return the order of the weights of a convolution in blocks; None: it has no such kernel."""
         x, y = node.input[0], node.output[0]
         constants = [self.tensors.get(name) for name in node.input[1:] if name]
@@ -77,17 +77,17 @@ class BlockedConvolutions(BlockedTensors):
         features, depth, *_ = self.tensors[node.input[1]].dims
         group, block = attributes(node).get("group", 1), self._block
         outputs, inputs = self.fill(y), self.fill(x)
-        by_channel = Order(self.padded(features), depth, False, outputs, inputs)
+        by_channel = WeightOrder(self.padded(features), depth, False, outputs, inputs)
         if self.reads_plain(node):
             return by_channel
         if not self.may_enter(x):
             return None
         if group == 1:
-            return Order(self.padded(features), self.padded(depth), True, outputs, inputs)
+            return WeightOrder(self.padded(features), self.padded(depth), True, outputs, inputs)
         if depth == 1 and features == group:
             return by_channel if inputs == outputs else None
         are_blocks = not depth % block and not (features // group) % block
-        return Order(features, depth, True, outputs, inputs) if are_blocks else None
+        return WeightOrder(features, depth, True, outputs, inputs) if are_blocks else None
 
     def scaled(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """Return a batch norm of a blocked tensor as a convolution of each channel by itself."""
@@ -187,7 +187,7 @@ class BlockedConvolutions(BlockedTensors):
                 parameters = [values[key] for key in record.attributes]
                 fused = _with_activation(self._open[name], record.name, parameters)
                 nodes = self._instead(fused, node)
-            elif record.name in (Op.Add, Op.Sum):
+            elif record.function == "add":
                 nodes = self._with_sum(self._open[name], node, name)
             if nodes is not None:
                 del self._open[name]

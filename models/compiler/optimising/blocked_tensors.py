@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.optimising.blocked_weights import BlockedWeights, Fill
+from models.compiler.optimising.blocked_weights import BlockedWeights, BlockFill
 from models.compiler.optimising.filled_channels import REORDERED_CHANNELS, FilledChannels
 from models.graphs.nodes import attributes, new_node, reads
 from models.graphs.rewriting import Rewriter
@@ -95,9 +95,9 @@ class BlockedTensors(Rewriter):
             not self.channels(name) % self._block or name in self.filled
         )
 
-    def fill(self, name: str) -> Fill:
+    def fill(self, name: str) -> BlockFill:
         """Return what fills the last block of an image."""
-        return Fill.COPIES if name in self.filled else Fill.ZEROS
+        return BlockFill.COPIES if name in self.filled else BlockFill.ZEROS
 
     def may_enter(self, name: str) -> bool:
         """Return whether a blocked tensor of an image can be had: copies come from convolutions alone."""

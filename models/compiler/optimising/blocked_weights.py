@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 _FAINT = np.float32(2.0**-80)
 
 
-class Fill(Enum):
+class BlockFill(Enum):
     """What the channels after the last one of a value are, up to a whole block."""
 
     ZEROS = "zeros"
@@ -31,7 +31,7 @@ class Fill(Enum):
 
 
 @dataclass(frozen=True)
-class Order:
+class WeightOrder:
     """The channels of weights: ``features`` and ``depth`` with those that fill; ``b_of_inputs``: OIHWBiBo.
 
     ``depth`` is of one group. ``outputs``, ``inputs``: how they are filled.
@@ -40,8 +40,8 @@ class Order:
     features: int
     depth: int
     b_of_inputs: bool
-    outputs: Fill
-    inputs: Fill
+    outputs: BlockFill
+    inputs: BlockFill
 
 
 class BlockedWeights:
@@ -55,9 +55,9 @@ class BlockedWeights:
         self._tensors = tensors
         self._folder = folder
         self._block = block
-        self._names: dict[tuple[str, Order | int, Fill], str] = {}
+        self._names: dict[tuple[str, WeightOrder | int, BlockFill], str] = {}
 
-    def weights(self, name: str, order: Order) -> str:
+    def weights(self, name: str, order: WeightOrder) -> str:
         """Return the name of the weights ``name``, [O, I, H, W] in float32, in ``order``."""
         key = (name, order, order.outputs)
         if key not in self._names:
@@ -65,7 +65,7 @@ class BlockedWeights:
             self._names[key] = self.write(name, self._reordered(deeper, order))
         return self._names[key]
 
-    def vector(self, name: str, features: int, fill: Fill) -> str:
+    def vector(self, name: str, features: int, fill: BlockFill) -> str:
         """Return the name of the constant ``name``, of a number a channel, with ``features`` of them."""
         if self._tensors[name].dims[0] == features:
             return name
@@ -85,7 +85,7 @@ class BlockedWeights:
             self.written.append(tensor_in(file, title, array))
         return title
 
-    def _reordered(self, weights: Floats, order: Order) -> Floats:
+    def _reordered(self, weights: Floats, order: WeightOrder) -> Floats:
         block = self._block
         features, depth, *kernel = order.features, order.depth, *weights.shape[2:]
         shape = (features, depth, *kernel)
@@ -100,32 +100,32 @@ class BlockedWeights:
         return result
 
 
-def _rows(weights: Floats, rows: NDArray[np.intp], fill: Fill) -> Floats:
+def _rows(weights: Floats, rows: NDArray[np.intp], fill: BlockFill) -> Floats:
     """Return ``rows`` of ``weights``; those after the last one fill."""
     count = len(weights)
     if rows[-1] < count:
         return weights[rows[0] : rows[-1] + 1]
     some = weights[rows % count]
-    if fill is Fill.ZEROS:
+    if fill is BlockFill.ZEROS:
         some[rows >= count] = 0
     return some
 
 
-def _deeper(weights: Floats, order: Order) -> Floats:
+def _deeper(weights: Floats, order: WeightOrder) -> Floats:
     """Return ``weights`` with those of inputs that fill: none, or of copies faint ones."""
     depth = weights.shape[1]
     more = order.depth - depth
     if not more:
         return weights
     copies = weights[:, np.arange(more) % depth]
-    faint = copies * (_FAINT if order.inputs is Fill.COPIES else np.float32(0))
-    if order.inputs is Fill.ZEROS:
+    faint = copies * (_FAINT if order.inputs is BlockFill.COPIES else np.float32(0))
+    if order.inputs is BlockFill.ZEROS:
         faint = np.zeros_like(copies)  # of an infinite weight, too
     return np.concatenate([weights, faint], axis=1)
 
 
-def _longer(vector: Floats, count: int, fill: Fill) -> Floats:
+def _longer(vector: Floats, count: int, fill: BlockFill) -> Floats:
     longer = np.asarray(vector[np.arange(count) % len(vector)])
-    if fill is Fill.ZEROS:
+    if fill is BlockFill.ZEROS:
         longer[len(vector) :] = 0
     return longer

@@ -44,7 +44,7 @@ class FoldNorms(Rewriter):
 
     def _folds(self, convolution: onnx.NodeProto, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` is a batch norm that nothing but constants keeps from ``convolution``."""
-        if (op_of(convolution), op_of(node)) != (Op.Conv, Op.BatchNormalization):
+        if op_of(node) != Op.BatchNormalization or op_of(convolution) != Op.Conv:
             return False
         weights = self.tensors.get(convolution.input[1])
         names = [*filter(None, (*convolution.input[2:], *node.input[1:]))]

@@ -32,15 +32,10 @@ from models.graphs.nodes import attributes, copied, new_node, reads
 from models.network.catalogue import traits_of
 from models.network.fields import Array
 from models.network.names import NCHWC, PLAIN_DOMAINS, Op, named, op_of
-from models.network.operators.reading import Pooling, Reduction, Resize, Softmax
+from models.network.operators.reading import Operator, Pooling, Reduction, Resize, Softmax
 from models.packs.records.pieces import TurnedSoftmax
-from models.runtime.kernels import kernel_of
+from models.runtime.kernels import ON_FILLED_BLOCKS, kernel_of
 
-#: On channels that zeros fill: they produce numbers of numbers, and ONNX Runtime runs them there, too.
-_FINITE = (
-    *(Op.Add, Op.Gelu, Op.HardSigmoid, Op.MicrosoftGelu, Op.Mul, Op.QuickGelu, Op.Relu, Op.Sigmoid),
-    *(Op.Sum, Op.Tanh),
-)
 #: How blocked interpolation says where pixels lie.
 _COORDINATES = ("align_corners", "asymmetric", "half_pixel")
 #: From here on Resize takes its scales third, and says how pixels become others.
@@ -68,26 +63,28 @@ class Layout(BlockedConvolutions):
 
     def _in_blocks(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """Return what ``node`` is on blocked tensors; None: it is on plain ones."""
-        operator = traits_of(op_of(node)).of
-        if operator == Op.Conv:
+        if traits_of(op_of(node)).computes(Op.Conv):
             return self.convolution(node)
-        if isinstance(self.operator(node), Pooling | Reduction):
+        operator = self.operator(node)
+        if isinstance(operator, Pooling | Reduction):
             return self._pool(node)
         if self._may_move(node):
             return self._moved(node)
-        if operator in (Op.Softmax, Op.LogSoftmax):
-            return self._softmax(node)
-        if operator == Op.Mul:
+        if isinstance(operator, Softmax):
+            return self._softmax(node, operator)
+        if op_of(node) == Op.Mul:
             return self.gate(node)
         return self._of_blocked(node, operator) if node.input[0] in self.blocked else None
 
-    def _of_blocked(self, node: onnx.NodeProto, operator: Op) -> list[onnx.NodeProto] | None:
+    def _of_blocked(
+        self, node: onnx.NodeProto, operator: Operator | None
+    ) -> list[onnx.NodeProto] | None:
         """Return what ``node`` is, whose first input is blocked; None: it reads plain tensors."""
-        if operator == Op.BatchNormalization:
+        if op_of(node) == Op.BatchNormalization:
             return self.scaled(node)
-        if operator in (Op.Resize, Op.Upsample):
-            return self._resized(node)
-        if operator == Op.Transpose and attributes(node).get("perm") == TO_PIXELS:
+        if isinstance(operator, Resize):
+            return self._resized(node, operator)
+        if op_of(node) == Op.Transpose and attributes(node).get("perm") == TO_PIXELS:
             return [self.leave(node.input[0], node.output[0], channels_last=1)]
         return None
 
@@ -131,7 +128,7 @@ class Layout(BlockedConvolutions):
             return False
         are_blocks = all(map(self.fills_blocks, images))
         is_ready = len(blocked) == len(operands)
-        if op_of(node) in (Op.Concat, Op.Split):
+        if op_of(node) == Op.Concat or op_of(node) == Op.Split:
             on_channels = attributes(node).get("axis", 0) in (CHANNEL_AXIS, CHANNEL_AXIS - RANK)
             return on_channels and are_blocks and is_ready
         shape = self.shape(node.output[0])
@@ -141,7 +138,7 @@ class Layout(BlockedConvolutions):
             return False
         if are_blocks:
             return is_ready or node.output[0] not in self.filled
-        return is_ready and record.name in _FINITE
+        return is_ready and record.name in ON_FILLED_BLOCKS
 
     def _moved(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return ``node`` on blocked tensors."""
@@ -150,10 +147,10 @@ class Layout(BlockedConvolutions):
         inside = copied(node, read, [self.new(name) for name in node.output])
         return [*before, *self.produced(node.output, inside)]
 
-    def _softmax(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def _softmax(self, node: onnx.NodeProto, operator: Softmax) -> list[onnx.NodeProto] | None:
         """Return a softmax along channels that are one block along the rows of a blocked tensor."""
-        operator, x, y = self.operator(node), node.input[0], node.output[0]
-        if not isinstance(operator, Softmax) or not self.is_image(x):
+        x, y = node.input[0], node.output[0]
+        if not self.is_image(x):
             return None
         batch, channels, height, width = self.shape(x)
         along_channels = (operator.length, operator.inner) == (channels, height * width)
@@ -177,12 +174,11 @@ class Layout(BlockedConvolutions):
 
     # Images that become larger.
 
-    def _resized(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def _resized(self, node: onnx.NodeProto, operator: Resize) -> list[onnx.NodeProto] | None:
         """Return a blocked image made larger by integers, its pixels repeated or interpolated."""
         x, y = node.input[0], node.output[0]
-        operator = self.operator(node)
         is_thin = 2 * self.channels(x) <= self._block
-        if not isinstance(operator, Resize) or not self.is_image(y) or is_thin:
+        if not self.is_image(y) or is_thin:
             return None
         if attributes(node).get("mode", "nearest") == "nearest":
             factors, coordinates, mode = operator.factors, "asymmetric", "nearest"

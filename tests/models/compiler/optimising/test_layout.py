@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
-from models.compiler.optimising.blocked_weights import BlockedWeights, Fill, Order
+from models.compiler.optimising.blocked_weights import BlockedWeights, BlockFill, WeightOrder
 from models.compiler.optimising.layout import Layout
 from models.graphs.file import bring_inside, numbers_of
 from models.graphs.nodes import made
@@ -179,10 +179,10 @@ def test_it_computes_the_same_in_blocks(block: int, name: str, tmp_path: Path) -
     assert all(shape[1] % block == 0 for name, shape in sizes.items() if "/blocked" in name)
 
 
-@pytest.mark.parametrize("fill", Fill)
+@pytest.mark.parametrize("fill", BlockFill)
 @over("order", [(24, 16, True), (24, 5, False), (16, 8, True), (8, 1, False)])
 def test_weights_lie_as_kernels_read_them(
-    fill: Fill, order: tuple[int, int, bool], tmp_path: Path
+    fill: BlockFill, order: tuple[int, int, bool], tmp_path: Path
 ) -> None:
     features, depth, of_inputs = order
     block = 8
@@ -190,14 +190,14 @@ def test_weights_lie_as_kernels_read_them(
     if of_inputs:
         array = array[:, : depth - 2]
     blocked = BlockedWeights({"w": numpy_helper.from_array(array, "w")}, tmp_path, block)
-    name = blocked.weights("w", Order(features, depth, of_inputs, fill, fill))
+    name = blocked.weights("w", WeightOrder(features, depth, of_inputs, fill, fill))
     (tensor,) = blocked.written
     plain = plain_weight(np.array(numbers_of(tensor, tmp_path)), block)
     assert tensor.name == name
     assert plain.shape == (features, depth, 3, 2)
     np.testing.assert_array_equal(plain[: features - 3, : array.shape[1]], array)
     rows, inputs = plain[features - 3 :, : array.shape[1]], plain[: features - 3, array.shape[1] :]
-    if fill is Fill.ZEROS:
+    if fill is BlockFill.ZEROS:
         assert not rows.any()
         assert not inputs.any()
     else:
