@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.parser import parse_model
-from pipeline.export_c.network.unblocking import plain_weight
 
 from models.compiler.optimising.blocked_weights import BlockedWeights, BlockFill, WeightOrder
 from models.compiler.optimising.layout import Layout
@@ -22,6 +21,7 @@ from models.graphs.nodes import made
 from models.network.fields import Array
 from models.network.names import NCHWC, op_of
 from tests.examples import examples, over
+from tests.oracle.blocked import plain_weight
 from tests.oracle.device import ReferenceDevice
 
 BLOCKS = pytest.mark.parametrize("block", [8, 16])
