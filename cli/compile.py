@@ -99,8 +99,8 @@ def compile_(
     target: Annotated[
         str,
         typer.Option(
-            help="cpu (of this machine), aarch64-generic (any CPU, in plain layouts), or cuda-sm72 "
-            "(compute capability 7.2)."
+            help="cpu (of this machine), x86_64-avx2 or x86_64-avx512, aarch64-generic (any CPU, in plain "
+            "layouts), or cuda-sm72 (compute capability 7.2)."
         ),
     ] = CPU,
     store: Annotated[

@@ -19,6 +19,8 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _DOT_PRODUCTS = frozenset(("avx_vnni", "avx512_vnni", "asimddp"))
 # ONNX Runtime's blocked (NCHWc) layout by instruction set: channels in a block, 1 = not blocked.
 _BLOCKS = {"avx512": 16, "avx2": 8, "avx": 8}
+#: The same by the names of their targets: packs for any of them are compiled anywhere.
+_BLOCKED = {f"x86_64-{extension}": block for extension, block in _BLOCKS.items()}
 
 #: The name of the machine that compiles, whatever its instruction set.
 CPU = "cpu"
@@ -60,20 +62,21 @@ class Target(BaseModel):
 
 
 def named_target(name: str) -> Target:
-    """Return the target called ``name``: "cpu" or this machine's own name, "aarch64-generic", "cuda-sm72".
+    """Return the target called ``name``: "cpu", "x86_64-avx2", "aarch64-generic", "cuda-sm72", for example.
 
     Raises:
-        ModelError: there is none, or this machine cannot compile for it; the message lists what it can.
+        ModelError: there is none; the message lists those that there are.
     """
     host = host_target()
     if name in (CPU, host.isa):
         return host
-    if name in _PLAIN:
-        return Target(isa=name, block=1, onnxruntime=host.onnxruntime)
+    if name in _PLAIN or name in _BLOCKED:
+        return Target(isa=name, block=_BLOCKED.get(name, 1), onnxruntime=host.onnxruntime)
     capability = _CUDA.fullmatch(name)
     if capability is None or not _LEAST_CAPABILITY <= int(capability[1]) <= _MOST_CAPABILITY:
         raise ModelError(
             f"cannot compile for {name!r}; there are {CPU} ({host.isa}, this machine), "
+            f"{', '.join(_BLOCKED)}, "
             f"{' and '.join(_PLAIN)} (any CPU, in plain layouts), and cuda-sm{_LEAST_CAPABILITY} to "
             f"cuda-sm{_MOST_CAPABILITY} (compute capability, e.g. cuda-sm72)"
         )

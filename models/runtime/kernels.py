@@ -68,6 +68,15 @@ CHOSEN, INDEXED = ("float32", "uint8", "int32", "int64"), ("float32", "int32", "
 COUNTED, SORTED = (*CHOSEN, *TRUTH), (*FLOATS, "int8", "int64")
 WIDE_OR_TRUTH = (*WIDE, *TRUTH)
 
+#: ONNX Runtime's own layout keeps these in blocks of which zeros fill the last one: what they make of
+#: numbers are numbers, and a convolution multiplies them by zero.
+ON_FILLED_BLOCKS = frozenset(
+    (
+        *(Op.Add, Op.Gelu, Op.HardSigmoid, Op.MicrosoftGelu, Op.Mul, Op.QuickGelu, Op.Relu),
+        *(Op.Sigmoid, Op.Sum, Op.Tanh),
+    )
+)
+
 _ROWS: tuple[KernelRow, ...] = (
     KernelRow(Op.Abs, NUMERIC, "any", (0,), True, "joins", False, "none", "same bits"),
     KernelRow(Op.Add, NUMERIC, "any", (0, 1), True, "joins", False, "none", "same bits"),

@@ -157,7 +157,10 @@ class _Walk:
         if self.gate or not sizes or not any(item.kind == "each" for item in operators):
             return None
         channels = self.graph.array(node.input[0]).shape[1]
-        if not all(map(self._has_rows, self._sources(operators))):
+        sources = self._sources(operators)
+        # Means run over all groups first, so these have to compute what they are of.
+        means = {item.inputs[0].name for item in operators if item.kind == "mean"}
+        if not all(map(self._has_rows, sources)) or not means.isdisjoint(sources):
             return None
         return FoundBottleneck(
             index + 1, self.last + 1, channels, sizes, tuple(self._with_gate(operators[::-1]))

@@ -1,7 +1,7 @@
 """Bodies of If, Loop and Scan as a file can hold them: no name twice, weights outside.
 
-ONNX Runtime names what it inserts in each graph for itself: the convolution before an If and the one inside
-both get a ``reorder_token_0``, which it then refuses to read. And it holds a weight inside a body several
+ONNX Runtime names what it inserts in each graph for itself: before an If and inside there may be the same
+name, which it then refuses to read. And it holds a weight inside a body several
 times over while loading; the main graph's are loaded like all others.
 """
 

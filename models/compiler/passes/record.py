@@ -36,8 +36,8 @@ class Compilation:
 
     First there is ``model``, whose large weights lie in files of ``folder``; ``step``: the file with those
     that ONNX Runtime wrote last is called so. ``is_valid``: whether the standard is kept. ``types``: of its
-    values, as inferred last. ``has_integers``: whether DequantizeLinear reads constants. ``tensors``,
-    ``dequantised``: as in a ``Graph``.
+    values, as inferred last, and by passes since then. ``has_integers``: whether DequantizeLinear reads
+    constants. ``tensors``, ``dequantised``: as in a ``Graph``.
 
     Then there is ``divided`` instead. ``chunk_bytes``: of a layer's chunk. ``undivided``: its graph before
     regions; ``refused``: why ONNX Runtime does not take a node with its weights as inputs, by what the node

@@ -1,11 +1,11 @@
 """What passes do beyond one rewriter: files, ONNX Runtime's own steps, and a message that becomes a graph.
 
-ONNX Runtime uses its blocked (NCHWc) kernels only for constant weights, so it must see the weights
-here; the pieces cut from its result later take the reordered weights as inputs. Weights stay in files:
+Pieces cut from the result later take weights, reordered in blocks, as inputs. Weights stay in files:
 ONNX Runtime maps them, and what holds a model twice as large as memory is a working file.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import onnx
 import onnxruntime as ort
@@ -18,9 +18,11 @@ from models.compiler.cutting.chunks import default_chunk_bytes
 from models.compiler.cutting.partition import CutGraph, refusals
 from models.compiler.cutting.quantised_tasks import before_tables, grouped, quantised_groups
 from models.compiler.cutting.row_nodes import find_rows
+from models.compiler.optimising.along_rows import AlongRows
 from models.compiler.optimising.by_onnxruntime import move_weights, optimise_model, types_of
 from models.compiler.optimising.byte_tables import look_up_results
 from models.compiler.optimising.integer_weights import QUANTISES_WEIGHTS, find_integers, make_floats
+from models.compiler.optimising.layout import Layout
 from models.compiler.optimising.model_checks import check, check_agreement
 from models.compiler.optimising.normalise import (
     domains,
@@ -35,11 +37,12 @@ from models.errors import OnnxError
 from models.graphs.file import numbers_of
 from models.graphs.nodes import live
 from models.graphs.rewriting import Rewriter
+from models.network.fields import Array
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, reason
 
-#: The optimiser that makes ONNX Runtime's blocked layout.
-BLOCKS_CHANNELS = "NchwcTransformer"
+#: The optimiser that makes ONNX Runtime's blocked layout, and the one that puts sums into convolutions.
+BLOCKS_CHANNELS, FUSES_SUMS = "NchwcTransformer", "ConvAddActivationFusion"
 
 
 def by_onnxruntime(
@@ -85,6 +88,10 @@ def infer_types(work: Compilation) -> None:
     """Infer types and check that shapes agree."""
     work.types = types_of(work.model, work.path, work.folder)
     trim_heap()
+    _check_shapes(work)
+
+
+def _check_shapes(work: Compilation) -> None:
     shapes = {tensor.name: tuple(tensor.dims) for tensor in work.model.graph.initializer}
     shapes |= {name: array.shape for name, array in work.values.items()}
     check_agreement(live(work.model), shapes, work.path)
@@ -108,11 +115,35 @@ def find_dequantised(work: Compilation) -> None:
 
 
 def correct_pools(work: Compilation) -> None:
-    """Infer types until no pool has another output than is computed."""
+    """Infer types until no pool has another output than is computed, and check that shapes agree."""
     while True:
         work.types = types_of(work.model, work.path, work.folder)
         if not settle_pool(work.model, work.values):
-            return
+            break
+    _check_shapes(work)
+
+
+def choose_layout(work: Compilation) -> None:
+    """Lay images out in blocks of channels where convolutions compute them."""
+    layout = Layout(work.model, work.values, work.target.block, work.folder)
+    layout.run()
+    _note_types(work, layout.types)
+
+
+def softmaxes_along_rows(work: Compilation) -> None:
+    """Let each softmax be along the last axis."""
+    along = AlongRows(work.model, work.values)
+    along.run()
+    _note_types(work, along.types)
+
+
+def _note_types(work: Compilation, types: Mapping[str, Array]) -> None:
+    """Note the values that a pass added, and forget those that it took away."""
+    values, graph = {**work.values, **types}, work.model.graph
+    names = [port.name for port in (*graph.input, *graph.output)]
+    names += [name for node in graph.node for name in node.output]
+    remaining = {name: values[name] for name in names if name in values}
+    work.types = replace(work.types, placed=remaining)
 
 
 def take_tensors_out(work: Compilation) -> None:

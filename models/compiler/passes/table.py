@@ -16,14 +16,8 @@ from models.compiler.cutting.partition import (
     write_over,
 )
 from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
-from models.compiler.optimising.blocked import (
-    AlongRows,
-    FuseBlocked,
-    InterpolateFew,
-    stay_blocked,
-)
 from models.compiler.optimising.bodies import move_out
-from models.compiler.optimising.filled_channels import FillChannels
+from models.compiler.optimising.folded_norms import FoldNorms
 from models.compiler.optimising.integer_activations import (
     LeaveTypesToZeroPoints,
     LimitIntegers,
@@ -109,9 +103,19 @@ _READ = (
         run=rewriter(lambda work: RewriteActivations(work.model)),
     ),
     Pass(
+        name="fold-norms",
+        reason="Batch norms become part of convolutions a layer at a time; ONNX Runtime holds all weights "
+        "that it rewrites.",
+        needs=("move-weights",),
+        level="meaning",
+        error="other order of sums",
+        required=False,
+        run=rewriter(lambda work: FoldNorms(work.model, work.folder)),
+    ),
+    Pass(
         name="fold-constants",
-        reason="ONNX Runtime computes what is constant and folds batch norms into convolutions, by "
-        "itself, since a step of it holds all weights that it rewrites.",
+        reason="ONNX Runtime computes what is constant, by itself, since it holds all weights that it "
+        "rewrites.",
         needs=("check-standard", "write-zero-points"),
         level="meaning",
         error="within a bound",
@@ -130,16 +134,6 @@ _WRITTEN = (
         error="same bits",
         required=True,
         run=steps.infer_types,
-    ),
-    Pass(
-        name="fill-channels",
-        reason="ONNX Runtime unrolls convolutions of channels that four does not divide, so copies fill "
-        "whole blocks.",
-        needs=("infer-types",),
-        level="meaning",
-        error="other order of sums",
-        required=False,
-        run=rewriter(lambda work: FillChannels(work.model, work.values, work.target.block)),
     ),
     Pass(
         name="dense-as-convolutions",
@@ -244,13 +238,15 @@ _INTEGERS = (
 
 _OPTIMISED = (
     Pass(
-        name="optimise-in-blocks",
-        reason="ONNX Runtime fuses nodes and lays channels out in blocks, which its convolutions take.",
+        name="optimise-unblocked",
+        reason="ONNX Runtime fuses nodes; the layout, and sums in convolutions, are chosen afterwards.",
         needs=("infer-types", "dequantise-weights"),
         level="layout",
         error="within a bound",
         required=True,
-        run=by_onnxruntime("optimised", _Level.ORT_ENABLE_ALL),
+        run=by_onnxruntime(
+            "optimised", _Level.ORT_ENABLE_ALL, steps.BLOCKS_CHANNELS, steps.FUSES_SUMS
+        ),
     ),
     Pass(
         name="optimise-plain",
@@ -318,7 +314,8 @@ _OPTIMISED = (
     ),
     Pass(
         name="correct-pools",
-        reason="The shape inferred of a pool with ceil_mode may count a window that none is computed of.",
+        reason="Values have places in memory by the types and shapes that ONNX Runtime gives them; of a "
+        "pool with ceil_mode it may count a window that none is computed of.",
         needs=(),
         level="layout",
         error="same bits",
@@ -335,31 +332,14 @@ _OPTIMISED = (
         run=rewriter(lambda work: ScaleResizes(work.model, work.values)),
     ),
     Pass(
-        name="interpolate-few",
-        reason="One channel that is interpolated in blocks takes the memory, and the time, of sixteen.",
-        needs=("optimise-in-blocks", "correct-pools"),
+        name="layout",
+        reason="Convolutions compute in blocks of channels, which a processor reads as whole vectors; what "
+        "treats elements alike stays in blocks between them.",
+        needs=("optimise-unblocked", "correct-pools"),
         level="layout",
         error="other order of sums",
         required=False,
-        run=rewriter(lambda work: InterpolateFew(work.model, work.values, work.target.block)),
-    ),
-    Pass(
-        name="stay-blocked",
-        reason="Operators on elements need no layout, so tensors stay in blocks between convolutions.",
-        needs=("optimise-in-blocks", "correct-pools"),
-        level="layout",
-        error="other order of sums",
-        required=False,
-        run=lambda work: stay_blocked(work.model, work.values, work.target.block),
-    ),
-    Pass(
-        name="fuse-in-blocks",
-        reason="A blocked convolution adds and activates what it makes before it leaves the cache.",
-        needs=("optimise-in-blocks",),
-        level="layout",
-        error="other order of sums",
-        required=False,
-        run=rewriter(lambda work: FuseBlocked(work.model)),
+        run=steps.choose_layout,
     ),
     Pass(
         name="softmaxes-along-rows",
@@ -369,21 +349,12 @@ _OPTIMISED = (
         level="layout",
         error="same bits",
         required=False,
-        run=rewriter(lambda work: AlongRows(work.model, work.values)),
-    ),
-    Pass(
-        name="infer-final-types",
-        reason="Values have places in memory by the types and shapes that ONNX Runtime gives them.",
-        needs=(),
-        level="layout",
-        error="same bits",
-        required=True,
-        run=steps.infer_types,
+        run=steps.softmaxes_along_rows,
     ),
     Pass(
         name="check-ports",
         reason="The Open Inference Protocol carries inputs and outputs of its own types alone.",
-        needs=("infer-final-types",),
+        needs=("correct-pools",),
         level="layout",
         error="same bits",
         required=True,
@@ -397,7 +368,7 @@ _STREAMED = (
     Pass(
         name="read-graph",
         reason="From here on constants are ranges of files, and values have readers.",
-        needs=("infer-final-types", "keep-tensors", "copy-constant-outputs"),
+        needs=("correct-pools", "keep-tensors", "copy-constant-outputs"),
         level="layout",
         error="same bits",
         required=True,
@@ -601,9 +572,7 @@ def listed(passes: Iterable[Pass], but: Collection[str] = ()) -> tuple[Pass, ...
     return chosen
 
 
-_IN_BLOCKS = {"fill-channels", "interpolate-few", "stay-blocked", "fuse-in-blocks"} | {
-    "find-bottlenecks",
-}
+_IN_BLOCKS = {"optimise-unblocked", "layout", "find-bottlenecks"}
 _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-integers"} | {
     "softmaxes-along-rows",
     "stream-quantised",
@@ -620,9 +589,9 @@ _OF_PACKS = {"dense-as-convolutions", "transposed-as-convolutions", "softmaxes-a
 #: By target: a CPU whose convolutions have blocks of channels, any CPU, a GPU, C (which has no pieces).
 TARGETS: Mapping[str, tuple[Pass, ...]] = {
     "blocked": listed(PASSES, {"optimise-plain", "fold-written", "fuse-launches"}),
-    "plain": listed(PASSES, {"optimise-in-blocks", "fold-written", "fuse-launches", *_IN_BLOCKS}),
-    "c": listed(PASSES, {"optimise-in-blocks", "fold-written", *_IN_BLOCKS, *_OF_PACKS}),
-    "gpu": listed(PASSES, {"optimise-in-blocks", "optimise-plain", *_IN_BLOCKS, *_OF_CPUS}),
+    "plain": listed(PASSES, {"fold-written", "fuse-launches", *_IN_BLOCKS}),
+    "c": listed(PASSES, {"fold-written", *_IN_BLOCKS, *_OF_PACKS}),
+    "gpu": listed(PASSES, {"optimise-plain", *_IN_BLOCKS, *_OF_CPUS}),
 }
 
 

@@ -46,9 +46,9 @@ def test_required_and_unknown_passes_are_refused() -> None:
     with pytest.raises(CompileError, match="pass 'cut' is required: A piece is one launch"):
         without(TARGETS["plain"], {"cut"})
     with pytest.raises(
-        CompileError, match="there is no pass 'stay-blocked'; not required are rewrite-act"
+        CompileError, match="there is no pass 'layout'; not required are rewrite-act"
     ):
-        without(TARGETS["plain"], {"stay-blocked"})
+        without(TARGETS["plain"], {"layout"})
 
 
 def test_the_page_of_passes_is_the_list_that_runs() -> None:

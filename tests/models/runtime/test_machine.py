@@ -49,8 +49,9 @@ def test_target_follows_the_instruction_set(
     assert not cuda_target(72).runs_on(arm)
 
 
-def test_targets_without_blocks_are_named() -> None:
+def test_targets_of_other_machines_are_named() -> None:
     assert named_target("aarch64-generic").block == 1
+    assert (named_target("x86_64-avx2").block, named_target("x86_64-avx512").block) == (8, 16)
     with pytest.raises(ModelError, match="aarch64-generic"):
         named_target("arm64")
 

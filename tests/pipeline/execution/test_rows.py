@@ -104,7 +104,7 @@ CASES = {
         c = Add(a, b)
         d = Relu(c)
         y = Conv<pads=[1,1,1,1]>(d, wb)
-    """, {"wa": W3, "wb": W3}, whole=2),
+    """, {"wa": W3, "wb": W3}, whole=1),
     "a constant of more channels": Case("""
         a = Mul(x, k)
         b = Conv<pads=[1,1,1,1]>(a, wa)

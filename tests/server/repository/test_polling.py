@@ -81,7 +81,11 @@ def repository(packs: Packs, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def following(settings: SettingsFactory, repository: Path) -> AsyncIterator[Service]:
+async def following(
+    settings: SettingsFactory, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Service]:
+    # Tests take the steps: on a slow machine the service would take one of its own between them.
+    monkeypatch.setattr("server.repository.retrying._CHECK_SECONDS", NEVER)
     changes = {
         "models_budget": 64 << 20,
         "repository": repository,

@@ -205,3 +205,12 @@ def test_a_slice_is_not_larger_than_a_tensor_that_no_alignment_divides(
     manifest = check(head(b, b.mul(soft, node(b, "HardSigmoid", soft))), tmp_path)
     (inner,) = (value for value in manifest.values if value.name == "hardsigmoid1")
     assert inner.n_bytes == 3 * 31 * 31 * 4
+
+
+@needs_blocks
+def test_a_gate_of_what_others_read_too(tmp_path: Path) -> None:
+    """Its means are of what is there before a bottleneck, which groups of channels do not compute."""
+    b = SkeletonBuilder("read twice", 12)
+    x = mish(b, b.conv(b.image, 64, 3))
+    y = b.conv(node(b, "Tanh", gated(b, x)), 16, 1)
+    check(head(b, b.concat(x, y)), tmp_path)

@@ -8,9 +8,6 @@ from pathlib import Path
 import onnx
 import pytest
 
-from models.compiler.optimising.by_onnxruntime import settle_order
-from models.graphs.nodes import new_node
-from models.network.names import Op
 from models.packs.pack import FILES
 from tests.models.nets import parsed, written
 
@@ -49,34 +46,3 @@ def test_two_processes_make_the_same_bytes(tmp_path: Path) -> None:
         )
         packs.append({name: (folder / "1" / name).read_bytes() for name in sorted(FILES)})
     assert packs[0] == packs[1]
-
-
-def test_numbers_by_address_do_not_matter() -> None:
-    given = parsed(
-        """g (float[1,16,8,8] x) => (float[1,32,8,8] y) {
-            a = Conv(x, w)
-            b = Conv(x, v)
-            y = Concat<axis=1>(a, b)
-        }"""
-    )
-    written_once, again = (_turned(names) for names in (("a", "b"), ("b", "a")))
-    assert written_once != again
-    for model in (written_once, again):
-        settle_order(model, given)
-    assert written_once == again
-
-
-def _turned(ends: tuple[str, str]) -> onnx.ModelProto:
-    """Return what ONNX Runtime writes if it turns ``ends`` back in this order."""
-    model = parsed("""g (float[1,16,8,8] x) => (float[1,32,8,8] y) { y = Concat<axis=1>(a, b) }""")
-    made = {"a": "reorder_token_0", "b": "reorder_token_1"}
-    concat = model.graph.node.pop()
-    names = {ends[0]: "ReorderOutput", ends[1]: "ReorderOutput_token_2"}
-    for end in reversed(ends):
-        for node in (
-            new_node(Op.BlockedConv, ["x", f"w{end}"], [made[end]], f"{end}_nchwc"),
-            new_node(Op.ReorderOutput, [made[end]], [end], names[end]),
-        ):
-            model.graph.node.append(node)
-    model.graph.node.append(concat)
-    return model

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.compiler import CompileOptions
-from models.compiler.optimising.blocked import AlongRows
+from models.compiler.optimising.along_rows import AlongRows
 from models.network.fields import Array
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder

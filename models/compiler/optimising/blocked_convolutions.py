@@ -1,0 +1,268 @@
+"""Convolutions with a sum and an activation inside, blocked and plain.
+
+A convolution computes act(x * w + b + s). So an addition behind it, of a tensor of the same shape, and an
+activation that its kernel has, become part of it: what is in between never goes to memory, and is rounded
+once less. ONNX Runtime's own transformers do that for one layout or the other, and before additions that
+were blocked later.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from models.compiler.optimising.blocked_tensors import RANK, BlockedTensors
+from models.compiler.optimising.blocked_weights import WeightOrder
+from models.graphs.nodes import attributes, copied, new_node, node_of, set_attributes
+from models.network.catalogue import traits_of
+from models.network.fields import Array
+from models.network.names import NCHWC, Op, op_of
+from models.network.operators.convolution import ADDEND
+from models.network.patterns import activations_in
+from models.runtime.kernels import kernel_of
+
+#: As weights of a convolution of each channel by itself, however many there are.
+_FACTORS = (-1, 1, 1, 1)
+
+
+class BlockedConvolutions(BlockedTensors):
+    """Writes blocked convolutions, and what they compute along with them.
+
+    ``_open``: convolutions whose result one operator alone reads, by that. ``_swishes``: by the results of
+    the nodes of a HardSwish what it is of.
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, values: Mapping[str, Array], block: int, folder: Path
+    ) -> None:
+        super().__init__(model, values, block, folder)
+        self._open: dict[str, onnx.NodeProto] = {}
+        self._swishes = self._find_swishes()
+
+    def convolution(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Return a convolution in blocks; None: it is on plain tensors."""
+        order = self.order(node)
+        if order is None:
+            if self._has_sums(node):
+                self._note_open(node, node)
+            return None
+        x, y = node.input[0], node.output[0]
+        reads_plain = self.reads_plain(node)
+        before = list(self.plain([x])) if reads_plain else self.enter(x)
+        operands = [x if reads_plain else self.blocked[x]]
+        operands.append(self.weights.weights(node.input[1], order))
+        if any(node.input[2:]):
+            operands.append(self.weights.vector(node.input[2], order.features, order.outputs))
+        inside = copied(node, operands, [self.new(y)])
+        inside.op_type, inside.domain = Op.BlockedConv.op_type, NCHWC
+        if attributes(node).get("group", 1) == self.channels(x) == self.channels(y):
+            set_attributes(inside, group=order.features)
+        return [*before, *self._convolved(node, inside)]
+
+    def reads_plain(self, node: onnx.NodeProto) -> bool:
+        """Return whether a blocked convolution reads a plain image: less than a block of channels."""
+        x = node.input[0]
+        is_small = self.channels(x) < self._block and x not in self.filled
+        return is_small and attributes(node).get("group", 1) == 1
+
+    def order(self, node: onnx.NodeProto) -> WeightOrder | None:
+        """Return the order of the weights of a convolution in blocks; None: it has no such kernel."""
+        x, y = node.input[0], node.output[0]
+        constants = [self.tensors.get(name) for name in node.input[1:] if name]
+        is_static = self.is_image(x) and self.is_image(y) and len(node.input) <= ADDEND
+        if not is_static or not all(map(_is_float, constants)):
+            return None
+        features, depth, *_ = self.tensors[node.input[1]].dims
+        group, block = attributes(node).get("group", 1), self._block
+        outputs, inputs = self.fill(y), self.fill(x)
+        by_channel = WeightOrder(self.padded(features), depth, False, outputs, inputs)
+        if self.reads_plain(node):
+            return by_channel
+        if not self.may_enter(x):
+            return None
+        if group == 1:
+            return WeightOrder(self.padded(features), self.padded(depth), True, outputs, inputs)
+        if depth == 1 and features == group:
+            return by_channel if inputs == outputs else None
+        are_blocks = not depth % block and not (features // group) % block
+        return WeightOrder(features, depth, True, outputs, inputs) if are_blocks else None
+
+    def scaled(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Return a batch norm of a blocked tensor as a convolution of each channel by itself."""
+        x, y = node.input[0], node.output[0]
+        statistics = [self.tensors.get(name) for name in node.input[1:]]
+        is_static = all(map(_is_float, statistics)) and len(node.output) == 1
+        if not is_static or not attributes(node).get("spatial", 1) or x in self.filled:
+            return None
+        scale, shift, mean, variance = map(self.weights.array, node.input[1:])
+        factor = scale / np.sqrt(variance + np.float32(attributes(node).get("epsilon", 1e-5)))
+        count = self.padded(len(factor))
+        weights, bias = np.zeros((count, 1, 1, 1), np.float32), np.zeros(count, np.float32)
+        weights[: len(factor), 0, 0, 0] = factor
+        bias[: len(factor)] = shift - mean * factor
+        operands = [self.weights.write(f"{y}/scale", weights), self.weights.write(y, bias)]
+        return self._by_channel(node, x, operands)
+
+    def gate(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Return a product with a factor per channel as a convolution whose weights these are.
+
+        One pixel of blocks lies alike in both layouts. ONNX Runtime multiplies in blocks, too, but by 16
+        elements at a time: that is as slow as two reorders.
+        """
+        for x, gate in (tuple(node.input), tuple(reversed(node.input))):
+            if x not in self.blocked or not self.is_image(node.output[0]):
+                continue
+            constant = self._constant_factors(x, gate)
+            if constant is not None:
+                return self._by_channel(node, x, [constant])
+            if self._is_gate(x, gate):
+                weights = self.fresh(f"{gate}/factors")
+                shape = (self.padded(self.channels(x)), 1, 1, 1)
+                self.types[weights] = Array(dtype="float32", shape=shape)
+                before = self.reshape(self.blocked.get(gate, gate), weights, _FACTORS)
+                return [before, *self._by_channel(node, x, [weights])]
+        return None
+
+    def _is_gate(self, x: str, gate: str) -> bool:
+        """Return whether ``gate`` is a pixel with a factor for each channel of ``x``."""
+        batch, channels, *_ = self.shape(x)
+        is_pixel = self.is_image(gate) and self.shape(gate) == (1, channels, 1, 1)
+        is_ready = gate in self.blocked or gate not in self.filled
+        return is_pixel and is_ready and batch == 1 and self.fills_blocks(x)
+
+    def _constant_factors(self, x: str, gate: str) -> str | None:
+        """Return weights that are the constant ``gate``, a factor for each channel; None: it is none."""
+        tensor, channels = self.tensors.get(gate), self.channels(x)
+        if not _is_float(tensor) or tensor is None or x in self.filled:
+            return None
+        if tuple(tensor.dims) not in ((channels, 1, 1), (1, channels, 1, 1)):
+            return None
+        weights = np.zeros((self.padded(channels), 1, 1, 1), np.float32)
+        weights[:channels, 0, 0, 0] = self.weights.array(gate).reshape(-1)
+        return self.weights.write(gate, weights)
+
+    def _by_channel(
+        self, node: onnx.NodeProto, x: str, operands: Sequence[str]
+    ) -> list[onnx.NodeProto]:
+        """Return a convolution of one pixel of each channel of ``x`` by itself."""
+        inside = new_node(
+            Op.BlockedConv,
+            [self.blocked[x], *operands],
+            [self.new(node.output[0])],
+            node.name,
+            group=self.padded(self.channels(x)),
+            kernel_shape=[1, 1],
+        )
+        return self._convolved(node, inside)
+
+    def _convolved(self, node: onnx.NodeProto, inside: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return ``inside``, the blocked convolution that ``node`` is."""
+        self._note_open(node, inside)
+        return self.produced(node.output, inside)
+
+    # Sums and activations.
+
+    def fused(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Return the convolution before ``node`` with that inside it; None: it cannot be.
+
+        It stands here, not where it was: what is added may be produced in between.
+        """
+        if node.domain or not node.input:
+            return None
+        source = self._swishes.get(node.output[0])
+        if source in self._open:
+            if op_of(node) == Op.HardSigmoid:
+                return []
+            convolution = _with_activation(self._open.pop(source), Op.HardSwish, [])
+            return self._instead(convolution, node)
+        row, record = kernel_of(op_of(node)), traits_of(op_of(node))
+        for name in node.input:
+            if name not in self._open:
+                continue
+            nodes = None
+            if row is not None and row.is_absorbed:
+                values = {**record.attributes, **attributes(node)}
+                parameters = [values[key] for key in record.attributes]
+                fused = _with_activation(self._open[name], record.name, parameters)
+                nodes = self._instead(fused, node)
+            elif record.function == "add":
+                nodes = self._with_sum(self._open[name], node, name)
+            if nodes is not None:
+                del self._open[name]
+                return nodes
+        return None
+
+    def _find_swishes(self) -> dict[str, str]:
+        """Return, of HardSwishes in two nodes, what these produce, with what they are of.
+
+        The value that both read has no other reader.
+        """
+        nodes = [node_of(node, self.versions) for node in self.graph.node]
+        swishes: dict[str, str] = {}
+        for group in activations_in(nodes, self.outputs, self._known.number):
+            is_swish = group.activation.kind == "hard_swish"
+            if is_swish and self.uses[group.x] == len(group.nodes) == 2:
+                swishes |= {nodes[index].output: group.x for index in group.nodes}
+        return swishes
+
+    def _note_open(self, node: onnx.NodeProto, convolution: onnx.NodeProto) -> None:
+        """Note what may get a sum or an activation: ``convolution``, with the result of ``node``."""
+        y = node.output[0]
+        if "activation" in attributes(convolution) or y in self.outputs:
+            return
+        is_swish = convolution.domain == NCHWC and y in self._swishes.values()
+        if self.uses[y] == 1 or is_swish:
+            self._open[y] = convolution
+
+    def _has_sums(self, node: onnx.NodeProto) -> bool:
+        """Return whether a plain convolution has a kernel with a sum and an activation inside."""
+        value = self.values.get(node.output[0])
+        return value is not None and value.dtype == "float32" and len(value.shape) <= RANK
+
+    def _with_sum(
+        self, convolution: onnx.NodeProto, node: onnx.NodeProto, name: str
+    ) -> list[onnx.NodeProto] | None:
+        others = [other for other in node.input if other != name]
+        if len(node.input) != 2 or len(others) != 1 or any(convolution.input[ADDEND:]):
+            return None
+        other, shape = others[0], self.shape(node.output[0])
+        if not shape or self.shape(name) != shape or self.shape(other) != shape:
+            return None
+        if convolution.domain == NCHWC:
+            may_enter = self.fills_blocks(other) and self.may_enter(other)
+            if other not in self.blocked and not may_enter:
+                return None
+            before = self.enter(other)
+            addend = self.blocked[other]
+        else:
+            before, addend = list(self.plain([other])), other
+        operands = list(convolution.input[:ADDEND])
+        operands += [""] * (ADDEND - len(operands))
+        fused = copied(convolution, [*operands, addend])
+        return [*before, *self._instead(fused, node)]
+
+    def _instead(self, fused: onnx.NodeProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return ``fused`` with the result of ``node``."""
+        if fused.domain == NCHWC:
+            fused.output[:] = [self.new(node.output[0])]
+            return self._convolved(node, fused)
+        fused.op_type, fused.domain = Op.FusedConv.op_type, Op.FusedConv.domain
+        fused.output[:] = node.output
+        self._note_open(node, fused)
+        return [fused]
+
+
+def _is_float(tensor: TensorProto | None) -> bool:
+    return tensor is not None and tensor.data_type == TensorProto.FLOAT
+
+
+def _with_activation(
+    convolution: onnx.NodeProto, operator: Op, parameters: Sequence[float]
+) -> onnx.NodeProto:
+    fused = copied(convolution)
+    fused.attribute.append(helper.make_attribute("activation", operator.op_type))
+    if parameters:
+        fused.attribute.append(helper.make_attribute("activation_params", parameters))
+    return fused

@@ -1,0 +1,131 @@
+"""Weights of blocked convolutions: channels filled up to whole blocks, in the order that the kernels read.
+
+ONNX Runtime's blocked convolution reads weights [O, I, H, W] in one of two orders (MLAS calls them
+OIHWBiBo and OIHWBo), where b is the block: [O/b, I/b, H, W, b of I, b of O], or, where it reads fewer
+channels than a block (an image, or one channel of each group), [O/b, I, H, W, b of O].
+
+Weights lie in files: one layer at a time is mapped, reordered and written.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from models.graphs.file import numbers_of, tensor_in
+
+Floats = NDArray[np.float32]
+#: A weight of a copy, of one of its original.
+_FAINT = np.float32(2.0**-80)
+
+
+class BlockFill(Enum):
+    """What the channels after the last one of a value are, up to a whole block."""
+
+    ZEROS = "zeros"
+    COPIES = "copies"
+
+
+@dataclass(frozen=True)
+class WeightOrder:
+    """The channels of weights: ``features`` and ``depth`` with those that fill; ``b_of_inputs``: OIHWBiBo.
+
+    ``depth`` is of one group. ``outputs``, ``inputs``: how they are filled.
+    """
+
+    features: int
+    depth: int
+    b_of_inputs: bool
+    outputs: BlockFill
+    inputs: BlockFill
+
+
+class BlockedWeights:
+    """Writes reordered weights to ``folder``/blocked.data; ``block``: channels in a block.
+
+    ``tensors``: constants by name, whose files lie in ``folder``. ``written``: what was made of them.
+    """
+
+    def __init__(self, tensors: Mapping[str, TensorProto], folder: Path, block: int) -> None:
+        self.written: list[TensorProto] = []
+        self._tensors = tensors
+        self._folder = folder
+        self._block = block
+        self._names: dict[tuple[str, WeightOrder | int, BlockFill], str] = {}
+
+    def weights(self, name: str, order: WeightOrder) -> str:
+        """Return the name of the weights ``name``, [O, I, H, W] in float32, in ``order``."""
+        key = (name, order, order.outputs)
+        if key not in self._names:
+            deeper = _deeper(self.array(name), order)
+            self._names[key] = self.write(name, self._reordered(deeper, order))
+        return self._names[key]
+
+    def vector(self, name: str, features: int, fill: BlockFill) -> str:
+        """Return the name of the constant ``name``, of a number a channel, with ``features`` of them."""
+        if self._tensors[name].dims[0] == features:
+            return name
+        key = (name, features, fill)
+        if key not in self._names:
+            self._names[key] = self.write(name, _longer(self.array(name), features, fill))
+        return self._names[key]
+
+    def array(self, name: str) -> Floats:
+        """Return a constant of the model."""
+        return numbers_of(self._tensors[name], self._folder)
+
+    def write(self, name: str, array: Floats) -> str:
+        """Return what ``array``, made of the constant or value ``name``, is called."""
+        title = f"{name}/blocked{len(self.written)}"
+        with (self._folder / "blocked.data").open("ab") as file:
+            self.written.append(tensor_in(file, title, array))
+        return title
+
+    def _reordered(self, weights: Floats, order: WeightOrder) -> Floats:
+        block = self._block
+        features, depth, *kernel = order.features, order.depth, *weights.shape[2:]
+        shape = (features, depth, *kernel)
+        result = np.empty(shape, np.float32)
+        step = block if order.b_of_inputs else 1
+        blocks = result.reshape(features // block, depth // step, *kernel, step, block)
+        for index in range(0, features, block):  # a block of rows at a time: no second whole copy
+            rows = np.arange(index, index + block)
+            some = _rows(weights, rows, order.outputs)
+            split = some.reshape(block, depth // step, step, *kernel)
+            blocks[index // block] = np.moveaxis(split, (0, 2), (-1, -2))
+        return result
+
+
+def _rows(weights: Floats, rows: NDArray[np.intp], fill: BlockFill) -> Floats:
+    """Return ``rows`` of ``weights``; those after the last one fill."""
+    count = len(weights)
+    if rows[-1] < count:
+        return weights[rows[0] : rows[-1] + 1]
+    some = weights[rows % count]
+    if fill is BlockFill.ZEROS:
+        some[rows >= count] = 0
+    return some
+
+
+def _deeper(weights: Floats, order: WeightOrder) -> Floats:
+    """Return ``weights`` with those of inputs that fill: none, or of copies faint ones."""
+    depth = weights.shape[1]
+    more = order.depth - depth
+    if not more:
+        return weights
+    copies = weights[:, np.arange(more) % depth]
+    faint = copies * (_FAINT if order.inputs is BlockFill.COPIES else np.float32(0))
+    if order.inputs is BlockFill.ZEROS:
+        faint = np.zeros_like(copies)  # of an infinite weight, too
+    return np.concatenate([weights, faint], axis=1)
+
+
+def _longer(vector: Floats, count: int, fill: BlockFill) -> Floats:
+    longer = np.asarray(vector[np.arange(count) % len(vector)])
+    if fill is BlockFill.ZEROS:
+        longer[len(vector) :] = 0
+    return longer
