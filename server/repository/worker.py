@@ -119,11 +119,14 @@ class Worker:
         self._over.release(self._callers)
 
     def check_room(
-        self, seconds: float | None = None, expected: Expected | None = None, is_read: bool = True
+        self,
+        seconds: float | None = None,
+        expected: Expected | None = None,
+        missing_bytes: int = 0,
     ) -> None:
         """Check that a request that came now would find a place, with so much time to answer it.
 
-        ``expected``, ``is_read``: as Line.check_room.
+        ``expected``, ``missing_bytes``: as Line.check_room.
 
         Raises:
             BusyError: ``limit`` requests wait already. LateError: it would be late. NotServingError: the
@@ -132,7 +135,7 @@ class Worker:
         if seconds is None:
             self.line.check_room()
         else:
-            self.line.check_room(self._deadline(seconds), expected, is_read)
+            self.line.check_room(self._deadline(seconds), expected, missing_bytes)
 
     def expect(self, seconds: float, n_bytes: int) -> Expected:
         """Expect a request that has so many ``seconds``, and whose body of ``n_bytes`` is read now."""
