@@ -202,8 +202,8 @@ class InferReception:
         line, left = worker.line, deadline - time.monotonic()
         try:
             if line.expects or not line.idle:
-                missing_bytes = max(request.declared_bytes - len(request.body), 0)
-                worker.check_room(left, missing_bytes=missing_bytes)
+                is_read = request.declared_bytes <= len(request.body)
+                worker.check_room(left, is_read=is_read)
         except NotServingError:
             return None  # the handler reports this when it reads the body
         if not (

@@ -24,7 +24,7 @@ from server.metrics.requests import Passage
 from server.protocol.errors import outcome_of
 from server.repository.entry import Use
 from server.repository.served_engine import ComputedAnswer
-from server.requests.exchange import FREE_BYTES, Exchange, TimeLimit
+from server.requests.exchange import Exchange, TimeLimit
 
 A = TypeVar("A")
 
@@ -139,8 +139,8 @@ class Inference:
         if self.use.worker is not None:
             expected = self.exchange.expected
             try:
-                missing_bytes = self.exchange.missing_bytes
-                self.use.worker.check_room(seconds_left - waits_seconds, expected, missing_bytes)
+                is_read = self.exchange.client.is_whole
+                self.use.worker.check_room(seconds_left - waits_seconds, expected, is_read)
             except LateError:
                 lease.memory.doubt()
                 raise
@@ -173,9 +173,6 @@ class Inference:
 
         try:
             self._came()
-            if self.exchange.declared_bytes > FREE_BYTES:
-                passed = time.monotonic() - self.exchange.arrived_at
-                worker.line.see_body(self.exchange.declared_bytes, passed)
             answer = await worker.answer(
                 question.inputs, seconds_left, take, question.priority, self.exchange
             )

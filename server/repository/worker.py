@@ -119,14 +119,11 @@ class Worker:
         self._over.release(self._callers)
 
     def check_room(
-        self,
-        seconds: float | None = None,
-        expected: Expected | None = None,
-        missing_bytes: int = 0,
+        self, seconds: float | None = None, expected: Expected | None = None, is_read: bool = True
     ) -> None:
         """Check that a request that came now would find a place, with so much time to answer it.
 
-        ``expected``, ``missing_bytes``: as Line.check_room.
+        ``expected``, ``is_read``: as Line.check_room.
 
         Raises:
             BusyError: ``limit`` requests wait already. LateError: it would be late. NotServingError: the
@@ -135,7 +132,7 @@ class Worker:
         if seconds is None:
             self.line.check_room()
         else:
-            self.line.check_room(self._deadline(seconds), expected, missing_bytes)
+            self.line.check_room(self._deadline(seconds), expected, is_read)
 
     def expect(self, seconds: float, n_bytes: int) -> Expected:
         """Expect a request that has so many ``seconds``, and whose body of ``n_bytes`` is read now."""

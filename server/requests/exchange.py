@@ -141,11 +141,6 @@ class Exchange:
         self._closed(self)
         self.lease.close()
 
-    @property
-    def missing_bytes(self) -> int:
-        """How many bytes of the body are still to come, by its header; 0: it is here, or does not say."""
-        return 0 if self.client.is_whole else max(self.declared_bytes - self.received_bytes, 0)
-
     def check_length(self) -> None:
         """Check that the body is as short as it may be, as far as its header says how long it is.
 

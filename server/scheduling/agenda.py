@@ -123,25 +123,16 @@ class Agenda:
         return refusal
 
     def ask(
-        self,
-        ticket: Ticket,
-        now: float,
-        expected: Expected | None = None,
-        body_seconds: float | None = None,
+        self, ticket: Ticket, now: float, expected: Expected | None = None, is_read: bool = True
     ) -> float | None:
         """Return what ``admit`` would if all came that is expected before it, and change nothing.
 
-        ``expected``: what stands for the request itself, and does not count. ``body_seconds``: how long
-        its body takes to come; None: it is here. A batch that begins meanwhile delays the request, since
-        batches are not interrupted.
+        ``expected``: what stands for the request itself, and does not count. ``is_read``: False if its
+        body still comes: a batch that begins meanwhile delays it, since batches are not interrupted.
         """
         seconds = self._expected_seconds(ticket.deadline, now, expected)
-        if body_seconds is not None:
-            blocking = self._blocking_seconds(expected)
-            late = now + body_seconds + blocking + self._cost(ticket.model, 1) - ticket.deadline
-            if late > 0 and not self.is_idle:
-                return late
-            seconds += blocking
+        if not is_read:
+            seconds += self._blocking_seconds(expected)
         return self._trial(replace(ticket, deadline=ticket.deadline - seconds), now)[1]
 
     def expect(self, model: str, deadline: float, n_bytes: int, now: float) -> Expected:

@@ -15,8 +15,6 @@ _WINDOW = 32
 _ANSWERS = 128
 #: A batch may take so many times the second-longest; the longest counts as an accident.
 _MARGIN = 1.2
-#: A body may come as slowly as the slowest of so many.
-_BODIES = 32
 #: This part of its time is left to the client, which counts from before the request comes to after it has
 #: read the answer, but no more than so many seconds.
 _NETWORK_SHARE, _MAX_NETWORK_SECONDS = 0.05, 0.02
@@ -102,8 +100,6 @@ class Costs:
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
-        #: How many seconds a byte of a body took to come.
-        self._body_paces: deque[float] = deque(maxlen=_BODIES)
         #: How long answers took from the end of their batch to the client.
         self._outside: deque[float] = deque(maxlen=_ANSWERS)
 
@@ -124,18 +120,9 @@ class Costs:
 
         The remaining times may let the next one in; when none remain, it is let in and measured.
         """
-        self._body_paces.clear()
         if self._outside:
             self._outside.remove(max(self._outside))
         self._known.setdefault(model, _Known()).doubt()
-
-    def see_body(self, n_bytes: int, seconds: float) -> None:
-        """Note that a body of ``n_bytes`` came within so many seconds."""
-        self._body_paces.append(seconds / n_bytes)
-
-    def body_seconds(self, n_bytes: int) -> float:
-        """Return how long a body of ``n_bytes`` takes to come."""
-        return n_bytes * max(self._body_paces, default=0.0)
 
     def see_outside(self, seconds: float) -> None:
         """Note how long an answer took from the end of its batch to the client."""

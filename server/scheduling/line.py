@@ -115,14 +115,11 @@ class Line(Generic[C]):
             return list(self._waiting)
 
     def check_room(
-        self,
-        deadline: float | None = None,
-        expected: Expected | None = None,
-        missing_bytes: int = 0,
+        self, deadline: float | None = None, expected: Expected | None = None, is_read: bool = True
     ) -> None:
         """Check that there is room for one more, which has to be answered by ``deadline`` if there is one.
 
-        ``expected``: as ``ask`` of the run queue. ``missing_bytes``: of its body, which still come.
+        ``expected``, ``is_read``: as ``ask`` of the run queue.
 
         Raises:
             BusyError: there is none. LateError: a request with this deadline would be refused now.
@@ -136,8 +133,7 @@ class Line(Generic[C]):
         if deadline is not None:
             with self._lock:
                 ticket, now = Ticket(self.key, deadline), self._desk.clock()
-                seconds = self._desk.costs.body_seconds(missing_bytes) if missing_bytes else None
-                refusal = self._desk.agenda.ask(ticket, now, expected, seconds)
+                refusal = self._desk.agenda.ask(ticket, now, expected, is_read)
                 if refusal is not None:
                     raise self._late(refusal)
 
@@ -150,11 +146,6 @@ class Line(Generic[C]):
         """Expect a request as long as if it came now, and after it has waited here for so many seconds."""
         with self._lock:
             self._desk.agenda.expect_still(expected, self._desk.clock() + waits_seconds)
-
-    def see_body(self, n_bytes: int, seconds: float) -> None:
-        """Note that a body of ``n_bytes`` came within so many seconds."""
-        with self._lock:
-            self._desk.costs.see_body(n_bytes, seconds)
 
     def came(self, expected: Expected) -> None:
         """Expect it no longer: it joins, or does not come."""

@@ -318,7 +318,7 @@ def test_no_request_is_late_if_a_batch_begins_while_it_is_read(
     admitted = []
     for arrival in sorted(coming, key=lambda arrival: arrival.seconds):
         ticket = Ticket(arrival.model, arrival.seconds)
-        if queue.ask(ticket, 0.0, body_seconds=0.0) is None:
+        if queue.ask(ticket, 0.0, is_read=False) is None:
             admitted.append((ticket, queue.expect(arrival.model, arrival.seconds, 0, 0.0)))
     order.shuffle(admitted)
     for ticket, expected in admitted:
@@ -329,16 +329,8 @@ def test_no_request_is_late_if_a_batch_begins_while_it_is_read(
 
 def test_only_other_requests_may_block_one_that_is_read() -> None:
     queue = Agenda(lambda model, requests: 3.0)
-    assert queue.ask(Ticket("a", 3.5), 0.0, body_seconds=0.0) is None
+    assert queue.ask(Ticket("a", 3.5), 0.0, is_read=False) is None
     queue.expect("b", 9.0, 0, 0.0)
     assert queue.ask(Ticket("a", 3.5), 0.0) is None
-    assert queue.ask(Ticket("a", 3.5), 0.0, body_seconds=0.0) is not None
-    assert queue.ask(Ticket("a", 6.0), 0.0, body_seconds=0.0) is None
-
-
-def test_a_body_that_comes_too_slowly_is_not_waited_for() -> None:
-    queue = Agenda(lambda model, requests: 3.0)
-    assert queue.ask(Ticket("a", 9.0), 0.0, body_seconds=9.0) is None, "nothing else is there"
-    queue.expect("b", 20.0, 0, 0.0)
-    assert queue.ask(Ticket("a", 9.0), 0.0, body_seconds=3.0) is None
-    assert queue.ask(Ticket("a", 9.0), 0.0, body_seconds=4.0) == pytest.approx(1.0)
+    assert queue.ask(Ticket("a", 3.5), 0.0, is_read=False) is not None
+    assert queue.ask(Ticket("a", 6.0), 0.0, is_read=False) is None

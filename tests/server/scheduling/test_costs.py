@@ -110,17 +110,3 @@ def test_an_inference_ends_before_its_answer_is_due() -> None:
     assert costs.deadline(10.0, 0.1) == pytest.approx(10.095)
     costs.see_outside(0.5)
     assert costs.deadline(10.0, 1.0) == pytest.approx(10.38)
-
-
-def test_bodies_come_as_slowly_as_one_of_late_until_there_is_doubt() -> None:
-    costs = Costs()
-    assert costs.body_seconds(1000) == 0.0
-    costs.see_body(100, 0.1)
-    costs.see_body(100, 0.4)
-    costs.see_body(200, 0.2)
-    assert costs.body_seconds(1000) == pytest.approx(4.0)
-    for _ in range(32):
-        costs.see_body(100, 0.2)
-    assert costs.body_seconds(1000) == pytest.approx(2.0)
-    costs.doubt("m")
-    assert costs.body_seconds(1000) == 0.0
