@@ -132,6 +132,15 @@ class Child:
     process: subprocess.Popen[bytes]
     errors: StandardError
 
+    def kill(self) -> None:
+        """End the process at once, and close its pipes."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.process.stdin.close()
+
     def exit_text(self) -> str:
         """Return the status of a process that has ended, and the end of what it wrote, in words."""
         return exit_text(self.process.returncode, self.errors)

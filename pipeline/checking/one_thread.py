@@ -135,12 +135,7 @@ class OtherProcess:
         """End the process; a later request would start another."""
         child, self._child = self._child, None
         if child is not None:
-            assert child.process.stdin is not None
-            assert child.process.stdout is not None
-            child.process.kill()
-            child.process.wait()
-            child.process.stdout.close()
-            child.process.stdin.close()
+            child.kill()
 
     def _start(self) -> Child:
         command = python_command(

@@ -82,12 +82,7 @@ class Meter:
         """End the process; a later graph would start another."""
         child, self._child = self._child, None
         if child is not None:
-            assert child.process.stdin is not None
-            assert child.process.stdout is not None
-            child.process.kill()
-            child.process.wait()
-            child.process.stdout.close()
-            child.process.stdin.close()
+            child.kill()
 
     def allocated(
         self, graph: bytes, inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None
