@@ -38,6 +38,7 @@ def main() -> None:
             _run("cli", "zoo", "build", "resnet50", "-o", str(source)),
             _run("cli", "compile", str(source), "-o", str(pack)),
             _run("cli", "bench", "pipeline", str(pack)),
+            _run("benchmarks.streams", f"{pack}=50%", f"{pack}=25%"),
         ]
     codes += [_run(name) for name in _OTHERS]
     sys.exit(1 if any(codes) else 0)

@@ -15,7 +15,7 @@ from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import run_sampled
 from benchmarks.turns import end
 from models.processes import python_command
-from server.settings.sizes import parse_size
+from models.sizes import parse_size
 
 
 def attempt(environment: Environment, arguments: list[str], limit: int) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from pipeline.program.program import Program
 
 
 class Engines(ExitStack):
-    """Opens engines; when it ends, it closes them, and then the pool."""
+    """Opens engines; when it ends, it closes them, and then the pool. ``native``: as of ``ReadPool``."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, native: bool = True) -> None:
         super().__init__()
         self._device = device
-        self._pool = self.enter_context(closing(ReadPool()))
+        self._pool = self.enter_context(closing(ReadPool(native=native)))
 
     def open(
         self,

@@ -32,8 +32,8 @@ from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import open_resident, run_session
+from models.sizes import format_size, parse_size
 from pipeline.peers.cgroup import memory_group
-from server.settings.sizes import format_size, parse_size
 
 _NETWORKS = "resnet152,vgg19,darknet53,densenet121,inceptionv2,resnet18"
 _PART = 10

@@ -29,7 +29,7 @@ from loader.pool.jobs import ReadJob
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.interface import Range, Reader
-from server.settings.sizes import parse_size
+from models.sizes import parse_size
 
 _WANTED_RATIO = 0.9
 _MADE_BYTES = 256 << 20

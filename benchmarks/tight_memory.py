@@ -24,8 +24,8 @@ from benchmarks.turns import end, rotated
 from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack
+from models.sizes import parse_size
 from pipeline.peers.cgroup import memory_group
-from server.settings.sizes import parse_size
 
 _PEAKS = (
     "anonymous_peak_bytes",

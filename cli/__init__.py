@@ -11,6 +11,7 @@ import typer
 from cli.commands import program
 from cli.printing.output import OutputError, Warnings, fail, occupy_descriptors, standard_output
 from models.runtime.sessions import claim_process
+from server.errors import system_hint
 
 BAD_INPUT, FAILURE = 2, 1
 #: Of `compile`: it takes more memory than there is.
@@ -43,12 +44,14 @@ def main() -> None:
     except typer.TyperException as exc:
         fail(exc.format_message() or "no command given", BAD_INPUT)
     except _bad_input() as exc:
-        from server.failures import may_pass
+        from server.faults import may_pass
 
         # A service manager tries a failure again, bad input never.
-        fail(str(exc), FAILURE if may_pass(exc) else BAD_INPUT)
+        first, *rest = getattr(exc, "reasons", ()) or (str(exc),)
+        status = FAILURE if may_pass(exc) else BAD_INPUT
+        fail(f"{first}{system_hint(exc)}", status, *rest)
     except _failures() as exc:
-        fail(str(exc) or "out of memory", FAILURE)
+        fail(f"{str(exc) or 'out of memory'}{system_hint(exc)}", FAILURE)
     except RuntimeError as exc:
         if str(exc) != _NO_THREAD:
             raise
@@ -64,15 +67,14 @@ def _bad_input() -> tuple[type[Exception], ...]:
     It is called only after an error, since importing these takes longer than completing a name.
     """
     from models.errors import ModelError
+    from pipeline.budget.errors import RefusedError
     from pipeline.execution.errors import InputError
     from pipeline.planning.plan import PlanError
     from server.errors import ServiceError
     from server.settings.settings import SettingsError
-    from server.transport.certificate import CertificateError
     from server.transport.listener import PortError
 
-    settings_errors = (SettingsError, CertificateError, PortError)
-    return ModelError, PlanError, InputError, ServiceError, *settings_errors
+    return ModelError, PlanError, RefusedError, InputError, ServiceError, SettingsError, PortError
 
 
 def _failures() -> tuple[type[Exception], ...]:

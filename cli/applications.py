@@ -29,7 +29,7 @@ from papers.cnn.layers import Cnn
 from papers.cnn.of_pack import PackCnn
 from pipeline.devices.base import Device
 from pipeline.fitting.partitioned import balanced_cuts
-from pipeline.planning.plan import PipelinePlan, Plan
+from pipeline.planning.plan import AnyPlan, PartitionedPlan
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
@@ -196,14 +196,14 @@ def ours_row(application: Application, together: Together, way: str) -> dict[str
     }
 
 
-def _plan(plan: Plan) -> dict[str, Any]:
+def _plan(plan: AnyPlan) -> dict[str, Any]:
     document: dict[str, Any] = {
         "arena_bytes": plan.arena_bytes,
         "weight_bytes": plan.weight_bytes,
         "architecture": plan.architecture.name,
-        "regions": [asdict(region) for region in plan.choice.regions],
+        "regions": [asdict(region) for region in plan.regions],
     }
-    if isinstance(plan, PipelinePlan):
+    if isinstance(plan, PartitionedPlan):
         document["cuts"] = list(plan.cuts)
         document["edge_bytes"] = plan.edge_bytes
         document["partitions"] = [_plan(each) for each in plan.partitions]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from models.sizes import parse_shapes, parse_size
 from pipeline.checking import Depth
 from pipeline.devices.names import KINDS, PRECISIONS, Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.settings.per_model import MOST_THREADS
-from server.settings.sizes import parse_shapes, parse_size
 from server.settings.table import setting
 
 # Options of `compile`, too, which imports what runs a pack when it has one.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from models.packs.manifest import Manifest
     from models.packs.pack import Pack
     from pipeline.devices.base import Device
-    from pipeline.planning.plan import Plan
+    from pipeline.planning.plan import AnyPlan
     from pipeline.profiles.profile import Profile
     from pipeline.program.program import Program
 
@@ -39,6 +39,13 @@ InputNames = Annotated[
     typer.Option(
         metavar="NAME",
         help="An input with a value that requests may replace, though it looks like a weight.",
+    ),
+]
+WithoutOutputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Leave out an output, and what only it needs, repeatable.",
     ),
 ]
 Ring = Annotated[
@@ -231,6 +238,6 @@ def profiled(pack: "Pack", device: "Device") -> "tuple[Program, Profile]":
     return prepare(pack, device), profile
 
 
-def memory_of(plan: "Plan") -> dict[str, int]:
+def memory_of(plan: "AnyPlan") -> dict[str, int]:
     """Return the parts of a plan's memory and their sum."""
     return {"total_bytes": plan.total_bytes, **{part: getattr(plan, part) for part in PARTS}}

@@ -29,7 +29,7 @@ from cli.printing.output import check_text, print_json, warn, write_text
 from cli.printing.steps import bar
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.pack import Pack, open_pack
-from pipeline.benchmark.account import Traced, account, predicted_sweep
+from pipeline.benchmark.account import Traced, account, estimated_pass
 from pipeline.benchmark.configuration import BenchConfiguration, PlannedConfiguration
 from pipeline.benchmark.run import BenchOptions, bench_pipeline
 from pipeline.benchmark.run import resolution as resolution_of
@@ -37,6 +37,7 @@ from pipeline.devices.base import Device
 from pipeline.energy import find_meter
 from pipeline.execution.errors import InputError
 from pipeline.execution.perfetto import trace_document
+from pipeline.fitting.predicting import Predictions
 from pipeline.peers import PEERS
 from pipeline.profiles.profile import Profile
 from pipeline.program.prepare import prepare
@@ -208,10 +209,11 @@ def _measure(
 def _document(program: Program, sweeps: Mapping[str, Traced], profile: Profile | None) -> str:
     """Return a sweep of each as Perfetto reads it, and beside it the one that ``profile`` predicts."""
     shown: dict[str, Any] = {}
+    estimates = Predictions.of(program, profile).estimates
     for label, traced in sweeps.items():
         shown[label] = traced.plan, traced.sweeps[-1]
         if profile is not None:
-            shown[f"{label}, predicted"] = traced.plan, predicted_sweep(traced.plan, profile)
+            shown[f"{label}, predicted"] = traced.plan, estimated_pass(traced.plan, estimates)
     return json.dumps(trace_document(shown, program)) + "\n"
 
 
@@ -219,9 +221,9 @@ def _accounts(
     program: Program, sweeps: Mapping[str, Traced], profile: Profile
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the shares of each configuration but ``pre``."""
-    pre = sweeps["pre"]
+    pre, estimates = sweeps["pre"], Predictions.of(program, profile).estimates
     return {
-        label: [share.as_dict() for share in account(program, traced, pre, profile)]
+        label: [share.as_dict() for share in account(traced, pre, estimates)]
         for label, traced in sweeps.items()
         if label != "pre"
     }

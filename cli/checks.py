@@ -4,6 +4,7 @@
 """
 
 import logging
+import math
 import os
 import statistics
 import time
@@ -13,14 +14,20 @@ from pathlib import Path
 from typing import Literal
 
 from cli.printing.sentences import typed
+from loader.native.compiling import LibraryError
+from loader.native.library import find_reader
 from loader.readers.disk import REAL_DISK, Disk
 from models.errors import PackError
 from models.packs.folders import find_pack
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from models.runtime.sessions import threads_of_device
+from models.sizes import format_size
+from pipeline.budget.budget import Budget
+from pipeline.budget.candidates import Candidate, needed_by_all, share_served
+from pipeline.budget.errors import RefusedError
 from pipeline.devices.base import Device
-from pipeline.devices.elementwise.library import LibraryError, find_library
+from pipeline.devices.elementwise.library import find_library
 from pipeline.devices.elementwise.operator_node import why_not_shared
 from pipeline.energy import NoMeter, find_meter
 from pipeline.fitting.wanted import NOTHING
@@ -30,12 +37,9 @@ from pipeline.profiles.machine import UNKNOWN, Machine, cpu_model, this_machine
 from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
 from pipeline.profiles.profile_file import FILE, disturbed_by, load_profile, prepared
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.errors import RefusedError
-from server.failures import FAILURES, reason_of
-from server.memory.budget import Budget
-from server.memory.candidates import Candidate, needed_by_all, share_served
+from server.faults import FAILURES, reason_of
 from server.memory.process_memory import control_groups, meminfo_bytes
-from server.settings.sizes import format_size
+from server.repository.on_disk import check_whole
 
 # The result of one check.
 
@@ -102,6 +106,12 @@ def processor(root: Path) -> Iterator[Finding]:
         yield Finding("native kernels", "warn", f"for {library.processor}; {why}", build)
     else:
         yield Finding("native kernels", "ok", f"for {library.processor}")
+    reader = find_reader()
+    if isinstance(reader, LibraryError):
+        build = "install a C compiler (gcc libc6-dev), then python -m loader.native.building"
+        yield Finding("native reads", "warn", f"none, so weights come later: {reader}", build)
+    else:
+        yield Finding("native reads", "ok", "threads in C")
 
 
 def threads(root: Path, wanted: int | None) -> Finding:
@@ -291,20 +301,29 @@ _SLOW = 5e8
 _TELLING_BYTES = 1 << 20
 #: A read that takes so many times as long as when it was profiled: plans are off; another disk.
 _SLOWER, _OTHER_DISK = 1.5, 4.0
+#: Checksums of packs that are read as soon are verified without a request for that.
+_FULL_SECONDS = 1.0
 
 
-def findings(path: Path, device: Device, disk: Disk = REAL_DISK) -> Iterator[Finding]:
-    """Yield what there is to say of the pack in ``path``, as ``device`` runs it."""
+def findings(
+    path: Path, device: Device, disk: Disk = REAL_DISK, *, full: bool = False
+) -> Iterator[Finding]:
+    """Yield what there is to say of the pack in ``path``, as ``device`` runs it.
+
+    ``full``: its weights are verified also where that takes long.
+    """
     try:
         pack = open_pack(path, device.target)
         machine = this_machine(pack.weights_path, device, disk)
         name = _served_as(path, pack)
-        yield Finding(name, "ok", f"version {pack.version} in {pack.folder}, sound")
+        yield Finding(name, "ok", f"version {pack.version} in {pack.folder}, of this format")
         yield _direct(name, machine)
         yield from _scheduler(name, pack, ROOT)
         told, profile = _profile(name, pack, machine)
         yield told
-        yield _speed(name, pack, profile, disk)
+        speed, bytes_per_second = _speed(name, pack, profile, disk)
+        yield speed
+        yield _checksums(name, pack, bytes_per_second, full)
     except FAILURES as exc:
         remedy = "compile its source again here, or copy it again"
         if not _holds_pack(path):
@@ -398,7 +417,7 @@ def _profile(served: str, pack: Pack, machine: Machine) -> tuple[Finding, Profil
         profile = load_profile(pack, machine, logging.DEBUG)
     except ProfileError as exc:
         missing = not (pack.folder / FILE).exists()
-        why = "none, so plans follow rules of thumb" if missing else str(exc)
+        why = "none, so plans follow estimates" if missing else str(exc)
         return Finding(name, "warn", why, remedy), None
     if profile.was_disturbed:
         return Finding(name, "warn", disturbed_by(profile.others), remedy), profile
@@ -408,8 +427,26 @@ def _profile(served: str, pack: Pack, machine: Machine) -> tuple[Finding, Profil
     return Finding(name, "ok", "of this machine"), profile
 
 
-def _speed(served: str, pack: Pack, profile: Profile | None, disk: Disk) -> Finding:
-    """Time reads of the sizes that sweeps take; beside those of the profile where there is one."""
+def _checksums(served: str, pack: Pack, bytes_per_second: float, full: bool) -> Finding:
+    """Verify all weights, if that is wanted (``full``) or takes no time."""
+    name, n_bytes = f"{served}: checksums", pack.weights_path.stat().st_size
+    seconds = n_bytes / bytes_per_second if bytes_per_second else math.inf
+    if not full and seconds > _FULL_SECONDS:
+        reason = f"not verified: {format_size(n_bytes)} take {seconds:.0f} s; --full does it"
+        return Finding(name, "ok", reason)
+    try:
+        check_whole(pack.folder)
+    except (PackError, OSError) as exc:
+        hint = "copy it again, or compile its source again here; then look at the disk (dmesg)"
+        return Finding(name, "fail", reason_of(exc), hint)
+    return Finding(name, "ok", f"all {format_size(n_bytes)} of weights are those of the manifest")
+
+
+def _speed(served: str, pack: Pack, profile: Profile | None, disk: Disk) -> tuple[Finding, float]:
+    """Time reads of the sizes that sweeps take; beside those of the profile where there is one.
+
+    Return also how many bytes a second there were.
+    """
     name = f"{served}: reads"
     ratios, speed = [], 0.0
     with file_reads(pack, disk) as reads:
@@ -418,19 +455,20 @@ def _speed(served: str, pack: Pack, profile: Profile | None, disk: Disk) -> Find
             began, taken = time.perf_counter(), _taken(reads, n_bytes)
             speed = max(speed, len(taken) * n_bytes / (time.perf_counter() - began))
             if profile is not None:
-                usual = profile.read_seconds(n_bytes, _DEPTH)
+                usual = profile.times.read(n_bytes, _DEPTH)
                 ratios.append(statistics.median(taken) / usual)
     told = f"{speed / 1e9:.2f} GB/s"
     if not ratios and speed < _SLOW and is_telling:
-        return Finding(name, "warn", told, "keep packs on an NVMe SSD: requests read them again")
+        hint = "keep packs on an NVMe SSD: requests read them again"
+        return Finding(name, "warn", told, hint), speed
     if not ratios:
-        return Finding(name, "ok", told)
+        return Finding(name, "ok", told), speed
     ratio = min(ratios)
     told = f"{told}, {ratio:.1f} times the profile's time of a read"
     if ratio < _SLOWER:
-        return Finding(name, "ok", told)
+        return Finding(name, "ok", told), speed
     remedy = "see who else uses the disk (iostat); if it is another one, layerstream profile again"
-    return Finding(name, "warn" if ratio < _OTHER_DISK else "fail", told, remedy)
+    return Finding(name, "warn" if ratio < _OTHER_DISK else "fail", told, remedy), speed
 
 
 def _taken(reads: FileReads, n_bytes: int) -> list[float]:

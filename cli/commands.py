@@ -43,7 +43,9 @@ COMMANDS = {
         "List the models of a repository, and which a budget would serve.", "list", "list_"
     ),
     "profile": _Command(
-        "Measure a pack on this machine; planning and prediction need it.", "profile", "profile"
+        "Measure a pack on this machine: its kernels, the disk, and plans against each other.",
+        "profile",
+        "profile",
     ),
     "plan": _Command(
         "Plan packs within a budget: memory by kind, and with a profile the delay and its bound.",

@@ -15,6 +15,7 @@ from cli.arguments import (
     InputNames,
     Json,
     Shapes,
+    WithoutOutputs,
     open_named,
     shapes_of,
     size,
@@ -27,18 +28,20 @@ from cli.printing.steps import steps
 from models.datasets.samples import read_folder
 from models.detection.recipe import read_detection
 from models.images.preprocess import read_labels, read_preprocess
+from models.network.names import Op
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.spans import Store, loses_bits
 from models.packs.target import CPU, named_target
 from models.runtime.heap import kept_imports
 from models.segmentation import read_segmentation
+from models.sizes import format_least, format_size
 from pipeline.checking.checker import checker, fault_finder
 from pipeline.devices.find import device_measure
 from server.memory.process_memory import spare_bytes
-from server.settings.sizes import format_least, format_size
 
 if TYPE_CHECKING:
+    from models.compiler.passes.explain import Explaining
     from models.compiler.passes.run import Observer
 
 # A CPU has no kernels for these: what they save is reading.
@@ -80,6 +83,7 @@ def compile_(
     batch: Batch = None,
     shape: Shapes = None,
     keep_input: InputNames = None,
+    without_output: WithoutOutputs = None,
     chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
     precision: Annotated[
         Literal["none", "half", "mixed", "int8"],
@@ -111,7 +115,9 @@ def compile_(
         ),
     ] = None,
     version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
-    force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace that version if it exists.")
+    ] = False,
     check: Check = "full",
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Make a pack without comparing it.")
@@ -175,12 +181,13 @@ def compile_(
     }
     compiled_for = named_target(target)
     warnings: list[str] = []
-    changes = Explaining()
+    changes = Explaining() if explain else None
     options = CompileOptions(
         version=version,
         batch=batch,
         shapes=shapes_of(shape),
         keep_inputs=tuple(keep_input or ()),
+        without_outputs=tuple(without_output or ()),
         chunk_bytes=size(chunk, "--chunk"),
         scores=scores,  # type: ignore[arg-type]
         force=force,
@@ -190,7 +197,7 @@ def compile_(
         warn=warnings.append,
         store=store,
         without=tuple(without or ()),
-        observers=(*[changes][:explain], *_observers(verify, find_fault, print_passes)),
+        observers=tuple(_observers(changes, verify, find_fault, print_passes)),
         **_recipes(source, given),
     )
     with steps(f"compiling {source.name}") as progress:
@@ -218,18 +225,22 @@ def compile_(
         warn(warning)
     if as_json:
         files = list(map(str, source_files(source)))
-        passes = {"passes": list(map(asdict, changes.changes))} if explain else {}
+        passes = {"passes": list(map(asdict, changes.changes))} if changes else {}
         print_json({**summary, "source_files": files, "warnings": warnings, **passes})
     else:
-        print_changes(changes.changes if explain else ())
+        print_changes(changes.changes if changes else ())
         _print_made(pack, summary)
 
 
-def _observers(verify: bool, find_fault: bool, texts: Path | None) -> "Iterator[Observer]":
+def _observers(
+    changes: "Explaining | None", verify: bool, find_fault: bool, texts: Path | None
+) -> "Iterator[Observer]":
     """Yield what looks on while passes run."""
     from models.compiler.passes.verify import Verifying  # onnx: not for the service
     from models.compiler.passes.view import Printing
 
+    if changes is not None:
+        yield changes
     if verify:
         yield Verifying()
     if find_fault:
@@ -261,24 +272,36 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
 
 def _stored(summary: dict[str, Any]) -> str:
     stored = f" {stored_as(summary['store'])}" if summary["expands"] else ""
-    shared = ""
-    if summary["file_bytes"] < summary["weight_bytes"] and summary["shared_bytes"]:
-        shared = f", as layers share {format_size(summary['shared_bytes'])}"
-    if not stored and not shared:
-        return ""
-    return f", {format_size(summary['file_bytes'])} in the file{stored}{shared},"
+    shared = " that layers share," if summary["shared_bytes"] else ""
+    if not stored:
+        return shared
+    return f"{shared or ','} {format_size(summary['file_bytes'])} in the file{stored},"
 
 
 def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
     """Return a warning where layers stay whole because of their batch."""
     from models.compiler.cutting.chunks import default_chunk_bytes  # onnx: not for the service
 
-    batches = [port.shape[0] for port in manifest.required_inputs if len(port.shape) > 1]
+    batches = {port.shape[0] for port in manifest.required_inputs if len(port.shape) > 1}
     finest = chunk_bytes or default_chunk_bytes(manifest.weight_bytes)
     largest = manifest.largest_chunk_bytes
-    if max(batches, default=1) == 1 or largest <= finest:
+    if len(batches) != 1 or largest <= finest or not _has_batch(manifest, batch := batches.pop()):
         return []
     return [
-        f"with a batch of {max(batches)} layers are not cut: the smallest ring holds the largest of them, "
+        f"with a batch of {batch} layers are not cut: the smallest ring holds the largest of them, "
         f"{format_least(largest)}, where chunks of a batch of 1 take about {format_least(finest)}"
     ]
+
+
+def _has_batch(manifest: Manifest, batch: int) -> bool:
+    """Return whether the largest chunk is a layer that would be cut, if it were not for its ``batch``."""
+    from models.network.catalogue import traits_of
+
+    uncut = [layer for layer in manifest.layers if layer.end_piece == layer.first_piece + 1]
+    largest = max(uncut, key=lambda layer: layer.weight_bytes, default=None)
+    if largest is None or batch == 1:
+        return False
+    traits = traits_of(largest.operator.partition("+")[0])
+    output = manifest.pieces[largest.first_piece].outputs[0]
+    is_cut = traits.computes(Op.Conv) or traits.computes(Op.Gemm)
+    return is_cut and output.shape[:1] == (batch,)

@@ -13,6 +13,7 @@ from cli.arguments import Json
 from cli.printing.output import print_facts, print_json, print_table, say, write_text
 from cli.printing.sentences import counted
 from models.packs.pack import read_pack
+from models.sizes import format_size
 from papers.cnn.of_pack import cnn_of_pack
 from papers.dataflow.consistency import firings
 from papers.dataflow.conversion import WindowOverlap, convert
@@ -21,7 +22,6 @@ from papers.dataflow.schedules import dataflow_arena, schedule
 from papers.dataflow.sdf3 import read_sdf3, sdf3_text
 from papers.dataflow.smallest_buffers import Buffers, small_buffers
 from papers.dataflow.throughput import full_throughput
-from server.settings.sizes import format_size
 
 _XML = ".xml"
 _STDOUT = Path("-")

@@ -13,7 +13,7 @@ from cli.printing.sentences import command, network_size
 from cli.printing.steps import steps, working
 from cli.printing.tables import unit_of_rows
 from models.images.preprocess import read_labels
-from server.settings.sizes import format_size
+from models.sizes import format_size
 
 
 def import_darknet(
@@ -36,6 +36,7 @@ def import_darknet(
     from models.darknet.importer import import_network  # onnx: not for the service
     from models.darknet.network import layer_sizes, source_sizes
     from models.darknet.skeleton import skeleton
+    from models.graphs.onnx_writer import skeleton_graph
     from models.graphs.traits import count_parameters
 
     texts = read_labels(labels) if labels else ()
@@ -45,7 +46,7 @@ def import_darknet(
         "name": cfg.stem,
         "file": str(output),
         **source_sizes(network).model_dump(exclude={"tool"}),
-        "parameters": count_parameters(skeleton(network, cfg.stem)),
+        "parameters": count_parameters(skeleton_graph(skeleton(network, cfg.stem))),
         "resolution": network.width,
         "height": network.height,
         "weights": weights.name if weights else "random",

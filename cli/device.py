@@ -9,10 +9,10 @@ import typer
 
 from cli.arguments import Json, open_named
 from cli.printing.output import print_facts, print_json
+from models.sizes import format_size
 from pipeline.devices.base import Device
 from pipeline.devices.cuda.driver import version
 from pipeline.execution.errors import InputError
-from server.settings.sizes import format_size
 
 _PROBE_BYTES = 1 << 20
 

@@ -1,8 +1,10 @@
 """``layerstream doctor``: whether this machine is fit to serve, before the first request."""
 
+import contextlib
 import os
+import pwd
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -16,12 +18,14 @@ from cli.commands import versions
 from cli.device import cuda_figures
 from cli.printing.output import print_json, print_table, say
 from models.errors import ModelError
+from models.packs.folders import find_pack
+from models.sizes import format_size
 from pipeline.devices.base import Device, DeviceError
 from server.access import list_keys
 from server.errors import ServiceError
 from server.memory.process_memory import free_bytes, machine_bytes, memory_limit, process_bytes
 from server.operation.process import process_memory
-from server.settings.sizes import format_size
+from server.repository.on_disk import PACK_FILES
 from server.transport.certificate import Certificate, CertificateError
 from server.transport.limits import allowed_files
 from server.transport.listener import PortError, listen
@@ -46,6 +50,17 @@ def doctor(
     keys: arguments.Keys = None,
     tls_certificate: arguments.TlsCertificate = None,
     tls_key: arguments.TlsKey = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Verify all checksums of packs, also where that takes long."),
+    ] = False,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Who serves. Default: the user of layerstream.service where it is installed.",
+        ),
+    ] = None,
     device_name: DeviceName = "cpu",
     threads: Threads = None,
     as_json: Json = False,
@@ -64,13 +79,14 @@ def doctor(
         check_port("port", host, port, "--port"),
         check_keys(keys),
         check_certificate(tls_certificate, tls_key),
+        *check_user(user or service_user(ROOT), paths or (), (keys, tls_certificate, tls_key)),
     ]
     if grpc_port is not None:
         all_findings.append(check_port("gRPC port", host, grpc_port, "--grpc-port"))
     try:
         device = open_named(context, device_name, threads)
         all_findings += _gpu(device, paths or [])
-        packs = [each for path in paths or () for each in checks.findings(path, device)]
+        packs = [each for path in paths or () for each in checks.findings(path, device, full=full)]
         all_findings += packs
         if worst(packs) != "fail":  # what cannot be read has no size
             all_findings += checks.fitting(
@@ -218,3 +234,90 @@ def check_certificate(file: Path | None, key: Path | None) -> Finding:
             "TLS", "warn", f"{private}: anybody may read the key", f"chmod 640 {private}"
         )
     return Finding("TLS", "ok", os.fspath(file))
+
+
+# Looks with the eyes of the service, which may read less than who runs this.
+
+_UNITS = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
+_UNIT = "layerstream.service"
+
+
+def service_user(root: Path) -> str | None:
+    """Return the user of the unit in the system below ``root``; None: it is not installed, or has none."""
+    for folder in _UNITS:
+        unit = root / folder / _UNIT
+        drop_ins = sorted(unit.with_name(f"{_UNIT}.d").glob("*.conf"), reverse=True)
+        for file in (*drop_ins, unit):
+            with contextlib.suppress(OSError):
+                lines = file.read_text("utf-8", "replace").splitlines()
+                users = [
+                    line.partition("=")[2].strip() for line in lines if line.startswith("User=")
+                ]
+                if users and users[-1]:
+                    return users[-1]
+    return None
+
+
+def check_user(
+    name: str | None, packs: Iterable[Path], files: Iterable[Path | None]
+) -> Iterator[Finding]:
+    """Whether the user ``name`` (None: of no service) may read ``files`` and all files of ``packs``."""
+    if name is None:
+        return
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        yield Finding("user", "fail", f"there is no user {name}", f"useradd --system {name}")
+        return
+    if os.geteuid() not in (0, user.pw_uid):
+        here = pwd.getpwuid(os.geteuid()).pw_name
+        yield Finding("user", "warn", f"this looks as {here}, and {name} serves", f"sudo -u {name}")
+        return
+    needed = [*(file for pack in packs for file in _files_of(pack)), *filter(None, files)]
+    with _acting_as(user):
+        refused = {file: reason for file in needed if (reason := _refusal(file))}
+    for file, reason in list(refused.items())[:_MAX_NAMED]:
+        hint = f"chgrp {name} {file} && chmod g+r {file}; folders above it need g+x"
+        yield Finding("user", "fail", f"{name} cannot read {file}: {reason}", hint)
+    if not refused:
+        yield Finding("user", "ok", f"{name} reads all of {len(needed)} files")
+
+
+#: Of files that cannot be read, so many are named.
+_MAX_NAMED = 3
+
+
+def _files_of(pack: Path) -> Iterator[Path]:
+    """Yield the files of the pack in ``pack`` that a service opens."""
+    try:
+        folder = find_pack(pack)
+    except (ModelError, OSError):
+        return  # another look says so
+    yield from (folder / name for name in PACK_FILES if (folder / name).exists())
+
+
+def _refusal(file: Path) -> str:
+    """Return the system's words if this process cannot read ``file``; empty: it can."""
+    try:
+        os.close(os.open(file, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    return ""
+
+
+@contextlib.contextmanager
+def _acting_as(user: pwd.struct_passwd) -> Iterator[None]:
+    """Let root open files as ``user`` does, in its groups; another user is ``user`` already."""
+    if os.geteuid() != 0:
+        yield
+        return
+    groups, group = os.getgroups(), os.getegid()
+    os.setgroups(os.getgrouplist(user.pw_name, user.pw_gid))
+    os.setegid(user.pw_gid)
+    os.seteuid(user.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)

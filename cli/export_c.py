@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.arguments import Batch, InputNames, Json, Shapes, shapes_of, size
+from cli.arguments import (
+    Batch,
+    InputNames,
+    Json,
+    Shapes,
+    WithoutOutputs,
+    shapes_of,
+    size,
+)
 from cli.commands import own_version
 from cli.model_sources import recipes_beside
 from cli.printing.output import print_facts, print_json, say, suggest, warn
@@ -18,11 +26,11 @@ from models.compiler.sources import SourceOptions
 from models.datasets.samples import read_folder
 from models.images.preprocess import read_preprocess
 from models.packs.pack import read_pack
+from models.sizes import format_size
 from pipeline.checking.check import check_graph
 from pipeline.export_c.export import Exported, ExportOptions, export_c, working_folder, write_export
 from pipeline.export_c.network.network import ExportError
 from pipeline.export_c.writing.c_text import is_header, is_identifier
-from server.settings.sizes import format_size
 
 # Of a compiler's memory a byte of constant weights takes about 75: what more it takes is worth a warning.
 _MANY_BYTES = 32 << 20
@@ -77,6 +85,7 @@ def export(
     batch: Batch = None,
     shape: Shapes = None,
     keep_input: InputNames = None,
+    without_output: WithoutOutputs = None,
     precision: Annotated[
         Literal["none", "int8"],
         typer.Option(
@@ -121,6 +130,7 @@ def export(
         batch=batch,
         shapes=shapes_of(shape),
         keep_inputs=tuple(keep_input or ()),
+        without_outputs=tuple(without_output or ()),
         calibrate=pictures.pictures if pictures else None,
         warn=warnings.append,
     )

@@ -38,6 +38,7 @@ from cli.printing.sentences import (
 from cli.printing.steps import planning
 from cli.printing.summary import evaluated, summary_of
 from cli.printing.tables import KIB
+from loader.native.compiling import LibraryError
 from models.network.catalogue import traits_of
 from models.network.names import PLAIN_DOMAINS, named
 from models.packs.manifest import Manifest
@@ -45,7 +46,8 @@ from models.packs.pack import Pack, read_pack
 from models.packs.records.pieces import Layer
 from models.packs.records.ports import DesignedMemory
 from models.packs.records.spans import Encoding
-from pipeline.devices.elementwise.library import Library, LibraryError, find_library
+from models.sizes import format_least, format_size
+from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.operator_node import why_not_shared
 from pipeline.devices.elementwise.programs import native_program
 from pipeline.devices.find import Kernels, cuda_kernels
@@ -55,7 +57,6 @@ from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE
 from pipeline.profiles.profile_file import disturbance
 from server.errors import few
-from server.settings.sizes import format_least, format_size
 
 #: What people call encodings.
 _STORED_AS: dict[Encoding, str] = {
@@ -119,7 +120,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if manifest.expands:
         yield "stored", stored(manifest)
     if summary["shared_bytes"]:
-        yield "shared", f"{format_size(summary['shared_bytes'])} that other layers have, too"
+        yield "shared", f"{format_size(summary['shared_bytes'])} more where layers read them again"
     alone = "where it is served alone"
     yield "budget", f"from {typed(least)} up, {alone}{less_for_pictures(summary)}{in_all(summary)}"
     if summary["costs"]:
@@ -219,7 +220,7 @@ def _is_on_elements(op_type: str) -> bool:
 def _profile(pack: Pack) -> str:
     """Return whether there is a profile; only a device could say whether it holds here."""
     if not (pack.folder / PROFILE).exists():
-        return "none, so plans follow rules of thumb"
+        return "none, so plans follow estimates"
     disturbed = disturbance(pack.folder)
     return f"{PROFILE}, {disturbed}" if disturbed else PROFILE
 

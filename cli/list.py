@@ -23,9 +23,9 @@ from cli.printing.steps import planning
 from cli.printing.tables import MIB
 from models.errors import PackError
 from models.packs.folders import find_pack
+from pipeline.budget.budget import Budget
+from pipeline.budget.sharing import possible
 from server.errors import few
-from server.memory.budget import Budget
-from server.memory.sharing import possible
 from server.repository.survey import FoundModel, Verdict, judge, needed_for_all, survey
 from server.settings.groups import split_names
 

@@ -13,8 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from hashlib import file_digest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,25 @@ from typing import Any
 import typer
 
 from cli import NO_MEMORY
-from cli.printing.output import tell
-from models.packs.folders import FORMAT_VERSION, find_pack, is_model_name, versions
+from cli.printing.output import CommandFailure, tell
+from cli.source_records import (
+    Source,
+    all_files,
+    external_files_of,
+    is_compiled_from,
+    read_record,
+    record_of,
+    stats_of,
+    write_record,
+)
+from models.atomic_folders import locked_folder
+from models.packs.folders import SOURCES_FILE, find_pack, is_model_name, versions
 from models.packs.target import host_isa
-from models.whole_files import check_writable, whole_file
+from models.sizes import format_size
+from models.whole_files import check_writable
 from pipeline.checking import Depth
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import memory_limit
-from server.settings.sizes import format_size
 
 #: Options of ``compile`` that are files, and the ends of their names beside the model, as F.labels.txt.
 RECIPES = {
@@ -38,8 +47,8 @@ RECIPES = {
     "detection": ".detection.toml",
     "segmentation": ".segmentation.toml",
 }
-#: The file in the folder of a model that names what its pack was made of.
-_MADE = "made.json"
+#: The folder of packs next to the first file, of which all is ours; a hidden one has no model's name.
+REPOSITORY = ".layerstream"
 #: What it says of a file of which no pack could be made: the limit on memory, in bytes.
 _LACKED = "lacked_bytes"
 _DARKNET = (".cfg", ".weights")
@@ -52,21 +61,12 @@ _LIBRARY_BYTES = 32 << 20
 _PUTS_AWAY_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
-class Source:
-    """A model as it was given: ``files`` of ONNX or Darknet, or the folder of a pack.
+class FailedCommandError(Exception):
+    """A command of ours failed with ``status``; standard error has the message, too."""
 
-    ``recipes``: options of ``compile``, and the file of each. ``shapes``: its --shape.
-    """
-
-    name: str
-    files: tuple[Path, ...]
-    recipes: Mapping[str, Path] = field(default_factory=dict)
-    shapes: tuple[str, ...] = ()
-
-    @property
-    def is_pack(self) -> bool:
-        return self.files[0].is_dir()
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def sources_of(
@@ -149,6 +149,26 @@ def recipes_beside(file: Path) -> dict[str, Path]:
     return {name: path for name, path in beside.items() if path.is_file()}
 
 
+def check_sources(sources: Sequence[Source], repository: Path) -> None:
+    """Check, before the first is compiled, that the files of all can be read, and their packs have room.
+
+    Raises:
+        InputError: one cannot be read, or ``repository`` has something else of its name.
+    """
+    for source in sources:
+        folder = repository / source.name
+        if source.is_pack:
+            _check_link(source.files[0], folder)
+            continue
+        if read_record(folder) is None:
+            _check_free(folder)
+        for file in all_files(source, ()):
+            try:
+                file.open("rb").close()
+            except OSError as exc:
+                raise InputError(f"{file}: {exc.strerror or exc}") from exc
+
+
 def pack_of(source: Source, repository: Path, isa: str, check: Depth = "full") -> Path:
     """Return the folder in ``repository`` of ``source`` as a pack for ``isa``, which is made if it is new.
 
@@ -156,29 +176,28 @@ def pack_of(source: Source, repository: Path, isa: str, check: Depth = "full") -
 
     Raises:
         InputError: the folder takes no pack, or has one there that is none of ours. MemoryError: compiling
-            takes more than there is, now or the last time. typer.Exit: it failed, and has said why.
+            takes more than there is, now or the last time. FailedCommandError: it failed.
     """
     folder = repository / source.name
     if source.is_pack:
         _link(source.files[0], folder)
         return folder
-    before = _read(folder)
-    if before is not None and _is_made(before, source, isa) and versions(folder):
-        beside = _beside(before)
-        if before.get("files") != _files(
+    before = read_record(folder)
+    if before is not None and is_compiled_from(before, source, isa) and versions(folder):
+        beside = external_files_of(before)
+        if before.get("files") != stats_of(
             source, beside
         ):  # the files were only touched: their content is the same
-            _write(folder, _record(source, isa, beside))
+            write_record(folder, record_of(source, isa, beside))
         tell(f"{source.name}: {folder} is of {source.files[0]} as it is")
         return folder
     if before is None:
         _check_free(folder)
-    elif _is_made(before, source, isa):
+    elif is_compiled_from(before, source, isa):
         _check_memory(before, source, folder)
     new = [each for each in (folder, repository) if not each.exists()]
     _check_writable(repository)
-    folder.mkdir(exist_ok=True)
-    _write(folder, {})  # it names no files until the pack is whole
+    write_record(folder, None)  # until the pack is whole
     try:
         beside = _compile(source, folder, isa, check)
     except BaseException as exc:
@@ -186,9 +205,9 @@ def pack_of(source: Source, repository: Path, isa: str, check: Depth = "full") -
         if limit is None or versions(folder):
             _put_away(new)
         else:
-            _write(folder, _record(source, isa, ()) | {_LACKED: limit.limit_bytes})
+            write_record(folder, record_of(source, isa, ()) | {_LACKED: limit.limit_bytes})
         raise
-    _write(folder, _record(source, isa, beside))
+    write_record(folder, record_of(source, isa, beside))
     return folder
 
 
@@ -212,7 +231,7 @@ def _put_away(new: Sequence[Path]) -> None:
     with contextlib.suppress(OSError):
         for folder in new:
             if not versions(folder):
-                (folder / _MADE).unlink(missing_ok=True)
+                (folder / SOURCES_FILE).unlink(missing_ok=True)
             folder.rmdir()
 
 
@@ -238,18 +257,35 @@ def _check_writable(repository: Path) -> None:
         ) from exc
 
 
-def _link(model: Path, folder: Path) -> None:
-    """Make ``folder``, in a repository, a link to the folder ``model``, which stays where it is."""
+def _check_link(model: Path, folder: Path) -> bool:
+    """Return whether ``folder``, in a repository, may become a link to ``model``, and is none yet.
+
+    Raises:
+        InputError: something else is there; links are replaced only where all links are ours.
+    """
     if folder.resolve() == model.resolve():
-        return
-    _check_writable(folder.parent)
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.exists():
+        return False
+    if folder.is_symlink() and folder.parent.name != REPOSITORY:
+        raise InputError(
+            f"{folder}: a link to {folder.readlink()}, which stays; name another folder with --repository"
+        )
+    if folder.exists() and not folder.is_symlink():
         raise InputError(
             f"{folder}: something else is there; name another folder with --repository"
         )
-    folder.symlink_to(model.resolve(), target_is_directory=True)
+    return True
+
+
+def _link(model: Path, folder: Path) -> None:
+    """Make ``folder``, in a repository, a link to the folder ``model``, which stays where it is.
+
+    Raises:
+        InputError: as ``_check_link``, or no link can be written.
+    """
+    if _check_link(model, folder):
+        _check_writable(folder.parent)
+        folder.unlink(missing_ok=True)
+        folder.symlink_to(model.resolve(), target_is_directory=True)
 
 
 def _compile(source: Source, folder: Path, isa: str, check: Depth) -> tuple[Path, ...]:
@@ -267,8 +303,8 @@ def _compile(source: Source, folder: Path, isa: str, check: Depth) -> tuple[Path
             document = json.loads(_run("compile", source.files[0], *words, "--json"))
             beside = tuple(map(Path, document["source_files"][1:]))
         else:
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".up-") as work:
-                onnx = Path(work, f"{source.name}.onnx")
+            with locked_folder(folder.parent, source.name) as work:
+                onnx = work / f"{source.name}.onnx"
                 _run("import-darknet", *source.files, "-o", onnx)
                 _run("compile", onnx, *words)
     except ChildProcessError as exc:
@@ -309,8 +345,11 @@ def isa_of(device: str) -> str:
     """
     if device == "cpu":
         return host_isa()
-    told = _run("device", device, "--folder", tempfile.gettempdir(), "--json")
-    return str(json.loads(told)["target"])
+    try:
+        printed = _run("device", device, "--folder", tempfile.gettempdir(), "--json")
+    except FailedCommandError as exc:
+        raise typer.Exit(exc.status) from exc
+    return str(json.loads(printed)["target"])
 
 
 def _run(*words: object) -> bytes:
@@ -319,7 +358,8 @@ def _run(*words: object) -> bytes:
     It is forked: what this process has imported already takes no memory twice, nor time.
 
     Raises:
-        typer.Exit: it failed. ChildProcessError: the system ended it, by the signal that is its argument.
+        FailedCommandError: it failed. ChildProcessError: the system ended it, by the signal that is its
+            argument.
         MemoryError: it would take more than there is.
     """
     printed_from, printed_to = os.pipe()
@@ -343,12 +383,12 @@ def _run(*words: object) -> bytes:
     if status == NO_MEMORY:
         raise MemoryError("compiling it takes more memory than there is, as standard error says")
     if status:
-        raise typer.Exit(status)
+        raise FailedCommandError(printed.decode(errors="replace"), status)
     return printed
 
 
 def _command(printed_to: int, words: Sequence[object]) -> None:
-    """Run the command ``words`` in this process, and print to ``printed_to``."""
+    """Run the command ``words`` in this process, and print to ``printed_to``; if it fails, only why."""
     from cli import main
 
     signal.signal(
@@ -357,78 +397,8 @@ def _command(printed_to: int, words: Sequence[object]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     sys.argv = ["layerstream", *map(str, words)]
     with os.fdopen(printed_to, "w", encoding="utf-8") as sys.stdout:
-        main()
-
-
-def _is_made(before: Mapping[str, Any], source: Source, isa: str) -> bool:
-    """Return whether the pack was made of the same files, with the same options, for this target."""
-    way = _way(source, isa)
-    if {key: before.get(key) for key in way} != way:
-        return False
-    beside = _beside(before)
-    return before.get("files") == _files(source, beside) or before.get("digests") == _digests(
-        source, beside
-    )
-
-
-def _beside(before: Mapping[str, Any]) -> tuple[Path, ...]:
-    """Return the files that those of a model refer to: weights of ONNX that lie beside it."""
-    return tuple(map(Path, before.get("beside", ())))
-
-
-def _way(source: Source, isa: str) -> dict[str, Any]:
-    return {
-        "format_version": FORMAT_VERSION,
-        "isa": isa,
-        "options": [*sorted(source.recipes), *source.shapes],
-    }
-
-
-def _all_files(source: Source, beside: Sequence[Path]) -> tuple[Path, ...]:
-    recipes = (source.recipes[option] for option in sorted(source.recipes))
-    return (*source.files, *recipes, *beside)
-
-
-def _files(source: Source, beside: Sequence[Path]) -> list[list[Any]]:
-    """Return places, sizes and times of change of files, by which equal files are known without reading."""
-    try:
-        stats = [(path, path.stat()) for path in _all_files(source, beside)]
-    except OSError as exc:
-        raise InputError(f"{exc.filename}: {exc.strerror or exc}") from exc
-    return [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
-
-
-def _digests(source: Source, beside: Sequence[Path]) -> list[str]:
-    digests = []
-    for path in _all_files(source, beside):
-        with path.open("rb") as file:
-            digests.append(file_digest(file, "sha256").hexdigest())
-    return digests
-
-
-def _read(folder: Path) -> dict[str, Any] | None:
-    """Return what the file of sources has; None: ``up`` has not made this pack."""
-    if folder.is_symlink():
-        return None
-    try:
-        read = json.loads((folder / _MADE).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return read if isinstance(read, dict) else None
-
-
-def _record(source: Source, isa: str, beside: Sequence[Path]) -> dict[str, Any]:
-    return {
-        **_way(source, isa),
-        "beside": list(map(str, beside)),
-        "files": _files(source, beside),
-        "digests": _digests(source, beside),
-    }
-
-
-def _write(folder: Path, record: Mapping[str, Any]) -> None:
-    try:
-        with whole_file(folder / _MADE) as file:
-            file.write(json.dumps(record).encode())
-    except OSError as exc:
-        raise InputError(f"{folder / _MADE}: {exc.strerror or exc}") from exc
+        try:
+            main()
+        except CommandFailure as exc:
+            sys.stdout.write(exc.message)
+            raise

@@ -18,6 +18,7 @@ from cli.printing.output import print_json, print_table, say, write_text
 from cli.printing.sentences import counted
 from cli.printing.steps import planning
 from models.packs.pack import open_pack
+from pipeline.budget.request_needs import Need, smallest_budgets
 from pipeline.devices.base import Device
 from pipeline.fitting.trade_off import frontier
 from pipeline.planning.plan import PlanError
@@ -29,7 +30,6 @@ from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import few
 from server.memory.process_memory import process_bytes
-from server.memory.request_needs import Need, smallest_budgets
 
 # More rows are for programs.
 _ROWS = 40

@@ -1,7 +1,7 @@
 """``layerstream plan``: what packs would take of a budget, and how long they would take."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,22 +38,23 @@ from cli.planning import (
 )
 from cli.plots.plans import arena_picture, frontier_picture
 from cli.printing.output import print_json, say, warn, write_text
+from cli.printing.plan_tables import plan_documents, print_plan_tables
 from cli.printing.sentences import typed
 from cli.printing.steps import planning
 from models.packs.pack import Pack, open_pack
+from pipeline.budget.budget import Budget, check_requests
+from pipeline.budget.candidates import Candidate, needed_by_all, share_served
+from pipeline.budget.errors import RefusedError
+from pipeline.budget.sharing import Activations, possible
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
 from pipeline.fitting.trade_off import frontier
-from pipeline.fitting.wanted import Wanted
+from pipeline.fitting.wanted import PlanResult, Wanted
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from server.errors import RefusedError
-from server.memory.budget import Budget, check_requests
-from server.memory.candidates import Candidate, needed_by_all, share_served
 from server.memory.process_memory import budget_within, process_bytes
-from server.memory.sharing import Activations, possible
 from server.settings.per_model import has_several, of_model
 
 _MIB = 1 << 20
@@ -86,7 +87,9 @@ def plan(
         str | None,
         typer.Option(metavar="[MODEL=]NUMBER", help="Partitions that compute at once, as serve."),
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Say why, in words.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why, in words, and print the plan as tables.")
+    ] = False,
     show_frontier: Annotated[
         bool,
         typer.Option("--frontier", help="Memory against delay of one pack, whatever the limits."),
@@ -95,9 +98,6 @@ def plan(
         Path | None,
         typer.Option(help="Draw one pack's arena over time, or its frontier: F.svg."),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Plan as fast as a model that is loaded.")
-    ] = False,
     resources: Annotated[
         bool,
         typer.Option("--resources", help="What a container that serves them asks of Kubernetes."),
@@ -131,7 +131,6 @@ def plan(
             arena_bytes=size(arena, "--arena"),
             delay_seconds=deadlines.get(compiled.name, target),
             guaranteed=compiled.name in deadlines,
-            thorough=not quick,
         )
         needed = wanted.delay_seconds is not None
         opened, profile, hint = _profiled_or_hint(compiled, device, needed)
@@ -151,7 +150,7 @@ def plan(
             budget_bytes = budget_within(memory_bytes, len(packs), grpc=grpc_port is not None)
         if budget_bytes is None:  # nothing to share: no service has none
             request_bytes, in_turns = 0, False
-            plans = [fit(*candidate.question) for candidate in candidates]
+            plans: list[PlanResult] = [fit(*candidate.question) for candidate in candidates]
         else:
             shared = Budget(budget_bytes)
             activations, why = possible(device, activations, budget_bytes)
@@ -176,7 +175,7 @@ def plan(
     if resources:
         _print_resources(opened_packs, document["memory_bytes"], device.threads)
     else:
-        _print(document, explain, picture, as_json)
+        _print(document, zip(candidates if explain else (), plans, strict=False), picture, as_json)
 
 
 @contextlib.contextmanager
@@ -199,11 +198,21 @@ def _saying_what_suffices(
         raise
 
 
-def _print(document: dict[str, Any], explain: bool, picture: Path | None, as_json: bool) -> None:
+def _print(
+    document: dict[str, Any],
+    explained: Iterable[tuple[Candidate, PlanResult]],
+    picture: Path | None,
+    as_json: bool,
+) -> None:
+    """Print ``document``; the plans that are to be ``explained`` in words and tables, or as JSON."""
+    plans = list(explained)
     if as_json:
-        print_json(document)
+        documents = [plan_documents(result.plan) for _, result in plans]
+        print_json({**document, "plans": documents} if plans else document)
         return
-    print_plans(document, explain)
+    print_plans(document, explain=bool(plans))
+    for candidate, result in plans:
+        print_plan_tables(candidate.program, result.plan)
     if picture is not None:
         say(f"{picture}: written")
 
@@ -253,12 +262,8 @@ def _frontier(
     candidate: Candidate, resident: Architecture, picture: Path | None, as_json: bool
 ) -> None:
     program, asked = candidate.program, candidate.architecture
-    thorough = candidate.wanted.thorough
     with planning():
-        points = frontier(
-            *(program, asked, resident, candidate.profile, candidate.known),
-            thorough=thorough,
-        )
+        points = frontier(program, asked, resident, candidate.profile, candidate.known)
         candidate.known.save()
     rows = frontier_rows(points)
     if picture is not None:

@@ -12,15 +12,16 @@ from cli.arguments import PARTS, memory_of
 from cli.printing.output import print_table, say
 from cli.printing.sentences import shares
 from cli.printing.tables import MIB, number, unit_of_rows
+from models.sizes import format_least
+from pipeline.budget.candidates import Candidate
 from pipeline.execution.leases import SHARED_KINDS
+from pipeline.fitting.predicting import Predictions
 from pipeline.fitting.trade_off import FrontierPoint
-from pipeline.fitting.wanted import Fitted
+from pipeline.fitting.wanted import PlanResult
 from pipeline.planning.explain import explain_regions
-from pipeline.planning.plan import PipelinePlan, Plan
+from pipeline.planning.plan import AnyPlan, PartitionedPlan
 from pipeline.planning.words import milliseconds
-from server.memory.candidates import Candidate
 from server.settings.per_model import ALL, MOST_WORKERS, has_several, parse_per_model, whole
-from server.settings.sizes import format_least
 
 # Delays that ``plan`` is asked for: one for all packs, or one a model.
 
@@ -115,7 +116,7 @@ def check_models(workers: Mapping[str, int], models: Collection[str]) -> None:
 _PART_HEADS = ("weights", "activations", "scratch", "sessions", "objects", "tensors")
 
 
-def planned(candidate: Candidate, fitted: Fitted, hint: str, kept: bool) -> dict[str, Any]:
+def planned(candidate: Candidate, fitted: PlanResult, hint: str, kept: bool) -> dict[str, Any]:
     """Return what is said of one plan; ``hint``: what to do about its profile. ``kept``: others find it."""
     expected = fitted.prediction
     is_searched = (
@@ -127,23 +128,23 @@ def planned(candidate: Candidate, fitted: Fitted, hint: str, kept: bool) -> dict
         "model": candidate.program.name,
         "architecture": candidate.architecture.name,
         **memory_of(fitted.plan),
-        "ring_bytes": fitted.plan.ring_bytes,
-        "resident_bytes": fitted.plan.resident_bytes,
+        "ring_bytes": fitted.plan.memory["ring"],
+        "resident_bytes": fitted.plan.memory["resident"],
         "delay_ms": None if expected is None else expected.delay_ms,
         "stall_ms": None if expected is None else expected.stall_ms,
         "bound_ms": None if expected is None else expected.bound_ms,
-        "search": ("thorough" if fitted.thorough else "quick") if is_searched else None,
+        "measured": expected is not None and expected.measured,
         "kept": bool(is_searched and kept),
         "hint": hint,
         "reasons": [*fitted.reasons, *_on_rows(candidate, fitted)],
-        "regions": [asdict(region) for region in fitted.plan.choice.regions],
+        "regions": [asdict(region) for region in fitted.plan.regions],
         **_partitions(fitted.plan),
     }
 
 
-def _partitions(plan: Plan) -> dict[str, Any]:
+def _partitions(plan: AnyPlan) -> dict[str, Any]:
     """Return what partitions take that compute at once, and what crosses between them."""
-    if not isinstance(plan, PipelinePlan):
+    if not isinstance(plan, PartitionedPlan):
         return {"workers": 1, "edge_bytes": 0, "partitions": []}
     parts = [
         {**memory_of(part), "regions": [asdict(region) for region in part.choice.regions]}
@@ -152,13 +153,13 @@ def _partitions(plan: Plan) -> dict[str, Any]:
     return {"workers": len(parts), "edge_bytes": plan.edge_bytes, "partitions": parts}
 
 
-def _on_rows(candidate: Candidate, fitted: Fitted) -> list[str]:
+def _on_rows(candidate: Candidate, fitted: PlanResult) -> list[str]:
     """Return what runs on rows, in words."""
     profile, plan = candidate.profile, fitted.plan
-    if isinstance(plan, PipelinePlan):
+    if isinstance(plan, PartitionedPlan):
         return []
-    seconds = None if profile is None else profile.durations(plan).stages[-1]
-    return list(explain_regions(plan, seconds))
+    estimates = Predictions.of(candidate.program, profile).estimates
+    return list(explain_regions(plan, None if profile is None else list(estimates.kernels(plan))))
 
 
 def document_of(
@@ -224,22 +225,9 @@ def print_plans(document: dict[str, Any], explain: bool) -> None:
         for note in (
             row["hint"],
             *(row["reasons"] if explain or row["workers"] > 1 else []),
-            _search(row),
         ):
             if note:
                 say(f"{row['model']}: {note}")
-
-
-def _search(row: dict[str, Any]) -> str:
-    """Return whether others have the same plan; empty where they search just so."""
-    if row["search"] != "thorough":
-        return ""
-    if row["kept"]:
-        return "kept in plans.json; run and serve take this plan where they are asked the same"
-    return (
-        "searched thoroughly, and not kept, as plans.json cannot be written beside the pack; run and "
-        "serve search quickly and may take another plan, as --quick shows"
-    )
 
 
 # What ``plan --frontier`` prints: memory against delay of one pack.

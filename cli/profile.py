@@ -1,6 +1,7 @@
 """``layerstream profile``: what reads, copies and kernels of a pack take on this machine."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -28,29 +29,40 @@ from cli.arguments import (
 from cli.printing.output import print_json, print_table, say
 from cli.printing.steps import bar
 from models.packs.pack import Pack, open_pack
+from models.sizes import format_size
 from models.whole_files import check_writable
+from pipeline.budget.budget import Budget
+from pipeline.budget.candidates import Candidate, share_served
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import Wanted
+from pipeline.fitting.judge import check_fits
+from pipeline.fitting.wanted import LEAST, Wanted, of_one_engine
 from pipeline.measuring import profiling, sweeps
-from pipeline.planning.plan import Plan
+from pipeline.measuring.plan_races import RacedBudget, default_budgets, measure_plans
+from pipeline.profiles.disk_curves import MAX_AGE_DAYS, DiskCurves
+from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile, ProfileError
-from pipeline.profiles.profile_file import disturbed_by, save_profile
+from pipeline.profiles.profile_file import disturbed_by, load_profile, save_profile
 from pipeline.profiles.times import plan_key
-from pipeline.program.program import Program
-from server.memory.budget import Budget
-from server.memory.candidates import Candidate, share_budget
-from server.settings.sizes import format_size
+from pipeline.program.prepare import prepare
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from server.memory.process_memory import free_bytes
 
 
 def profile(
     context: typer.Context,
     pack: PackPath,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Measure plans within it; repeatable. Default: from the smallest to all weights. With "
+            "--bound one: the `--budget` of a service of this pack.",
+        ),
+    ] = None,
     iterations: Annotated[
         int,
-        typer.Option(
-            min=1, metavar="NUMBER", help="Sweeps of each size of chunks; fewer are faster."
-        ),
+        typer.Option(min=1, metavar="NUMBER", help="Traced passes with all weights in memory."),
     ] = profiling.DEFAULT_ITERATIONS,
     device_name: DeviceName = "cpu",
     recompile: Recompile = False,
@@ -58,6 +70,14 @@ def profile(
     precision: PrecisionName = "fp32",
     threads: Threads = None,
     pace: Pace = None,
+    renew_disk: Annotated[
+        bool,
+        typer.Option(
+            "--renew-disk",
+            help=f"Measure the disk again; else all packs share what was measured of it in {MAX_AGE_DAYS} "
+            "days.",
+        ),
+    ] = False,
     bound: Annotated[
         bool, typer.Option("--bound", help="Measure one configuration for a bound on its delay.")
     ] = False,
@@ -65,12 +85,6 @@ def profile(
         str,
         typer.Option("--architecture", metavar="NAME", help="Of the configuration, with --bound."),
     ] = "auto",
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="With --bound: what `serve` has for this pack. Default: no limit."
-        ),
-    ] = None,
     ring: Ring = None,
     weights: Weights = None,
     runs: Annotated[
@@ -79,51 +93,82 @@ def profile(
     ] = sweeps.DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
-    """Measure a pack on this machine; planning and prediction need it.
+    """Measure a pack on this machine: its kernels, the disk, and plans against each other.
 
     The profile is written into the folder of the pack.
     """
+    sizes = [n_bytes for text in budget or () if (n_bytes := size(text, "--budget")) is not None]
     if not bound:
         _refuse_configuration(context)
     elif pace is not None:
         raise typer.BadParameter("a bound is of the real disk", param_hint="--pace")
+    elif len(sizes) > 1:
+        raise typer.BadParameter("a bound is of one budget", param_hint="--budget")
     device = open_named(context, device_name, threads, memory_kind, precision)
     opened = open_pack(pack, device.target, recompile)
-    disk = disk_of(pace)
     _check_writable(opened)
     if bound:
-        wanted = Wanted(
+        limits = Wanted(
             ring_bytes=size(ring, "--ring"), weight_bytes=weight_bytes(weights, opened.manifest)
         )
-        program, known = profiled(opened, device)
-        if not known.exact:
-            raise ProfileError(f"{pack}: a bound needs a profile of exactly here; profile it first")
-        asked = device.adapt(architecture(architecture_name))
-        candidate = Candidate(program, asked, wanted, known)
-        total = size(budget, "--budget")
-        if total is None and (ring or weights):
-            plan = fit(*candidate.question).plan
-        else:
-            room = Budget(total or UNLIMITED_BYTES)
-            plan = share_budget([candidate], room).plans()[0].plan
-        candidate.known.save()
-        _bound(program, plan, known, device, runs, as_json)
+        total = sizes[0] if sizes else None
+        _measure_bound(
+            opened, device, architecture(architecture_name), limits, total, runs, as_json
+        )
         return
+    _check_budgets(opened, device, sizes)
+    disk = disk_of(pace)
+    raced: list[RacedBudget] = []
     with bar(f"profiling {opened.name}") as shown:
-        measured = profiling.profile_pack(opened, device, iterations, shown.step, shown.doing, disk)
+        measured = profiling.profile_pack(
+            *(opened, device, iterations, shown.step, shown.doing),
+            disk=disk,
+            curves=DiskCurves.of_user(renew_disk),
+        )
+        program, auto = prepare(opened, device), device.adapt(ARCHITECTURES["auto"])
+        cached = plans_of(opened)
+        budgets = sizes or default_budgets(program, auto, cached)
+        shown.doing("plans against each other")
+
+        def report(one: RacedBudget) -> None:
+            raced.append(one)
+            shown.step(len(raced), len(budgets))
+
+        measured = measure_plans(
+            *(program, auto, measured, device, budgets),
+            cached=cached,
+            report=report,
+            disk=disk,
+            free_bytes=free_bytes() or None,
+        )
+    cached.save()
+    if sizes:
+        measured = _with_earlier(measured, opened)
     file = save_profile(measured, opened)
     summary = {
         "model": opened.name,
         "file": str(file),
         "machine": measured.machine.model_dump(),
-        **_figures_of(measured),
+        **_figures_of(measured, raced),
     }
     if as_json:
         print_json(summary)
         return
-    _print_profile(opened.name, measured)
+    _print_profile(opened.name, measured, raced)
     users = "`simulate`, `plan` and `run` use it, `serve` when it loads the model"
     say(f"{file}: written; {users if pace is None else '`bench` with this --pace uses it'}")
+
+
+def _with_earlier(measured: Profile, pack: Pack) -> Profile:
+    """Return ``measured`` with the plans and limits of an earlier profile of just this machine."""
+    try:
+        earlier = load_profile(pack, measured.machine, logging.DEBUG)
+    except ProfileError:
+        return measured
+    if not earlier.exact or earlier.tuning != measured.tuning:
+        return measured
+    both = earlier.with_plans(measured.plans)
+    return measured.model_copy(update={"plans": both.plans, "limits": both.limits})
 
 
 def _refuse_configuration(context: typer.Context) -> None:
@@ -132,7 +177,7 @@ def _refuse_configuration(context: typer.Context) -> None:
     Raises:
         typer.BadParameter: one is given.
     """
-    for name in ("architecture_name", "budget", "ring", "weights", "runs"):
+    for name in ("architecture_name", "ring", "weights", "runs"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise typer.BadParameter(
@@ -154,20 +199,53 @@ def _check_writable(pack: Pack) -> None:
         raise ProfileError(message) from exc
 
 
-def _bound(
-    program: Program, plan: Plan, known: Profile, device: Device, runs: int, as_json: bool
+def _check_budgets(pack: Pack, device: Device, sizes: Sequence[int]) -> None:
+    """Refuse budgets in which there is no plan to measure; on a GPU they are known when it is tuned.
+
+    Raises:
+        PlanError: the smallest is too small, with what is required.
+    """
+    if sizes and device.target.capability is None:
+        program, auto = prepare(pack, device), device.adapt(ARCHITECTURES["auto"])
+        check_fits(program, fit(program, auto, LEAST).plan, min(sizes))
+
+
+def _measure_bound(
+    pack: Pack,
+    device: Device,
+    asked: Architecture,
+    limits: Wanted,
+    total: int | None,
+    runs: int,
+    as_json: bool,
 ) -> None:
-    """Measure the limits of ``plan`` and add them to the profile."""
+    """Measure the limits of one plan and add them to the profile; ``total``: the budget of `serve`.
+
+    Raises:
+        ProfileError: there is no profile of exactly this machine. PlanError: there is no such plan.
+    """
+    program, known = profiled(pack, device)
+    if not known.exact:
+        raise ProfileError(
+            f"{pack.folder}: a bound needs a profile of exactly here; profile it first"
+        )
+    candidate = Candidate(program, device.adapt(asked), limits, known)
+    if total is None and (limits.ring_bytes or limits.weight_bytes):
+        plan = fit(*candidate.question).plan
+    else:
+        plans = share_served([candidate], Budget(total or UNLIMITED_BYTES), None, "auto").plans()
+        plan = of_one_engine(plans[0]).plan
+    candidate.known.save()
     with bar(f"measuring {plan.architecture.name} of {program.name}") as shown:
-        limits = sweeps.measure_limits(program, plan, device, runs, shown.step)
-    save_profile(known.with_limits(plan, limits), program.pack)
+        measured = sweeps.measure_limits(program, plan, device, runs, shown.step)
+    save_profile(known.with_limits(plan, measured), program.pack)
     document = {
         "model": program.name,
         "architecture": plan.architecture.name,
         "plan": plan_key(plan),
         "weight_bytes": plan.weight_bytes,
         "runs": runs,
-        "bound_ms": limits.bound_seconds(plan) * 1e3,
+        "bound_ms": measured.bound_seconds(plan) * 1e3,
     }
     if as_json:
         print_json(document)
@@ -181,35 +259,74 @@ def _bound(
 # What ``layerstream profile`` says of what it measured: for programs, in a table, in sentences.
 
 
-def _figures_of(profile: Profile) -> dict[str, Any]:
+def _figures_of(profile: Profile, raced: Sequence[RacedBudget]) -> dict[str, Any]:
     """Return what ``profile --json`` says of the measurement."""
     return {
         "date": profile.date,
-        "kernels": len(profile.kernels),
+        "resident_ms": profile.resident.median * 1e3,
         "outside_ms": profile.outside.median * 1e3,
-        "slowdown": profile.slowdown,
         "others": profile.others,
         "tuning": profile.tuning.model_dump(),
         "reads": [asdict(item) for item in profile.reads],
         "copies": [asdict(item) for item in profile.copies],
+        "plans": [
+            {
+                "budget_bytes": race.n_bytes,
+                "total_bytes": race.plan.total_bytes,
+                "times": race.plan.ratio,
+                "spread": race.plan.spread,
+                "candidates": race.candidates,
+                "kept": race.is_sure,
+            }
+            for race in raced
+        ],
     }
 
 
-def _print_profile(name: str, profile: Profile) -> None:
-    """Print transfers of the pack ``name`` as a table, and the rest in words."""
+def _print_profile(name: str, profile: Profile, raced: Sequence[RacedBudget]) -> None:
+    """Print transfers and plans of the pack ``name`` as tables, and the rest in words."""
     _print_transfers(name, profile)
-    for line in _sentences(profile):
+    if raced:
+        _print_plans(name, profile, raced)
+    for line in _sentences(profile, raced):
         say(line)
 
 
-def _sentences(profile: Profile) -> Iterator[str]:
-    """Yield what was measured beside transfers, in words."""
-    yield f"{len(profile.kernels)} kernels timed; beside reads they take {profile.slowdown:.1%} longer"
-    yield f"of a request {profile.outside.median * 1e3:.2f} ms are outside of its sweep"
+def _print_plans(name: str, profile: Profile, raced: Sequence[RacedBudget]) -> None:
+    usual = profile.resident.median * 1e3
+    print_table(
+        f"{name}: the best of the plans that were run against each other",
+        ("budget", "memory", "times all memory", "quartiles", "delay ms", "of plans"),
+        (
+            (
+                format_size(race.n_bytes),
+                format_size(race.plan.total_bytes),
+                f"{race.plan.ratio:.2f}",
+                f"{race.plan.spread[0]:.2f} to {race.plan.spread[1]:.2f}",
+                f"{race.plan.ratio * usual:.1f}",
+                str(race.candidates),
+            )
+            for race in raced
+        ),
+    )
+
+
+def _sentences(profile: Profile, raced: Sequence[RacedBudget]) -> Iterator[str]:
+    """Yield in words what was measured and stands in no table."""
+    yield (
+        f"with all memory a pass over the weights takes {profile.resident.median * 1e3:.1f} ms; of a "
+        f"request {profile.outside.median * 1e3:.2f} ms are outside of its pass"
+    )
     tuned = profile.tuning.model_dump(exclude_defaults=True)
     chosen = [f"{tuned[name]} ({name.replace('_', ' ')})" for name in tuned if name != "algorithms"]
     if chosen:
         yield f"fastest here: {', '.join(chosen)}"
+    unsure = [format_size(race.n_bytes) for race in raced if not race.is_sure]
+    if unsure:
+        yield (
+            f"warning: too uneven to say which plan is best within {', '.join(unsure)}: nothing is kept "
+            "of these; run it again when the machine is quiet"
+        )
     if profile.was_disturbed:
         yield f"warning: {disturbed_by(profile.others)}; run it again when the machine is quiet"
 

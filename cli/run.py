@@ -39,20 +39,18 @@ from cli.running.answers import (
 from cli.running.files import open_picture, read_inputs
 from cli.running.run_files import RunFiles
 from models.detection.boxes import BoxLimits
-from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
+from pipeline.budget.budget import Budget
+from pipeline.budget.candidates import Candidate, share_budget
 from pipeline.energy import EnergyMeter, find_meter
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays, Tensors
 from pipeline.execution.opened import opened as opened_engine
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.fitting.wanted import EnginePlanResult, Wanted, of_one_engine
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import sized
 from pipeline.profiles.profile_file import prepared
-from server.memory.budget import Budget
-from server.memory.candidates import Candidate, share_budget
-from server.memory.request_needs import tensor_bytes
 
 if TYPE_CHECKING:
     from cli.running.repeats import Repeats
@@ -138,8 +136,8 @@ def run(
         arena_bytes=size(arena, "--arena"),
     )
     program, profile = prepared(opened, device)
-    wish = Wish(top_k or LABELS, limits, output is not None)
-    request_bytes = _held_bytes(opened.manifest, inputs, wish.tensors, repeat > 0)
+    wish = Wish(top_k or LABELS, limits)
+    request_bytes = _held_bytes(inputs)
     with planning():  # seconds, where a profile is new
         candidate = Candidate(program, device.adapt(chosen), wanted, profile)
         fitted = _fitted(candidate, total, request_bytes, at_once=repeat == 0)
@@ -149,6 +147,7 @@ def run(
     def taken(outputs: Arrays) -> Found:
         if not repeat:
             inputs.clear()
+        written.write_tensors(outputs)
         return found_in(opened, pixels, wish, outputs)
 
     meter = find_meter()
@@ -158,8 +157,8 @@ def run(
         repeats = _repeated(engine, plan, inputs, repeat, meter)
     written.write(answer, picture)
     with_request = {"request_bytes": request_bytes, "total_bytes": plan.total_bytes + request_bytes}
-    document = {**plan.as_dict(), **with_request, "reads": len(plan.groups)}
-    result = Result(opened, document, fitted.by_thumb, answer, statistics, energy, repeats)
+    document = {**plan.as_dict(), **with_request}
+    result = Result(opened, document, fitted.heuristic, answer, statistics, energy, repeats)
     report(result, top_k or BOXES, as_json)
     if not as_json:
         for path in written.paths:
@@ -168,7 +167,7 @@ def run(
 
 def _fitted(
     candidate: Candidate, total: int | None, request_bytes: int, *, at_once: bool
-) -> Fitted:
+) -> EnginePlanResult:
     """Return the plan of what is wanted, within a budget of ``total`` bytes where that is given.
 
     A budget is as that of ``plan`` and of a service: memory of requests is set aside in it, and the models
@@ -187,7 +186,7 @@ def _fitted(
         )
     budget = Budget(total)
     budget.set_aside(request_bytes, ())
-    return share_budget([candidate], budget, at_once=at_once).plans()[0]
+    return of_one_engine(share_budget([candidate], budget, at_once=at_once).plans()[0])
 
 
 def _repeated(
@@ -200,18 +199,16 @@ def _repeated(
     return repeated(engine, plan, inputs, runs, meter)
 
 
-def _held_bytes(manifest: Manifest, inputs: Tensors, with_outputs: bool, repeats: bool) -> int:
-    """Return what tensors of the request take beside the plan: as they are given, then as they are kept.
+def _held_bytes(inputs: Tensors) -> int:
+    """Return what the tensors of the request take in addition to the plan.
 
-    Both at once only where inputs are needed again: so any budget in which a service answers tensors is
-    enough for one.
+    Outputs are written to their file from the memory of the plan, so any budget in which a service answers
+    tensors is enough for one.
     """
-    input_bytes = sum(
+    return sum(
         tensor.nbytes if isinstance(tensor, np.ndarray) else tensor.n_bytes
         for tensor in inputs.values()
     )
-    output_bytes = tensor_bytes(manifest.outputs) if with_outputs else 0
-    return input_bytes + output_bytes if repeats else max(input_bytes, output_bytes)
 
 
 def _fraction(value: float | None) -> float | None:

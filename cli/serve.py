@@ -13,7 +13,7 @@ from server.settings.sources import flag
 from server.settings.table import Setting, settings_table
 
 if TYPE_CHECKING:
-    from server.serve import Tell
+    from server.serve import Report
 
 #: Spellings that were flags once, and the settings that they give.
 _OLD = {"model": "models"}
@@ -29,8 +29,8 @@ def serve(config: Path | None, **flags: Any) -> None:
     serving(lambda: load_settings(given(flags), config))
 
 
-def serving(settings_of: Callable[[], Settings], tell: "Tell | None" = None) -> None:
-    """Serve as the settings say, and tell the service manager how a start ends; ``tell``: as of ``run``."""
+def serving(settings_of: Callable[[], Settings], report: "Report | None" = None) -> None:
+    """Serve as the settings say, and notify the service manager of a failure; ``report``: as of ``run``."""
     from models.runtime.heap import kept_imports
     from server.memory.process_memory import memory_limited
     from server.operation.service_manager import Notifier
@@ -41,19 +41,23 @@ def serving(settings_of: Callable[[], Settings], tell: "Tell | None" = None) -> 
         # Libraries take a while, and memory.
         notifier.status(f"starting{memory_limited()}")
         with kept_imports():
-            from server.context import StartupError
-            from server.errors import RefusedError
+            from pipeline.budget.errors import RefusedError
             from server.operation import logs
             from server.operation.line_queue import never_wait
+            from server.operation.starting import StartupError
             from server.serve import run
 
         never_wait()
         logs.configure(settings.log_format)
         warn_of_variables()
         try:
-            run(settings, tell)
+            run(settings, report)
         except (RefusedError, StartupError) as exc:
-            exc.args = (f"{exc}{(enough := suffices(settings)) and f'; {enough}'}",)
+            if enough := suffices(settings):
+                exc.args = (f"{exc}; {enough}",)
+                if isinstance(exc, StartupError):
+                    several = len(exc.reasons) > 1
+                    exc.reasons = (*exc.reasons, enough) if several else exc.args
             raise
     except Exception as exc:
         notifier.status(f"ended: {exc}")

@@ -11,10 +11,10 @@ import typer
 
 from cli.arguments import size
 from cli.printing.output import say
+from models.sizes import format_size
 from models.toml_files import read_toml
 from server.errors import ServiceError
 from server.memory.process_memory import process_bytes
-from server.settings.sizes import format_size
 
 app = typer.Typer(help="The service of systemd, with limits that follow from its budget.")
 

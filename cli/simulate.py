@@ -26,10 +26,11 @@ from cli.printing.output import print_json, print_table, write_text
 from cli.printing.steps import working
 from cli.printing.tables import number, unit_of_rows
 from models.packs.pack import open_pack
-from pipeline.benchmark.account import predicted_sweep
+from pipeline.benchmark.account import estimated_pass
 from pipeline.execution.perfetto import trace_document
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import LEAST, Fitted, Wanted
+from pipeline.fitting.predicting import Predictions
+from pipeline.fitting.wanted import LEAST, EnginePlanResult, Wanted
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
@@ -74,7 +75,7 @@ def simulate(
     limit = weight_bytes(weights, program.pack.manifest)
     if limit is None and total is None:
         limit = _usual_limit(program, device.adapt(ARCHITECTURES["2s"]))
-    fitted: dict[str, Fitted] = {}
+    fitted: dict[str, EnginePlanResult] = {}
     known = plans_of(program.pack)
     with working(f"simulating {program.name}") as line:
         for item in chosen:
@@ -90,7 +91,7 @@ def simulate(
         return
     unit = unit_of_rows(rows, *_SIZES)
     print_table(
-        f"{program.name}: predicted, with weights and arena in memory, and what a sweep reads",
+        f"{program.name}: estimated, with weights and arena in memory, and what a pass reads",
         (
             "architecture",
             *map(unit.head, ("weights", "arena", "read")),
@@ -125,14 +126,17 @@ def _wanted(
     return Wanted(ring_bytes=ring_bytes) if ring_bytes is not None else Wanted(weight_bytes=limit)
 
 
-def _write_trace(path: Path, fitted: dict[str, Fitted], program: Program, profile: Profile) -> None:
+def _write_trace(
+    path: Path, fitted: dict[str, EnginePlanResult], program: Program, profile: Profile
+) -> None:
+    estimates = Predictions.of(program, profile).estimates
     sweeps = {
-        name: (each.plan, predicted_sweep(each.plan, profile)) for name, each in fitted.items()
+        name: (each.plan, estimated_pass(each.plan, estimates)) for name, each in fitted.items()
     }
     write_text(path, json.dumps(trace_document(sweeps, program)))
 
 
-def _row(name: str, fitted: Fitted) -> dict[str, Any]:
+def _row(name: str, fitted: EnginePlanResult) -> dict[str, Any]:
     plan, expected = fitted.plan, fitted.prediction
     assert expected is not None
     return {

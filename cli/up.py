@@ -15,19 +15,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import FAILURE
-from cli.arguments import Check
-from cli.model_sources import RECIPES, Source, isa_of, pack_of, sources_of
-from cli.printing.output import warn
+from cli import BAD_INPUT, FAILURE
+from cli.arguments import Check, shapes_of
+from cli.model_sources import (
+    RECIPES,
+    REPOSITORY,
+    FailedCommandError,
+    check_sources,
+    isa_of,
+    pack_of,
+    sources_of,
+)
+from cli.printing.output import lose_output_where_there_is_none, tell, warn
 from cli.serve import given, parameter, parameters, serving, suffices
-from models.errors import printable
+from cli.source_records import Source
+from models.errors import ModelError, printable
+from models.packs.folders import clear_repository
 from pipeline.checking import Depth
+from pipeline.execution.errors import InputError
 from server.memory.process_memory import given_bytes
+from server.preflight import check_start
 from server.settings.settings import Settings, load_settings
-from server.transport.listener import listen
 
-#: The folder of packs beside the first file; a hidden one has no model's name.
-_REPOSITORY = ".layerstream"
 _OURS = ("repository", "models", "model")
 
 
@@ -46,39 +55,51 @@ def up(
     where a file is another. Models that do not fit together take turns (--budget-policy evict-lru).
     All settings of `serve` are taken.
     """
+    lose_output_where_there_is_none()
     recipes = {name: file for name in RECIPES if (file := flags.pop(name)) is not None}
     sources = sources_of(paths, recipes, shape or ())
-    folder = repository or (paths[0].resolve().parent / _REPOSITORY)
+    folder = repository or (paths[0].resolve().parent / REPOSITORY)
     named = {"repository": str(folder), "models": ",".join(source.name for source in sources)}
     settings = load_settings({**given(flags), **named}, config)
     if "budget_policy" not in settings.model_fields_set:
         settings = settings.model_copy(update={"budget_policy": "evict-lru"})
     signal.signal(signal.SIGTERM, _exit)  # the process that compiles ends, too
     # Looked at first: compiling would be in vain.
+    shapes_of(shape)
+    check_sources(sources, folder)
     given_bytes(settings)
-    if settings.unix_socket is None and "LISTEN_FDS" not in os.environ:
-        listen(settings.host, settings.port).close()
+    check_start(settings, inherits="LISTEN_FDS" in os.environ)
+    for path in clear_repository(folder):
+        tell(f"{path}: removed: left by a process that was killed")
     isa = isa_of(settings.device)
-    made = [source for source in sources if _made(source, folder, isa, check)]
-    if not made:
-        raise typer.Exit(FAILURE)
-    settings = settings.model_copy(update={"models": tuple(source.name for source in made)})
-    serving(lambda: settings, _Told(settings, made))
+    failures = {source.name: _failure(source, folder, isa, check) for source in sources}
+    compiled = [source for source in sources if failures[source.name] is None]
+    if not compiled:  # a service manager tries a failure again, bad input never
+        raise typer.Exit(FAILURE if FAILURE in failures.values() else BAD_INPUT)
+    settings = settings.model_copy(update={"models": tuple(source.name for source in compiled)})
+    serving(lambda: settings, _Told(settings, compiled))
 
 
-def _made(source: Source, repository: Path, isa: str, check: Depth) -> bool:
-    """Return whether ``source`` has a pack; without memory to compile it the others are served.
+def _failure(source: Source, repository: Path, isa: str, check: Depth) -> int | None:
+    """Compile ``source`` if it is new; return None, or the exit status of what keeps it from being served.
 
-    Raises:
-        InputError, typer.Exit: as ``pack_of``.
+    That is printed; the others are served.
     """
+    failure: Exception
     try:
         pack_of(source, repository, isa, check)
+    except FailedCommandError as exc:
+        failure, status = exc, exc.status
     except MemoryError as exc:
-        warn(str(exc))
-        print(printable(f"# {source.name} is not served: {exc}"), flush=True)
-        return False
-    return True
+        failure, status = exc, FAILURE
+    except (InputError, ModelError) as exc:
+        failure, status = exc, BAD_INPUT
+    else:
+        return None
+    if not isinstance(failure, FailedCommandError):  # the command has said it
+        warn(str(failure))
+    print(printable(f"# {source.name} is not served: {failure}"), flush=True)
+    return status
 
 
 class _Told:
@@ -89,13 +110,13 @@ class _Told:
         self._waiting = {source.name: source for source in sources}
         self._turn = threading.Lock()  # one look may go on while the last one begins
 
-    def __call__(self, context: "Context", place: str, all_were_tried: bool) -> None:
+    def __call__(self, service: "Service", place: str, all_were_tried: bool) -> None:
         with self._turn:
-            for entry in context.repository.entries():
+            for entry in service.repository.entries():
                 if entry.name in self._waiting and (entry.answers or all_were_tried):
                     _say(self._settings, entry, place, self._waiting.pop(entry.name))
             absent = all_were_tried and not all(
-                entry.answers for entry in context.repository.entries()
+                entry.answers for entry in service.repository.entries()
             )
             if absent and (enough := suffices(self._settings)):
                 print(f"# {enough}", flush=True)
@@ -104,7 +125,7 @@ class _Told:
 def _say(settings: Settings, entry: "Entry", place: str, source: Source) -> None:
     from cli.questions import question
     from models.packs.pack import read_pack
-    from server.failures import FAILURES
+    from server.faults import FAILURES
     from server.repository.entry import Serving
 
     try:
@@ -133,7 +154,7 @@ def _signature() -> Signature:
         show_default=False,
     )
     folder = typer.Option(
-        help=f"Where packs are kept. Default: {_REPOSITORY} beside the first MODEL.",
+        help=f"Where packs are kept. Default: {REPOSITORY} beside the first MODEL.",
         metavar="FOLDER",
         show_default=False,
     )
@@ -173,5 +194,5 @@ up.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 if TYPE_CHECKING:
-    from server.context import Context
     from server.repository.entry import Entry
+    from server.service import Service

@@ -11,7 +11,7 @@ from cli.arguments import Json, size
 from cli.printing.output import print_json, print_table, say, suggest
 from cli.printing.sentences import command, network_size
 from cli.printing.steps import steps
-from server.settings.sizes import format_size
+from models.sizes import format_size
 
 
 class Precision(StrEnum):

@@ -21,17 +21,20 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
 "$python" -m pip install -q "$@" --require-hashes --requirement requirements/run.txt
-# gRPC is an extra, and tests use it: its version is among theirs.
-sed -n '/^grpcio==/,/[^\\]$/p' requirements/dev.txt >"$wheels/grpc.txt"
+# gRPC is an extra, and tests use it: its versions are among theirs.
+sed -n '/^grpcio\(-health-checking\|-reflection\)\{0,1\}==/,/[^\\]$/p' requirements/dev.txt >"$wheels/grpc.txt"
 "$python" -m pip install -q "$@" --require-hashes --requirement "$wheels/grpc.txt"
 
-# The wheel has no kernels, since its compiler fails: those of MACHINE follow.
+# The wheel has no libraries in C, since its compiler fails: those of MACHINE follow.
 CC=false "$python" -m pip wheel -q --no-deps --no-build-isolation --wheel-dir "$wheels" .
 "$python" -m pip install -q "$@" --upgrade "$wheels"/layerstream-*.whl
 "$python" -c 'import sys
 from pathlib import Path
-from pipeline.devices.elementwise.building import build
-build(Path(sys.argv[1]), machine=sys.argv[2])' "$packages/pipeline/devices/elementwise/built" "$machine"
+from loader.native import building as reads
+from pipeline.devices.elementwise import building as elementwise
+packages, machine = Path(sys.argv[1]), sys.argv[2]
+reads.build(packages / "loader/native/built", machine=machine)
+elementwise.build(packages / "pipeline/devices/elementwise/built", machine=machine)' "$packages" "$machine"
 
 # What builds the wheel is no part of the program, nor are the scripts of libraries and their tests.
 rm -rf "$packages/bin" "$packages/hatchling" "$packages/trove_classifiers" "$packages"/hatchling-* \

@@ -45,6 +45,7 @@ from layerstream.budget import Budget, Model, open  # noqa: E402, A004  after th
 from loader.errors import LoaderError  # noqa: E402
 from models.errors import ModelError  # noqa: E402
 from models.packs.records.spans import Store  # noqa: E402
+from pipeline.budget.errors import RefusedError  # noqa: E402
 from pipeline.devices.base import DeviceError  # noqa: E402
 from pipeline.execution.errors import (  # noqa: E402
     DeadlineError,
@@ -52,7 +53,6 @@ from pipeline.execution.errors import (  # noqa: E402
     InputError,
 )
 from pipeline.planning.plan import PlanError  # noqa: E402
-from server.errors import RefusedError  # noqa: E402
 
 #: A TOML file, or what would be in it.
 Recipe = str | Path | Mapping[str, object] | None

@@ -18,21 +18,21 @@ from numpy.typing import ArrayLike, NDArray
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.packs.records.ports import Port
+from models.sizes import format_size, parse_size
+from pipeline.budget.budget import Budget as Ledger
+from pipeline.budget.candidates import Candidate, share_budget
+from pipeline.budget.errors import RefusedError
+from pipeline.budget.sharing import Activations, shared_space
 from pipeline.devices.find import open_device
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineClosedError, InputError
 from pipeline.execution.leases import SharedArena
 from pipeline.execution.opened import open_engine
-from pipeline.fitting.wanted import NOTHING, Fitted
+from pipeline.execution.shielded import run_to_completion
+from pipeline.fitting.wanted import NOTHING, EnginePlanResult, of_one_engine
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile_file import prepared
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.errors import RefusedError
-from server.memory.budget import Budget as Ledger
-from server.memory.candidates import Candidate, share_budget
-from server.memory.sharing import Activations, shared_space
-from server.requests.waiting import to_its_end
-from server.settings.sizes import format_size, parse_size
 
 #: Without a budget a model has what it can use.
 _UNLIMITED = 1 << 50
@@ -64,7 +64,9 @@ class Model(_Open):
     One request is answered at a time; others wait for it. Closed, it gives its memory back.
     """
 
-    def __init__(self, engine: Engine, fitted: Fitted, budget: "Budget", held: ExitStack) -> None:
+    def __init__(
+        self, engine: Engine, fitted: EnginePlanResult, budget: "Budget", held: ExitStack
+    ) -> None:
         self._engine = engine
         self._fitted = fitted
         self._budget = budget  # which stays as long as one of its models
@@ -127,7 +129,7 @@ class Model(_Open):
         except asyncio.CancelledError:
             stop.set()
             self._engine.wake()
-            await to_its_end(asyncio.wait({answering}))
+            await run_to_completion(asyncio.wait({answering}))
             if not answering.cancelled():
                 answering.exception()  # no caller waits for it
             raise
@@ -213,7 +215,7 @@ class Budget(_Open):
             models = []
             for candidate, fitted in zip(candidates, shares.plans(), strict=True):
                 candidate.known.save()
-                models.append(self._open(candidate, fitted, shares.in_turns))
+                models.append(self._open(candidate, of_one_engine(fitted), shares.in_turns))
                 failed.callback(models[-1].close)
             failed.pop_all()
         for model in models:
@@ -225,7 +227,7 @@ class Budget(_Open):
         program, profile = prepared(open_pack(pack, self._device.target), self._device)
         return Candidate(program, self._device.adapt(ARCHITECTURES["auto"]), NOTHING, profile)
 
-    def _open(self, candidate: Candidate, fitted: Fitted, in_turns: bool) -> Model:
+    def _open(self, candidate: Candidate, fitted: EnginePlanResult, in_turns: bool) -> Model:
         program, plan = candidate.program, fitted.plan
         name = f"{program.name} ({next(self._numbers)})"  # two may be called the same
         with ExitStack() as failed:

@@ -1,8 +1,5 @@
 """Where each read group lies in the ring, decided once for all sweeps.
 
-Places behind the ring's end are in other memory: groups that lie there wait for it, and nothing in the ring
-for them.
-
 Groups are placed one after the other; one that does not fit before the end starts again at 0, and the
 rest stays a gap. Because places are known beforehand, "is there room?" (seed 003, Eq. 3, target
 buffer constraint) becomes a number: how many groups must have been used up first.
@@ -68,17 +65,17 @@ def group_spans(
 
 def place(
     groups: Sequence[ReadGroup], ring_bytes: int, elsewhere: Collection[int] = ()
-) -> list[RingPlace]:
-    """Return the place of each group; those ``elsewhere``, by number, are placed behind the ring's end.
+) -> list[RingPlace | None]:
+    """Return the place of each group; None of those ``elsewhere``, by number: other memory holds them.
 
     Raises:
         LoaderError: a group is larger than the ring.
     """
-    places: list[RingPlace] = []
+    places: list[RingPlace | None] = []
     position = 0
     for number, group in enumerate(groups):
         if number in elsewhere:
-            places.append(RingPlace(ring_bytes, group.length, number))
+            places.append(None)
             continue
         if group.length > ring_bytes:
             raise LoaderError(
@@ -110,15 +107,15 @@ def place_in_slots(groups: Sequence[ReadGroup], slot_bytes: int, slots: int) -> 
     ]
 
 
-def place_ahead(places: Sequence[RingPlace], elsewhere: Collection[int] = ()) -> list[RingPlace]:
+def place_ahead(places: Sequence[RingPlace | None]) -> list[RingPlace]:
     """Return places for the first groups of the next sweep, as many as fit before the ring wraps.
 
-    What lies ``elsewhere`` is not read before its sweep, nor is what comes after it. They are the places of
+    What lies elsewhere is not read before its sweep, nor is what comes after it. They are the places of
     this sweep, so each is free once the last group that lies there is used up.
     """
     head = []
-    for number, item in enumerate(places):
-        if item.after or number in elsewhere:
+    for item in places:
+        if item is None or item.after:
             break
         head.append(
             RingPlace(
@@ -128,12 +125,13 @@ def place_ahead(places: Sequence[RingPlace], elsewhere: Collection[int] = ()) ->
     return head
 
 
-def _used_up(places: Sequence[RingPlace], start: int, end: int) -> int:
+def _used_up(places: Sequence[RingPlace | None], start: int, end: int) -> int:
     """Return how many groups must be used up before bytes [start, end) are free.
 
     Groups are used up in order: the latest one in the way comes after all others.
     """
     for number in range(len(places) - 1, -1, -1):
-        if places[number].offset < end and start < places[number].offset + places[number].length:
+        item = places[number]
+        if item is not None and item.offset < end and start < item.offset + item.length:
             return number + 1
     return 0

@@ -11,7 +11,7 @@ from models.packs.records.ports import Classification
 
 @dataclass(frozen=True)
 class ClassScore:
-    """One class: its index in the output, its label (the index as text if unnamed), 0..1."""
+    """One class: its index in the output, its label ("class 12" if it has no name), 0..1."""
 
     index: int
     label: str
@@ -33,5 +33,6 @@ def top_classes(
     order = np.argsort(-flat, kind="stable")[:count]
     labels = classification.labels
     return [
-        ClassScore(int(i), labels[i] if labels else str(i), float(flat[i])) for i in order.tolist()
+        ClassScore(int(i), labels[i] if labels else f"class {i}", float(flat[i]))
+        for i in order.tolist()
     ]

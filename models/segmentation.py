@@ -75,8 +75,8 @@ class Segmentation(BaseModel):
         return index == NONE or (index == 0 and (self.threshold is not None or called == _NOTHING))
 
     def label(self, index: int) -> str:
-        """Return what class ``index`` is called; a number where it has no name."""
-        return self.labels[index] if index < len(self.labels) else str(index)
+        """Return what class ``index`` is called; "class 12" where it has no name."""
+        return self.labels[index] if index < len(self.labels) else f"class {index}"
 
 
 def segmentation_fault(

@@ -1,8 +1,14 @@
-"""Files that are there as a whole or not at all: written beside their place, then renamed."""
+"""Files that are there as a whole or not at all: written beside their place, then renamed.
+
+Who writes one holds a lock on it (flock), as of `atomic_folders`: a partial one that nobody locks was left
+over.
+"""
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
 import shutil
 import stat
 import sys
@@ -13,6 +19,7 @@ from typing import BinaryIO
 
 # Why a file that may be written cannot be renamed over: it is mounted by itself, or another user's.
 _KEEPS_ITS_PLACE = frozenset((errno.EBUSY, errno.EACCES, errno.EPERM))
+_PARTIAL = re.compile(r"\.[0-9a-f]{16}\.part")
 
 
 @contextlib.contextmanager
@@ -24,27 +31,62 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written; the old one stays, as with any other error of the block.
     """
-    part = path.with_name(f".{os.urandom(8).hex()}.part")
+    file = _partial_file(path)
+    partial = Path(file.name)
     try:
-        with part.open("xb") as file:
+        with file:
             if path.is_file():
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             yield file
             sync(file)
-        _put(part, path)
+            _put(partial, path)  # while it is locked: unlocked, it would count as left over
     finally:
         with contextlib.suppress(OSError):
-            part.unlink()
+            partial.unlink()
 
 
-def _put(part: Path, path: Path) -> None:
-    """Have ``part`` take the place of ``path``, or, of a file mounted by itself, write over it."""
+def _partial_file(path: Path) -> BinaryIO:
+    """Return a new file in the folder of ``path``, open and locked.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    while True:
+        partial = path.with_name(f".{os.urandom(8).hex()}.part")
+        file = partial.open("xb")
+        with contextlib.suppress(OSError):  # without locks none is removed as a leftover
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if partial.exists():
+            return file
+        file.close()  # taken for left over in the moment before it was locked
+
+
+def remove_partial_files(folder: Path) -> list[Path]:
+    """Remove the files in ``folder`` that processes left which were killed; return those that are gone."""
+    with contextlib.suppress(OSError):
+        files = sorted(path for path in folder.iterdir() if _PARTIAL.fullmatch(path.name))
+        return [file for file in files if _is_removed(file)]
+    return []
+
+
+def _is_removed(partial: Path) -> bool:
     try:
-        part.replace(path)
+        with os.fdopen(os.open(partial, os.O_RDWR | os.O_NOFOLLOW), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            partial.unlink()
+    except OSError:  # locked, or locks do not work, or it has its place by now
+        return False
+    return True
+
+
+def _put(partial: Path, path: Path) -> None:
+    """Have ``partial`` take the place of ``path``, or, of a file mounted by itself, write over it."""
+    try:
+        partial.replace(path)
     except OSError as exc:
         if exc.errno not in _KEEPS_ITS_PLACE or not path.is_file():
             raise
-        shutil.copyfile(part, path)
+        shutil.copyfile(partial, path)
 
 
 def sync(file: BinaryIO) -> None:

@@ -14,7 +14,7 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Literal, get_args
 
-from server.errors import ServiceError, shown
+from server.errors import ServiceError, UnknownKeyError, shown
 
 # API keys: 256 random bits each, of which the server knows SHA-256.
 #
@@ -251,7 +251,6 @@ def _replace(path: Path, text: str) -> None:
 #: long the body is.
 Admitted = Literal["open", "metrics", "form", "infer"]
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
-_REALM = 'Bearer realm="layerstream"'
 
 
 class Access:
@@ -310,14 +309,3 @@ class Access:
             self.refused += 1
             raise UnknownKeyError(bool(authorization or beside), beside is not None)
         return key
-
-
-class UnknownKeyError(ServiceError):
-    """No key was presented, or (``given``) one that is not valid; ``in_form``: a form may hold it."""
-
-    def __init__(self, given: bool, in_form: bool = False) -> None:
-        wanted = "a key is wanted: Authorization: Bearer KEY"
-        also = ", or the field api_key of the form, before the image" if in_form else ""
-        super().__init__("this key is not valid" if given else wanted + also)
-        #: The value of the header WWW-Authenticate.
-        self.challenge = f'{_REALM}, error="invalid_token"' if given else _REALM

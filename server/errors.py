@@ -1,5 +1,7 @@
-"""Errors for which a request or a model is turned away. Each has one HTTP status (protocol/errors.py)."""
+"""Errors for which a request or a model is turned away. Each has one code (faults.py)."""
 
+import errno
+import resource
 from collections.abc import Sequence
 
 
@@ -28,6 +30,20 @@ class ForbiddenError(ServiceError):
     """This client may not change what is served; the message says from where it can be done."""
 
 
+_REALM = 'Bearer realm="layerstream"'
+
+
+class UnknownKeyError(ServiceError):
+    """No key was presented, or (``given``) one that is not valid; ``in_form``: a form may hold it."""
+
+    def __init__(self, given: bool, in_form: bool = False) -> None:
+        wanted = "a key is wanted: Authorization: Bearer KEY"
+        also = ", or the field api_key of the form, before the image" if in_form else ""
+        super().__init__("this key is not valid" if given else wanted + also)
+        #: The value of the header WWW-Authenticate.
+        self.challenge = f'{_REALM}, error="invalid_token"' if given else _REALM
+
+
 class TooLargeError(ServiceError):
     """The body is over the limit."""
 
@@ -46,10 +62,6 @@ class UnsupportedError(ServiceError):
 
 class SpoolError(ServiceError):
     """The repository takes no more: its disk is full, or cannot be written."""
-
-
-class RefusedError(ServiceError):
-    """A model does not fit into the budget; the message has what it needs and what is free."""
 
 
 class ConflictError(ServiceError):
@@ -97,6 +109,22 @@ class DisconnectedError(ServiceError):
 
 class StalledError(ServiceError):
     """The client made no progress while others waited, or for too long."""
+
+
+def system_hint(exc: BaseException | None) -> str:
+    """Return what to do about ``exc``, where it comes of a limit of the system's; else nothing.
+
+    It follows the message of the error, whose words for that are the system's.
+    """
+    while exc is not None:
+        code = exc.errno if isinstance(exc, OSError) else None
+        if code == errno.EMFILE:
+            allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            return f"; this process may have {allowed} open (LimitNOFILE in a unit, ulimit -n)"
+        if code == errno.ENFILE:
+            return "; so many has the whole system (sysctl fs.file-max)"
+        exc = exc.__cause__
+    return ""
 
 
 _SHOWN_CHARACTERS = 60

@@ -1,14 +1,19 @@
-"""Run the service: open the port, load the models, say that it is ready, drain on SIGTERM."""
+"""Run the service in a process of its own: open the port, load the models, drain on SIGTERM.
+
+What belongs to the process is done here and in the command line, and nowhere else: signals, messages to
+systemd, the log, and how the interpreter and the C heap are set.
+"""
 
 import asyncio
 import contextlib
 import logging
 import math
+import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from functools import cache, partial
-from types import FrameType
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from importlib import import_module
 from typing import Any, cast
 
 import uvicorn
@@ -16,251 +21,192 @@ import uvloop
 from fastapi import FastAPI
 
 from loader.cores import wake_soon
-from server.context import Context, connection_limits
-from server.errors import ServiceError
-from server.operation.process import installed_version, pass_over_what_stays, take_short_turns
-from server.operation.service_manager import Reloading, Step
-from server.page.looks import Looks
-from server.page.state import Watchers, current_state
+from server.app import create_app
+from server.operation import watching
+from server.operation.process import pass_over_what_stays, take_short_turns
+from server.operation.service_manager import Notifier, Reloading, Step, beat
+from server.operation.stop_signals import StopSignals
+from server.preflight import GRPC_PACKAGES, grpc_listener, listener_of, no_grpc
 from server.protocol.infer import InferReception
-from server.protocol.openapi import document
-from server.protocol.routing import answering
 from server.repository.polling import follow
-from server.routes import table_of
+from server.service import Listener, Service, connection_limits
 from server.settings.settings import Settings, warn_of_exposure
-from server.transport.certificate import Certificate
 from server.transport.connection import Connection
 from server.transport.limits import ConnectionLimits, allowed_files
-from server.transport.listener import UnixListener, inherited, listen
+from server.transport.listener import UnixListener, inherited
 from server.transport.registry import Registry
 from server.transport.server import Server
 
 _log = logging.getLogger(__name__)
 
-# The FastAPI application: wiring only.
+#: Called with the service, its address, and whether loading has ended; it may block.
+Report = Callable[[Service, str, bool], None]
+_REPORT_SECONDS = 0.1
 
 
-def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
-    """Return the application; its lifespan loads the models and, at the end, drains them.
-
-    Its router sees no request: ``state.front`` answers them. The caller that gives a ``context`` loads its
-    models, while requests are already answered.
-    """
-    loads, table = context is None, table_of(settings)
-    context = context or Context(settings)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        try:
-            if loads:
-                await context.start()
-            yield
-        finally:
-            await context.stop()
-
-    app = FastAPI(
-        title="Layerstream",
-        description="Open Inference Protocol, version 2, over models streamed from disk.",
-        version=installed_version(),
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        lifespan=lifespan,
-    )
-    app.openapi = cache(partial(document, app, table))  # type: ignore[method-assign]
-    app.state.context = context
-    app.state.watchers = Watchers(partial(current_state, context), context.draining)
-    app.state.looks = Looks(context.repository)
-    app.state.front = answering(app, context, table)
-    return app
-
-
-# The service, from its port to its end.
-
-
-class GrpcError(ServiceError):
-    """gRPC is asked for and cannot be served; the message says what is missing."""
-
-
-#: Called with the context, the server's address, and whether loading has ended; it may block.
-Tell = Callable[[Context, str, bool], None]
-_TELL_SECONDS = 0.1
-
-
-async def serve(settings: Settings, tell: Tell | None = None) -> None:
+async def serve(settings: Settings, report: Report | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then drain; read keys, certificate and models again on SIGHUP.
 
     Raises:
         PortError, CertificateError, KeyFileError, DeviceError, StartupError, NotFoundError, RefusedError:
             no model was served.
     """
-    certificate = _certificate(settings)
-    _check_grpc(settings)
-    context = Context(settings)
-    reloading = Reloading(
-        _reloads(settings, context, certificate), context.notifier, context.describe
-    )
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
-    try:
-        app = create_app(settings, context)
+    signals = StopSignals()
+    with signals.caught():
+        listeners = _listeners(settings)
+        async with Service(settings, owns_process=True, listeners=listeners) as service:
+            running = _Running(service, Notifier.from_environment(os.environ), report)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reloading.ask)
+            try:
+                await running.server.run_until(signals.stop)
+            finally:
+                await running.end()
+
+
+class _Running:
+    """A service that runs behind ``server``."""
+
+    def __init__(self, service: Service, notifier: Notifier, report: Report | None) -> None:
+        self._service, self._notifier, self._report = service, notifier, report
+        self._has_failed = False
+        self._beating: asyncio.Task[None] | None = None
+        self.reloading = Reloading(_reloads(service), notifier, service.describe)
+        app = create_app(service)
         pass_over_what_stays()
         # From here on probes come and are answered at once: steps that take long have been done, or go on
-        # beside the event loop. Clients of the service manager's socket wait until models serve: that
+        # while the event loop runs. Clients of the service manager's socket wait until models serve: that
         # socket is open also while no server runs, and a restart must not fail their requests.
         manager_socket = inherited()
-        listener = _listener(settings, manager_socket)
-        server = _server(
-            app, context, listener, certificate, reloading, tell, waits=manager_socket is not None
+        listener = _listener(service.settings, manager_socket)
+        self._address = _address(listener, service.certificate is not None)
+        self.server = self._create_server(app, listener, waits=manager_socket is not None)
+
+    def _create_server(self, app: FastAPI, listener: socket.socket, *, waits: bool) -> Server:
+        service = self._service
+        config = uvicorn.Config(
+            app,
+            http=cast(Any, Connection),  # it has buffers, which uvicorn's types do not know
+            ws="none",
+            lifespan="off",  # the service is entered before, and left after all is answered
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=max(math.ceil(service.settings.drain_timeout), 1),
         )
-    except BaseException:
-        await context.stop()
-        raise
-    await server.run_until_told()
+        registry = Registry(_limits(service.settings))
+        service.metrics.connections = registry
+        service.is_pressed = registry.is_pressed
+        return Server(
+            config,
+            listener,
+            registry,
+            begin=self._begin,
+            stopping=self._stop,
+            certificate=service.certificate,
+            reception=InferReception(service),
+            waits=waits,
+        )
 
+    async def _begin(self) -> None:
+        """Wait until models serve, and report it."""
+        service, notifier = self._service, self._notifier
+        try:
+            async with self._reporting():
+                await service.loaded()
+        except Exception:
+            self._has_failed = True
+            raise
+        self._beating = asyncio.create_task(beat(notifier, service.restart_reason))
+        self.reloading.begin()
+        _log.info("%s: %s", service.describe(), self._address)
+        notifier.ready(service.describe())
+        if self._report is not None:
+            await asyncio.to_thread(self._report, service, self._address, True)
 
-def _certificate(settings: Settings) -> Certificate | None:
-    if settings.tls_certificate is None:
-        return None
-    return Certificate(settings.tls_certificate, settings.tls_key)
+    @contextlib.asynccontextmanager
+    async def _reporting(self) -> AsyncIterator[None]:
+        """Report meanwhile how far loading is."""
+        tasks = [asyncio.create_task(watching.tell(self._notifier, self._service.progress))]
+        if self._report is not None:
+            tasks.append(asyncio.create_task(self._report_again(self._report)))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _report_again(self, report: Report) -> None:
+        while True:
+            await asyncio.sleep(_REPORT_SECONDS)
+            await asyncio.shield(asyncio.to_thread(report, self._service, self._address, False))
+
+    async def end(self) -> None:
+        """Send no more heartbeats."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+
+    def _stop(self) -> None:
+        self.reloading.end()
+        self._service.drain()
+        if not self._has_failed:  # the caller says why it ends
+            seconds = self._service.settings.drain_timeout
+            _log.info("stopping; requests in flight have %g s", seconds)
+        self._notifier.stopping()
 
 
 def _listener(settings: Settings, listener: socket.socket | None) -> socket.socket:
     """Return the socket to listen on: ``listener``, the service manager's, or one as the settings say."""
-    if listener is None and settings.unix_socket is not None:
-        return UnixListener(settings.unix_socket, int(settings.unix_socket_mode, 8))
-    listener = listener or listen(settings.host, settings.port)
-    host = None if listener.family == socket.AF_UNIX else listener.getsockname()[0]
-    warn_of_exposure(settings, host)
+    listener = listener or listener_of(settings)
+    if not isinstance(listener, UnixListener):
+        host = None if listener.family == socket.AF_UNIX else listener.getsockname()[0]
+        warn_of_exposure(settings, host)
     return listener
 
 
-def _check_grpc(settings: Settings) -> None:
-    """Check before models are loaded, which takes long, that gRPC can be served if it is asked for.
+def _listeners(settings: Settings) -> Sequence[Callable[[Service], Listener]]:
+    """Return gRPC's listener, if the settings ask for it, before models are loaded, which takes long.
 
     Raises:
         GrpcError: gRPC is not installed. PortError: its address cannot be listened on.
     """
     if settings.grpc_port is None:
-        return
-    import server.grpc  # noqa: F401  # before the library itself: it sets what the library may log
-
+        return ()
+    # Before the library is imported: it writes lines of its own among those of the log, with what clients
+    # have sent.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        import grpc  # noqa: F401
+        for name in GRPC_PACKAGES:
+            import_module(name)
     except ImportError as exc:
-        raise GrpcError(
-            f"grpc_port: gRPC is not installed ({exc}); the extra grpc brings it"
-        ) from exc
-    listen(settings.host, settings.grpc_port, "--grpc-port").close()
+        raise no_grpc(exc) from exc
+    from server.grpc.server import grpc_server
+
+    grpc_listener(settings.host, settings.grpc_port).close()
     if settings.unix_socket is not None:
         warn_of_exposure(settings, settings.host)
+    return (grpc_server,)
 
 
-async def _start_grpc(context: Context, certificate: Certificate | None) -> None:
-    """Serve gRPC from now on, if the settings say so."""
-    settings = context.settings
-    if settings.grpc_port is None:
-        return
-    from server.grpc.server import GrpcServer
-
-    server = GrpcServer(context, certificate)
-    context.ways.append(server)
-    port = await server.start(settings.host, settings.grpc_port)
-    _log.info("gRPC%s: %s:%d", " over TLS" if certificate else "", settings.host, port)
-
-
-def _reloads(
-    settings: Settings, context: Context, certificate: Certificate | None
-) -> dict[str, Step]:
+def _reloads(service: Service) -> dict[str, Step]:
     """Return the functions that read something again on SIGHUP, by the name of what they read."""
 
     async def models() -> None:
-        await follow(context.repository)
-        for entry in context.repository.entries():
-            context.metrics.requests.expect(entry.model, entry.version)
+        await follow(service.repository)
+        for entry in service.repository.entries():
+            service.metrics.requests.expect(entry.model, entry.version)
 
     steps: dict[str, Step] = {}
-    if context.access.wants_keys:
-        steps["keys"] = partial(asyncio.to_thread, context.access.reload)
-    if certificate is not None:
-        steps["certificate"] = partial(asyncio.to_thread, certificate.reload)
+    if service.access.wants_keys:
+        steps["keys"] = partial(asyncio.to_thread, service.access.reload)
+    if service.certificate is not None:
+        steps["certificate"] = partial(asyncio.to_thread, service.certificate.reload)
     return {**steps, "models": models}
 
 
-def _server(
-    app: FastAPI,
-    context: Context,
-    listener: socket.socket,
-    certificate: Certificate | None,
-    reloading: Reloading,
-    tell: Tell | None,
-    *,
-    waits: bool,
-) -> Server:
-    settings = context.settings
-    config = uvicorn.Config(
-        app,
-        http=cast(Any, Connection),  # it has buffers, which uvicorn's types do not know
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=max(math.ceil(settings.drain_timeout), 1),
-    )
-    registry = Registry(_limits(settings))
-    context.metrics.connections = registry
-    place = _place(listener, certificate is not None)
-    has_failed = False
-
-    async def begin() -> None:
-        nonlocal has_failed
-        telling = None if tell is None else asyncio.create_task(_telling(tell, context, place))
-        try:
-            await context.start()
-            await _start_grpc(context, certificate)
-        except Exception:
-            has_failed = True
-            raise
-        finally:
-            if telling is not None:
-                telling.cancel()
-        reloading.begin()
-        _log.info("%s: %s", context.describe(), place)
-        context.notifier.ready(context.describe())
-        if tell is not None:
-            await asyncio.to_thread(tell, context, place, True)
-
-    def stopping() -> None:
-        context.draining.set()
-        reloading.end()
-        for way in context.ways:
-            way.end()
-        if not has_failed:  # the caller says why it ends
-            _log.info("stopping; requests in flight have %g s", settings.drain_timeout)
-        context.notifier.stopping()
-
-    def sweep(now: float) -> None:
-        context.exchanges.sweep(now, hurry=context.draining.is_set() or registry.is_pressed(now))
-
-    return Server(
-        *(config, listener, registry),
-        answer=app.state.front,
-        begin=begin,
-        stopping=stopping,
-        sweep=sweep,
-        certificate=certificate,
-        reception=InferReception(context, table_of(settings)),
-        waits=waits,
-    )
-
-
-async def _telling(tell: Tell, context: Context, place: str) -> None:
-    while True:
-        await asyncio.sleep(_TELL_SECONDS)
-        await asyncio.shield(asyncio.to_thread(tell, context, place, False))
-
-
-def _place(listener: socket.socket, encrypted: bool) -> str:
+def _address(listener: socket.socket, encrypted: bool) -> str:
     """Return where clients find the server."""
     if listener.family == socket.AF_UNIX:
         return f"unix:{listener.getsockname()}"
@@ -274,26 +220,13 @@ def _limits(settings: Settings) -> ConnectionLimits:
         settings.max_connections, ports=1 if settings.grpc_port is None else 2
     )
     if total < settings.max_connections:
-        _log.warning("the limit on open files allows %d connections", total)
+        many = "1 connection" if total == 1 else f"{total} connections"
+        _log.warning("the limit on open files (LimitNOFILE, ulimit -n) allows %s", many)
     return connection_limits(settings, total, waiting, announced=settings.proxy_protocol)
 
 
-def run(settings: Settings, tell: Tell | None = None) -> None:
-    """Serve in a new event loop and exit with status 0 when told to stop; raises as ``serve``."""
-    told: list[int] = []
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        # While requests are served uvicorn has its own handler: it drains, and raises the signal again.
-        told.append(number)
-        raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, leave)
+def run(settings: Settings, report: Report | None = None) -> None:
+    """Serve in a new event loop until a signal comes; raises as ``serve``."""
     wake_soon()
     take_short_turns()
-    try:
-        uvloop.run(serve(settings, tell))
-    except Exception:
-        if told:  # a library whose import was interrupted reports an error of its own
-            raise SystemExit(0) from None
-        raise
+    uvloop.run(serve(settings, report))

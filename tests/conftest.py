@@ -7,10 +7,13 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from loader.native.compiling import LibraryError
+from loader.native.library import find_reader
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.meter import Meter
 from models.compiler.passes.record import Compilation, Pass
@@ -18,6 +21,10 @@ from models.compiler.passes.run import Observer, run
 from models.compiler.passes.verify import Verifying
 from models.packs.pack import Pack, open_pack
 from models.progress import Progress
+from pipeline.planning import make
+from pipeline.planning.plan import Plan
+from pipeline.planning.validate import validate
+from pipeline.program.program import Program
 from tests.examples import FEW
 from tests.models.nets import CHUNK_BYTES, residual, written
 
@@ -50,11 +57,47 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         gc.freeze()
 
 
+@pytest.fixture(scope="module", params=["C", "Python"])
+def reads_by(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Have the pools of a module read by C, where it is built, and then by Python; return which."""
+    by: str = request.param
+    if by == "C" and isinstance(find_reader(), LibraryError):
+        pytest.skip(f"no reader in C: {find_reader()}")
+    with pytest.MonkeyPatch.context() as patch:
+        if by == "Python":
+            patch.setattr("loader.pool.pool.find_reader", lambda: LibraryError("not wanted"))
+        yield by
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_plan_can_run() -> Iterator[None]:
+    """Validate each plan that is made, whichever module asks for it."""
+
+    def make_valid(program: Program, *args: Any, **options: Any) -> Plan:
+        plan = make.make_plan(program, *args, **options)
+        validate(program, plan)
+        return plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in list(sys.modules.values()):
+            if module is not make and getattr(module, "make_plan", None) is make.make_plan:
+                patch.setattr(module, "make_plan", make_valid)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _data_stays_in_caches() -> Iterator[None]:
     """Sweeps that are measured find a small cache emptied: no test says how long one takes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipeline.measuring.sweeps.cache_bytes", lambda: 1 << 16)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_curves_of_disks() -> Iterator[None]:
+    """Profiles measure the disk, and leave no file in the cache of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.profiles.disk_curves.default_file", lambda: None)
         yield
 
 

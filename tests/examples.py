@@ -64,13 +64,13 @@ def over(
         left = [item for name, item in signature.parameters.items() if name not in arguments]
 
         def run(**given: Any) -> None:
-            with _Failures() as failures:
+            with Failures() as failures:
                 for label, row in labelled:
                     with failures.of(label):
                         test(**given, **row)
 
         async def run_async(**given: Any) -> None:
-            with _Failures() as failures:
+            with Failures() as failures:
                 for label, row in labelled:
                     with failures.of(label):
                         await test(**given, **row)
@@ -82,7 +82,7 @@ def over(
     return decorate
 
 
-class _Failures:
+class Failures:
     """Those of some cases, told at the end."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class _Failures:
             exc.add_note(f"with {label}")
             self._failed.append(exc)
 
-    def __enter__(self) -> "_Failures":
+    def __enter__(self) -> "Failures":
         return self
 
     def __exit__(self, *_: object) -> None:

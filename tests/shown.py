@@ -354,6 +354,8 @@ APART = (
     Apart("docs/tutorials/arm-board.md", "scp", "another machine"),
     Apart("docs/how-to/install.md", "bootstrap", _INSTALLS),
     Apart("docs/how-to/production.md", "make deb", "root and systemd; tools/check_package.sh"),
+    Apart("docs/how-to/embed.md", "mount(", "tests/layerstream/test_embed.py runs it"),
+    Apart("docs/how-to/embed.md", "write_models", "tests/layerstream/test_embed.py runs it"),
     Apart("docs/how-to/gpu.md", "serve", "a GPU"),
     Apart("docs/how-to/container.md", "docker", "Docker's daemon"),
     Apart("docs/how-to/kubernetes.md", "kubectl", "a cluster"),

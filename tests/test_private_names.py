@@ -23,7 +23,9 @@ from tests.examples import over
 _ROOT = Path(__file__).parents[1]
 _PRODUCT = ("models", "loader", "pipeline", "papers", "server", "layerstream", "cli")
 # protobuf promises that what it generated runs with the next major version, too.
-_GENERATED = {"server/grpc/messages/inference_pb2.py"}
+_GENERATED = {
+    f"server/grpc/messages/{name}_pb2.py" for name in ("health", "inference", "reflection")
+}
 # Modules that no documentation names: everything in them counts as private, not underscores alone.
 _UNDOCUMENTED = re.compile(
     r"aiofiles\.threadpool|google\.protobuf\.internal|onnxruntime\.(capi|quantization\.calibrate)"
@@ -64,7 +66,7 @@ USED = (
     ),
     Used(
         "uvicorn.server.Server",
-        "handle_exit server_state shutdown started startup",
+        "capture_signals server_state shutdown started startup",
         "server/transport/server.py",
     ),
     Used("onnxruntime.IOBinding", "_iobinding", "pipeline/devices/cpu.py"),

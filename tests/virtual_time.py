@@ -40,6 +40,7 @@ class VirtualTime:
         self._waits: list[_Wait] = []
         self._all_wait = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
+        self._later: list[Callable[[], None]] = []
         self._is_over = False
         self._errors: list[Exception] = []
 
@@ -67,6 +68,11 @@ class VirtualTime:
         self._threads[-1].start()
         self._until_all_wait()
 
+    def start_later(self, work: Callable[[], None]) -> threading.Thread:
+        """Have the next ``run_to`` start a thread for ``work``, where its caller holds a lock."""
+        self._later.append(work)
+        return threading.Thread()
+
     def sleep(self, seconds: float) -> None:
         """Let the thread that calls this wait so long."""
         self.wait(_Wait(self.now + seconds))
@@ -86,14 +92,20 @@ class VirtualTime:
     def run_to(self, until: float) -> None:
         """Let threads go on, and time pass, until nothing is left to do before or at ``until``."""
         steps = 0
+        self._start_those()
         while (end := self.next_end()) <= until and end < math.inf:
             steps = 0 if end > self.now else steps + 1
             assert steps < _MAX_STEPS, "threads keep waking each other"
             self.now = max(self.now, end)
             due = [wait for wait in self._waits if wait.ends_at <= self.now]
             self._end(due[self._choose(len(due))])
+            self._start_those()
         if until < math.inf:
             self.now = max(self.now, until)
+
+    def _start_those(self) -> None:
+        while self._later:
+            self.start(self._later.pop(0))
 
     def _end(self, wait: _Wait) -> None:
         self._waits.remove(wait)
@@ -128,6 +140,12 @@ class _Condition:
         self._time, self._lock = time, lock
         self._waits: list[_Wait] = []
 
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
     def wait(self, timeout: float | None = None) -> None:
         if timeout is not None and timeout > threading.TIMEOUT_MAX:
             raise OverflowError("timeout value is too large")
@@ -139,6 +157,12 @@ class _Condition:
         finally:
             self._lock.acquire()
             self._waits.remove(wait)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float) -> bool:
+        end = self._time.now + timeout
+        while not predicate() and self._time.now < end:
+            self.wait(end - self._time.now)
+        return predicate()
 
     def notify(self, n: int | None = 1) -> None:
         # As the real one may, it notifies a thread whose time is over, and which has not gone on yet.

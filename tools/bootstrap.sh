@@ -75,9 +75,10 @@ from pathlib import Path
 sys.path.insert(0, ".")
 with open("pyproject.toml", "rb") as file:
     config = tomllib.load(file)
+from loader.native.building import sources_digest as reads_digest
 from pipeline.devices.elementwise.building import sources_digest
 locked = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path("requirements").iterdir())))
-print(sys.version, sys.prefix, config["project"], config["tool"]["hatch"], locked.hexdigest(), sources_digest())
+print(sys.version, sys.prefix, config["project"], config["tool"]["hatch"], locked.hexdigest(), sources_digest(), reads_digest())
 ' 2>/dev/null
 }
 

@@ -33,7 +33,7 @@ from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.peers.child import anonymous_bytes, load_inputs
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, PipelinePlan, Plan
+from pipeline.planning.plan import AnyPlan, Choice, PartitionedPlan
 from pipeline.program.partitions import Cuts
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
@@ -43,12 +43,7 @@ CHOICES = TypeAdapter(Choice)
 _FRAMES_A_SWEEP = 4
 
 
-def partitions(plan: Plan) -> tuple[Plan, ...]:
-    """Return the plans of partitions at once; of one partition it is its own."""
-    return plan.partitions if isinstance(plan, PipelinePlan) else (plan,)
-
-
-def planned(program: Program, device: CpuDevice, item: dict[str, Any]) -> Plan:
+def planned(program: Program, device: CpuDevice, item: dict[str, Any]) -> AnyPlan:
     """Return the plan that the job says."""
     architecture = device.adapt(ARCHITECTURES[item["architecture"]])
     parts = Cuts(program).parts(item["cuts"])
@@ -62,7 +57,7 @@ def planned(program: Program, device: CpuDevice, item: dict[str, Any]) -> Plan:
 
 
 def leases(
-    device: CpuDevice, plans: list[Plan], turns: list[list[int]], stack: ExitStack
+    device: CpuDevice, plans: list[AnyPlan], turns: list[list[int]], stack: ExitStack
 ) -> list[Callable[[], ArenaLease] | None]:
     """Return what makes the lease of each model's arena; None: its own."""
     found: list[Callable[[], ArenaLease] | None] = [None] * len(plans)
@@ -122,14 +117,14 @@ def streamed(engine: Answering, arrays: Arrays, frames: int) -> tuple[set[str], 
 def opened(
     stack: ExitStack,
     program: Program,
-    plan: Plan,
+    plan: AnyPlan,
     device: CpuDevice,
     pool: ReadPool,
     lease: Callable[[], ArenaLease] | None,
 ) -> Answering:
     """Return what answers with ``plan``, until ``stack`` is closed."""
     engine: Answering
-    if isinstance(plan, PipelinePlan):
+    if isinstance(plan, PartitionedPlan):
         count = len(plan.partitions)
         cores = cores_for(count)
         engine = open_pipeline(program, plan, [device] * count, pool, cores=cores)

@@ -36,11 +36,6 @@ def shapes_of(pack: Pack, device: CudaDevice) -> list[Convolution]:
     return list(found.values())
 
 
-def _operations(it: Convolution) -> int:
-    """Return the multiplications and additions of the direct algorithm."""
-    return 2 * it.depth * math.prod(it.y.shape)
-
-
 def _tensors(it: Convolution) -> dict[str, tuple[int, ...]]:
     """Return the shapes of what a convolution reads and, last, writes."""
     return {"x": it.x.shape, "w": it.weight.shape, "b": (it.filters,), "y": it.y.shape}
@@ -84,7 +79,7 @@ def measure_kernels(device: CudaDevice, shapes: Sequence[Convolution]) -> Iterat
         yield {
             **_row(shape),
             "us": {side: each * 1e6 for side, each in seconds.items()},
-            "gflops": _operations(shape) / seconds["ours"] / 1e9,
+            "gflops": 2 * shape.macs / seconds["ours"] / 1e9,
             "speed": None if best is None else best / seconds["ours"],
         }
 

@@ -23,7 +23,7 @@ from pipeline.devices.find import device_measure
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import LEAST, Fitted, Wanted
+from pipeline.fitting.wanted import LEAST, EnginePlanResult, Wanted
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
@@ -123,7 +123,7 @@ class _Measured:
 def _taking_turns(
     program: Program,
     device: CudaDevice,
-    found: Mapping[str, Fitted],
+    found: Mapping[str, EnginePlanResult],
     disk: Disk,
     runs: int,
 ) -> dict[str, _Measured]:
@@ -170,7 +170,7 @@ def pipelines(
     return rows, sweeps
 
 
-def _fit(program: Program, device: CudaDevice, name: str, profile: Profile) -> Fitted:
+def _fit(program: Program, device: CudaDevice, name: str, profile: Profile) -> EnginePlanResult:
     architecture = device.adapt(ARCHITECTURES[name])
     limit = int(program.weight_bytes * _PART_OF_WEIGHTS) if name == "auto" else None
     return fit(program, architecture, Wanted(weight_bytes=limit), profile)
@@ -213,7 +213,7 @@ def on_rows(
     ]
 
 
-def _figures(fitted: Fitted, measured: _Measured) -> dict[str, Any]:
+def _figures(fitted: EnginePlanResult, measured: _Measured) -> dict[str, Any]:
     """Return what is said of every plan: of the device's own memory, and of its delay."""
     memory, seconds = fitted.plan.memory, fitted.predicted_seconds
     ring = memory["ring"] if fitted.plan.architecture.copies else 0
@@ -226,7 +226,7 @@ def _figures(fitted: Fitted, measured: _Measured) -> dict[str, Any]:
     }
 
 
-def _row(name: str, fitted: Fitted, measured: Mapping[str, _Measured]) -> dict[str, Any]:
+def _row(name: str, fitted: EnginePlanResult, measured: Mapping[str, _Measured]) -> dict[str, Any]:
     plan, own, pre = fitted.plan, measured[name], measured["pre"]
     return {
         "architecture": name,

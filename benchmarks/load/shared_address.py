@@ -5,7 +5,7 @@ NAT or a container bridge do. ``nginx``: the same through nginx with kept connec
 ``hostile``: the same through nginx beside one client that sends bodies slowly, resets its requests and says
 garbage, 50 connections of each at a time; ``stream``: so that they all reach the service, by PROXY headers.
 ``announced``: 100 such clients beside 300 connections of the same address that announce 2 GB each, are
-refused, do not go, and come again.
+refused, do not go, and come again. ``dribbling``: beside 300 that send a head byte by byte.
 
 Run as ``python -m benchmarks.load.shared_address [--ways direct,nginx,hostile] [--clients 64,256,1000]``.
 ``--program FILE`` measures another installation; the clients use nothing of a service but HTTP.
@@ -29,7 +29,7 @@ from benchmarks.servers.small_models import TINY_SHAPE, drawn_request, tiny
 from benchmarks.turns import end
 from models.compiler import compile_onnx
 
-_WAYS = ("direct", "nginx", "hostile", "stream", "announced")
+_WAYS = ("direct", "nginx", "hostile", "stream", "announced", "dribbling")
 # Of the service, as the recipes say.
 _FLAGS = {
     "nginx": ["--trusted-proxies", "127.0.0.1"],
@@ -40,6 +40,7 @@ _GOOD = 100
 _HOSTILE = "127.0.0.66"
 _ANNOUNCED = request_bytes("POST", "/v2/models/tiny/infer", None, {"Content-Length": str(2 << 30)})
 _ANNOUNCING = Crowd(300, _ANNOUNCED, drip=b"x", stays=True)
+_DRIBBLING = Crowd(300, b"GET / HTTP/1.1\r\nx: ", drip=b"x")
 _INFER = request_bytes("POST", "/v2/models/tiny/infer", None, {"Content-Length": "1000000"})
 _LISTS = request_bytes("POST", "/v2/repository/index", b"")
 _HOSTILITIES = {
@@ -67,7 +68,7 @@ class _Bench:
         flags = [*_FLAGS.get(way, ()), *self._given.flags]
         command = ours(self._repository, self._given.budget, *flags)
         if self._given.program:
-            command = [self._given.program, *command[3:]]
+            command = [self._given.program, *command[command.index("serve") :]]
         with running(command, "--port") as served:
             began = cpu_seconds(served.pid)
             result = getattr(self, f"_{way}")(served, clients)
@@ -96,6 +97,9 @@ class _Bench:
 
     def _announced(self, served: Served, clients: int) -> dict[str, Any]:
         return self._beside({"announcing": _ANNOUNCING}, "127.0.0.1", served.port, clients)
+
+    def _dribbling(self, served: Served, clients: int) -> dict[str, Any]:
+        return self._beside({"dribbling": _DRIBBLING}, "127.0.0.1", served.port, clients)
 
     def _beside(
         self, crowds: dict[str, Crowd], address: str, port: int, clients: int
@@ -140,8 +144,9 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 16384), most))
     counts = [int(each) for each in options.clients.split(",")]
-    jobs = [(way, count) for way in options.ways if way != "announced" for count in counts]
-    jobs += [("announced", _GOOD)] if "announced" in options.ways else []
+    crowded = {"announced", "dribbling"}
+    jobs = [(way, count) for way in options.ways if way not in crowded for count in counts]
+    jobs += [(way, _GOOD) for way in options.ways if way in crowded]
     with tempfile.TemporaryDirectory(dir=".") as name, LoadProcess() as load:
         bench = _Bench(options, Path(name), load)
         results = [bench.measure(*job) for job in jobs]

@@ -27,8 +27,8 @@ from benchmarks.mill.wire import Wire
 from benchmarks.servers.client import metrics, wait_ready
 from benchmarks.servers.served import Served, free_port, ours
 from benchmarks.turns import end
+from models.sizes import parse_size
 from pipeline.peers.cgroup import MemoryGroup, memory_group
-from server.settings.sizes import parse_size
 
 _STOP_SECONDS = 60.0  # TimeoutStopSec
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from server.settings.sizes import parse_size
+from models.sizes import parse_size
 
 _FOLDER = Path(__file__).parents[2] / "deploy"
 CONFIGURATION = _FOLDER / "layerstream.toml"

@@ -81,7 +81,7 @@ def measure(pack: Pack, percent: float, rounds: int) -> dict[str, Any]:
     return {
         "model": pack.name,
         "kernels": len(plan.steps),
-        "reads": len(plan.groups),
+        "reads": len(plan.reads),
         "delay_ms": {name: 1e3 * median(each) for name, each in delays.items()},
         "stall_ms": {
             name: 1e3 * median(each.stall_seconds for each in swept)

@@ -27,7 +27,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from benchmarks.children.application import CHOICES, partitions
+from benchmarks.children.application import CHOICES
 from benchmarks.machine.sampling import run_sampled
 from benchmarks.planning.rivals import (
     by_one_row,
@@ -150,7 +150,7 @@ def job(
                 "architecture": plan.architecture.name,
                 "cuts": list(member.cuts),
                 "choices": [
-                    CHOICES.dump_python(each.choice, mode="json") for each in partitions(plan)
+                    CHOICES.dump_python(each.choice, mode="json") for each in plan.partitions
                 ],
                 "placement": way.placement,
                 "inputs": str(path),
@@ -190,7 +190,7 @@ def summary(way: PlannedWay, runs: Sequence[dict[str, Any]], expected: list[str]
             median(item["seconds"][i] for item in runs) for i in range(len(plans.plans))
         ),
         "predicted_seconds": plans.seconds,
-        "partitions": [len(partitions(plan)) for plan in plans.plans],
+        "partitions": [len(plan.partitions) for plan in plans.plans],
         "peak_bytes": peak,
         "base_bytes": first["base_bytes"],
         "equal": all(item["outputs"] == expected for item in runs),

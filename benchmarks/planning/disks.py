@@ -24,6 +24,7 @@ from models.runtime.sessions import claim_process
 from pipeline.benchmark.configuration import BenchConfiguration, plan_configuration
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.statistics import SweepStatistics
+from pipeline.fitting.predicting import Predictions
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.planning.streaming import streamed_units
@@ -78,7 +79,7 @@ def rounds(players: dict[str, Callable[[], SweepStatistics]], count: int) -> lis
 
 def in_order(program: Program, plan: Plan, profile: Profile) -> tuple[list[float], list[int]]:
     """Return seconds and bytes of weights of each kernel of ``plan``, in their order."""
-    kernels = list(profile.durations(plan).stages[-1])
+    kernels = list(Predictions.of(program, profile).estimates.kernels(plan))
     weights = [0] * len(kernels)
     for unit in streamed_units(program, plan.steps, ()):
         weights[unit.steps.start] += unit.length

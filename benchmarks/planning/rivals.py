@@ -8,8 +8,8 @@ from papers.applications.parts import PartitionParts
 from papers.applications.placements import PLACEMENTS
 from papers.cnn.of_pack import PackCnn
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan
-from pipeline.program.lives import lifetimes, placed
+from pipeline.planning.plan import AnyPlan, Choice, Plan
+from pipeline.program.lives import lifetimes
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RegionError, RowCut
@@ -29,9 +29,11 @@ def placed_plan(program: Program, way: str) -> Plan:
     """Return the whole network's plan, its activations placed as ``way`` of PLACEMENTS does."""
     plan = whole(program)
     offsets, n_bytes = PLACEMENTS[way](lifetimes(program, plan.steps))
-    places = (offsets[root] + offset for root, offset in placed(program, plan.steps))
-    values = (*places, *offsets[len(program.values) :])
-    return replace(plan, values=values, arena_bytes=n_bytes)
+    buffers = (
+        buffer._replace(offset=offsets[buffer.id]) if buffer.space == "arena" else buffer
+        for buffer in plan.buffers
+    )
+    return replace(plan, buffers=tuple(buffers), arena_bytes=n_bytes)
 
 
 def by_one_row(program: Program) -> Plan:
@@ -40,7 +42,7 @@ def by_one_row(program: Program) -> Plan:
     return _with(program, [Region(run.start, run.stop, RowCut(1)) for run in network.runs])
 
 
-def of_parts(program: Program, cuts: Sequence[int], plan_of: Callable[[Program], Plan]) -> Plan:
+def of_parts(program: Program, cuts: Sequence[int], plan_of: Callable[[Program], Plan]) -> AnyPlan:
     """Return the plan of partitions that begin at ``cuts`` and run at once, each as ``plan_of`` has it."""
     return joined(program, cuts, [plan_of(part) for part in Cuts(program).parts(cuts)])
 
@@ -51,7 +53,7 @@ def of_chromosome(
     genes: Sequence[int],
     partitions: Sequence[Sequence[int]],
     cuts: Sequence[int] = (),
-) -> Plan:
+) -> AnyPlan:
     """Return the plan whose regions are the runs of ``genes`` in each of ``partitions``, by layers.
 
     ``cuts``: where partitions begin that run at once; a run that goes beyond one ends there.

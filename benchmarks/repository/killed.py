@@ -32,8 +32,9 @@ from urllib.request import Request, urlopen
 
 from benchmarks.servers.client import beside
 from benchmarks.servers.served import Served, ours, running
+from models.atomic_folders import PREFIX
 from models.compiler import compile_onnx
-from models.packs.folders import PREFIX, versions
+from models.packs.folders import versions
 from models.processes import CODE, child_environment, python_command
 from server.repository.on_disk import check_whole, model_names
 

@@ -30,9 +30,8 @@ from onnx import numpy_helper
 from benchmarks.load.messages import tensors_document
 from benchmarks.servers.client import KeptClient, beside, first_output
 from benchmarks.servers.served import ours, running
+from models.atomic_folders import locked_folder, put_in_place
 from models.compiler import compile_onnx
-from models.compiler.writing.write import put_in_place
-from models.packs.folders import PREFIX
 from models.runtime.sessions import open_resident
 
 _SOURCE = Path(__file__).parents[2] / "models" / "default" / "cifar10.onnx"
@@ -161,10 +160,9 @@ class Standstill:
 
 def _replace(folder: Path, pack: Path, number: int) -> None:
     """Put ``pack`` into ``folder`` as version ``number`` in one step; what was there goes."""
-    hidden = folder / f"{PREFIX}coming"
-    shutil.copytree(pack, hidden)
-    put_in_place(hidden, folder / str(number))
-    shutil.rmtree(hidden, ignore_errors=True)
+    with locked_folder(folder, str(number)) as hidden:
+        shutil.copytree(pack, hidden / str(number))
+        put_in_place(hidden / str(number), folder / str(number))
 
 
 def _wait_for(probe: ReplacementClient, wanted: int) -> None:

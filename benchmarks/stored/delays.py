@@ -17,6 +17,7 @@ from benchmarks.turns import in_turns
 from loader.readers.disk import REAL_DISK, paced_disk
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
+from models.sizes import format_size, parse_size
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.statistics import SweepStatistics
@@ -25,7 +26,6 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.settings.sizes import format_size, parse_size
 
 # So many sweeps bring their bytes even from a paced disk.
 _WARM_UP = 3
@@ -59,10 +59,10 @@ def main() -> None:
     delays = [median(each.delay_seconds for each in swept) for swept in sweeps.values()]
     for engine, delay in zip(engines, delays, strict=True):
         plan, pack = engine.plan, engine.program.pack
-        read = max((group.read_bytes for group in plan.groups), default=0)
+        read = max((read.n_bytes for read in plan.reads), default=0)
         print(
             f"| {pack.name} {pack.manifest.store} | {where} | "
-            f"{format_size(read)} x {len(plan.groups)} | {1e3 * delay:.1f} | {delay / delays[0]:.2f} |"
+            f"{format_size(read)} x {len(plan.reads)} | {1e3 * delay:.1f} | {delay / delays[0]:.2f} |"
         )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from cli.placement.problem import FleetNode, Model
 from models.errors import ModelError, printable
+from models.sizes import parse_size
 from models.toml_files import TomlFile, read_toml
-from server.failures import FAILURES
-from server.settings.sizes import parse_size
+from server.faults import FAILURES
 
 _MOST_NODES = 1_000_000
 _MOST = 1e18

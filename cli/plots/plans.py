@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import AnyPlan
 from pipeline.planning.words import brief
 from pipeline.program.program import Program
 from server.page.memory_boxes import arena_boxes
@@ -74,7 +74,7 @@ _COLOURS = {"value": _VALUES, "strip": _STRIPS, "weights": _WEIGHTS}
 _TICKS = 5
 
 
-def arena_picture(name: str, program: Program, plan: Plan) -> str:
+def arena_picture(name: str, program: Program, plan: AnyPlan) -> str:
     """Return SVG: moments from left to right, the arena's offsets upwards.
 
     Values are blue, strips of regions orange, weights of regions green.

@@ -5,7 +5,7 @@ from typing import Any
 
 from cli.printing.output import print_table, say
 from cli.printing.tables import SizeUnit, number, percent, unit_of_rows
-from server.settings.sizes import format_size
+from models.sizes import format_size
 
 # Tables of at most 80 columns: a terminal's, also where the output of a pipe is read in one.
 _DELAYS = ("of all %", "median ms", "p95 ms", "to pre %")

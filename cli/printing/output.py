@@ -109,6 +109,15 @@ def standard_output() -> Iterator[None]:
         shown.flush()
 
 
+def lose_output_where_there_is_none() -> None:
+    """Have what a service prints go nowhere where it was started without standard output.
+
+    A command that cannot print has failed; of a service what it prints is the least, so it goes on.
+    """
+    if sys.__stdout__ is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+
+
 def _unwritable() -> int:
     """Return a descriptor to which every write fails, for a process that was started without an output."""
     return os.open(os.devnull, os.O_RDONLY)
@@ -122,11 +131,20 @@ class Warnings(logging.Handler):
         warn(record.getMessage())
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """End the process with one line on stderr."""
+class CommandFailure(SystemExit):
+    """The end of a command that fails; ``message``: why, as standard error says it."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(code)
+        self.message = message
+
+
+def fail(message: str, code: int, *more: str) -> NoReturn:
+    """End the process with a line on stderr for ``message``, and for each of ``more``."""
     begin = priority(logging.ERROR) if is_journal(sys.stderr) else ""
-    sys.stderr.write(f"{begin}layerstream: {_one_line(message)}\n")
-    sys.exit(code)
+    for line in (message, *more):
+        sys.stderr.write(f"{begin}layerstream: {_one_line(line)}\n")
+    raise CommandFailure(message, code)
 
 
 def warn(message: str) -> None:

@@ -14,8 +14,8 @@ from models.packs.records.ports import DesignedLayer, DesignedMemory, Port, Sour
 from models.packs.records.spans import Store
 from models.packs.target import Target
 from models.segmentation import Segmentation
+from models.sizes import format_least, format_size
 from server.errors import few
-from server.settings.sizes import format_least, format_size
 
 _RESIZED = {
     "stretch": "stretched to {size}",
@@ -99,7 +99,7 @@ def picture(recipe: Preprocess) -> str:
         (
             _RESIZED[recipe.resize].format(size=size, pad=recipe.pad_value),
             f"{recipe.filter} filter",
-            *([colour] if recipe.layout == "NCHW" else [colour, "channels last"]),
+            *([colour, "channels last"] if recipe.layout == "NHWC" else [colour]),
             *_arithmetic(recipe),
         )
     )
@@ -246,7 +246,7 @@ def takes(costs: Sequence[Mapping[str, Any]]) -> str:
     """Return how long requests take in the smallest budget beside all memory, and from which on less."""
     first, *larger = costs
     more = "".join(f"; {_times(cost)} from {typed(cost['budget_bytes'])} up" for cost in larger)
-    estimated = " (estimated: no profile)" if first["estimated"] else ""
+    estimated = " (estimated)" if first["estimated"] else ""
     return f"about {_times(first)} the time with all its memory{more}{estimated}"
 
 

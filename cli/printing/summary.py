@@ -9,6 +9,7 @@ from models.detection.recipe import Detection
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.ports import DesignedMemory, Port
+from pipeline.budget.request_needs import Need, smallest_budgets
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
 from pipeline.fitting.trade_off import costs_of_least
@@ -16,7 +17,6 @@ from pipeline.fitting.wanted import LEAST
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
-from pipeline.profiles.profile import ProfileError
 from pipeline.profiles.profile_file import find_profile
 from pipeline.program.choice import choose_pieces, largest_unit_bytes, shared_bytes
 from pipeline.program.prepare import prepare
@@ -26,7 +26,6 @@ from pipeline.program.steps import scratch_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import few, shown
 from server.memory.process_memory import process_bytes
-from server.memory.request_needs import Need, smallest_budgets
 
 # A part of the smallest budget gets a line of its own if it is at least a quarter.
 _LARGE = 4
@@ -108,17 +107,13 @@ def _unrolled(program: Program, least: Plan) -> dict[str, Any] | None:
 def _costs(program: Program, least: Plan, cpu: Device, needs: list[Need]) -> list[dict[str, Any]]:
     """Return how many times as long as with all memory requests take: in the smallest budget, in more."""
     profile = find_profile(program.pack, cpu, logging.DEBUG)
-    try:
-        costs = costs_of_least(program, least, profile=profile)
-    except ProfileError:  # it was measured before there were rows, or on other kernels
-        costs = costs_of_least(program, least)
     return [
         {
             "budget_bytes": smallest_budgets(cost.total_bytes, needs).full_bytes,
             "times": cost.times,
             "estimated": cost.estimated,
         }
-        for cost in costs
+        for cost in costs_of_least(program, least, profile=profile)
     ]
 
 

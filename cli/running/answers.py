@@ -4,19 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
 from cli.printing.output import print_json, print_table, say
 from models.classification import ClassScore, top_classes
 from models.detection.boxes import Box, BoxLimits, find_boxes
 from models.images.placement import Size
 from models.packs.pack import Pack
 from models.segmentation import Counted, Mask, NamedArea, classes_of
+from models.sizes import format_size
 from pipeline.energy import Energy
 from pipeline.execution.errors import InputError
-from pipeline.execution.given import Arrays, copies
+from pipeline.execution.given import Arrays
 from pipeline.execution.statistics import SweepStatistics
-from server.settings.sizes import format_size
 
 if TYPE_CHECKING:
     from cli.running.repeats import Repeats
@@ -27,38 +25,33 @@ LABELS, BOXES = 5, 20
 
 @dataclass(frozen=True)
 class Found:
-    """What is kept of the outputs: dtypes and shapes by name, the best labels, boxes of a detector, a mask.
-
-    ``tensors``: the outputs themselves, where they are to be written.
-    """
+    """What is kept of the outputs: dtypes and shapes by name, best labels, boxes of a detector, a mask."""
 
     forms: Mapping[str, tuple[str, tuple[int, ...]]]
     best: Sequence[ClassScore]
     boxes: Sequence[Box] | None
     mask: Mask | None
-    tensors: dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Wish:
-    """The parts of an answer that are wanted: so many labels, boxes within ``limits``, tensors or not."""
+    """The parts of an answer that are wanted: so many labels, boxes within ``limits``."""
 
     labels: int
     limits: BoxLimits
-    tensors: bool
 
 
 @dataclass(frozen=True)
 class Result:
     """One request: its model, the plan it ran in, what came out, how long it took and what energy.
 
-    ``by_thumb``: the plan was not searched for. ``statistics`` and ``energy`` are of the first answer;
+    ``heuristic``: the plan was not searched for. ``statistics`` and ``energy`` are of the first answer;
     ``repeats`` of the warm ones behind it.
     """
 
     pack: Pack
     plan: Mapping[str, Any]
-    by_thumb: bool
+    heuristic: bool
     found: Found
     statistics: SweepStatistics
     energy: Energy
@@ -72,7 +65,6 @@ def found_in(pack: Pack, image: Size | None, wish: Wish, outputs: Arrays) -> Fou
         _best_of(pack, outputs, wish.labels),
         _boxes_of(pack, outputs, image, wish.limits),
         _mask_of(pack, outputs, image),
-        copies(outputs) if wish.tensors else {},
     )
 
 
@@ -167,7 +159,7 @@ def _document(result: Result, best: Sequence[ClassScore]) -> dict[str, Any]:
     return {
         "model": result.pack.name,
         "plan": result.plan,
-        "by_thumb": result.by_thumb,
+        "by_thumb": result.heuristic,
         "delay_ms": statistics.delay_seconds * 1e3,
         "stall_ms": statistics.stall_seconds * 1e3,
         "read_bytes": statistics.read_bytes,
@@ -188,9 +180,9 @@ def _print_figures(result: Result) -> None:
     statistics, repeats, plan = result.statistics, result.repeats, result.plan
     weights, total = format_size(plan["weight_bytes"]), format_size(plan["total_bytes"])
     say(f"{plan['architecture']} in {total} of memory, {weights} of it weights")
-    if result.by_thumb:
+    if result.heuristic:
         say(
-            "a first plan, by rules of thumb: `layerstream plan` with this budget finds the best one"
+            "a first plan, found without a search: `layerstream plan` with this budget finds the best one"
         )
     first = "" if repeats is None else "first answer: "
     delay, stall = statistics.delay_seconds * 1e3, statistics.stall_seconds * 1e3

@@ -13,6 +13,8 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 _BRIGHT = 140  # of 255: text on colours above it is black
 _MIN_FONT = 10
 _MAX_LETTERS = 80
+# Key points that are less visible are where the network only guesses.
+_MIN_VISIBILITY = 0.5
 # Half of a mask's colours, half of the photograph's.
 _SHARE = 0.5
 
@@ -25,18 +27,46 @@ def text_color(background: Color) -> Color:
 
 
 def draw_boxes(image: Image.Image, boxes: Sequence[Box]) -> Image.Image:
-    """Return a copy of ``image`` (RGB) with ``boxes``, best on top, each with label and score."""
+    """Return a copy of ``image`` (RGB) with ``boxes``, best on top, each with label and score.
+
+    Of rotated boxes with their corners, of poses with the key points, of objects with the mask.
+    """
     drawn = image.copy()
     canvas = ImageDraw.Draw(drawn)
     width = line_width(image.size)
     font = ImageFont.load_default(max(_MIN_FONT, round(sum(image.size) / 70)))
     ascending = sorted(boxes, key=lambda box: box.score)
     for box in ascending:
-        left, top, right, bottom = _pixels(box, image.size)
-        canvas.rectangle((left, top, right, bottom), outline=color_of(box.index), width=width)
+        _fill(drawn, box)
+    for box in ascending:
+        _outline(canvas, box, image.size, width)
     for box in ascending:
         _label(canvas, box, image.size, font, width)
     return drawn
+
+
+def _fill(drawn: Image.Image, box: Box) -> None:
+    """Lay the colour of ``box`` over what of it is the object, if that is known."""
+    if box.mask is None:
+        return
+    left, top, right, bottom = _pixels(box, drawn.size)
+    cells = Image.fromarray(box.mask.cells().astype(np.uint8) * round(255 * _SHARE))
+    size = right - left + 1, bottom - top + 1
+    covered = cells.resize(size, Image.Resampling.BILINEAR)
+    drawn.paste(color_of(box.index), (left, top), covered)
+
+
+def _outline(canvas: ImageDraw.ImageDraw, box: Box, size: tuple[int, int], width: int) -> None:
+    """Draw the edges of ``box``, or those between its corners, and a dot on each visible key point."""
+    color = color_of(box.index)
+    if box.corners is None:
+        canvas.rectangle(_pixels(box, size), outline=color, width=width)
+    else:
+        closed = [(corner[0], corner[1]) for corner in (*box.corners, box.corners[0])]
+        canvas.line(closed, fill=color, width=width)
+    for x, y, *visibility in box.keypoints or ():
+        if not visibility or visibility[0] >= _MIN_VISIBILITY:
+            canvas.ellipse((x - width, y - width, x + width, y + width), fill=color)
 
 
 def line_width(size: tuple[int, int]) -> int:

@@ -2,7 +2,7 @@
 
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -12,12 +12,14 @@ from PIL import Image
 from models.packs.pack import Pack
 from models.whole_files import users_file
 from pipeline.execution.errors import InputError
-from pipeline.execution.given import Tensors
+from pipeline.execution.given import Arrays, Tensors
 from server.errors import InvalidRequestError
 from server.requests.pictures import PictureLimits, decode
 
 # The user's own file, not a stranger's upload: the limit is where Pillow stops, so that none is shrunk.
 _LIMITS = PictureLimits(max_pixels=178_956_970, max_bytes=1 << 40)
+# Of a tensor that is written, so much is in memory twice.
+_PART_BYTES = 256 << 10
 
 
 def open_picture(path: Path) -> Image.Image:
@@ -78,8 +80,8 @@ def check_output(pack: Pack, path: Path) -> None:
         raise InputError(f"{path}: the model has {count} outputs; write them to .npz")
 
 
-def save_outputs(path: Path, outputs: dict[str, NDArray[Any]]) -> None:
-    """Write all ``outputs`` to .npz, or the only one.
+def save_outputs(path: Path, outputs: Arrays) -> None:
+    """Write all ``outputs`` to .npz, or the only one; of numbers, a part at a time is in memory twice.
 
     Raises:
         InputError: it cannot be written.
@@ -94,14 +96,23 @@ def save_outputs(path: Path, outputs: dict[str, NDArray[Any]]) -> None:
             if path.suffix == ".npz":
                 _write_archive(file, outputs)
             else:
-                np.save(file, next(iter(outputs.values())), allow_pickle=False)
+                _write_array(file, next(iter(outputs.values())))
     except OSError as exc:
         raise InputError(f"{path}: {exc.strerror or exc}") from exc
 
 
-def _write_archive(file: BinaryIO, outputs: dict[str, NDArray[Any]]) -> None:
+def _write_archive(file: BinaryIO, outputs: Arrays) -> None:
     """Write as numpy.savez, whose own parameters cannot be names of arrays."""
     with ZipFile(file, "w") as archive:
         for name, array in outputs.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+                _write_array(member, array)
+
+
+def _write_array(file: IO[bytes], array: NDArray[Any]) -> None:
+    """Write ``array`` as numpy.save does, which takes up to 16 MiB for it; here it is a part."""
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+    flat = array.reshape(-1, order="A")
+    step = max(_PART_BYTES // max(array.itemsize, 1), 1)
+    for first in range(0, flat.size, step):
+        file.write(flat[first : first + step].tobytes())

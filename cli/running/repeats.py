@@ -12,7 +12,7 @@ from pipeline.benchmark.run import missing_energy, spread
 from pipeline.energy import EnergyMeter
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Tensors
-from pipeline.fitting.wanted import Fitted
+from pipeline.fitting.wanted import EnginePlanResult
 from pipeline.planning.plan import Plan
 
 
@@ -51,7 +51,7 @@ def repeated(
         LoaderError, DeviceError: a sweep fails.
     """
     configuration = BenchConfiguration(plan.architecture.name, plan.architecture)
-    contender = _Unread(PlannedConfiguration(configuration, Fitted(plan)), engine, inputs)
+    contender = _Unread(PlannedConfiguration(configuration, EnginePlanResult(plan)), engine, inputs)
     contender.settle()
     with bar(f"{runs} runs") as shown:
         (samples,) = take_turns([contender], runs, meter, lambda done: shown.step(done, runs))

@@ -12,6 +12,7 @@ from models.packs.pack import Pack
 from models.segmentation import Mask
 from models.whole_files import users_file
 from pipeline.execution.errors import InputError
+from pipeline.execution.given import Arrays
 
 # Formats for colours that Pillow always has, by the ends of their files' names.
 _DRAWINGS = {
@@ -57,14 +58,21 @@ class RunFiles:
         if self.output is not None:
             check_output(pack, self.output)
 
+    def write_tensors(self, outputs: Arrays) -> None:
+        """Write ``outputs``, where they are wanted; they are not copied.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        if self.output is not None:
+            save_outputs(self.output, outputs)
+
     def write(self, answer: Found, picture: Image.Image | None) -> None:
-        """Write ``answer``; ``picture``: the one that it is about.
+        """Write the pictures of ``answer``; ``picture``: the one that it is about.
 
         Raises:
             InputError: a file cannot be written.
         """
-        if self.output is not None:
-            save_outputs(self.output, answer.tensors)
         if self.draw is not None and picture is not None:
             _save_drawing(self.draw, picture, answer)
         if self.mask is not None and answer.mask is not None:

@@ -26,14 +26,13 @@ from starlette.responses import JSONResponse, Response
 from layerstream import DeadlineError, RefusedError
 from models.packs.folders import find_pack
 from models.runtime.sessions import claim_process, use_threads
+from models.sizes import parse_size
 from server.codec.framing import JSON_LENGTH, Framing
 from server.codec.infer_bodies import Body, BodyDecoder
 from server.codec.messages import ModelAnswer, Output, Signature
 from server.errors import InvalidRequestError
-from server.failures import FAILURES, reason_of
+from server.faults import FAILURES, Code, Fault, traceable
 from server.memory.process_memory import process_bytes
-from server.protocol.errors import status_of
-from server.settings.sizes import parse_size
 
 _log = logging.getLogger("ray.serve")
 
@@ -165,12 +164,14 @@ def _answered(body: Body) -> Answer:
 
 def refused(exc: Exception) -> Answer:
     """Return the answer to a request that ended with ``exc``: no memory and no time may pass by."""
+    fault = Fault.of(exc)
     passing = isinstance(exc, RefusedError | DeadlineError)
-    status = 503 if isinstance(exc, RefusedError) else status_of(exc)
-    if status >= 500 and not passing:
-        _log.warning("%s: %s", type(exc).__name__, exc)
+    status = 503 if isinstance(exc, RefusedError) else fault.code.status
+    if fault.code.level is not None:
+        text = f"{type(exc).__name__}: {exc}"
+        _log.log(fault.code.level, "%s", text, exc_info=traceable(exc))
     headers = {"Content-Type": "application/json"} | ({"Retry-After": "1"} if passing else {})
-    return status, headers, orjson.dumps({"error": reason_of(exc)})
+    return status, headers, orjson.dumps(fault.document)
 
 
 class Entry:
@@ -195,7 +196,8 @@ class Entry:
                 handle = self._models.get(name)
                 if handle is not None:
                     return await self._asked(handle, name, request)
-        return JSONResponse({"error": f"{request.method} {request.url.path}: no such model"}, 404)
+        fault = Fault(Code.MISSING, f"{request.method} {request.url.path}: no such model")
+        return JSONResponse(fault.document, fault.code.status)
 
     async def _asked(self, handle: DeploymentHandle, name: str, request: Request) -> Response:
         body, headers = await request.body(), request.headers.raw
@@ -212,4 +214,5 @@ class Entry:
 
 
 def _later(why: str) -> Response:
-    return JSONResponse({"error": why}, 503, {"Retry-After": "1"})
+    fault = Fault(Code.BUSY, why)
+    return JSONResponse(fault.document, fault.code.status, {"Retry-After": "1"})

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from layerstream import Budget, Model, ModelError, PlanError, RefusedError
-from server.requests.waiting import to_its_end
+from pipeline.execution.shielded import run_to_completion
 
 
 class Shelf:
@@ -57,7 +57,7 @@ class Shelf:
                 raise KeyError(name)
             if name not in self._models:
                 await self._unused.wait()
-                await to_its_end(asyncio.to_thread(self._open, [*self._models, name]))
+                await run_to_completion(asyncio.to_thread(self._open, [*self._models, name]))
             self._models.move_to_end(name)
             model = self._models[name]
             self._users += 1

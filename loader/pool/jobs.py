@@ -8,6 +8,7 @@ from typing import NamedTuple
 import xxhash
 
 from loader.errors import ChecksumError, LoaderError
+from loader.native.library import NativeClient
 from loader.pool.order import ReadClient, Urgency
 from loader.readers.interface import Range, Reader
 
@@ -30,7 +31,7 @@ class ReadJob:
     target: memoryview
     verify: bool
     done: Callable[[LoaderError | None, float], None]
-    client: "ReadClient[ReadJob] | None" = None
+    client: "PoolClient | None" = None
     urgency: Urgency = Urgency.NEEDED_LATER
     deadline: float | None = None
 
@@ -69,6 +70,10 @@ class ReadJob:
                     "are damaged: their checksum is not the manifest's"
                 )
             start += part.length
+
+
+#: A line of reads, as the pool has it.
+PoolClient = ReadClient[ReadJob] | NativeClient
 
 
 class ReadOutcome(NamedTuple):

@@ -25,7 +25,9 @@ from loader.errors import LoaderError
 #: 25 ms of a disk that reads 2.5 GB/s.
 PATIENCE_BYTES = 64 << 20
 DEFAULT_DEPTH = 2
-_QUEUE_LIMIT = 1024
+QUEUE_LIMIT = 1024
+#: So many reads may hang before they hold up the models whose disk still answers.
+REPLACEMENTS = 8
 
 
 class Urgency(IntEnum):
@@ -85,7 +87,7 @@ class ReadClient(Generic[R]):
 class Order(Generic[R]):
     """The lines of all clients. Calls are made by one thread at a time."""
 
-    def __init__(self, queue_limit: int = _QUEUE_LIMIT) -> None:
+    def __init__(self, queue_limit: int = QUEUE_LIMIT) -> None:
         self.clients: list[ReadClient[R]] = []
         self._queue_limit = queue_limit
         self._virtual = 0

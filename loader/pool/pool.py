@@ -1,8 +1,9 @@
 """Reading for all models: the lock, the lines of clients, and the calls when a read has ended.
 
 Invariant: every job accepted is called back exactly once, also while the pool closes; of a read that hangs,
-once it ends. What comes next is decided by loader/pool/order.py, reading is done by ``_ReaderThreads``. All
-of them sleep while there is nothing to read.
+once it ends. ``ReadPool`` has the library in C do it (loader/pool/native.py), or ``PythonReads``, where
+loader/pool/order.py decides what comes next, and ``_ReaderThreads`` read. All of them sleep while there is
+nothing to read.
 """
 
 import logging
@@ -10,19 +11,24 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from loader.cores import hasten, spread
 from loader.errors import ClosedError, LoaderError
+from loader.native.library import NativeClient, ReaderLibrary, find_reader
 from loader.pool.jobs import (
     ClientStatistics,
+    PoolClient,
     PoolStatistics,
     ReadJob,
     ReadOutcome,
     ReadTally,
     perform,
 )
-from loader.pool.order import DEFAULT_DEPTH, Flight, Flights, Order, ReadClient
+from loader.pool.native import NativeReads, Stream, StreamRead
+from loader.pool.order import DEFAULT_DEPTH, REPLACEMENTS, Flight, Flights, Order, ReadClient
+from loader.readers.interface import Reader
 
 # Reads by preadv on a few threads, which sleep until there is something to read.
 #
@@ -144,67 +150,46 @@ class _Own(threading.local):
 
 # The pool: lines of clients, and the lock over all of them.
 
-PoolClient = ReadClient[ReadJob]
 #: A job that is not read, and why.
 _Refused = tuple[ReadJob, LoaderError]
 
 _CLOSE_SECONDS = 30.0
 _HUNG_SECONDS = 10.0
-# So many reads may hang before they hold up the models whose disk still answers.
-_REPLACEMENTS = 8
 
 
-class ReadPool:
-    """At most ``depth`` reads at once for all models, beside those that hang.
+class PythonReads:
+    """Lines and threads of a ``ReadPool`` in Python; arguments are those of it."""
 
-    A read hangs after ``hung_seconds``: its client is stuck until it ends, the others go on.
-    """
-
-    def __init__(
-        self,
-        depth: int = 2,
-        hung_seconds: float = _HUNG_SECONDS,
-        close_seconds: float = _CLOSE_SECONDS,
-    ) -> None:
+    def __init__(self, depth: int, hung_seconds: float, close_seconds: float) -> None:
         self._lock = threading.Lock()
         self._watched = threading.Condition(self._lock)  # something flies, or the pool is closed
         self._quiet = threading.Condition(self._lock)  # perhaps nothing flies
         self._order: Order[ReadJob] = Order()
         self._shared = self._order.register("shared", depth)
-        self._flights = Flights(self._order, depth, hung_seconds, _REPLACEMENTS)
+        self._flights = Flights(self._order, depth, hung_seconds, REPLACEMENTS)
         self._hung_seconds = hung_seconds
         self._close_seconds = close_seconds
         self._closed = self._ended = self._watching = False
         self._wake_ups = 0
         self._total = ReadTally()
-        self._tallies: dict[PoolClient, ReadTally] = {self._shared: ReadTally()}
+        self._tallies: dict[ReadClient[ReadJob], ReadTally] = {self._shared: ReadTally()}
         self._reads = _ReaderThreads(depth, self._ended_read)
         self._watcher = threading.Thread(target=self._watch, name="reader-watch", daemon=True)
         self._watcher.start()
 
-    def client(self, name: str, depth: int = DEFAULT_DEPTH) -> PoolClient:
-        """Return a line of its own for one engine, with at most ``depth`` reads in flight."""
+    def client(self, name: str, depth: int) -> ReadClient[ReadJob]:
         with self._lock:
             client = self._order.register(name, depth)
             self._tallies[client] = ReadTally()
             return client
 
-    def forget(self, client: PoolClient) -> None:
-        """Remove a client whose reads have all ended.
-
-        Raises:
-            LoaderError: some have not.
-        """
+    def forget(self, client: ReadClient[ReadJob]) -> None:
         with self._lock:
             self._order.forget(client)
             self._tallies.pop(client, None)
 
     def submit(self, job: ReadJob) -> None:
-        """Put ``job`` at the end of its client's line; its ``done`` is called once. Does not wait.
-
-        Raises:
-            ClosedError: the pool is closed. LoaderError: the line is full.
-        """
+        assert not isinstance(job.client, NativeClient)
         with self._lock:
             if self._closed:
                 raise ClosedError("read pool closed")
@@ -212,8 +197,7 @@ class ReadPool:
             refused = self._launch()  # from here on the job is accepted: errors go to its ``done``
         self._refuse(refused)
 
-    def hurry(self, client: PoolClient) -> None:
-        """A kernel waits now for what the client has in line."""
+    def raise_priority(self, client: ReadClient[ReadJob]) -> None:
         with self._lock:
             self._order.hurry(client)
 
@@ -239,7 +223,6 @@ class ReadPool:
             )
 
     def close(self) -> None:
-        """Finish the reads accepted, then end the threads; reads that hang are left behind."""
         give_up = time.monotonic() + self._close_seconds
         with self._lock:
             if self._closed:
@@ -340,3 +323,75 @@ class ReadPool:
             _log.error(
                 "client %s: no thread replaces the one that hangs: %s", flight.client.name, exc
             )
+
+
+# The pool, whichever reads.
+
+
+class ReadPool:
+    """At most ``depth`` reads at once for all models, beside those that hang.
+
+    A read hangs after ``hung_seconds``: its client is stuck until it ends, the others go on.
+    ``native``: by the library in C where there is one that can be used.
+    """
+
+    def __init__(
+        self,
+        depth: int = DEFAULT_DEPTH,
+        hung_seconds: float = _HUNG_SECONDS,
+        close_seconds: float = _CLOSE_SECONDS,
+        *,
+        native: bool = True,
+    ) -> None:
+        library = find_reader() if native else None
+        self._reads: Any = (
+            NativeReads(library, depth, hung_seconds, close_seconds)
+            if isinstance(library, ReaderLibrary)
+            else PythonReads(depth, hung_seconds, close_seconds)
+        )
+
+    def client(self, name: str, depth: int = DEFAULT_DEPTH) -> PoolClient:
+        """Return a line of its own for one engine, with at most ``depth`` reads in flight."""
+        client: PoolClient = self._reads.client(name, depth)
+        return client
+
+    def forget(self, client: PoolClient) -> None:
+        """Remove a client whose reads have all ended.
+
+        Raises:
+            LoaderError: some have not.
+        """
+        self._reads.forget(client)
+
+    def submit(self, job: ReadJob) -> None:
+        """Put ``job`` at the end of its client's line; its ``done`` is called once. Does not wait.
+
+        Raises:
+            ClosedError: the pool is closed. LoaderError: the line is full.
+        """
+        self._reads.submit(job)
+
+    def raise_priority(self, client: PoolClient) -> None:
+        """A kernel waits now for what the client has in line."""
+        self._reads.raise_priority(client)
+
+    def stream(
+        self, client: PoolClient, reader: Reader, reads: Sequence[StreamRead], count: int
+    ) -> Stream | None:
+        """Return the reads of a plan as one stream, which the library counts; None: without it.
+
+        Arguments are those of ``Stream``; it goes with its client, which has one at most.
+        """
+        if not isinstance(client, NativeClient):
+            return None
+        stream: Stream = self._reads.stream(client, reader, reads, count)
+        return stream
+
+    def statistics(self) -> PoolStatistics:
+        """Return what has been read, waits and is in flight."""
+        statistics: PoolStatistics = self._reads.statistics()
+        return statistics
+
+    def close(self) -> None:
+        """Finish the reads accepted, then end the threads; reads that hang are left behind."""
+        self._reads.close()

@@ -64,7 +64,7 @@ FaultKind = Literal["io error", "short", "slow", "wrong bytes", "gone"]
 
 
 @dataclass(frozen=True)
-class Fault:
+class ReadFault:
     """Strikes reads that touch [offset, end) of the file (end None: to its end), ``times`` times.
 
     ``times`` None: always. ``factor``: of slow reads.
@@ -91,7 +91,7 @@ class FaultyReader(Reader):
     def __init__(
         self,
         reader: Reader,
-        faults: Sequence[Fault],
+        faults: Sequence[ReadFault],
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -133,7 +133,7 @@ class FaultyReader(Reader):
     def close(self) -> None:
         self._reader.close()
 
-    def _next(self, offset: int, length: int) -> Fault | None:
+    def _next(self, offset: int, length: int) -> ReadFault | None:
         """Return the fault that strikes this read, and count it."""
         with self._lock:
             for number, fault in enumerate(self._faults):
@@ -144,7 +144,7 @@ class FaultyReader(Reader):
                     return fault
         return None
 
-    def _fall_short(self, fault: Fault, offset: int, target: memoryview) -> None:
+    def _fall_short(self, fault: ReadFault, offset: int, target: memoryview) -> None:
         """Read up to where the file now ends, and say so."""
         block = max(fault.offset - offset, 0) // self.alignment * self.alignment
         if block:

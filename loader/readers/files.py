@@ -14,7 +14,7 @@ from loader.errors import (
     FileReplacedError,
     ReadError,
 )
-from loader.readers.interface import Filling, Reader
+from loader.readers.interface import FileAccess, Filling, Reader
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class _FileReader(Reader):
             self.close()
             raise ReadError(f"{path}: {exc.strerror or exc}") from exc
         self._looks = _looks(self._opened)
+        self.access = FileAccess(self._descriptor, drops_pages=False)
 
     def read_into(self, offset: int, target: memoryview) -> None:
         self._require_open()
@@ -77,6 +78,7 @@ class _FileReader(Reader):
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+            self.access = None
 
     def _require_open(self) -> None:
         if self._descriptor < 0:
@@ -107,6 +109,7 @@ class BufferedReader(_FileReader):
     def __init__(self, path: Path) -> None:
         super().__init__(path, 0)
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
+        self.access = FileAccess(self._descriptor, drops_pages=True)
 
     def read_into(self, offset: int, target: memoryview) -> None:
         super().read_into(offset, target)
@@ -161,6 +164,7 @@ class ReplaceableReader(Reader):
         self._reader = reader
         self._was_replaced = False
         self.kind, self.name, self.alignment = reader.kind, reader.name, reader.alignment
+        self.access = reader.access
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Do as the reader does.

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from loader.errors import ReadError
 
@@ -64,6 +65,16 @@ class Range:
     checksum: str
 
 
+class FileAccess(NamedTuple):
+    """How to read a file without its reader: by preadv, as it is, from ``descriptor``.
+
+    ``drops_pages``: of the page cache, once they were read.
+    """
+
+    descriptor: int
+    drops_pages: bool
+
+
 class Reader(ABC):
     """Reads ranges of one file. Methods may be called from several threads at once."""
 
@@ -73,6 +84,8 @@ class Reader(ABC):
     name: str
     #: Offset, length and memory address of a read must be multiples of this.
     alignment: int
+    #: None: what is read is no file, or it takes this reader to read it.
+    access: FileAccess | None = None
 
     @abstractmethod
     def read_into(self, offset: int, target: memoryview) -> None:

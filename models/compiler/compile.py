@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.compiler.analysis.graph import CutPiece, Graph
+from models.compiler.analysis.pieces import CutPiece
 from models.compiler.cutting.chunks import least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.meter import Meter
@@ -40,17 +40,18 @@ from models.compiler.writing.write import (
     write_weights,
 )
 from models.errors import CompileError, PackError
+from models.graphs.graph import Graph, quantised_weights
 from models.graphs.inputs import take_defaults
-from models.graphs.traits import infinite_weights, quantised_weights
+from models.graphs.traits import infinite_weights
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.names import Op
 from models.packs.folders import is_model_name, versions
 from models.packs.manifest import Manifest, write_manifest
 from models.packs.pack import read_pack
 from models.packs.records.spans import Store
 from models.packs.target import Target, host_target, largest_exact_weight
 from models.progress import Progress, silent
-from models.runtime.heap import give_back
+from models.runtime.heap import collect
 
 # What a user decides of a pack before it is compiled.
 
@@ -138,24 +139,42 @@ def compile_onnx(
     _tell_infinite(source, options)
     pack = destination / str(options.version)
     with building(pack, options.force) as unfinished:
-        source.check_space(unfinished.work, destination)
-        if options.calibrate is not None:
-            if options.target is not None and options.target.capability is not None:
-                raise CompileError(
-                    f"{path}: 8-bit integers are for CPUs; for GPUs, --precision fp16 when the pack is run"
-                )
-            progress("calibrate")
-            source.quantise(unfinished.work.with_name("quantised"))
-        with contextlib.nullcontext(options.meter) if options.meter else Meter() as meter:
-            _write_pack(source, destination.name, options, unfinished, progress, meter)
-        give_back()  # the graph refers to itself
-        progress("check")
-        _read_back(unfinished.pack, pack)
-        if options.accept is not None:
-            reference = source.write_reference(unfinished.work)
-            give_back()
-            options.accept(unfinished.pack, reference)
+        try:
+            _build(source, pack, options, unfinished, progress)
+        finally:
+            del source.graph  # NFS and FUSE remove no file that is mapped
     return pack
+
+
+def _build(
+    source: SourceModel,
+    pack: Path,
+    options: CompileOptions,
+    unfinished: Unfinished,
+    progress: Progress,
+) -> None:
+    """Write and check what becomes ``pack``."""
+    source.check_space(unfinished.work, pack.parent)
+    if options.calibrate is not None:
+        if options.target is not None and options.target.capability is not None:
+            raise CompileError(
+                f"{source.path}: 8-bit integers are for CPUs; for GPUs, --precision fp16 when the pack "
+                "is run"
+            )
+        progress("calibrate")
+        source.quantise(unfinished.work.with_name(".quantised"))
+    with contextlib.nullcontext(options.meter) if options.meter else Meter() as meter:
+        _write_pack(source, pack.parent.name, options, unfinished, progress, meter)
+    collect()  # the graph refers to itself, and to files in the work folder
+    shutil.rmtree(unfinished.work, ignore_errors=True)
+    progress("check")
+    _read_back(unfinished.pack, pack)
+    if options.accept is not None:
+        reference = unfinished.work.with_name(".reference")
+        reference.mkdir()
+        file = source.write_reference(reference)
+        collect()
+        options.accept(unfinished.pack, file)
 
 
 def _write_pack(
@@ -166,13 +185,13 @@ def _write_pack(
     progress: Progress,
     meter: Meter,
 ) -> None:
-    """Write the files of the pack; the work folder is empty again afterwards."""
+    """Write the files of the pack."""
     target = options.target or host_target()
     folder, path, metadata = unfinished.pack, source.path, source.metadata
-    defaults = take_defaults(source.model)
+    read, defaults = take_defaults(source.graph)
     measure = functools.cache(options.measure or runs_on_cpu)
     work = Compilation(
-        model=source.model,
+        source=read,
         path=path,
         folder=unfinished.work,
         target=target,
@@ -180,12 +199,12 @@ def _write_pack(
         measure=measure,
     )
     passes = without(passes_of(target), options.without)
-    read = [step for step in passes if step.level != "pieces"]
+    before_pieces = [step for step in passes if step.level != "pieces"]
     progress("optimise")
-    run(work, read, progress, observers=options.observers)
-    recipes = recipe_records(path, work.graph, options, metadata, frozenset(defaults))
+    run(work, before_pieces, progress, observers=options.observers)
+    recipes = recipe_records(path, work.graph, options, metadata, frozenset(defaults), options.warn)
     progress("cut")
-    run(work, passes[len(read) :], progress, observers=options.observers)
+    run(work, passes[len(before_pieces) :], progress, observers=options.observers)
     parts = work.divided
     graph, pieces = parts.graph, parts.pieces
     layout = lay_out(graph, pieces)
@@ -201,8 +220,6 @@ def _write_pack(
     if storing is None:
         write_model(graph, name, layout, spans, folder / "model.onnx")
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
-    shutil.rmtree(unfinished.work)
-    unfinished.work.mkdir()
     values = value_records(graph, parts.aliases)
     index = {value.name: position for position, value in enumerate(values)}
     sizes = Sizes(
@@ -280,7 +297,7 @@ def _tell_inexact(options: CompileOptions, graph: Graph, pieces: Iterable[CutPie
     names = {
         name: graph.constants.get(name)
         for node in nodes
-        if traits_of(op_of(node)).of is not Op.DequantizeLinear
+        if traits_of(node.operator).of is not Op.DequantizeLinear
         for name in quantised_weights(node)
     }
     beyond = [
@@ -304,7 +321,7 @@ def _tell_infinite(source: SourceModel, options: CompileOptions) -> None:
     Raises:
         CompileError: they are to be stored as what holds none.
     """
-    for text in infinite_weights(source.model):
+    for text in infinite_weights(source.graph):
         if options.store not in ("fp32", "lossless"):
             raise CompileError(
                 f"{source.path}: {text}: they cannot be stored as {options.store}; --store fp32 or "

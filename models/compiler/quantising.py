@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
     MinMaxCalibrater,
@@ -26,20 +25,16 @@ from PIL import Image
 from models.compiler.optimising.by_onnxruntime import fold
 from models.compiler.optimising.rewrite import rewritable
 from models.errors import CompileError
+from models.graphs.graph import Edits, Graph, all_graphs, is_quantised
 from models.graphs.inputs import Warn
-from models.graphs.nodes import (
-    all_graphs,
-    attributes,
-    label,
-    name_nodes,
-    new_node,
-    replace_nodes,
-    versions_of,
-)
-from models.graphs.traits import infinite_tensors, is_quantised
+from models.graphs.nodes import name_nodes
+from models.graphs.reader import graph_at, graph_of, shapes_at
+from models.graphs.traits import infinite_arrays
+from models.graphs.writer import model_of
 from models.images.preprocess import Preprocess
 from models.network.catalogue import OPERATORS, traits_of
-from models.network.names import Op, op_of
+from models.network.names import Op
+from models.network.node import Node
 from models.packs.target import largest_exact_weight
 from models.runtime.sessions import open_session, reason, session_options
 
@@ -55,17 +50,17 @@ _PER_CHANNEL_OPSET = 13
 
 
 def quantise(
-    model: onnx.ModelProto,
+    graph: Graph,
     source: Path,
     preprocess: Preprocess | None,
     pictures: Iterable[Image.Image],
     folder: Path,
     warn: Warn = lambda text: None,
 ) -> Path:
-    """Return a file in ``folder``, which is empty, with ``model`` in 8-bit integers.
+    """Return a file in ``folder``, which is empty, with ``graph`` in 8-bit integers.
 
     Args:
-        model: from ``read_onnx``; its weights leave the message.
+        graph: the network.
         source: its file, for messages.
         preprocess: makes the input of ``pictures``, which may have any size.
         pictures: about what the network will see.
@@ -77,9 +72,9 @@ def quantise(
             the one input, there is no picture, a value is no number with one of them, or ONNX Runtime
             cannot quantise it. Whatever ``pictures`` raises.
     """
-    _check_floats(model, source)
-    name = _input(model, source, preprocess)
-    folded = fold(model, folder, source)
+    _check_floats(graph, source)
+    name = _input(graph, source, preprocess)
+    folded = fold(graph, folder, source)
     _check_finite(folded, source)
     _make_norms_layers(folded)
     assert preprocess is not None
@@ -110,35 +105,36 @@ def _make_norms_layers(file: Path) -> None:
     ONNX Runtime has no norm of integers: floats would lie in memory, four times as large. With a scale for
     each channel its one weight is exact.
     """
-    model = onnx.load(file, load_external_data=False)
-    inferred = onnx.shape_inference.infer_shapes(model).graph
-    ranks = {
-        value.name: len(value.type.tensor_type.shape.dim)
-        for value in (*inferred.value_info, *inferred.input)
-    }
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    nodes = list(model.graph.node)
-    for index, node in enumerate(nodes):
-        parameters = [tensors[name] for name in node.input[1:] if name in tensors]
-        is_plain = op_of(node) == Op.BatchNormalization and len(node.output) == 1
-        if not is_plain or len(parameters) != _NORM_PARAMETERS or ranks.get(node.input[0]) != _RANK:
-            continue
-        arrays = [numpy_helper.to_array(tensor, str(file.parent)) for tensor in parameters]
-        gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays)
-        values = {**traits_of(op_of(node)).attributes, **attributes(node)}
-        weights = gamma / np.sqrt(variance + values["epsilon"])
-        operands = {
-            f"{node.output[0]}/weights": weights.reshape(-1, 1, 1, 1),
-            f"{node.output[0]}/bias": beta - mean * weights,
-        }
-        for name, array in operands.items():
-            added = numpy_helper.from_array(array.astype(arrays[0].dtype), name)
-            model.graph.initializer.append(added)
-        nodes[index] = new_node(
-            Op.Conv, [node.input[0], *operands], node.output, label(node), group=weights.size
-        )
-    replace_nodes(model.graph, nodes)
-    onnx.save(model, file)
+    model, shapes = onnx.load(file, load_external_data=False), shapes_at(file)
+    edits = Edits(graph_of(model, file.parent))
+    nodes = [
+        _as_convolution(node, edits)
+        if node.operator == Op.BatchNormalization and len(shapes.get(node.inputs[0], ())) == _RANK
+        else node
+        for node in edits.graph.nodes
+    ]
+    written = model_of(edits.applied(nodes), file.parent)
+    written.graph.value_info.extend(model.graph.value_info)
+    file.write_bytes(written.SerializeToString())
+
+
+def _as_convolution(node: Node, edits: Edits) -> Node:
+    """Return the depthwise convolution that computes a batch norm, if its parameters are constant."""
+    names = [name for name in node.inputs[1:] if name in edits.graph.constants]
+    if len(names) != _NORM_PARAMETERS or len(node.outputs) != 1:
+        return node
+    arrays = [edits.graph.constants[name] for name in names]
+    gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays)
+    values = {**traits_of(node.operator).attributes, **node.attributes}
+    weights = gamma / np.sqrt(variance + values["epsilon"])
+    operands = {"weights": weights.reshape(-1, 1, 1, 1), "bias": beta - mean * weights}
+    added = [
+        edits.constant(f"{node.output}/{name}", array.astype(arrays[0].dtype))
+        for name, array in operands.items()
+    ]
+    return edits.graph.node(
+        Op.Conv, [node.inputs[0], *added], node.outputs, node.label, group=weights.size
+    )
 
 
 def _floats(file: Path) -> list[str]:
@@ -150,50 +146,50 @@ def _floats(file: Path) -> list[str]:
     In answers numbers of unlike kinds lie in one tensor (places in pixels, sizes, probabilities), which one
     scale cannot hold, and little is computed.
     """
-    graph = onnx.load(file, load_external_data=False).graph
-    nodes = graph.node
-    activations = [label(node) for _, parts in rewritable(graph).values() for node in parts]
+    graph = graph_at(file)
+    nodes = graph.nodes
+    activations = [node.label for _, parts in rewritable(graph).values() for node in parts]
     answers = set[str]()  # of layers
     for node in nodes:
-        record = traits_of(op_of(node))
-        is_of_last = record.quantisable == "with_last_layer" and node.input[0] in answers
+        record = traits_of(node.operator)
+        is_of_last = record.quantisable == "with_last_layer" and node.inputs[0] in answers
         if record.layer or is_of_last:
-            answers.update(node.output)
+            answers.update(node.outputs)
     before = set[str]()  # what layers are made of
     labels = []
     for node in reversed(nodes):
-        if traits_of(op_of(node)).layer or not before.isdisjoint(node.output):
-            before.update(node.input)
-        elif answers.isdisjoint(node.output):
-            labels.append(label(node))
+        if traits_of(node.operator).layer or not before.isdisjoint(node.outputs):
+            before.update(node.inputs)
+        elif answers.isdisjoint(node.outputs):
+            labels.append(node.label)
     return [*labels, *activations]
 
 
-def _check_floats(model: onnx.ModelProto, source: Path) -> None:
-    """Refuse a model that is quantised already."""
-    for node in (node for graph in all_graphs(model.graph) for node in graph.node):
+def _check_floats(graph: Graph, source: Path) -> None:
+    """Refuse a network that is quantised already."""
+    for node in (node for subgraph in all_graphs(graph) for node in subgraph.nodes):
         if is_quantised(node):
             raise CompileError(
-                f"{source}: node {label(node)!r} ({node.op_type}): it is quantised already; compile it "
+                f"{source}: node {node.label!r} ({node.op_type}): it is quantised already; compile it "
                 "without --precision int8"
             )
 
 
-def _input(model: onnx.ModelProto, source: Path, preprocess: Preprocess | None) -> str:
+def _input(graph: Graph, source: Path, preprocess: Preprocess | None) -> str:
     """Return the name of the one input, which ``preprocess`` makes."""
     if preprocess is None:
         raise CompileError(
             f"{source}: --calibrate needs --preprocess: how a picture becomes the input"
         )
-    given = {tensor.name for tensor in model.graph.initializer}
-    ports = [port for port in model.graph.input if port.name not in given]
-    shapes = [tuple(dim.dim_value for dim in port.type.tensor_type.shape.dim) for port in ports]
+    names = [name for name in graph.inputs if name not in graph.constants]
+    arrays = [graph.values.get(name) or graph.dynamic[name].array for name in names]
+    shapes = [() if array is None else array.shape for array in arrays]
     if shapes != [preprocess.shape]:
-        listed = ", ".join(f"{p.name!r} is {list(s)}" for p, s in zip(ports, shapes, strict=True))
+        listed = ", ".join(f"{n!r} is {list(s)}" for n, s in zip(names, shapes, strict=True))
         raise CompileError(
             f"{source}: preprocessing makes one input {list(preprocess.shape)}; {listed or 'it has none'}"
         )
-    return ports[0].name
+    return names[0]
 
 
 def _check_count(count: int, source: Path, warn: Warn) -> None:
@@ -207,10 +203,9 @@ def _check_count(count: int, source: Path, warn: Warn) -> None:
 
 def _check_finite(file: Path, source: Path) -> None:
     """Refuse weights that no scale can hold."""
-    model = onnx.load(file, load_external_data=False)
-    for tensor, wrong in infinite_tensors(model.graph.initializer, file.parent):
+    for name, wrong in infinite_arrays(graph_at(file).constants):
         raise CompileError(
-            f"{source}: weights {tensor.name!r}: {wrong} values are not finite: no scale holds them"
+            f"{source}: weights {name!r}: {wrong} values are not finite: no scale holds them"
         )
 
 
@@ -224,8 +219,8 @@ class _Session:
     def __init__(self, path: str) -> None:
         self._session = open_session(path, session_options(optimise=False))
         self.get_outputs = self._session.get_outputs
-        nodes = onnx.load(path, load_external_data=False).graph.node
-        self._order = {name: place for place, node in enumerate(nodes) for name in node.output}
+        nodes = graph_at(Path(path)).nodes
+        self._order = {name: place for place, node in enumerate(nodes) for name in node.outputs}
 
     def run(self, names: None, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         results: list[NDArray[Any]] = self._session.run(names, inputs)
@@ -291,10 +286,10 @@ def write_quantised(
     Runtime's quantiser raises.
     """
     model = onnx.load(file)
-    if versions_of(model.opset_import)[""] < _PER_CHANNEL_OPSET:
+    if graph_at(file).opsets[""] < _PER_CHANNEL_OPSET:
         model = onnx.version_converter.convert_version(model, _PER_CHANNEL_OPSET)
     model = onnx.shape_inference.infer_shapes(model)
-    name_nodes(model)  # those of functions have no name
+    name_nodes(model)  # those that the converter adds have no name
     quantizer = QDQQuantizer(
         model,
         True,  # a scale for each output channel

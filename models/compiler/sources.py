@@ -1,52 +1,47 @@
 """The source of a compilation: how it is read, and quantised, and whether there is room for it."""
 
 import errno
-import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import onnx
 from PIL import Image
 
 from models.compiler.optimising.by_onnxruntime import write_reference
+from models.compiler.writing.exported import exported_preprocess
 from models.compiler.writing.recipes import Recipes
 from models.errors import CompileError
-from models.graphs.inputs import Warn
-from models.graphs.metadata import Metadata, read_metadata
-from models.graphs.onnx_reader import read_onnx
+from models.graphs.graph import Graph
+from models.graphs.metadata import Metadata
+from models.graphs.onnx_reader import NetworkFile, ReadOptions, read_graph
 from models.graphs.traits import count_parameters
+from models.images.preprocess import Preprocess
 
 
 @dataclass(frozen=True)
-class SourceOptions(Recipes):
+class SourceOptions(Recipes, ReadOptions):
     """How a file is read, and recipes.
 
-    ``batch``: what unknown first dimensions become; None: 1. ``keep_inputs``: inputs with a value that stay
-    inputs, though they look like weights. ``calibrate``: makes pictures, with which the network becomes one
-    of 8-bit integers; None: it stays as it is. ``warn`` is called with what a user should know.
+    ``calibrate``: makes pictures, with which the network becomes one of 8-bit integers; None: it stays as
+    it is.
     """
 
-    batch: int | None = None
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    keep_inputs: tuple[str, ...] = ()
     calibrate: Callable[[], Iterable[Image.Image]] | None = None
-    warn: Warn = lambda text: None
 
 
 @dataclass
 class SourceModel:
     """The file ``path`` as it was read.
 
-    ``model`` is taken by the optimiser. ``parameters``: numbers that were trained. ``computed``: the file
-    that ``model`` is of: ``path``, or what was quantised of it.
+    ``parameters``: numbers that were trained. ``computed``: the file that ``graph`` is of: ``path``, or
+    what was quantised of it.
     """
 
     path: Path
     options: SourceOptions
-    model: onnx.ModelProto
+    graph: Graph
     metadata: Metadata
     parameters: int
     computed: Path
@@ -58,9 +53,9 @@ class SourceModel:
         Raises:
             OnnxError: it cannot be used.
         """
-        model = _read(path, options, options.warn)
-        metadata = read_metadata(model, path)
-        return cls(path, options, model, metadata, count_parameters(model), path)
+        source = _read(path, options)
+        parameters = count_parameters(source.graph)
+        return cls(path, options, source.graph, source.metadata, parameters, path)
 
     def check_space(self, folder: Path, where: Path) -> None:
         """Refuse early where the disk of ``folder`` cannot hold a working copy and what is made of it.
@@ -68,10 +63,7 @@ class SourceModel:
         Raises:
             CompileError: it cannot; the message calls the folder ``where``.
         """
-        needed = 2 * sum(
-            math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-            for tensor in self.model.graph.initializer
-        )
+        needed = 2 * sum(array.nbytes for array in self.graph.constants.values())
         free = shutil.disk_usage(folder).free
         if free < needed:
             raise CompileError(
@@ -80,7 +72,7 @@ class SourceModel:
             ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def quantise(self, folder: Path) -> None:
-        """Let the model be one of 8-bit integers; ``folder`` is new, and keeps its file.
+        """Let the network be one of 8-bit integers; ``folder`` is new, and keeps its file.
 
         Raises:
             CompileError: as ``quantise``. Whatever ``calibrate`` raises.
@@ -89,16 +81,28 @@ class SourceModel:
 
         assert self.options.calibrate is not None
         folder.mkdir()
-        preprocess = self.options.preprocess or self.metadata.preprocess
+        preprocess = self.options.preprocess or self.metadata.preprocess or self._exported()
         pictures, warn = self.options.calibrate(), self.options.warn
-        self.computed = quantise(self.model, self.path, preprocess, pictures, folder, warn)
-        self.model = read_onnx(self.computed, keep=self.options.keep_inputs)
+        self.computed = quantise(self.graph, self.path, preprocess, pictures, folder, warn)
+        self.graph = read_graph(
+            self.computed, ReadOptions(keep_inputs=self.options.keep_inputs)
+        ).graph
+
+    def _exported(self) -> Preprocess | None:
+        """Return how a picture becomes the input as the exporter of the file has it."""
+        if self.metadata.exported is None:
+            return None
+        names = [name for name in self.graph.inputs if name not in self.graph.constants]
+        inputs = {name: self.graph.array(name) for name in names}
+        return exported_preprocess(self.metadata.exported, inputs)
 
     def write_reference(self, folder: Path) -> Path:
         """Read it once more, and write it to ``folder`` as a file whose weights ONNX Runtime maps."""
-        return write_reference(_read(self.computed, self.options), folder)
+        options = replace(self.options, warn=lambda text: None)
+        if self.computed != self.path:  # what was quantised has its other outputs alone
+            options = replace(options, without_outputs=())
+        return write_reference(_read(self.computed, options).graph, folder)
 
 
-def _read(path: Path, options: SourceOptions, warn: Warn = lambda text: None) -> onnx.ModelProto:
-    picture = options.preprocess.shape if options.preprocess else ()
-    return read_onnx(path, options.batch, options.shapes, warn, options.keep_inputs, picture)
+def _read(path: Path, options: SourceOptions) -> NetworkFile:
+    return read_graph(path, options, options.preprocess.shape if options.preprocess else ())

@@ -53,7 +53,8 @@ def _words(text: str) -> frozenset[str]:
 _USED = {
     "net": _words("width height channels"),
     "convolutional": _words(
-        "filters size stride stride_x stride_y pad padding dilation groups batch_normalize activation"
+        "filters size stride stride_x stride_y pad padding dilation groups batch_normalize activation "
+        "share_index"
     ),
     "maxpool": _words("size stride stride_x stride_y padding maxpool_depth out_channels"),
     "avgpool": _words(""),
@@ -61,6 +62,7 @@ _USED = {
     "reorg": _words("stride"),
     "crop": _words("crop_width crop_height noadjust"),
     "route": _words("layers groups group_id"),
+    "route_lhalf": _words("layers"),
     "shortcut": _words("from activation weights_type weights_normalization"),
     "scale_channels": _words("from scale_wh activation"),
     "sam": _words("from activation"),

@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 
 from models.darknet.cfg import SectionOptions
-from models.darknet.graph import ACTIVATIONS, DarknetValue, LayerGraph, Shape, activate
+from models.darknet.graph import (
+    ACTIVATIONS,
+    DarknetValue,
+    LayerGraph,
+    Shape,
+    WeightArray,
+    activate,
+)
 from models.darknet.layers import (
     DarknetLayer,
     Operation,
@@ -39,7 +46,10 @@ def _check_shrunk(scope: SectionScope, what: str, shape: Shape) -> None:
 
 @dataclass(frozen=True)
 class ConvolutionOperation(Operation):
-    """``padding`` on all sides, times dilation; ``groups`` divide input and output channels."""
+    """``padding`` on all sides, times dilation; ``groups`` divide input and output channels.
+
+    ``shared``: the arrays of another layer, which it computes with; empty: it has its own.
+    """
 
     size: int
     stride: tuple[int, int]  # x, y
@@ -47,14 +57,22 @@ class ConvolutionOperation(Operation):
     dilation: int
     groups: int
     activation: str
+    shared: tuple[WeightArray, ...] = ()
 
     @property
     def shrinks(self) -> float:
         return max(self.stride)
 
+    def arrays_of(self, layer: DarknetLayer) -> tuple[WeightArray, ...]:
+        """Return what ``layer`` computes with: biases, those of batch normalisation, weights."""
+        return self.shared or layer.arrays
+
     def nodes(self, graph: LayerGraph, layer: DarknetLayer, inputs: list[DarknetValue]) -> str:
         x = graph.spatial(inputs[0]).name
-        biases, *norm, weights = [graph.weight(array) for array in layer.arrays]
+        names = [
+            array.name if self.shared else graph.weight(array) for array in self.arrays_of(layer)
+        ]
+        biases, *norm, weights = names
         conv = graph.node(
             "conv",
             "Conv",
@@ -92,14 +110,37 @@ def convolutional(scope: SectionScope) -> DarknetLayer:
     if dilation > 1 and 2 * padding != size - 1:
         # Darknet's im2col then gives another number of pixels than the layer has.
         options.fail(f"dilation={dilation} needs a padding of half the kernel", "dilation")
-    arrays = {"biases": (filters,), **norm_arrays(options, filters)}
-    return scope.layer(
-        shape,
-        ConvolutionOperation(
-            size, stride, padding * dilation, dilation, groups, activation(options, "logistic")
-        ),
-        {**arrays, "weights": (filters, channels // groups, size, size)},
+    arrays = {
+        "biases": (filters,),
+        **norm_arrays(options, filters),
+        "weights": (filters, channels // groups, size, size),
+    }
+    shared = _shared(scope, list(arrays.values()))
+    function = activation(options, "logistic")
+    operation = ConvolutionOperation(
+        size, stride, padding * dilation, dilation, groups, function, shared
     )
+    return scope.layer(shape, operation, {} if shared else arrays)
+
+
+def _shared(scope: SectionScope, shapes: list[tuple[int, ...]]) -> tuple[WeightArray, ...]:
+    """Return the arrays of the convolution that ``share_index`` names; none without that option."""
+    options = scope.options
+    if not options.has("share_index"):
+        return ()
+    other = scope.before[
+        scope.source("share_index", options.integer("share_index", least=-scope.index - 1))
+    ]
+    if not isinstance(other.operation, ConvolutionOperation):
+        options.fail(f"layer {other.index} is no convolution to share with", "share_index")
+    arrays = other.operation.arrays_of(other)
+    if [array.shape for array in arrays] != shapes:
+        options.fail(
+            f"layer {other.index} has other filters, sizes or groups, or another batch_normalize: "
+            "it cannot be shared",
+            "share_index",
+        )
+    return arrays
 
 
 @dataclass(frozen=True)

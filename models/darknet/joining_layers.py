@@ -52,10 +52,20 @@ def _channels(graph: LayerGraph, x: str, role: str, start: int, end: int) -> str
 
 def route(scope: SectionScope) -> DarknetLayer:
     """Return a [route]: the channels of its layers, one after the other."""
+    groups = scope.options.integer("groups", 1)
+    group = scope.options.integer("group_id", 0, least=0, most=groups - 1)
+    return _of_groups(scope, groups, group)
+
+
+def route_lhalf(scope: SectionScope) -> DarknetLayer:
+    """Return a [route_lhalf] of forks (WongKinYiu's): the first half of the channels of each layer."""
+    return _of_groups(scope, 2, 0)
+
+
+def _of_groups(scope: SectionScope, groups: int, group: int) -> DarknetLayer:
+    """Return the layer that joins part ``group`` of ``groups`` of the section's layers."""
     options = scope.options
     inputs = tuple(scope.source("layers", number) for number in options.integers("layers"))
-    groups = options.integer("groups", 1)
-    group = options.integer("group_id", 0, least=0, most=groups - 1)
     _, height, width = scope.shape(inputs[0])
     total = 0
     for index in inputs:
@@ -67,7 +77,8 @@ def route(scope: SectionScope) -> DarknetLayer:
                 "layers",
             )
         if channels % groups:
-            options.fail(f"groups={groups} do not divide the {channels} channels", "groups")
+            option = "groups" if options.has("groups") else "layers"
+            options.fail(f"groups={groups} do not divide the {channels} channels", option)
         total += channels // groups
     return scope.layer((total, height, width), RouteOperation(groups, group), inputs=inputs)
 

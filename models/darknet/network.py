@@ -27,6 +27,7 @@ _BUILDERS: dict[str, Callable[[SectionScope], DarknetLayer]] = {
     "reorg": image_layers.reorg,
     "crop": image_layers.crop,
     "route": joining_layers.route,
+    "route_lhalf": joining_layers.route_lhalf,
     "shortcut": joining_layers.shortcut,
     "scale_channels": joining_layers.scale_channels,
     "sam": joining_layers.sam,
@@ -180,5 +181,5 @@ def _scratch_bytes(layer: DarknetLayer) -> int:
     if not isinstance(layer.operation, ConvolutionOperation):
         return 0
     _, height, width = layer.shape
-    _, channels, size, _ = layer.arrays[-1].shape
+    _, channels, size, _ = layer.operation.arrays_of(layer)[-1].shape
     return 4 * (width * height * size**2 * channels // layer.operation.stride[0])

@@ -14,7 +14,7 @@ from models.darknet.layers import (
     norm_arrays,
     normalize,
 )
-from models.detection.recipe import DetectionHead
+from models.detection.heads import DetectionHead
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,8 @@ def yolo(scope: SectionScope) -> DarknetLayer:
     """Return a [yolo] layer."""
     options = scope.options
     anchors = _anchors(scope)
-    mask = options.integers("mask") if options.has("mask") else tuple(range(len(anchors)))
+    listed = options.integers("mask") if options.has("mask") else None
+    mask = tuple(range(options.integer("num", 1))) if listed is None else listed
     for number in mask:
         if not 0 <= number < len(anchors):
             options.fail(f"mask: there is no anchor {number} among {len(anchors)}", "mask")
@@ -225,7 +226,7 @@ def yolo(scope: SectionScope) -> DarknetLayer:
 
 def region(scope: SectionScope) -> DarknetLayer:
     """Return a [region] layer, whose boxes have four coordinates."""
-    anchors = _anchors(scope)
+    anchors = _anchors(scope)[: scope.options.integer("num", 1)]
     classes = _classes(scope, len(anchors))
     return scope.layer(
         scope.input, RegionOperation(anchors, classes, scope.options.flag("softmax"))
@@ -233,9 +234,13 @@ def region(scope: SectionScope) -> DarknetLayer:
 
 
 def _anchors(scope: SectionScope) -> tuple[tuple[float, float], ...]:
+    """Return all anchors that are listed; masks name those beyond ``num``, too (cspx-p7-mish.cfg).
+
+    Darknet then reads past the end of its array; those who trained such networks in PyTorch had all.
+    """
     options = scope.options
     numbers, num = options.numbers("anchors"), options.integer("num", 1)
-    if len(numbers) != 2 * num:
+    if len(numbers) < 2 * num or len(numbers) % 2:
         options.fail(f"num={num} anchors need {2 * num} numbers, not {len(numbers)}", "anchors")
     if min(numbers) <= 0:
         options.fail("anchors must be above 0", "anchors")

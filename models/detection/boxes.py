@@ -1,13 +1,14 @@
 """From the outputs of a detector to boxes on the photograph."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.detection.candidates import ENTRY_BYTES, MAX_CANDIDATES, Candidates, candidates
+from models.detection.candidates import MAX_CANDIDATES, Candidates, candidates, entry_bytes
+from models.detection.masks import BoxMask, BoxMasks
 from models.detection.recipe import Detection
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
@@ -98,26 +99,37 @@ def _apart(box: Numbers, others: Numbers) -> Numbers:
 
 # Boxes on the photograph.
 
+Points = Sequence[Sequence[float]]
+
 
 @dataclass(frozen=True)
 class Box:
-    """One object: class index, its label (the index as text if unnamed), score from 0 to 1.
+    """One object: class index, its label ("class 12" if it has no name), score from 0 to 1.
 
-    ``edges`` are x_min, y_min, x_max, y_max in pixels of the image, (0, 0) its upper left corner.
+    ``edges`` are x_min, y_min, x_max, y_max in pixels of the image, (0, 0) its upper left corner;
+    ``keypoints`` x, y and perhaps how visible each is. Of a rotated box ``corners`` are its four,
+    clockwise, and ``edges`` those of the upright one around it. ``mask``: what of the box is the object.
+    None: the model has none.
     """
 
     index: int
     label: str
     score: float
     edges: tuple[float, float, float, float]
+    keypoints: Points | None = None
+    corners: Points | None = None
+    mask: BoxMask | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as responses show them."""
+        mask = self.mask and self.mask.as_dict()
+        more = {"keypoints": self.keypoints, "corners": self.corners, "mask": mask}
         return {
             "label": self.label,
             "index": self.index,
             "score": self.score,
             "box": list(self.edges),
+            **{name: value for name, value in more.items() if value is not None},
         }
 
 
@@ -144,8 +156,16 @@ def find_boxes(
     """
     limits = limits or BoxLimits()
     candidates = seen(outputs, detection, preprocess, limits)
-    boxes = boxes_among(candidates, detection, preprocess, image, limits)
+    prototypes = prototypes_in(outputs, detection)
+    boxes = boxes_among(candidates, detection, preprocess, image, limits, prototypes)
     return boxes.part(0, len(boxes))
+
+
+def prototypes_in(
+    outputs: Mapping[str, NDArray[Any]], detection: Detection
+) -> NDArray[np.float32] | None:
+    """Return the prototypes of masks among ``outputs``, [channels, rows, columns]; None: there are none."""
+    return None if detection.masks is None else outputs[detection.masks.output][0]
 
 
 def seen(
@@ -162,12 +182,15 @@ def seen(
     score = detection.score_threshold if limits.score is None else limits.score
     most = MAX_CANDIDATES
     if room_bytes is not None:
-        most = min(room_bytes // CANDIDATE_BYTES, most)
-    return candidates(outputs, detection.heads, preprocess.size, score, most)
+        most = min(room_bytes // candidate_bytes(detection), most)
+    size, heads = preprocess.size, detection.heads
+    return candidates(outputs, heads, size, score, most, detection.multi_label)
 
 
-#: What one candidate takes, and its box, where all are of one class (``boxes_bytes``).
-CANDIDATE_BYTES = 3 * ENTRY_BYTES + _SUPPRESSION_BYTES
+def candidate_bytes(detection: Detection) -> int:
+    """Return what one candidate takes, and its box, where all are of one class (``boxes_bytes``)."""
+    n_bytes = entry_bytes(detection)
+    return max(3 * n_bytes + _SUPPRESSION_BYTES, 5 * n_bytes)
 
 
 def boxes_bytes(found: Candidates) -> int:
@@ -178,12 +201,18 @@ def boxes_bytes(found: Candidates) -> int:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Boxes as arrays [n], best score first; edges are [n, 4]: as objects they take ten times as much."""
+    """Boxes as arrays [n], best score first; edges are [n, 4]: as objects they take ten times as much.
+
+    ``points``: key points of each, or corners where boxes are rotated, [n, points, numbers], in pixels.
+    ``masks``: None: they have none.
+    """
 
     edges: NDArray[np.float64]
     scores: NDArray[np.float32]
     classes: NDArray[np.intp]
-    labels: tuple[str, ...]
+    points: NDArray[np.float64]
+    detection: Detection
+    masks: BoxMasks | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -192,13 +221,29 @@ class Boxes:
         """Return boxes [first, end)."""
         some = slice(first, end)
         edges, scores = self.edges[some].tolist(), self.scores[some].tolist()
+        classes, points = self.classes[some].tolist(), map(self._named, self.points[some].tolist())
+        rows = zip(classes, scores, edges, points, strict=True)
         return [
-            Box(index, self._label(index), score, (edge[0], edge[1], edge[2], edge[3]))
-            for index, score, edge in zip(self.classes[some].tolist(), scores, edges, strict=True)
+            Box(
+                index,
+                self._label(index),
+                score,
+                (edge[0], edge[1], edge[2], edge[3]),
+                *named,
+                None if self.masks is None else self.masks.mask(row),
+            )
+            for row, (index, score, edge, named) in enumerate(rows, first)
         ]
 
     def _label(self, index: int) -> str:
-        return self.labels[index] if self.labels else str(index)
+        labels = self.detection.labels
+        return labels[index] if labels else f"class {index}"
+
+    def _named(self, points: Points) -> tuple[Points | None, Points | None]:
+        """Return ``points`` as key points or as corners."""
+        if self.detection.points is None:
+            return None, None
+        return (None, points) if self.detection.is_rotated else (points, None)
 
 
 def boxes_among(
@@ -207,16 +252,30 @@ def boxes_among(
     preprocess: Preprocess,
     image: Size,
     limits: BoxLimits,
+    prototypes: NDArray[np.float32] | None = None,
 ) -> Boxes:
-    """Return the boxes of what was ``seen`` in an image of size ``image``, best score first."""
+    """Return the boxes of what was ``seen`` in an image of size ``image``, best score first.
+
+    ``prototypes``: of masks, if the detector has any; they are kept.
+    """
     iou = detection.iou_threshold if limits.iou is None else limits.iou
-    boxes = preprocess.placement(image).to_image(candidates.boxes)
+    placement = preprocess.placement(image)
+    boxes = placement.to_image(candidates.boxes)
     kept = suppress(
         boxes, candidates.scores, candidates.classes, iou, detection.nms, detection.beta
     )
     kept = kept[: limits.count]
     edges = _pixel_edges(boxes[kept], image, limits.clip)
-    return Boxes(edges, candidates.scores[kept], candidates.classes[kept], detection.labels)
+    points = candidates.points[kept]
+    points[:, :, :2] = placement.points_to_image(points[:, :, :2]) * image
+    if limits.clip and not detection.is_rotated:  # cut corners would be those of another box
+        points[:, :, :2] = points[:, :, :2].clip(0, image)
+    scores, classes = candidates.scores[kept], candidates.classes[kept]
+    masks = None
+    if prototypes is not None:
+        corners = placement.points_to_input(edges.reshape(-1, 2, 2) / image)
+        masks = BoxMasks(prototypes, candidates.factors[kept], corners.reshape(-1, 4))
+    return Boxes(edges, scores, classes, points, detection, masks)
 
 
 def _pixel_edges(boxes: NDArray[np.float64], image: Size, clip: bool) -> NDArray[np.float64]:

@@ -1,13 +1,15 @@
 """From the outputs of a detector to candidate boxes, the best of all its heads: of grids, and of lists."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.detection.recipe import AnchorLevel, AnyHead, BoxesHead, DetectionHead
+from models.detection.heads import AnchorLevel, AnyHead, BoxesHead, DetectionHead
+from models.detection.recipe import Detection
 from models.images.placement import Size
 
 # What a head sees before scores are compared, a block of its output at a time.
@@ -22,11 +24,15 @@ _BLOCK_NUMBERS = 1 << 14
 class _Sight:
     """Boxes and scores of all classes, float32 [n, classes]; what the network gives may be nonsense.
 
-    Boxes are float64 [n, 4]: centre x, y, width, height, relative to the network's input.
+    Boxes are float64 [n, 4]: centre x, y, width, height, relative to the network's input; so are the first
+    two numbers of each of their points, float64 [n, points, numbers]. ``factors``: of their masks, float32
+    [n, channels].
     """
 
     boxes: NDArray[np.float64]
     scores: NDArray[np.float32]
+    points: NDArray[np.float64]
+    factors: NDArray[np.float32]
 
 
 def logistic(values: NDArray[Real]) -> NDArray[Real]:
@@ -54,7 +60,9 @@ def _seen_in_cells(
     for cells in _blocks(head, output, threshold):
         boxes = _cell_boxes(head, cells, size)
         with np.errstate(invalid="ignore", over="ignore"):
-            yield _Sight(boxes, _cell_scores(head, cells.entries))
+            scores = _cell_scores(head, cells.entries)
+            count = len(boxes)
+            yield _Sight(boxes, scores, np.empty((count, 0, 2)), np.empty((count, 0), np.float32))
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,7 @@ def _seen_in_list(
     indices = None if head.indices is None else outputs[head.indices].reshape(-1)
     # Of networks that list as many as they find it may be nonsense.
     count = min(len(each) for each in (boxes, scores, indices) if each is not None)
-    step = max(1, _BLOCK_NUMBERS // max(boxes.numbers, scores.numbers, head.classes))
+    step = max(1, _BLOCK_NUMBERS // max(boxes.row_length, scores.row_length, head.classes))
     anchors = _Anchors(head, size)
     for start in range(0, count, step):
         end = min(start + step, count)
@@ -149,10 +157,18 @@ def _seen_in_list(
             if not len(places):
                 continue
             entry_scores = _listed_scores(head, entries[places])
-            if indices is not None:
+            if head.index_at is not None:
+                entry_scores = _spread_scores(head, entry_scores, entries[places, head.index_at])
+            elif indices is not None:
                 entry_scores = _spread_scores(head, entry_scores, indices[start:end][places])
             values = boxes.rows(start, end)[places]
-            yield _Sight(_listed_boxes(head, values, anchors, places + start, size), entry_scores)
+            decoded = _listed_boxes(head, values, anchors, places + start, size)
+            if head.rotated:
+                decoded, points = _turned(head, decoded, values, size)
+            else:
+                points = _keypoints(head, values, size)
+            factors = values[:, head.factors_at : head.factors_at + head.channels]
+            yield _Sight(decoded, entry_scores, points, factors)
 
 
 class _Table:
@@ -161,16 +177,16 @@ class _Table:
     def __init__(self, head: BoxesHead, output: NDArray[Any], is_single: bool = False) -> None:
         listed = head.rows(output.shape, is_single)
         assert listed is not None
-        self._count, self.numbers = listed
+        self._count, self.row_length = listed
         self._planes: NDArray[Any] | None = None
         if head.layout == "planes":
             _, planes, rows, columns = output.shape
-            shape = planes // self.numbers, self.numbers, rows, columns
+            shape = planes // self.row_length, self.row_length, rows, columns
             self._planes = output.reshape(shape).transpose(2, 3, 0, 1)
         elif head.layout == "columns":
             self._rows = output[0].T
         else:
-            self._rows = output.reshape(-1, self.numbers)
+            self._rows = output.reshape(-1, self.row_length)
 
     def __len__(self) -> int:
         return self._count
@@ -207,7 +223,7 @@ def _raw_scores(head: BoxesHead, entries: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _without_background(head: BoxesHead, scores: NDArray[Any]) -> NDArray[Any]:
-    if head.background is None or head.indices is not None:
+    if head.background is None or head.names_classes:
         return scores
     return np.asarray(scores[:, 1:] if head.background == "first" else scores[:, :-1])
 
@@ -263,6 +279,39 @@ def _listed_boxes(
     return boxes / (*size, *size) if head.unit == "pixels" else boxes
 
 
+def _keypoints(head: BoxesHead, values: NDArray[Any], size: Size) -> NDArray[np.float64]:
+    """Return the points of each box, [n, points, numbers]; the first two numbers relative to the input."""
+    count, length = head.keypoints or (0, 2)
+    row = values[:, head.points_at : head.points_at + count * length].astype(np.float64)
+    points = row.reshape(len(values), count, length)
+    if head.unit == "pixels":
+        points[:, :, :2] /= size
+    if head.axes == "yx":
+        points[:, :, :2] = points[:, :, 1::-1]
+    return points
+
+
+#: Corners of a box, in halves of its width and height from its centre: clockwise, its upper left one first.
+_CORNERS = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+
+
+def _turned(
+    head: BoxesHead, boxes: NDArray[np.float64], values: NDArray[Any], size: Size
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the upright boxes around ``boxes``, each turned by its angle, and their corners, [n, 4, 2].
+
+    Pixels of the input are square, parts of it may be not.
+    """
+    angle = values[:, head.points_at, None].astype(np.float64)
+    half = boxes[:, None, 2:] * size / 2 * _CORNERS
+    x, y = half[:, :, 0], half[:, :, 1]
+    turned = np.stack(
+        [x * np.cos(angle) - y * np.sin(angle), x * np.sin(angle) + y * np.cos(angle)], axis=2
+    )
+    corners = boxes[:, None, :2] + turned / size
+    return _between(corners.min(axis=1), corners.max(axis=1)), corners
+
+
 def _between(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([(low + high) / 2, high - low], axis=1)
 
@@ -305,8 +354,8 @@ class _Anchors:
 MAX_CANDIDATES = 30_000
 #: What decoding takes at most beside what it finds: some arrays of a block, and places of its classes.
 WORK_BYTES = 48 * _BLOCK_NUMBERS
-#: Of a candidate: four float64, a float32, an index.
-ENTRY_BYTES = 4 * 8 + 4 + 8
+# Of a candidate: four float64, a float32, an index.
+_ENTRY_BYTES = 4 * 8 + 4 + 8
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -314,27 +363,43 @@ _LARGEST = float(np.finfo(np.float32).max)
 class Candidates:
     """One entry a box and class: boxes float64 [n, 4] (centre x, y, width, height), scores, classes.
 
-    Boxes are relative to the network's input. Everything is finite.
+    Boxes are relative to the network's input, as the first two numbers of each of their ``points``,
+    [n, points, numbers]. All of these are finite. ``factors`` of masks are float32 [n, channels].
     """
 
     boxes: NDArray[np.float64]
     scores: NDArray[np.float32]
     classes: NDArray[np.intp]
+    points: NDArray[np.float64]
+    factors: NDArray[np.float32]
 
     @property
     def n_bytes(self) -> int:
-        return self.boxes.nbytes + self.scores.nbytes + self.classes.nbytes
+        arrays = self.boxes, self.scores, self.classes, self.points, self.factors
+        return sum(array.nbytes for array in arrays)
 
     @classmethod
     def best(cls, parts: Sequence[Self], most: int = MAX_CANDIDATES) -> Self:
         """Return the best ``most`` of ``parts``; where scores are equal, earlier ones first."""
         if not parts:
-            return cls(np.empty((0, 4)), np.empty(0, np.float32), np.empty(0, np.intp))
+            nothing = np.empty(0, np.float32), np.empty(0, np.intp)
+            factors = np.empty((0, 0), np.float32)
+            return cls(np.empty((0, 4)), *nothing, np.empty((0, 0, 2)), factors)
         scores = np.concatenate([part.scores for part in parts])
         order = np.argsort(-scores, kind="stable")[:most]
         boxes = np.concatenate([part.boxes for part in parts])[order]
         classes = np.concatenate([part.classes for part in parts])[order]
-        return cls(boxes, scores[order], classes)
+        points = np.concatenate([part.points for part in parts])[order]
+        factors = np.concatenate([part.factors for part in parts])[order]
+        return cls(boxes, scores[order], classes, points, factors)
+
+
+def entry_bytes(detection: Detection) -> int:
+    """Return what a candidate takes."""
+    points = 0 if detection.points is None else math.prod(detection.points)
+    channels = 0 if detection.masks is None else detection.masks.channels
+    doubles, singles = np.dtype(np.float64).itemsize, np.dtype(np.float32).itemsize
+    return _ENTRY_BYTES + points * doubles + channels * singles
 
 
 def candidates(
@@ -343,8 +408,11 @@ def candidates(
     size: Size,
     threshold: float,
     most: int = MAX_CANDIDATES,
+    multi_label: bool = True,
 ) -> Candidates:
     """Return the best ``most`` of what ``heads`` see whose score and objectness exceed ``threshold``.
+
+    ``multi_label``: a box may be there for several classes, else for the best.
 
     ``outputs`` holds those of each head (models/detection/recipe.py); ``size`` is (width, height)
     of the network's input. Boxes and scores that are not finite are left out. Equal scores come in
@@ -355,7 +423,8 @@ def candidates(
     most_kept = most + most // 4  # before those that are not among the best are let go
     for head in heads:
         for sight in _sights(head, outputs, size, threshold):
-            likely.append(_likely(sight, threshold, most))
+            best = sight if multi_label else _of_best_class(sight)
+            likely.append(_likely(best, threshold, most))
             count += len(likely[-1].scores)
             if count > most_kept:
                 likely = [Candidates.best(likely, most)]
@@ -371,11 +440,21 @@ def _sights(
     return _seen_in_list(head.listing, outputs, size, threshold)
 
 
+def _of_best_class(sight: _Sight) -> _Sight:
+    """Return ``sight`` without the scores of all classes but the best of each box."""
+    scores = np.where(np.isfinite(sight.scores), sight.scores, -np.inf)
+    rows, best = np.arange(len(scores)), scores.argmax(axis=1)
+    single = np.full_like(sight.scores, -np.inf)
+    single[rows, best] = scores[rows, best]
+    return replace(sight, scores=single)
+
+
 def _likely(sight: _Sight, threshold: float, most: int) -> Candidates:
     """Return the best ``most`` of ``sight`` with scores above ``threshold``."""
-    boxes, scores = sight.boxes, sight.scores
+    boxes, scores, points = sight.boxes, sight.scores, sight.points
     with np.errstate(invalid="ignore", over="ignore"):
         sane = np.all(np.abs(boxes) < _LARGEST, axis=1)
+        sane &= np.all(np.abs(points) < _LARGEST, axis=(1, 2))
         place, number = np.nonzero(
             (scores > np.float32(threshold)) & np.isfinite(scores) & sane[:, None]
         )
@@ -383,4 +462,4 @@ def _likely(sight: _Sight, threshold: float, most: int) -> Candidates:
     if len(best_scores) > most:
         best = np.argsort(-best_scores, kind="stable")[:most]
         place, number, best_scores = place[best], number[best], best_scores[best]
-    return Candidates(boxes[place], best_scores, number)
+    return Candidates(boxes[place], best_scores, number, points[place], sight.factors[place])

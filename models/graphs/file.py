@@ -6,8 +6,9 @@ A message parsed whole costs its size twice (the bytes, the message); here a wei
 
 import math
 import mmap
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,29 +17,31 @@ import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor
 
 from models.errors import OnnxError
-from models.graphs.nodes import inner_tensors, sparse_parts
+from models.graphs.nodes import attribute_tensors, inner_tensors, sparse_parts
+from models.graphs.ranges import INSIDE_BYTES, FileRange, aligned, copy_range, mapped
 from models.runtime.wire import FieldPlace, WireError, field, places
 
-# Smaller weights stay in the message: ONNX Runtime infers shapes from some, and only from there.
-INSIDE_BYTES = 1024
+__all__ = [
+    "INSIDE_BYTES",
+    "MAX_TENSOR_BYTES",
+    "FileRange",
+    "aligned",
+    "all_tensors",
+    "copy_range",
+    "numbers_of",
+    "parse_onnx",
+    "refer",
+    "reference",
+    "take_tensors",
+    "tensor_at",
+    "tensor_in",
+]
 
-_ALIGNMENT = 64
-_COPY_BYTES = 4 << 20
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
-
-
-@dataclass(frozen=True)
-class FileRange:
-    """The bytes [offset, offset + length) of a file."""
-
-    path: Path
-    offset: int
-    length: int
 
 
 def parse_onnx(path: Path) -> tuple[onnx.ModelProto, dict[int, FileRange]]:
@@ -134,29 +137,6 @@ def reference(tensor: TensorProto) -> FileRange | None:
     return FileRange(Path(entries["location"]), int(entries["offset"]), int(entries["length"]))
 
 
-def copy_range(data: FileRange, target: BinaryIO) -> None:
-    """Append ``data`` to ``target``, a few MiB at a time.
-
-    Raises:
-        OSError: the file cannot be read, or ends early.
-    """
-    with data.path.open("rb") as file:
-        file.seek(data.offset)
-        left = data.length
-        while left:
-            block = file.read(min(left, _COPY_BYTES))
-            if not block:
-                raise OSError(None, "ends early", str(data.path))
-            target.write(block)
-            left -= len(block)
-
-
-def aligned(file: BinaryIO) -> int:
-    """Return where the next tensor begins in ``file``, which ends there now."""
-    file.write(bytes(-file.tell() % _ALIGNMENT))
-    return file.tell()
-
-
 def tensor_in(file: BinaryIO, name: str, array: NDArray[Any]) -> TensorProto:
     """Return ``array`` as a tensor, in ``file``, beside the model, where it is large."""
     if array.nbytes <= INSIDE_BYTES:
@@ -166,11 +146,14 @@ def tensor_in(file: BinaryIO, name: str, array: NDArray[Any]) -> TensorProto:
     return tensor_at(held, name, array)
 
 
-def tensor_at(data: FileRange, name: str, array: NDArray[Any]) -> TensorProto:
-    """Return ``array`` as a tensor whose bytes are ``data``, in a file beside the model."""
+def tensor_at(data: FileRange, name: str, array: NDArray[Any], by_name: bool = True) -> TensorProto:
+    """Return ``array`` as a tensor whose bytes are ``data``, in a file next to the model.
+
+    ``by_name``: whether the message has the name of that file alone, or its path.
+    """
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor = TensorProto(name=name, data_type=kind, dims=array.shape)
-    refer(tensor, data, data.path.name)
+    refer(tensor, data, data.path.name if by_name else None)
     return tensor
 
 
@@ -179,16 +162,8 @@ def numbers_of(tensor: TensorProto, folder: Path = Path()) -> NDArray[Any]:
     held = reference(tensor)
     if held is None:
         return numpy_helper.to_array(tensor)
-    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return np.memmap(folder / held.path, dtype, "r", held.offset, tuple(tensor.dims))
-
-
-def bring_inside(tensor: TensorProto, folder: Path) -> None:
-    """Let the message have the data of ``tensor``, which may lie in a file in ``folder``."""
-    if tensor.data_location == TensorProto.EXTERNAL:
-        load_external_data_for_tensor(tensor, str(folder))
-        tensor.data_location = TensorProto.DEFAULT
-        del tensor.external_data[:]
+    held = replace(held, path=folder / held.path)
+    return mapped(held, helper.tensor_dtype_to_np_dtype(tensor.data_type), tensor.dims)
 
 
 # The data of the tensors in an untrusted ONNX model: checked before any is read.
@@ -223,6 +198,7 @@ def _inner_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
     yield from inner_tensors(model.graph.node)
     for function in model.functions:
         yield from inner_tensors(function.node)
+        yield from attribute_tensors(function.attribute_proto)
 
 
 def _take(path: Path, tensor: TensorProto, raw: FileRange | None, inside: bool = False) -> None:
@@ -312,13 +288,18 @@ def _external_range(path: Path, tensor: TensorProto, n_bytes: int) -> FileRange:
     where = f"{path}: tensor {tensor.name!r}"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    folder = path.parent.resolve()
     try:
-        target = (folder / location).resolve()
+        folders = _data_folders(path)
+        target = (folders[0] / location).resolve()
         size = target.stat().st_size if target.is_file() else None
     except (OSError, RuntimeError, ValueError) as exc:  # too long, a loop, a zero byte
         raise OnnxError(f"{where}: external data path {location!r}: {exc}") from exc
-    if not location or Path(location).is_absolute() or not target.is_relative_to(folder):
+    if (
+        not location
+        or Path(location).is_absolute()
+        or os.path.normpath(location).startswith("..")
+        or not any(map(target.is_relative_to, folders))
+    ):
         raise OnnxError(f"{where}: external data path {location!r} leaves the model's folder")
     if size is None:
         raise OnnxError(f"{where}: external data file {location!r} is missing")
@@ -333,3 +314,13 @@ def _external_range(path: Path, tensor: TensorProto, n_bytes: int) -> FileRange:
             f"{expected} bytes needed, {location!r} has {size}"
         )
     return FileRange(target, offset, length)
+
+
+def _data_folders(path: Path) -> tuple[Path, Path]:
+    """Return the folders that have the external data of the model ``path``, itself or by links.
+
+    They are that of its name and that of the file. These differ where it is a link, as in the cache of
+    huggingface_hub: a snapshot has links to a model and its data, which lie next to each other among the
+    blobs. What else it links to is outside; ONNX Runtime follows the same links.
+    """
+    return path.parent.resolve(), path.resolve().parent

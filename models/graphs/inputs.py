@@ -8,6 +8,7 @@ habit: whatever it lists with a value is a constant, unless it is asked for by n
 import math
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.errors import OnnxError
-from models.graphs.file import MAX_TENSOR_BYTES, numbers_of
+from models.graphs.file import MAX_TENSOR_BYTES
+from models.graphs.graph import Graph, inputs_of, is_quantised
 from models.graphs.nodes import all_graphs
-from models.graphs.traits import inputs_of, is_quantised
 from models.images.preprocess import PICTURE_RANK
 from models.network.catalogue import traits_of
 from models.network.fields import DTYPES
 from models.network.names import Op, op_of
+from models.network.node import Node
 from models.network.records import Role
 
 #: Defaults are kept in the manifest: larger ones are weights.
@@ -71,15 +73,19 @@ def keep_defaults(
 
 def _weights(model: onnx.ModelProto) -> set[str]:
     """Return what layers of ``model`` read as weights, some of it by way of another shape or type."""
-    nodes = [node for graph in all_graphs(model.graph) for node in graph.node]
+    nodes = [
+        Node(op_of(node), tuple(node.input), tuple(node.output))
+        for graph in all_graphs(model.graph)
+        for node in graph.node
+    ]
     weights = {
         name
         for node in nodes
-        for name in (node.input if is_quantised(node) else inputs_of(node, *_CONSTANT))
+        for name in (node.inputs if is_quantised(node) else inputs_of(node, *_CONSTANT))
     }
     for node in reversed(nodes):
-        if traits_of(op_of(node)).passes_weights and not weights.isdisjoint(node.output):
-            weights.add(node.input[0])
+        if traits_of(node.operator).passes_weights and not weights.isdisjoint(node.outputs):
+            weights.update(node.inputs[:1])
     return weights
 
 
@@ -116,16 +122,11 @@ def default_tensors(model: onnx.ModelProto) -> dict[str, TensorProto]:
     return {tensor.name: tensor for tensor in model.graph.initializer if tensor.name in inputs}
 
 
-def take_defaults(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
-    """Remove the defaults of inputs from ``model``; return them, each as its input takes it."""
-    tensors = default_tensors(model)
-    arrays = {name: numbers_of(tensor) for name, tensor in tensors.items()}
-    kept = [tensor for tensor in model.graph.initializer if tensor.name not in arrays]
-    if arrays:
-        copies = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-        del model.graph.initializer[:]
-        model.graph.initializer.extend(copies)
-    return arrays
+def take_defaults(graph: Graph) -> tuple[Graph, dict[str, NDArray[Any]]]:
+    """Return ``graph`` without the defaults of its inputs, and these, each as its input takes it."""
+    defaults = {name: graph.constants[name] for name in graph.inputs if name in graph.constants}
+    kept = {name: array for name, array in graph.constants.items() if name not in defaults}
+    return replace(graph, constants=kept), defaults
 
 
 def fix_inputs(

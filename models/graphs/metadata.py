@@ -1,11 +1,12 @@
-"""What an ONNX file says about itself beyond ONNX: entries of ``metadata_props``, each a JSON text.
+"""What an ONNX file says about itself beyond ONNX: entries of ``metadata_props``, ours each a JSON text.
 
 Importers and the zoo write them; ``compile`` reads them, so that such a file needs no further flags.
-Other tools ignore unknown entries.
+Other tools ignore unknown entries. What exporters of YOLO write is read in ``exported.py``.
 """
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from models.detection.recipe import Detection
 from models.errors import OnnxError, first_fault
+from models.graphs.exported import ExporterMetadata, read_exported
 from models.images.preprocess import Preprocess
 from models.packs.records.ports import DesignedMemory, SourceSizes
 from models.segmentation import Segmentation
@@ -54,15 +56,40 @@ class Metadata:
     labels: tuple[str, ...] = ()
     sizes: SourceSizes | None = None
     memory: DesignedMemory | None = None
+    exported: ExporterMetadata | None = None
 
 
-def read_metadata(model: onnx.ModelProto, source: Path) -> Metadata:
+def picture_of(model: onnx.ModelProto) -> Sequence[int]:
+    """Return the shape of the picture that the exporter of ``model`` says it takes; empty: it says none."""
+    exported = read_exported(_entries(model), lambda text: None)
+    if exported is None or exported.size is None:
+        return ()
+    width, height = exported.size
+    return 1, exported.channels, height, width
+
+
+def _entries(model: onnx.ModelProto) -> dict[str, str]:
+    """Return the entries of ``model`` whose texts are UTF-8; of others protobuf gives bytes, or fails."""
+    entries: dict[str, str] = {}
+    for item in model.metadata_props:
+        with contextlib.suppress(UnicodeDecodeError):
+            value: object = item.value
+            if isinstance(value, str):
+                entries[item.key] = value
+    return entries
+
+
+def read_metadata(
+    model: onnx.ModelProto, source: Path, warn: Callable[[str], None] = lambda text: None
+) -> Metadata:
     """Return what the metadata of ``model``, which was read from ``source``, says.
+
+    ``warn`` is called with a line for an entry of an exporter that is not what it should be.
 
     Raises:
         OnnxError: an entry of ours is not JSON or not what it should be; the message names it.
     """
-    entries = {item.key: item.value for item in model.metadata_props}
+    entries = _entries(model)
 
     def read(key: str, kind: type[T]) -> T | None:
         if key not in entries:
@@ -81,4 +108,5 @@ def read_metadata(model: onnx.ModelProto, source: Path) -> Metadata:
         labels=read(LABELS, tuple[str, ...]) or (),
         sizes=read(SIZES, SourceSizes),
         memory=read(MEMORY, DesignedMemory),
+        exported=read_exported(entries, lambda text: warn(f"{source}: {text}")),
     )

@@ -5,6 +5,7 @@ A *skeleton* is a model whose weights are declared (name, dims, data type) but h
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +16,8 @@ from onnx import TensorProto, helper
 
 from models.errors import ModelError
 from models.graphs.file import FileRange, refer
+from models.graphs.graph import Graph
+from models.graphs.reader import graph_of
 from models.runtime.wire import varint
 from models.whole_files import check_users_file, sync, users_file
 
@@ -39,6 +42,15 @@ def declared(skeleton: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
         for tensor in skeleton.graph.initializer
         if math.prod(tensor.dims) and not _has_data(tensor)
     }
+
+
+def skeleton_graph(skeleton: onnx.ModelProto) -> Graph:
+    """Return the graph of ``skeleton``: weights that it declares are zeros which take no memory."""
+    model, tensors = _split(skeleton)
+    graph = graph_of(model)
+    zero = np.zeros((), np.float32)
+    weights = {tensor.name: np.broadcast_to(zero, tuple(tensor.dims)) for tensor in tensors}
+    return replace(graph, constants={**graph.constants, **weights})
 
 
 def _has_data(tensor: TensorProto) -> bool:

@@ -17,22 +17,20 @@ from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 from models.errors import OnnxError
 from models.graphs.nodes import (
     all_graphs,
-    fresh,
     made,
     name_nodes,
     new_node,
     reads,
     replace_nodes,
-    stable_order,
 )
-from models.network.names import Op, op_of
+from models.graphs.order import fresh, stable_order
+from models.network.names import Op, domain_of, op_of
+from models.runtime.kernels import NEWEST_IR, NEWEST_OPSET, WITHOUT_KERNEL
 
 # A sparse weight becomes a dense one inside a protobuf message, which cannot exceed 2 GiB.
 _MAX_DENSE_BYTES = 1 << 30
 
 Nodes = MutableSequence[onnx.NodeProto]
-#: The newest of ONNX Runtime 1.31, which refuses others by their number alone.
-NEWEST_IR, NEWEST_OPSET = 13, 26
 # IR version 14 added two element types, which ONNX Runtime refuses by name, and nothing else.
 _KNOWN_IR = 14
 _TYPES = {
@@ -62,29 +60,22 @@ def tidy(path: Path, model: onnx.ModelProto) -> None:
             graph.initializer.append(_dense(path, sparse))
         del graph.sparse_initializer[:]
         _replace_sparse_constants(path, graph.node)
-    for function in model.functions:
-        _replace_sparse_constants(path, function.node)
     name_nodes(model)
 
 
 def _spell_domains(model: onnx.ModelProto) -> None:
     """Call ONNX's own operators "", not "ai.onnx"."""
-    nodes = [node for graph in all_graphs(model.graph) for node in graph.node]
-    for function in model.functions:
-        nodes.extend(function.node)
-    for node in nodes:
+    for node in (node for graph in all_graphs(model.graph) for node in graph.node):
         if node.domain == "ai.onnx":
             node.domain = ""
-    owners: list[onnx.ModelProto | onnx.FunctionProto] = [model, *model.functions]
-    for owner in owners:
-        by_domain: dict[str, onnx.OperatorSetIdProto] = {}
-        for item in owner.opset_import:
-            item.domain = "" if item.domain == "ai.onnx" else item.domain
-            by_domain.setdefault(item.domain, item)
-        kept = list(by_domain.values())
-        if len(kept) < len(owner.opset_import):
-            del owner.opset_import[:]
-            owner.opset_import.extend(kept)
+    by_domain: dict[str, onnx.OperatorSetIdProto] = {}
+    for item in model.opset_import:
+        item.domain = domain_of(item.domain)
+        by_domain.setdefault(item.domain, item)
+    kept = list(by_domain.values())
+    if len(kept) < len(model.opset_import):
+        del model.opset_import[:]
+        model.opset_import.extend(kept)
 
 
 def _keep_first(graph: onnx.GraphProto) -> None:
@@ -165,27 +156,54 @@ def lower_versions(model: onnx.ModelProto) -> None:
     """Lower IR version and operator set of ``model``, if every operator means the same in both."""
     if NEWEST_IR < model.ir_version <= _KNOWN_IR:
         model.ir_version = NEWEST_IR
-    nodes = [node for graph in all_graphs(model.graph) for node in graph.node]
-    _lower_opset(model.opset_import, nodes)
-    for function in model.functions:
-        _lower_opset(function.opset_import, function.node)
+    own = [node for graph in all_graphs(model.graph) for node in graph.node if not node.domain]
+    for item in model.opset_import:
+        if item.domain or item.version > defs.onnx_opset_version():
+            continue
+        limits = [
+            WITHOUT_KERNEL[node.op_type] - 1
+            for node in own
+            if item.version >= WITHOUT_KERNEL.get(node.op_type, math.inf)
+        ]
+        version = min([NEWEST_OPSET, *limits])
+        # Kernels for more element types are worth more than a lower number, unless one is missing.
+        is_same = _means_the_same if limits else _is_the_same
+        if version < item.version and all(is_same(node, version, item.version) for node in own):
+            item.version = version
 
 
-def _lower_opset(
-    imports: Iterable[onnx.OperatorSetIdProto], nodes: Iterable[onnx.NodeProto]
-) -> None:
-    for item in imports:
-        if item.domain == "" and NEWEST_OPSET < item.version <= defs.onnx_opset_version():
-            own = (node.op_type for node in nodes if node.domain == "")
-            if all(_is_old(operator, item.version) for operator in own):
-                item.version = NEWEST_OPSET
+def _is_the_same(node: onnx.NodeProto, *versions: int) -> bool:
+    """Return whether ONNX has one operator of ``node`` for all ``versions``."""
+    return len({schema.since_version for schema in _schemas(node, versions)}) == 1
 
 
-def _is_old(operator: str, version: int) -> bool:
+def _means_the_same(node: onnx.NodeProto, *versions: int) -> bool:
+    """Return whether all ``versions`` have what ``node`` says, with other element types at most."""
+    schemas = _schemas(node, versions)
+    attributes = [{*schema.attributes} for schema in schemas]
+    shared = attributes[0].intersection(*attributes) if attributes else set()
+    signatures = [
+        (
+            [(item.name, item.option, item.type_str) for item in schema.inputs[: len(node.input)]],
+            [(item.name, item.type_str) for item in schema.outputs[: len(node.output)]],
+            [
+                (name, schema.attributes[name].default_value.SerializeToString())
+                for name in sorted(shared)
+            ],
+        )
+        for schema in schemas
+    ]
+    # What a version adds has a default with which it is as it was.
+    is_old = {item.name for item in node.attribute} <= shared
+    return bool(signatures) and is_old and all(other == signatures[0] for other in signatures)
+
+
+def _schemas(node: onnx.NodeProto, versions: Iterable[int]) -> list[defs.OpSchema]:
+    """Return the schemas of ``node`` in ``versions``; nothing where it is not in all of them."""
     try:
-        return bool(defs.get_schema(operator, version).since_version <= NEWEST_OPSET)
+        return [defs.get_schema(node.op_type, version) for version in versions]
     except defs.SchemaError:
-        return False
+        return []
 
 
 def lift_constants(model: onnx.ModelProto) -> None:

@@ -1,46 +1,36 @@
 """What operators say of a network: how many numbers are trained, how closely two runs compare."""
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto
+from numpy.typing import NDArray
 
-from models.graphs.file import numbers_of
-from models.graphs.nodes import all_graphs, attributes, label
+from models.graphs.graph import Graph, all_graphs, inputs_of, is_quantised, quantised_weights
+from models.graphs.ranges import range_of
+from models.graphs.reader import element_of, graph_at
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
-from models.network.records import Role
+from models.network.names import Op
+from models.network.node import Node
 
 # The weights of a network: how many numbers are trained, and which are no numbers.
 
-_FLOATING = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
-# Weights are mapped: a few MiB at a time, so that none of them are held.
+_FLOATS = {"float16", "float32", "float64"}
+# So many numbers of weights are held at a time.
 _BLOCK = 1 << 20
+# What a cast that is continuous makes, in ONNX's words; "": what is no cast.
+_CONTINUOUS = {"", "bfloat16", "double", "float", "float16"}
 
 
-def quantised_weights(node: onnx.NodeProto) -> list[str]:
-    """Return the inputs of ``node`` that are weights as integers, if they are constants."""
-    return inputs_of(node, "data", "weight", "bias") if is_quantised(node) else []
-
-
-def inputs_of(node: onnx.NodeProto, *roles: Role) -> list[str]:
-    """Return the inputs of ``node`` that have one of ``roles``."""
-    positions = traits_of(op_of(node)).positions(len(node.input), *roles)
-    return [node.input[position] for position in positions if node.input[position]]
-
-
-def count_parameters(model: onnx.ModelProto) -> int:
+def count_parameters(graph: Graph) -> int:
     """Count trainable numbers: floating-point and quantised weights, not statistics, scales and the like.
 
-    Scalars are constants of formulas; those of bodies count as those of the main graph do. Weights need no
-    data: skeletons are counted, too.
+    Scalars are constants of formulas; those of bodies count as those of the main graph do.
     """
-    nodes = [node for graph in all_graphs(model.graph) for node in graph.node]
+    graphs = list(all_graphs(graph))
+    nodes = [node for subgraph in graphs for node in subgraph.nodes]
     untrained = {
         name
         for node in nodes
@@ -48,110 +38,136 @@ def count_parameters(model: onnx.ModelProto) -> int:
     }
     quantised = {name: node for node in nodes for name in quantised_weights(node)}
     total = 0
-    for name, tensor in _tensors(model):
-        if not tensor.dims or name in untrained:
+    for name, array in (item for subgraph in graphs for item in subgraph.constants.items()):
+        if not array.shape or name in untrained:
             continue
-        if tensor.data_type in _FLOATING:
-            total += math.prod(tensor.dims)
+        if array.dtype.name in {*_FLOATS, "bfloat16"}:
+            total += array.size
         elif name in quantised:
-            total += _quantised_count(quantised[name], tensor)
+            total += _quantised_count(quantised[name], array)
     return total
 
 
-def _tensors(model: onnx.ModelProto) -> list[tuple[str, TensorProto]]:
-    """Return initializers and the tensors of Constant nodes of all graphs, each with its name."""
-    graphs = list(all_graphs(model.graph))
-    named = [(tensor.name, tensor) for graph in graphs for tensor in graph.initializer]
-    for node in (node for graph in graphs for node in graph.node if op_of(node) == Op.Constant):
-        named += [(node.output[0], item.t) for item in node.attribute if item.HasField("t")]
-    return named
+def _quantised_count(node: Node, array: NDArray[Any]) -> int:
+    """Return how many weights ``array`` has; a byte of ``MatMulNBits`` has several."""
+    if node.operator == Op.MatMulNBits:
+        rows, columns = (node.attributes.get(name) for name in ("K", "N"))
+        if isinstance(rows, int) and isinstance(columns, int):  # nothing has checked it yet
+            return rows * columns
+    return array.size
 
 
-def _quantised_count(node: onnx.NodeProto, tensor: TensorProto) -> int:
-    """Return how many weights ``tensor`` has; a byte of ``MatMulNBits`` has several."""
-    if op_of(node) != Op.MatMulNBits:
-        return math.prod(tensor.dims)
-    sizes = attributes(node)
-    return int(sizes["K"] * sizes["N"])
-
-
-def is_quantised(node: onnx.NodeProto) -> bool:
-    """Return whether ``node`` computes with quantised numbers."""
-    return traits_of(op_of(node)).elements == "quantised"
-
-
-def infinite_weights(model: onnx.ModelProto) -> list[str]:
-    """Return which weights of layers of ``model``, from ``read_onnx``, have NaN or infinities, in words.
+def infinite_weights(graph: Graph) -> list[str]:
+    """Return which weights of layers of ``graph`` have NaN or infinities, in words.
 
     Whatever is computed from them is no number either.
     """
     # Elsewhere infinities have a meaning, as in masks. It is not checked yet that a layer has weights.
-    layers = (node for node in model.graph.node if traits_of(op_of(node)).layer)
+    layers = (node for node in graph.nodes if traits_of(node.operator).layer)
     weights = {name for node in layers for name in inputs_of(node, "weight")}
-    held = (tensor for tensor in model.graph.initializer if tensor.name in weights)
+    arrays = {name: array for name, array in graph.constants.items() if name in weights}
     return [
-        f"weights {tensor.name!r}: {wrong} of {math.prod(tensor.dims)} are NaN or infinite"
-        for tensor, wrong in infinite_tensors(held)
+        f"weights {name!r}: {wrong} of {arrays[name].size} are NaN or infinite"
+        for name, wrong in infinite_arrays(arrays)
     ]
 
 
-def infinite_tensors(
-    tensors: Iterable[TensorProto], folder: Path = Path()
-) -> Iterator[tuple[TensorProto, int]]:
-    """Yield floats that have NaN or infinities, and how many; ``folder``: where their files lie."""
-    for tensor in tensors:
-        if tensor.data_type in _FLOATS:
-            numbers = numbers_of(tensor, folder).reshape(-1)
-            blocks = (numbers[first : first + _BLOCK] for first in range(0, len(numbers), _BLOCK))
-            wrong = sum(int((~np.isfinite(block)).sum()) for block in blocks)
+def infinite_arrays(arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, int]]:
+    """Yield the names of floats among ``arrays`` that have NaN or infinities, and how many."""
+    for name, array in arrays.items():
+        if array.dtype.name in _FLOATS:
+            wrong = sum(int((~np.isfinite(block)).sum()) for block in _blocks(array))
             if wrong:
-                yield tensor, wrong
+                yield name, wrong
+
+
+def _blocks(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield the numbers of ``array``, some at a time; read, since a page of a map stays in memory."""
+    location = range_of(array)
+    for first in range(0, array.size, _BLOCK):
+        if location is None:
+            yield array.reshape(-1)[first : first + _BLOCK]
+        else:
+            count = min(_BLOCK, array.size - first)
+            offset = location.offset + first * array.itemsize
+            yield np.fromfile(location.path, array.dtype, count, offset=offset)
 
 
 # What operators say about answers: whether two runs can be compared, and how closely.
-
-_HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 @dataclass(frozen=True)
 class Traits:
     """``random``: a node that draws numbers, else empty. ``jumps``: an operator is not continuous.
 
-    ``half``: computes with 16-bit floats. ``quantised``: computes with small integers.
+    ``half``: computes with 16-bit floats. ``quantised``: computes with small integers. ``compared``: inputs
+    that are tested for being equal to a number, and that number; so a branch may be chosen.
     """
 
     random: str = ""
     jumps: bool = False
     half: bool = False
     quantised: bool = False
+    compared: tuple[tuple[str, float], ...] = ()
 
 
 def read_traits(path: Path) -> Traits:
-    """Return the traits of the ONNX file ``path``; its weights are not read."""
-    model = onnx.load(path, load_external_data=False)
-    nodes = [node for graph in all_graphs(model.graph) for node in graph.node]
-    nodes += [node for function in model.functions for node in function.node]
-    random = (f"{label(node)!r} ({node.op_type})" for node in nodes if _draws(node))
-    types = {tensor.data_type for graph in all_graphs(model.graph) for tensor in graph.initializer}
-    types.update(value.type.tensor_type.elem_type for value in model.graph.input)
-    types.update(number for node in nodes if (number := _cast(node)))
+    """Return the traits of the ONNX file ``path``, which this program wrote; its weights are not read."""
+    graph = graph_at(path)
+    graphs = list(all_graphs(graph))
+    nodes = [node for subgraph in graphs for node in subgraph.nodes]
+    random = (f"{node.label!r} ({node.op_type})" for node in nodes if _draws(node))
+    types = {array.dtype.name for subgraph in graphs for array in subgraph.constants.values()}
+    types.update(map(_cast, nodes))
+    types.update(_type_of(graph, name) for name in graph.inputs)
     return Traits(
         next(random, ""),
-        any(_jumps(node) for node in nodes),
-        not types.isdisjoint(_HALF),
-        any(is_quantised(node) for node in nodes),
+        any(map(_jumps, nodes)),
+        any("float16" in kind for kind in types),
+        any(map(is_quantised, nodes)),
+        tuple(dict.fromkeys(_compared(graphs))),
     )
 
 
-def _draws(node: onnx.NodeProto) -> bool:
-    trains = op_of(node) == Op.Dropout and any(node.input[2:])
-    return traits_of(op_of(node)).draws or trains
+def _compared(graphs: Sequence[Graph]) -> Iterator[tuple[str, float]]:
+    """Yield the inputs of the first of ``graphs`` and the single numbers to which they are compared."""
+    nodes = [node for graph in graphs for node in graph.nodes]
+    inputs = {name: name for name in graphs[0].inputs}
+    for node in nodes:
+        if traits_of(node.operator).passes_weights and node.inputs[0] in inputs:
+            inputs[node.output] = inputs[node.inputs[0]]
+    constants = {name: array for graph in graphs for name, array in graph.constants.items()}
+    for node in nodes:
+        if node.operator != Op.Equal:
+            continue
+        for name, other in (node.inputs, node.inputs[::-1]):
+            array = constants.get(other)
+            if (
+                name in inputs
+                and array is not None
+                and array.size == 1
+                and array.dtype.kind in "iuf"
+            ):
+                yield inputs[name], array.item()
 
 
-def _cast(node: onnx.NodeProto) -> int | None:
-    return int(attributes(node)["to"]) if op_of(node) == Op.Cast else None
+def _type_of(graph: Graph, name: str) -> str:
+    """Return the element type of a value, as arrays have it, or its type in ONNX's words."""
+    if name in graph.values:
+        return graph.values[name].dtype
+    return graph.dynamic[name].type_name if name in graph.dynamic else ""
 
 
-def _jumps(node: onnx.NodeProto) -> bool:
-    number = _cast(node)
-    return traits_of(op_of(node)).jumps or is_quantised(node) or number not in (None, *_FLOATING)
+def _draws(node: Node) -> bool:
+    trains = node.operator == Op.Dropout and any(node.inputs[2:])
+    return traits_of(node.operator).draws or trains
+
+
+def _cast(node: Node) -> str:
+    """Return what ``node`` casts to, in ONNX's word; "": it does not."""
+    return element_of(node.attributes["to"]) if node.operator == Op.Cast else ""
+
+
+def _jumps(node: Node) -> bool:
+    kind = _cast(node)
+    return traits_of(node.operator).jumps or is_quantised(node) or kind not in _CONTINUOUS

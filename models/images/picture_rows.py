@@ -159,7 +159,7 @@ class PictureTensor:
     def _hold(self, row: int) -> tuple[int, int]:
         """Make the rows from ``row`` on; keep some before them where they are there, as windows overlap."""
         held_end = self._held_rows[1]
-        stop = min(row + self._pixels.band_rows, self.shape[2])
+        stop = min(row + self._pixels.band_rows, self.shape[-2])
         made = self._made(row, stop).transpose(2, 0, 1)
         before = self._held[:, -_KEPT_ROWS:] if 0 < row == held_end else made[:, :0]
         self._held = np.concatenate([before, made], axis=1)
@@ -169,7 +169,7 @@ class PictureTensor:
     def put(self, target: NDArray[Any]) -> None:
         """Write all of it to ``target``, of its shape."""
         if not self._channels_last:
-            self.put_rows(target[0], 0, 0)
+            self.put_rows(target.reshape(target.shape[-3:]), 0, 0)
             return
         height = self.shape[1]
         for row in range(0, height, self._pixels.band_rows):

@@ -80,5 +80,13 @@ class ImagePlacement:
 
     def to_image(self, boxes: NDArray[Any]) -> NDArray[np.float64]:
         """Return ``boxes`` [n, 4] (centre x, y, width, height) relative to the image, not the input."""
-        corner, extent = np.array(self.corner), np.array(self.extent)
-        return np.concatenate([(boxes[:, :2] - corner) / extent, boxes[:, 2:] / extent], axis=1)
+        centres = self.points_to_image(boxes[:, :2])
+        return np.concatenate([centres, boxes[:, 2:] / np.array(self.extent)], axis=1)
+
+    def points_to_input(self, points: NDArray[Any]) -> NDArray[np.float64]:
+        """Return ``points`` [..., 2] (x, y), which are relative to the image, relative to the input."""
+        return np.asarray(np.array(self.corner) + points * np.array(self.extent))
+
+    def points_to_image(self, points: NDArray[Any]) -> NDArray[np.float64]:
+        """Return ``points`` [..., 2] (x, y) relative to the image, not the input."""
+        return np.asarray((points - np.array(self.corner)) / np.array(self.extent))

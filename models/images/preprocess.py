@@ -187,6 +187,7 @@ class Preprocess(BaseModel):
     image (letterbox) with ``pad_value``. ``filter`` is one of Pillow's, antialiased and rounded to 8
     bits, or "darknet": corner-aligned bilinear, neither antialiased nor rounded; there a crop resizes
     the short side first and cuts whole pixels. ``mean`` and ``std`` are one number, or one a channel.
+    ``layout`` "CHW": as NCHW, without an axis for the batch.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -195,7 +196,7 @@ class Preprocess(BaseModel):
     resize: Resize = "stretch"
     filter: Literal["nearest", "bilinear", "bicubic", "lanczos", "darknet"] = "bilinear"
     color: Literal["RGB", "BGR", "GRAY"] = "RGB"
-    layout: Literal["NCHW", "NHWC"] = "NCHW"
+    layout: Literal["NCHW", "NHWC", "CHW"] = "NCHW"
     mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1)] = (0.0,)
     std: Annotated[tuple[Divisor, ...], Field(min_length=1)] = (1.0,)
     scale: FiniteFloat = 1.0
@@ -213,12 +214,13 @@ class Preprocess(BaseModel):
         return 1 if self.color == "GRAY" else 3
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Shape of the tensor that ``apply`` returns."""
         width, height = self.size
-        if self.layout == "NCHW":
-            return 1, self.channels, height, width
-        return 1, height, width, self.channels
+        if self.layout == "NHWC":
+            return 1, height, width, self.channels
+        planes = self.channels, height, width
+        return planes if self.layout == "CHW" else (1, *planes)
 
     def placement(self, image: Size, whole: bool = False) -> ImagePlacement:
         """Return where an image of that size (width, height) lies in the tensor.

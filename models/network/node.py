@@ -1,9 +1,10 @@
 """A node of an ONNX graph with what it computes and what is known around it, as all passes read it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,25 +20,85 @@ class UnsuitedError(ValueError):
     """What a node says is not known here, or not supported; the message is the reason."""
 
 
-@dataclass(frozen=True)
+class Subgraph(Protocol):
+    """A graph that a node runs: If, Loop and Scan have some."""
+
+    @property
+    def captured(self) -> tuple[str, ...]:
+        """What it reads of the graphs around it."""
+
+
+@dataclass(frozen=True, eq=False)
 class Node:
     """``operator`` with its domain in front where that is not ONNX's own: "com.microsoft.FusedConv".
 
-    ``inputs`` and ``outputs`` that are left out are ""; none at the end are. ``opset``: the version of the
-    domain. ``label``: what users know it by.
+    ``inputs`` and ``outputs`` that are left out are ""; no outputs at the end are. ``attributes``: numbers,
+    texts (bytes where they are not UTF-8), lists of these, arrays and graphs. ``opset``: the version of the
+    domain. ``name``: may be empty.
     """
 
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
     opset: int = 1
-    label: str = ""
+    name: str = ""
 
     @property
     def output(self) -> str:
-        """What it makes first."""
+        """Its first output."""
         return self.outputs[0]
+
+    @property
+    def label(self) -> str:
+        """What messages and tables call it."""
+        return self.name or next(iter(self.made), self.operator)
+
+    @property
+    def domain(self) -> str:
+        """The domain of its operator, "" is ONNX's own."""
+        return self.operator.rpartition(".")[0]
+
+    @property
+    def op_type(self) -> str:
+        """The name of its operator within its domain."""
+        return self.operator.rpartition(".")[2]
+
+    @cached_property
+    def made(self) -> tuple[str, ...]:
+        """The outputs that it computes."""
+        return tuple(filter(None, self.outputs))
+
+    @cached_property
+    def bodies(self) -> tuple[Subgraph, ...]:
+        """The graphs that it runs."""
+        return tuple(value for value in self.attributes.values() if hasattr(value, "captured"))
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """Its inputs that are given, and what its graphs read of those around them."""
+        captured = (name for body in self.bodies for name in body.captured)
+        return tuple(filter(None, (*self.inputs, *captured)))
+
+    def replaced(
+        self,
+        inputs: Iterable[str] | None = None,
+        outputs: Iterable[str] | None = None,
+        name: str | None = None,
+    ) -> "Node":
+        """Return it with what is given instead of its own."""
+        return replace(
+            self,
+            inputs=self.inputs if inputs is None else tuple(inputs),
+            outputs=self.outputs if outputs is None else tuple(outputs),
+            name=self.name if name is None else name,
+        )
+
+    def with_attributes(self, **values: Any) -> "Node":
+        """Return it with attributes of these values behind its others; None: without them."""
+        kept = {name: value for name, value in self.attributes.items() if name not in values}
+        given = {name: value for name, value in values.items() if value is not None}
+        return replace(self, attributes=kept | given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from numpy.typing import NDArray
-
 from models.network.activations import Arithmetic, Kind
 from models.network.names import NCHWC, Op
 
@@ -30,10 +28,12 @@ Elements = Literal["moved", "selected", "computed", "quantised"]
 KeepsOrder = Literal["no", "yes", "by_alpha"]
 #: ``with_last_layer``: what is behind the last layer still is a part of its answer.
 Quantisable = Literal["no", "yes", "with_last_layer"]
+#: As ONNX counts: the operator sets of a domain that gave an operator another schema.
+Versions = tuple[int, ...]
+#: The newest operator set of ONNX of which all operators here were looked at; not all of it has kernels.
+NEWEST_DESCRIBED = 28
 #: Reads what a node computes (models/network/operators) from a ``NodeReader`` that has its record.
 Reader = Callable[[Any], Any]
-#: What one element is made of those of the operands, and then of the operator's parameters.
-Meaning = Callable[..., NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,6 @@ class OperandRecord:
     """
 
     role: Role
-    optional: bool
     axis: int | None
     carries_sign: bool
     of_result: bool
@@ -58,6 +57,7 @@ class OperatorRecord:
 
     Attributes:
         name: with its domain in front where that is not ONNX's.
+        versions: those that this describes, ascending: all from the first one to ``NEWEST_DESCRIBED``.
         of: the operator of ONNX that it computes fused, blocked or on bytes; else itself.
         attributes: defaults, by name, of those that have one and are read.
         operands: its inputs in order; the last ``variadic`` of them repeat.
@@ -65,12 +65,12 @@ class OperatorRecord:
         access: which elements of its operands one of its result is made of.
         elements: what becomes of them.
         function: what it is of each element, or of two in the same position; None: no such function.
-        meaning: the same in NumPy, of arrays and then of parameters in the order of ``attributes``.
         read: reads what a node of it computes; None: nothing of ours computes it or looks into it.
         keeps_order: whether it is a non-decreasing function of one tensor's elements.
         commutes: whether operands may change places.
         jumps: whether a difference in the last digit can change what it makes by anything.
         draws: whether it draws random numbers.
+        copies: whether each element of its results is one of its first input.
         reshapes: whether the result is its first input under another name, perhaps in another shape.
         passes_weights: whether a weight behind it was one before, in another shape, order or type.
         layer: whether it multiplies by a matrix of weights.
@@ -80,6 +80,7 @@ class OperatorRecord:
     """
 
     name: Op
+    versions: Versions
     of: Op
     attributes: Mapping[str, Any]
     operands: tuple[OperandRecord, ...]
@@ -87,12 +88,12 @@ class OperatorRecord:
     access: Access
     elements: Elements
     function: Kind | Arithmetic | None
-    meaning: Meaning | None
     read: Reader | None
     keeps_order: KeepsOrder
     commutes: bool
     jumps: bool
     draws: bool
+    copies: bool
     reshapes: bool
     passes_weights: bool
     layer: bool
@@ -105,6 +106,10 @@ class OperatorRecord:
         """Whether its tensors have channels in blocks, or one of them has."""
         return self.name.startswith(NCHWC)
 
+    def describes(self, opset: int) -> bool:
+        """Return whether this is what the operator means in version ``opset`` of its domain."""
+        return self.versions[0] <= opset <= NEWEST_DESCRIBED
+
     def computes(self, operator: Op) -> bool:
         """Return whether it is ``operator``, plain, fused or blocked, and not on bytes."""
         return self.of is operator and not self.on_bytes
@@ -112,7 +117,7 @@ class OperatorRecord:
     @property
     def permutes(self) -> bool:
         """Whether it makes all elements of its first input, and no others, in another order or shape."""
-        return self.elements == "moved" and self.passes_weights
+        return self.copies and self.passes_weights
 
     def operand(self, position: int) -> OperandRecord | None:
         """Return what input ``position`` is; None: it takes no such input."""
@@ -141,15 +146,10 @@ class OperatorRecord:
 
 
 def _plain(role: Role) -> OperandRecord:
-    return OperandRecord(role=role, optional=False, axis=None, carries_sign=False, of_result=False)
+    return OperandRecord(role=role, axis=None, carries_sign=False, of_result=False)
 
 
 DATA, WEIGHT, BIAS, STATISTIC, SCALE, ZERO_POINT, SHAPE, PARAMETER = map(_plain, get_args(Role))
-
-
-def optional(*operands: OperandRecord) -> tuple[OperandRecord, ...]:
-    """Return ``operands`` that may be left out."""
-    return tuple(replace(operand, optional=True) for operand in operands)
 
 
 def along(operand: OperandRecord, axis: int) -> OperandRecord:
@@ -173,6 +173,7 @@ BYTES, RESULT = (DATA, SCALE, ZERO_POINT), (of_result(SCALE), of_result(ZERO_POI
 #: An operator that nothing is known of: it has no trait.
 UNKNOWN = OperatorRecord(
     name=Op.Unknown,
+    versions=(1,),
     of=Op.Unknown,
     attributes={},
     operands=(),
@@ -180,12 +181,12 @@ UNKNOWN = OperatorRecord(
     access="opaque",
     elements="computed",
     function=None,
-    meaning=None,
     read=None,
     keeps_order="no",
     commutes=False,
     jumps=False,
     draws=False,
+    copies=False,
     reshapes=False,
     passes_weights=False,
     layer=False,
@@ -197,6 +198,7 @@ UNKNOWN = OperatorRecord(
 
 def record(
     name: Op,
+    versions: Versions,
     operands: tuple[OperandRecord, ...],
     access: Access,
     elements: Elements,
@@ -208,6 +210,7 @@ def record(
     return replace(
         UNKNOWN,
         name=name,
+        versions=versions,
         of=of or name,
         operands=operands,
         access=access,

@@ -1,19 +1,13 @@
-"""Folders of packs: their format, their names, which one a path means, and hidden ones that were left over.
-
-The lock is the kernel's (flock): it ends with the process, however that ends, and is seen from other
-containers, where a process number means nothing. A file system without such locks keeps its left-overs.
-"""
+"""Folders of packs: their format, their names, which one a path means, and what is left over in them."""
 
 import contextlib
-import fcntl
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from models.atomic_folders import remove_leftovers
 from models.errors import PackError, absent
+from models.whole_files import remove_partial_files
 
 #: Of the format of packs: the one that is written and read.
 FORMAT_VERSION: Literal[4] = 4
@@ -54,43 +48,14 @@ def find_pack(path: Path) -> Path:
     return folders[-1]
 
 
-# Hidden folders that packs are built in: whose compilation runs is locked, any other is left over.
+# What killed processes leave in a repository.
 
-PREFIX = ".compiling-"
-
-
-@contextlib.contextmanager
-def locked_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Yield a new hidden folder in ``parent`` to build ``name`` in; no process removes it as a leftover.
-
-    It is removed at the end, unless it was renamed.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    while True:
-        folder = parent / f"{PREFIX}{name}-{os.getpid()}-{os.urandom(4).hex()}"
-        folder.mkdir()
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        with contextlib.suppress(OSError):  # without locks none is removed as a leftover
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if folder.exists():
-            break
-        os.close(descriptor)  # taken for left over in the moment before it was locked
-    try:
-        yield folder
-    finally:
-        os.close(descriptor)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_leftovers(parent: Path) -> list[Path]:
-    """Remove what compilations left in ``parent`` that were killed; return what is gone."""
-    return [folder for folder in sorted(parent.glob(f"{PREFIX}*")) if _removed(folder)]
+#: In the folder of a model that `up` compiles: what its pack is of; nothing as long as there is none.
+SOURCES_FILE, NO_SOURCES = "made.json", b"{}"
 
 
 def clear_repository(repository: Path) -> list[Path]:
-    """Remove what killed compilations left of any model of ``repository``; return what is gone.
+    """Remove what killed processes left of any model of ``repository``; return what is gone.
 
     A model's folder in which there was nothing else goes, too. What may not be removed stays.
     """
@@ -100,24 +65,23 @@ def clear_repository(repository: Path) -> list[Path]:
         return []
     removed = remove_leftovers(repository)
     for folder in models:
-        gone = remove_leftovers(folder)
+        gone = clear_model(folder)
         removed += gone
-        if gone:
-            with contextlib.suppress(OSError):  # there is more in it
+        with contextlib.suppress(OSError):  # there is more in it, or no access
+            is_partial = [path.name for path in folder.iterdir()] == [SOURCES_FILE]
+            if is_partial and (folder / SOURCES_FILE).read_bytes() == NO_SOURCES:
+                (folder / SOURCES_FILE).unlink()
+                removed.append(folder / SOURCES_FILE)
+                gone.append(folder)
+            if gone:
                 folder.rmdir()
     return removed
 
 
-def _removed(folder: Path) -> bool:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
-        return not folder.exists()
-    except OSError:  # locked, or locks do not work
-        return False
-    finally:
-        os.close(descriptor)
+def clear_model(folder: Path) -> list[Path]:
+    """Remove what killed processes left in a model's ``folder``, if it is there; return what is gone."""
+    removed = [*remove_leftovers(folder), *remove_partial_files(folder)]
+    with contextlib.suppress(OSError):
+        for version in versions(folder):
+            removed += remove_partial_files(version)
+    return removed

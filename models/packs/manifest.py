@@ -5,6 +5,8 @@ What they are made of is in ``records/``. Checks that need the files beside it l
 
 import json
 import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -41,11 +43,18 @@ _OPENED = b"{\n"
 _CHECKSUM = re.compile(rb'\{\n"checksum": "([0-9a-f]{16})",\n')
 
 
+class _HasSpan(Protocol):
+    @property
+    def span(self) -> int | None: ...
+
+
 class _Described(Protocol):
     """What says the layers, weights and inputs of a network."""
 
     @property
     def layers(self) -> tuple[Layer, ...]: ...
+    @property
+    def pieces(self) -> Sequence[_HasSpan]: ...
     @property
     def spans(self) -> tuple[Span, ...]: ...
     @property
@@ -66,8 +75,22 @@ class Measures:
 
     @property
     def weight_bytes(self: _Described) -> int:
-        """Sum of the layers' weights, without padding."""
-        return sum(layer.weight_bytes for layer in self.layers)
+        """Sum of the layers' weights, without padding; those that several layers share count once."""
+        total, first_pieces = 0, dict[tuple[int, ...], int]()
+        merged: Counter[tuple[int, ...]] = Counter()
+        limits: dict[tuple[int, ...], int] = {}
+        vectors = sum(span.length for span in self.spans if span.resident)
+        for layer in self.layers:
+            pieces = self.pieces[layer.first_piece : layer.end_piece]
+            spans = [self.spans[piece.span] for piece in pieces if piece.span is not None]
+            offsets = tuple(span.file_offset for span in spans)
+            if not offsets:
+                total += layer.weight_bytes
+            elif first_pieces.setdefault(offsets, layer.first_piece) == layer.first_piece:
+                # Small layers may be one piece, whose span has what several of them read once.
+                merged[offsets] += layer.weight_bytes
+                limits[offsets] = vectors + sum(span.length for span in spans)
+        return total + sum(min(merged[offsets], limits[offsets]) for offsets in merged)
 
     @property
     def expands(self: _Described) -> bool:

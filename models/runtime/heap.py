@@ -1,4 +1,7 @@
-"""How much memory the C heap of this process has given out; None where that cannot be known."""
+"""The C heap and Python's collector of this process: measured anywhere, managed where the process is ours.
+
+In a process of another program, which did not call ``bound_heap``, nothing here changes either of them.
+"""
 
 import contextlib
 import ctypes
@@ -18,7 +21,7 @@ _SIZE = re.compile(rb'<(?:total|system) type="(\w+)"[^>]* size="(\d+)"')
 def heap_bytes() -> int | None:
     """Return bytes in use in malloc's arenas and mapped chunks (glibc 2.26 or later), measured in 20 us.
 
-    By ``malloc_info``: ``mallinfo`` has 32 bits, and glibc 2.31 has no other.
+    None: unknown. By ``malloc_info``: ``mallinfo`` has 32 bits, and glibc 2.31 has no other.
     """
     told = _malloc_info()
     if told is None:
@@ -52,27 +55,43 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
+def is_claimed() -> bool:
+    """Return whether ``bound_heap`` was called: this process is there for us alone."""
+    return _Kept.bounded
+
+
 def trim_heap() -> None:
-    """Give free heap pages back to the kernel, where the C library can."""
+    """Give free heap pages back to the kernel, where the process is ours and the C library can."""
+    if not is_claimed():
+        return
     try:
         _libc().malloc_trim(0)
     except (AttributeError, OSError):
         return
 
 
-def give_back() -> None:
-    """Give all memory back that nothing uses any more, also what refers to itself in circles."""
+def collect() -> None:
+    """Free what refers to itself in circles, in any process: what that maps takes disk and memory."""
     gc.collect()
     trim_heap()
 
 
+def give_back() -> None:
+    """Give all memory back that nothing uses any more, also circles, where the process is ours."""
+    if is_claimed():
+        collect()
+
+
 @contextlib.contextmanager
 def no_collections() -> Iterator[None]:
-    """Look for no garbage meanwhile: where much is made that stays, Python looks at it again and again.
+    """Look for no garbage meanwhile, where the process is ours.
 
-    Opening a pack of 1,100 pieces spent half of its time so. What is freed meanwhile has no references
-    left.
+    Where much is created that stays, Python looks at it again and again: opening a pack of 1,100 pieces
+    spent half of its time so. What is freed meanwhile has no references left.
     """
+    if not is_claimed():
+        yield
+        return
     collected = gc.isenabled()
     gc.disable()
     try:

@@ -14,7 +14,13 @@ from typing import Any
 import onnx
 
 from models.errors import ModelError
-from models.graphs.onnx_writer import EXTERNAL_DATA_BYTES, check_place, data_path, write_onnx
+from models.graphs.onnx_writer import (
+    EXTERNAL_DATA_BYTES,
+    check_place,
+    data_path,
+    skeleton_graph,
+    write_onnx,
+)
 from models.graphs.traits import count_parameters
 from models.initial import initialise_small
 from models.progress import Progress, silent
@@ -177,7 +183,7 @@ def build(
         layers=sizes.layers,
         weight_bytes=sizes.weight_bytes,
         largest_layer_bytes=sizes.largest_layer_bytes,
-        parameters=count_parameters(skeleton),
+        parameters=count_parameters(skeleton_graph(skeleton)),
         tool=sizes.tool,
     )
 

@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from models.detection.recipe import Detection, ListedHead
+from models.detection.heads import ListedHead
+from models.detection.recipe import Detection
 from models.graphs.metadata import DETECTION, PREPROCESS
 from models.images.preprocess import Preprocess
 from models.zoo.builder import SkeletonBuilder, ZooTensor

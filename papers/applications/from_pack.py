@@ -10,8 +10,9 @@ from papers.applications.cost import Estimated, Times
 from papers.applications.schedule import WHOLE, phases
 from papers.cnn.layers import Cnn
 from papers.cnn.of_pack import PackCnn, cnn_of_pack
+from pipeline.fitting.predicting import Predictions
+from pipeline.planning.estimates import LAUNCH_SECONDS, ArithmeticRows, Estimates
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.times import MeasuredRows
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network
@@ -38,16 +39,16 @@ class PackTimes:
     profile: Profile
 
     @cached_property
-    def _rows(self) -> MeasuredRows:
-        return self.profile.row_times(row_network(self.program))
+    def _estimates(self) -> Estimates:
+        return Predictions.of(self.program, self.profile).estimates
 
     @cached_property
     def _whole(self) -> dict[str, float]:
         """What the pieces of each layer take that never run on rows."""
-        seconds, covered = self.profile.piece_seconds(self.program), self._rows.network.covered
+        seconds, covered = self._estimates.times.pieces, row_network(self.program).covered
         return {
             layer.name: sum(
-                seconds(piece)
+                LAUNCH_SECONDS + seconds[piece]
                 for piece in range(layer.first_piece, layer.end_piece)
                 if piece not in covered
             )
@@ -61,9 +62,10 @@ class PackTimes:
             return self._whole.get(item.name, 0.0)
         height = item.output.height
         if rows == WHOLE or rows >= height:
-            return self._rows.call(operator, height)
+            return self._estimates.on_rows(operator, height)
         n_bytes = rows * item.output.row_elements * _PARAMETER_BYTES
-        phase = self._rows.call(operator, rows) + self._rows.move(n_bytes)
+        moving = ArithmeticRows(row_network(self.program)).move(n_bytes)
+        phase = self._estimates.on_rows(operator, rows) + moving
         return phases(item, rows) * phase
 
 

@@ -8,10 +8,10 @@ again, or reuse what others made: then ``raster`` or ``checkerboard`` follows a 
 import re
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 from typing import get_args
 
 from models.errors import ModelError
+from models.network.macs import weight_count
 from models.network.windows import Window
 from papers.tiles.tiled_regions import Reuse, TileCut, TiledOperator
 from pipeline.program.program import Program
@@ -78,14 +78,13 @@ def pack_layers(program: Program) -> tuple[FusedLayer, ...]:
 def _of_pack(program: Program, operator: TiledOperator) -> FusedLayer:
     taken = operator.inputs[0]
     source, output = program.row_values[taken.row_value], program.row_values[operator.output]
-    weights = max((prod(operand.shape) for operand in operator.weights), default=0)
     return FusedLayer(
         output.name,
         (source.shape[1], source.shape[2], source.shape[3]),
         (output.shape[1], output.shape[2], output.shape[3]),
         taken.window,
         operator.across[0],
-        weights,
+        weight_count(operand.shape for operand in operator.weights),
         operator.first_piece,
     )
 

@@ -4,16 +4,16 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 
 import numpy as np
-import onnx
 from google.protobuf.message import DecodeError
-from onnx import numpy_helper
 
 from models.compiler.cutting.row_nodes import Windowed, padded, window_of
-from models.graphs.nodes import attributes, node_of, versions_of
+from models.graphs.graph import Graph
+from models.graphs.reader import graph_from
+from models.graphs.writer import serialised
 from models.network.catalogue import OperatorRecord, read_operator, traits_of
 from models.network.fields import Array
-from models.network.names import Op, op_of
-from models.network.node import KnownTensors, UnsuitedError
+from models.network.names import Op
+from models.network.node import KnownTensors, Node, UnsuitedError
 from models.network.operators.reading import Operator, Resize
 from models.network.windows import Window
 from models.packs.manifest import checksum
@@ -98,32 +98,32 @@ def tiled_pack(pack: Pack) -> Pack:
 
 @dataclass(frozen=True)
 class _RowGraph:
-    """``model``, which makes rows of ``output`` from rows of ``inputs``: one node."""
+    """``graph``, which makes rows of ``output`` from rows of ``inputs``: one node."""
 
     item: RowOperator
     inputs: list[RowValue]
     output: RowValue
-    model: onnx.ModelProto
+    graph: Graph
 
     @classmethod
     def of(cls, pack: Pack, item: RowOperator) -> "_RowGraph":
         values = pack.manifest.row_values
         try:
-            model = onnx.ModelProto.FromString(pack.graphs[item.graph])
+            graph = graph_from(pack.graphs[item.graph])
         except DecodeError as exc:
             raise TileError(f"{pack.folder}: graph {item.graph} is not ONNX ({exc})") from exc
-        if len(model.graph.node) != 1:
+        if len(graph.nodes) != 1:
             raise TileError(f"{pack.folder}: graph {item.graph} is not one node")
         inputs = [values[taken.row_value] for taken in item.inputs]
-        return cls(item, inputs, values[item.output], model)
+        return cls(item, inputs, values[item.output], graph)
 
     @property
-    def node(self) -> onnx.NodeProto:
-        return self.model.graph.node[0]
+    def node(self) -> Node:
+        return self.graph.nodes[0]
 
     @property
     def _record(self) -> OperatorRecord:
-        return traits_of(op_of(self.node))
+        return traits_of(self.node.operator)
 
     @property
     def is_windowed(self) -> bool:
@@ -131,11 +131,8 @@ class _RowGraph:
 
     def unpadded(self) -> bytes:
         """Return the graph without padding to the left and right."""
-        model = onnx.ModelProto()
-        model.CopyFrom(self.model)
-        if self.is_windowed:
-            model.graph.node[0].CopyFrom(padded(self.node, [0, 0, 0, 0]))
-        return bytes(model.SerializeToString(deterministic=True))
+        node = padded(self.node, [0, 0, 0, 0]) if self.is_windowed else self.node
+        return serialised(replace(self.graph, nodes=(node,)))
 
     def across(self) -> tuple[Window, ...] | None:
         """Return what it needs of the columns of each input; None: its kernel needs whole rows."""
@@ -158,30 +155,26 @@ class _RowGraph:
         if not self._record.layer and not self._record.is_blocked:
             return None  # its numbers are taken in vectors along the width
         down = self.item.inputs[0].window
-        _, left, _, right = attributes(self.node).get("pads", (0, 0, 0, 0))
+        _, left, _, right = self.node.attributes.get("pads", (0, 0, 0, 0))
         whole = padded(self.node, [down.before, left, max(down.behind, 0), right])
         operator = self._operator(whole)
         return window_of(operator, 1) if isinstance(operator, Windowed) else None
 
     def _is_even(self) -> bool:
         """Return whether what operators on elements read beside values is the same in all columns."""
-        shapes = [tuple(tensor.dims) for tensor in self.model.graph.initializer]
+        shapes = [array.shape for array in self.graph.constants.values()]
         shapes += [operand.shape for operand in self.item.weights]
         return self._record.function is None or all(
             np.prod(shape) == 1 or shape[-1] == 1 for shape in shapes
         )
 
-    def _operator(self, node: onnx.NodeProto) -> Operator | None:
+    def _operator(self, node: Node) -> Operator | None:
         """Return what ``node`` computes of whole values; None: no family of operators has it."""
-        held = {item.name: numpy_helper.to_array(item) for item in self.model.graph.initializer}
-        names = [port.name for port in self.model.graph.input]
-        arrays: dict[str, Array] = {
-            name: Array(dtype=array.dtype.name, shape=array.shape) for name, array in held.items()
-        }
-        arrays |= zip(names, [*self.inputs, *self.item.weights], strict=True)
+        held = self.graph.constants
+        arrays: dict[str, Array] = {name: self.graph.array(name) for name in held}
+        arrays |= zip(self.graph.inputs, [*self.inputs, *self.item.weights], strict=True)
         try:
-            opsets = versions_of(self.model.opset_import)
-            return read_operator(node_of(node, opsets), KnownTensors(arrays.get, held.get))
+            return read_operator(node, KnownTensors(arrays.get, held.get))
         except UnsuitedError:
             return None
 

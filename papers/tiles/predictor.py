@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from models.network.macs import macs
 from papers.tiles.fused_groups import FusedGroup, FusedLayer, TileConfiguration
 from papers.tiles.tiled_regions import (
     KeptTile,
@@ -68,7 +69,7 @@ class GroupBoxes:
     def macs(self) -> int:
         """Multiplications and additions of all tiles."""
         return sum(
-            box.pixels * layer.weights
+            macs(layer.weights, box.pixels)
             for tile in self.made
             for layer, boxes in zip(self._own, tile, strict=True)
             for box in boxes
@@ -152,7 +153,7 @@ def _most_bytes(channels: int, tiles: Sequence[Sequence[RowBox]]) -> int:
 
 def whole_macs(layers: tuple[FusedLayer, ...]) -> int:
     """Return the multiplications and additions of ``layers``, each output made once."""
-    return sum(layer.weights * layer.output[1] * layer.output[2] for layer in layers)
+    return sum(macs(layer.weights, layer.output[1] * layer.output[2]) for layer in layers)
 
 
 # How much memory a configuration takes: seed 002's Algorithms 1 and 2, and the same of our executor.

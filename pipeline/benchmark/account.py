@@ -2,7 +2,7 @@
 
 Measured and predicted times are read off traces in the same way: what a step took from when it could begin,
 and for how long it waited for weights before. The time of a launch of several steps is divided among them
-as the profile has it.
+as they are estimated.
 """
 
 from collections import defaultdict
@@ -11,15 +11,14 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from pipeline.planning.draft import first_pieces
+from pipeline.planning.estimates import Estimates
 from pipeline.planning.explain import region_words
 from pipeline.planning.plan import Plan
-from pipeline.profiles.profile import Profile
-from pipeline.profiles.times import piece_key
-from pipeline.program.program import PreparedPiece, Program
+from pipeline.program.program import Program
+from pipeline.program.steps import first_pieces
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import STALL_SECONDS, launched, services
-from pipeline.timing.timeline import timeline, trace
+from pipeline.timing.timeline import trace
 
 Trace = Sequence[TraceEvent]
 
@@ -52,23 +51,18 @@ class Traced:
     sweeps: Sequence[Trace]
 
 
-def predicted_sweep(plan: Plan, profile: Profile) -> Trace:
-    """Return the trace of the sweep that ``profile`` predicts after an idle moment."""
-    stages, ahead = plan.stages, plan.stages[0].ahead
-    return list(trace(stages, timeline(stages, profile.durations(plan), ahead), ahead))
+def estimated_pass(plan: Plan, estimates: Estimates) -> Trace:
+    """Return the trace of the pass that is estimated after an idle moment."""
+    return list(trace(plan.stages, estimates.sweep(plan), plan.stages[0].ahead))
 
 
-def account(program: Program, traced: Traced, pre: Traced, profile: Profile) -> list[Share]:
-    """Return the shares of all parts of ``program``, in order; medians of the sweeps.
-
-    Raises:
-        ProfileError: the profile lacks a kernel.
-    """
-    parts = _parts(program, traced.plan)
-    measured = [_times(program, traced.plan, parts, sweep, profile) for sweep in traced.sweeps]
-    whole = [_times(program, pre.plan, parts, sweep, profile) for sweep in pre.sweeps]
-    predicted = predicted_sweep(traced.plan, profile)
-    expected = _times(program, traced.plan, parts, predicted, profile)
+def account(traced: Traced, pre: Traced, estimates: Estimates) -> list[Share]:
+    """Return the shares of all parts of a network, in order; medians of the sweeps."""
+    parts = _parts(estimates.program, traced.plan)
+    measured = [_times(traced.plan, parts, sweep, estimates) for sweep in traced.sweeps]
+    whole = [_times(pre.plan, parts, sweep, estimates) for sweep in pre.sweeps]
+    predicted = estimated_pass(traced.plan, estimates)
+    expected = _times(traced.plan, parts, predicted, estimates)
     return [
         Share(
             part=name,
@@ -106,12 +100,13 @@ class _Times:
 
 
 def _times(
-    program: Program, plan: Plan, parts: Mapping[range, str], events: Trace, profile: Profile
+    plan: Plan, parts: Mapping[range, str], events: Trace, estimates: Estimates
 ) -> dict[range, _Times]:
     """Return what each of ``parts`` took in the sweep of ``plan`` that ``events`` tell of."""
     of_piece = {piece: pieces for pieces in parts for piece in pieces}
     times: defaultdict[range, _Times] = defaultdict(_Times)
-    first = list(first_pieces(program, plan.steps))
+    first = list(first_pieces(estimates.program, plan.steps))
+    alone = list(estimates.kernels(plan))
     served = services(plan.stages, events, plan.choice.depth)[-1]
     end = 0.0
     for run, service in launched(served, plan.runs):
@@ -121,25 +116,14 @@ def _times(
         part.launches += 1
         waited = service.start - end
         part.waited += waited if waited > STALL_SECONDS else 0.0
-        for step, seconds in _divided(plan, run, service.seconds, profile):
+        for step, seconds in _divided(run, service.seconds, alone):
             times[of_piece[first[step]]].kernel += seconds
         end = service.end
     return times
 
 
-def _divided(
-    plan: Plan, run: range, seconds: float, profile: Profile
-) -> Iterator[tuple[int, float]]:
-    """Yield what each step of a launch takes of its ``seconds``."""
-    if len(run) == 1:  # a phase, too
-        yield run.start, seconds
-        return
-    steps = {number: plan.steps[number] for number in run}
-    alone = {
-        number: profile.kernel(piece_key(step)).median
-        for number, step in steps.items()
-        if isinstance(step, PreparedPiece)
-    }
-    total = sum(alone.values()) or 1.0
-    for number, each in alone.items():
-        yield number, seconds * each / total
+def _divided(run: range, seconds: float, alone: Sequence[float]) -> Iterator[tuple[int, float]]:
+    """Yield what each step of a launch takes of its ``seconds``, in proportion to times ``alone``."""
+    total = sum(alone[step] for step in run) or 1.0
+    for step in run:
+        yield step, seconds * alone[step] / total

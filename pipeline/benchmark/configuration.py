@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.fitting.wanted import EnginePlanResult, Wanted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import sized
@@ -42,7 +42,7 @@ class PlannedConfiguration:
     """A configuration's plan, and what a profile says of it, where there is one."""
 
     configuration: BenchConfiguration
-    fitted: Fitted
+    fitted: EnginePlanResult
 
     @property
     def plan(self) -> Plan:

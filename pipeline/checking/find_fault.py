@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import typed
+from models.compiler.optimising.by_onnxruntime import typed
 from models.compiler.passes.record import Compilation, Error, Pass
-from models.compiler.passes.view import Key, is_same, key_of, model_between
+from models.compiler.passes.view import is_same
+from models.compiler.writing.write import write_graph
 from models.errors import CompileError
-from models.graphs.traits import read_traits
+from models.graphs.graph import Graph
+from models.graphs.traits import Traits, read_traits
 from models.network.fields import Array
 from models.runtime.sessions import SessionError, open_reference, run_session
 from pipeline.checking.compare import Tolerance, difference
 from pipeline.checking.tolerance import tolerance_of
-from pipeline.measuring.sweeps import Kind, random_tensors
+from pipeline.measuring.sweeps import Kind, random_tensors, with_compared
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -47,6 +49,8 @@ class FaultFinder:
         Raises:
             CompileError: results differ by more than ``step`` may change, or there is nothing to compare.
         """
+        if not work.is_valid:
+            return  # ONNX Runtime may refuse what was only read
         last, self._last = self._last, _boundary(work, self._last)
         if last is None or self._last is last:
             return
@@ -63,12 +67,12 @@ class FaultFinder:
 
 @dataclass(frozen=True)
 class _Boundary:
-    """A network between passes, which ``key`` stands for, and its ``answers`` to ``inputs``.
+    """A network between passes, which ``key`` is, and its ``answers`` to ``inputs``.
 
     ``tolerance``: how far apart right answers of it are.
     """
 
-    key: Key
+    key: Graph
     tolerance: Tolerance
     inputs: tuple[Arrays, ...]
     answers: tuple[Arrays, ...]
@@ -80,17 +84,17 @@ def _boundary(work: Compilation, last: _Boundary | None) -> _Boundary:
     Raises:
         CompileError: ONNX Runtime refuses it or all that is drawn for it, or it draws numbers.
     """
-    key = key_of(work)
+    key = work.graph
     if last is not None and is_same(last.key, key):
         return last
     file = work.folder / "between.onnx"
-    file.write_bytes(model_between(work).SerializeToString())
+    write_graph(work.graph, file)
     traits = read_traits(file)
     if traits.random:
         raise CompileError(f"{work.path}: node {traits.random} draws numbers: nothing to compare")
     try:
         session = open_reference(file, optimise=False)
-        inputs = _drawn_inputs(work, session) if last is None else last.inputs
+        inputs = _drawn_inputs(work, session, traits) if last is None else last.inputs
         answers = tuple(run_session(session, item) for item in inputs)
     except SessionError as exc:
         message = " ".join(str(exc).split())
@@ -100,8 +104,12 @@ def _boundary(work: Compilation, last: _Boundary | None) -> _Boundary:
     return _Boundary(key, tolerance_of(file, traits, work.target, "fp32"), inputs, answers)
 
 
-def _drawn_inputs(work: Compilation, session: "ort.InferenceSession") -> tuple[Arrays, ...]:
-    """Return drawn inputs of the first kind that the network takes: numbers, or what may be an index.
+def _drawn_inputs(
+    work: Compilation, session: "ort.InferenceSession", traits: Traits
+) -> tuple[Arrays, ...]:
+    """Return drawn inputs of the first kind that the network takes.
+
+    They are numbers, or what may be an index, or the number to which one is compared.
 
     Raises:
         CompileError: ONNX Runtime refuses all of them.
@@ -110,8 +118,13 @@ def _drawn_inputs(work: Compilation, session: "ort.InferenceSession") -> tuple[A
     arrays = {name: item if isinstance(item, Array) else item.array for name, item in ports.items()}
     ports_by_name = {name: array for name, array in arrays.items() if array is not None}
     refusal = ""
-    for kind in _KINDS:
-        inputs = tuple(random_tensors(ports_by_name, seed, kind) for seed in range(_DRAWS))
+    kinds: list[tuple[Arrays, ...]] = [
+        tuple(random_tensors(ports_by_name, seed, kind) for seed in range(_DRAWS))
+        for kind in _KINDS
+    ]
+    compared = (with_compared(item, traits.compared) for item in kinds[0])
+    kinds += zip(*compared, strict=True)
+    for inputs in kinds:
         try:
             for item in inputs:
                 run_session(session, item)

@@ -28,17 +28,16 @@ apart: check.py then asks ONNX Runtime what it makes of inputs that are off by a
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import onnx
-
 from models.compiler.passes.table import passes_of
-from models.graphs.nodes import all_graphs
+from models.graphs.graph import Graph, all_graphs
+from models.graphs.reader import graph_at, shapes_at
 from models.graphs.traits import Traits
 from models.network.catalogue import OperatorRecord, traits_of
-from models.network.names import op_of
+from models.network.node import Node
 from models.packs.records.spans import Store
 from models.packs.target import Target
 from models.runtime.kernels import kernel_of
@@ -79,10 +78,10 @@ def tolerance_of(path: Path, traits: Traits, target: Target, store: Store) -> To
         target: what it is compiled for, which says by what passes.
         store: how the pack's weights are stored.
     """
-    model = onnx.load(path, load_external_data=False)
+    graph, shapes = graph_at(path), shapes_at(path)
     bounded = sum(step.error == "within a bound" for step in passes_of(target))
-    network = _Network(model, traits, _STORED.get(store, 0.0), bounded)
-    rounding = network.rounding(model.graph)
+    network = _Network(graph, shapes, traits, _STORED.get(store, 0.0), bounded)
+    rounding = network.rounding(graph)
     factor = math.sqrt(2 * math.log(2 * network.n_numbers / _CHANCE) / 3)
     return Tolerance(
         factor * math.sqrt(rounding.floats + rounding.coarse),
@@ -93,42 +92,38 @@ def tolerance_of(path: Path, traits: Traits, target: Target, store: Store) -> To
 
 class _Network:
     def __init__(
-        self, model: onnx.ModelProto, traits: Traits, stored: float, bounded_passes: int
+        self,
+        graph: Graph,
+        shapes: Mapping[str, Shape],
+        traits: Traits,
+        stored: float,
+        bounded_passes: int,
     ) -> None:
         self._traits = traits
         self._stored = stored
         self._functions = 2 + bounded_passes
-        inferred = onnx.shape_inference.infer_shapes(model).graph
-        values = (*inferred.input, *inferred.output, *inferred.value_info)
-        self._shapes = {value.name: _shape(value) for value in values}
-        self._weights = {
-            tensor.name: tuple(tensor.dims)
-            for graph in all_graphs(model.graph)
-            for tensor in graph.initializer
+        self._shapes = {name: shape for name, shape in shapes.items() if min(shape, default=1) > 0}
+        self._weights: dict[str, Shape] = {
+            name: array.shape
+            for subgraph in all_graphs(graph)
+            for name, array in subgraph.constants.items()
         }
         self.n_numbers = max(
-            (math.prod(self._shapes.get(port.name) or (1,)) for port in model.graph.output),
-            default=1,
+            (math.prod(self._shapes.get(name) or (1,)) for name in graph.outputs), default=1
         )
 
-    def rounding(self, graph: onnx.GraphProto) -> _Rounding:
+    def rounding(self, graph: Graph) -> _Rounding:
         """Return the most on the way to a value of ``graph``; bodies of loops are counted once."""
         before: dict[str, _Rounding] = {}
-        for node in graph.node:
-            reached = _Rounding.largest(before[name] for name in node.input if name in before)
+        for node in graph.nodes:
+            reached = _Rounding.largest(before[name] for name in node.inputs if name in before)
             here = reached.then(self._of(node))
-            before.update(dict.fromkeys(node.output, here))
+            before.update(dict.fromkeys(node.outputs, here))
         return _Rounding.largest(before.values())
 
-    def _of(self, node: onnx.NodeProto) -> _Rounding:
-        bodies = [
-            self.rounding(graph)
-            for attribute in node.attribute
-            for graph in (attribute.g, *attribute.graphs)
-            if graph.node
-        ]
-        operator = op_of(node)
-        record, kernel = traits_of(operator), kernel_of(operator)
+    def _of(self, node: Node) -> _Rounding:
+        bodies = [self.rounding(body) for body in node.bodies if isinstance(body, Graph)]
+        record, kernel = traits_of(node.operator), kernel_of(node.operator)
         error = "bound" if kernel is None else kernel.error
         if record.elements in ("moved", "selected"):
             return _Rounding.largest(bodies)
@@ -138,30 +133,29 @@ class _Network:
         coarse = 0.0
         if self._traits.half:
             coarse += _HALF**2
-        if _quantises(record, len(node.input)):
+        if _quantises(record, len(node.inputs)):
             coarse += _QUANTISED**2
         if record.layer:
             coarse += self._stored**2
         return _Rounding.largest([*bodies, _Rounding(floats, coarse)])
 
-    def _terms(self, node: onnx.NodeProto, record: OperatorRecord) -> int:
+    def _terms(self, node: Node, record: OperatorRecord) -> int:
         """Return how many terms the sums of ``node`` have."""
-        attributes = {item.name: item for item in node.attribute}
-        for position, name in enumerate(node.input):
+        for position, name in enumerate(node.inputs):
             operand, shape = record.operand(position), self._weights.get(name)
             if operand is None or operand.role != "weight" or operand.axis is None or not shape:
                 continue
-            axis = 0 if "transB" in attributes and attributes["transB"].i else operand.axis
+            axis = 0 if node.attributes.get("transB") else operand.axis
             return math.prod(shape) // max(shape[axis], 1)
-        read = self._shapes.get(node.input[0]) if node.input else None
-        result = self._shapes.get(node.output[0])
+        read = self._shapes.get(node.inputs[0]) if node.inputs else None
+        result = self._shapes.get(node.output) if node.outputs else None
         if (
             not read or result is None
         ):  # nothing is said of it: as many as a layer of the network has
             return max(map(math.prod, self._weights.values()), default=1)
         if record.access == "product":
             return read[-1]
-        window = attributes["kernel_shape"].ints if "kernel_shape" in attributes else ()
+        window: Sequence[int] = node.attributes.get("kernel_shape", ())
         return max(math.prod(window), math.prod(read) // max(math.prod(result), 1), read[-1], 1)
 
 
@@ -174,11 +168,3 @@ def _quantises(record: OperatorRecord, count: int) -> bool:
         return record.access == "elementwise"
     operand = record.operand(scales[-1])
     return operand is not None and operand.of_result
-
-
-def _shape(value: onnx.ValueInfoProto) -> Shape | None:
-    """Return the shape of a tensor; None where a dimension is not known."""
-    dims = value.type.tensor_type.shape.dim
-    if not value.type.tensor_type.HasField("shape") or any(not dim.dim_value for dim in dims):
-        return None
-    return tuple(dim.dim_value for dim in dims)

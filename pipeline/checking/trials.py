@@ -20,7 +20,7 @@ from pipeline.checking.compare import Tolerance, difference
 from pipeline.checking.engines import Arrays, Single, TrialEngines
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import EngineError
-from pipeline.fitting.fit import by_thumb, fit
+from pipeline.fitting.fit import fit, heuristic_plan
 from pipeline.fitting.wanted import LEAST, Wanted
 from pipeline.planning.joined_launches import apart, joined
 from pipeline.planning.make import make_plan, of_weights
@@ -172,7 +172,7 @@ class Trials:
         smallest, largest = self._min_plan, self._resident_plan
         halfway = Wanted(total_bytes=(smallest.total_bytes + largest.total_bytes) // 2)
         program = self._engines.program
-        return by_thumb(program, smallest.architecture, halfway, smallest).plan
+        return heuristic_plan(program, smallest.architecture, halfway, smallest).plan
 
     @cached_property
     def _resident_plan(self) -> Plan:

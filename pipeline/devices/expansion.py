@@ -8,6 +8,7 @@ from typing import get_args
 
 import numpy as np
 
+from loader.native.compiling import LibraryError
 from models.packs.records.spans import Encoding, Span, StoredPart
 from models.packs.storing import (
     Bytes,
@@ -16,7 +17,7 @@ from models.packs.storing import (
     scale_bytes,
 )
 from pipeline.devices.device_memory import address
-from pipeline.devices.elementwise.library import Library, LibraryError, StretchStruct, find_library
+from pipeline.devices.elementwise.library import Library, StretchStruct, find_library
 
 # The order of `enum encoding`; bytes of no part are zero.
 _ZERO = 0

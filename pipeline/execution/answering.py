@@ -13,7 +13,7 @@ from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.given import Take, Tensors, copies
 from pipeline.execution.lane import Lane
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import AnyPlan
 from pipeline.program.program import Program
 from pipeline.schedule.trace import Recorder
 
@@ -29,7 +29,7 @@ class Answering(ABC):
 
     @property
     @abstractmethod
-    def plan(self) -> Plan: ...
+    def plan(self) -> AnyPlan: ...
 
     def run(
         self,
@@ -83,7 +83,7 @@ class Answering(ABC):
         *,
         keeps_core: bool = True,
     ) -> list[Answer | Exception]:
-        """Answer up to ``plan.choice.lanes`` requests in one sweep; weights are read once.
+        """Answer up to ``plan.batch_size`` requests in one inference; weights are read once.
 
         ``claim``: to compute, where sweeps of several engines run at once. ``keeps_core``: whether the
         calling thread stays on the core that the device's own leave, which costs more than a sweep of a

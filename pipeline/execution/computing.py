@@ -126,7 +126,7 @@ class ComputingSweeper:
         finally:
             self._tell(ends, record)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Do nothing: between sweeps nothing is in flight."""
 
     def _run(

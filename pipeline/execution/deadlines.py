@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 from pipeline.execution.errors import CancelledError, DeadlineError
 
+#: A disk that has not answered for this long will not: its buffers can never be reused safely.
+DRAIN_SECONDS = 60.0
+
 
 def seconds_left(deadline: float | None) -> float | None:
     """Return how long a wait until ``deadline`` may take, 0 once it has passed; None: without a limit."""

@@ -26,6 +26,7 @@ from pipeline.execution.errors import DrainError, EngineClosedError
 from pipeline.execution.lane import ExpectedInputs, Lane, LaneMemory, LaneRun
 from pipeline.execution.leases import ArenaLease, SharedLease
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, SweepTally
+from pipeline.execution.streaming import StreamRunner
 from pipeline.execution.sweep import Sweeper, sweeper_for
 from pipeline.execution.weight_reads import WeightReads, load_residents
 from pipeline.planning.plan import Plan
@@ -60,7 +61,7 @@ class Carrier:
         #: The lanes of the sweep that runs: kernels that are bound for several ask.
         self.running = _NOBODY
         self.tally = SweepTally()
-        self.sweeper: Sweeper | ComputingSweeper = _idle()
+        self.sweeper: Sweeper | ComputingSweeper | StreamRunner = _idle()
         self._defaults = program.defaults()
         self._memories = memories
         self._reads = reads
@@ -209,6 +210,8 @@ class Engine(Answering):
             kernels,
             self._reads.hurry,
             self._device.finish if self._device.asynchronous else None,
+            self._reader.name,
+            stream=self._reads.stream(),
         )
         self._is_open = True
 
@@ -287,7 +290,7 @@ class Engine(Answering):
 
     @property
     def ahead_bytes(self) -> int:
-        return sum(group.read_bytes for group in self.plan.groups[: self.plan.stages[0].ahead])
+        return sum(read.n_bytes for read in self.plan.reads[: self.plan.stages[0].ahead])
 
     def wake(self) -> None:
         self._memory.lease.wake()
@@ -298,7 +301,7 @@ class Engine(Answering):
 
     @property
     def reads_nothing(self) -> bool:
-        return not self.plan.groups and not self._device.asynchronous
+        return not self.plan.reads and not self._device.asynchronous
 
     @property
     def takes_turns(self) -> bool:
@@ -341,7 +344,7 @@ class Engine(Answering):
 
     def settle(self) -> None:
         try:
-            self._carrier.sweeper.settle()
+            self._carrier.sweeper.drain()
         except DrainError as exc:
             self._broken = exc
 

@@ -3,14 +3,11 @@
 Pointers stay the same from the first sweep to the last.
 """
 
-from typing import Any
-
-from models.packs.records.pieces import Operand
 from pipeline.devices.base import Device
 from pipeline.devices.device_memory import Memory, Use
 from pipeline.execution.lane import LaneMemory
 from pipeline.execution.leases import ArenaLease, OwnArena
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import Plan, Space
 from pipeline.program.program import Program
 from pipeline.program.steps import reserved_scratch
 
@@ -62,27 +59,25 @@ class EngineMemory:
             self.scratch = allocate("scratch", reserved)
             self.lease = lease
             self.lanes = [
-                LaneMemory(program, plan, lease.memory, self.weights, number)
-                for number in range(plan.choice.lanes)
+                LaneMemory(program, plan, self.space, number) for number in range(plan.choice.lanes)
             ]
         except BaseException:
             self.close()
             raise
 
-    def weights(self, operand: Operand) -> Any:
-        """Return where weights lie, for kernels."""
-        start = self._plan.spans[operand.index]
-        if operand.index in self._plan.resident:
-            memory = self.resident
-        else:
-            memory, start = self.streamed(start)
-        return memory.array(start + operand.offset, operand.dtype, operand.shape)
-
-    def streamed(self, offset: int) -> tuple[Memory, int]:
-        """Return where ``offset`` of the ring is: there, or behind its end, in the arena."""
-        if offset < self._plan.ring_bytes:
-            return self.ring, offset
-        return self.lease.memory, offset - self._plan.ring_bytes
+    def space(self, space: Space) -> Memory:
+        """Return the memory of ``space``; of arenas that of the first lane is where it begins."""
+        match space:
+            case "staging":
+                return self.staging
+            case "ring":
+                return self.ring
+            case "resident":
+                return self.resident
+            case "arena":
+                return self.lease.memory
+            case "request" | "edge":
+                raise AssertionError("no memory of an engine")
 
     def n_bytes(self) -> dict[str, int]:
         """Return what was allocated, by name; of a shared arena the part that this engine uses."""

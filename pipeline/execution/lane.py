@@ -1,21 +1,21 @@
 """A lane, one of several requests in a sweep: its tensors, and its part of the memory."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.network.fields import STRINGS
-from models.packs.records.pieces import Operand
 from models.packs.records.ports import Port
-from pipeline.devices.base import Cell, DeviceLostError, Launch, as_strings, takes
+from pipeline.devices.base import Block, Cell, DeviceLostError, Launch, as_strings, takes
 from pipeline.devices.device_memory import Memory
 from pipeline.execution.deadlines import check_limits
 from pipeline.execution.errors import CancelledError, InputError
 from pipeline.execution.given import Arrays, GivenRows, Take, Tensor, Tensors, copies
-from pipeline.planning.plan import Plan
-from pipeline.program.lives import taken_by_rows
+from pipeline.planning.calls import Argument, UnsizedValue
+from pipeline.planning.plan import Plan, Space
 from pipeline.program.program import Program
 
 # Several requests in one sweep: each step runs for every lane before its weights are released.
@@ -150,25 +150,22 @@ class ExpectedInputs:
 
 
 class LaneMemory:
-    """Where values and strips of lane ``number`` lie in ``arena``; ``weights`` says where weights do."""
+    """The memory of lane ``number``: ``space`` returns that of a space, which lanes share or divide."""
 
     def __init__(
-        self,
-        program: Program,
-        plan: Plan,
-        arena: Memory,
-        weights: Callable[[Operand], Any],
-        number: int,
+        self, program: Program, plan: Plan, space: Callable[[Space], Memory], number: int
     ) -> None:
         self._plan = plan
         self._program = program
-        self._weights = weights
+        self._space = space
         self._start = number * plan.lane_bytes
-        self.arena = arena
+        self.arena = space("arena")
         self._cells = {
             index: Cell() for index, value in enumerate(program.values) if value.is_loose
         }
-        self._given = {index: GivenRows() for index in taken_by_rows(program, plan.steps)}
+        self._given = {
+            buffer.id: GivenRows() for buffer in plan.buffers if buffer.space == "request"
+        }
         # Looked up once: to make an array of an address takes as long as a small kernel.
         copied = [port for port in program.inputs if port.value not in self._given]
         self._targets = self._in_place(copied)
@@ -176,24 +173,25 @@ class LaneMemory:
         for view in self._views.values():
             view.flags.writeable = False
 
-    def array(self, operand: Operand) -> Any:
-        """Return where an operand of known size lies, for kernels."""
-        if operand.kind != "value":
-            return self._weights(operand)
-        start = self.offset(operand.index) + operand.offset
-        return self.arena.array(start, operand.dtype, operand.shape)
+    def bound(self, argument: Argument) -> Any:
+        """Return where an argument of a call lies, for kernels, or what holds it during an inference."""
+        if isinstance(argument, UnsizedValue):
+            return self._cells[argument.value]
+        buffer, box = self._plan.buffers[argument.buffer], argument.box
+        if buffer.space == "request":
+            given = self._given[buffer.id]
+            if box is None:
+                return given
+            return partial(given.put_rows, first_plane=box[0].start, first_row=box[1].start)
+        # Weights in the arena lie in that of the first lane.
+        is_private = buffer.space == "arena" and buffer.holds != "weights"
+        start = buffer.offset + argument.offset + (self._start if is_private else 0)
+        array = self._space(buffer.space).array(start, argument.dtype, argument.shape)
+        return array if box is None else Block(array, *box)
 
-    def offset(self, value: int) -> int:
-        """Return where a value, or a strip, lies in the arena."""
-        return self._start + self._plan.values[value]
-
-    def given(self, value: int) -> GivenRows | None:
-        """Return what holds an input during a sweep whose rows are taken from the request itself."""
-        return self._given.get(value)
-
-    def place(self, operand: Operand) -> Any | Cell:
-        """Return where any operand lies."""
-        return self._cells[operand.index] if operand.is_loose else self.array(operand)
+    def _offset(self, value: int) -> int:
+        """Return where a value lies in the arena."""
+        return self._start + self._plan.offset(self._plan.values[value])
 
     def put(self, inputs: Tensors) -> None:
         """Copy all inputs in; those that only regions read, by rows, are not copied.
@@ -245,7 +243,7 @@ class LaneMemory:
     def _write(self, port: Port, tensor: Tensor) -> None:
         target = self._targets.get(port.name)
         if target is None or isinstance(tensor, np.ndarray):
-            self.arena.write(self.offset(port.value), np.ascontiguousarray(tensor))
+            self.arena.write(self._offset(port.value), np.ascontiguousarray(tensor))
         else:
             tensor.put(target)  # made where it is needed, rather than made and copied
 
@@ -254,7 +252,7 @@ class LaneMemory:
             return self._cells[port.value].array
         view = self._views.get(port.name)
         if view is None:
-            view = self.arena.read(self.offset(port.value), port.dtype, port.shape)
+            view = self.arena.read(self._offset(port.value), port.dtype, port.shape)
             view.flags.writeable = False
         return view
 
@@ -262,7 +260,7 @@ class LaneMemory:
         """Return where those of ``ports`` lie that the host may touch, by name."""
         known = [port for port in ports if not port.is_loose]
         arrays = {
-            port.name: self.arena.in_place(self.offset(port.value), port.dtype, port.shape)
+            port.name: self.arena.in_place(self._offset(port.value), port.dtype, port.shape)
             for port in known
         }
         return {name: array for name, array in arrays.items() if array is not None}

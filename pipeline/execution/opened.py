@@ -10,7 +10,8 @@ from pipeline.devices.base import Device
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import ArenaLease
 from pipeline.execution.partitions.pipeline import Pipeline
-from pipeline.planning.plan import PipelinePlan, Plan
+from pipeline.planning.plan import PartitionedPlan, Plan
+from pipeline.planning.validate import validate, validate_edges
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 
@@ -44,7 +45,7 @@ def opened(
 
 def open_pipeline(
     program: Program,
-    plan: PipelinePlan,
+    plan: PartitionedPlan,
     devices: Sequence[Device],
     pool: ReadPool,
     open_weights: Callable[[], Reader] | None = None,
@@ -60,6 +61,7 @@ def open_pipeline(
     Raises:
         As ``open_engine``.
     """
+    validate_edges(program, plan)
     with ExitStack() as failed:
         engines = []
         parts = Cuts(program).parts(plan.cuts)
@@ -91,12 +93,17 @@ def open_engine(
     already, so memory is taken from the system while kernels are loaded. On an error nothing stays open.
 
     Raises:
-        ReadError: the weights cannot be opened. LoaderError: a resident span cannot be read or is damaged.
-        DeviceError: a piece cannot be loaded, or there is no memory. MemoryError: the system has none.
+        InvalidPlanError: ``plan`` cannot run so. ReadError: the weights cannot be opened. LoaderError: a
+            resident span cannot be read or is damaged. DeviceError: a piece cannot be loaded, or there is
+            no memory. MemoryError: the system has none.
     """
     with ExitStack() as failed:
-        reader = reader or open_reader(program.pack.weights_path)
-        failed.callback(reader.close)
+        if reader is not None:
+            failed.callback(reader.close)
+        validate(program, plan)
+        if reader is None:
+            reader = open_reader(program.pack.weights_path)
+            failed.callback(reader.close)
         arena = None if lease is None else lease()
         engine = Engine(program, plan, device, pool, reader, verify, lease=arena)
         failed.pop_all()

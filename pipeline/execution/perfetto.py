@@ -12,7 +12,7 @@ from pipeline.planning.plan import Plan
 from pipeline.program.program import MadeAt, Program, made_at
 from pipeline.program.steps import Phase, Step
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.durations import STALL_SECONDS, Service, launched, services
+from pipeline.timing.durations import STALL_SECONDS, ServiceTime, launched, services
 
 Event = dict[str, Any]
 
@@ -64,13 +64,13 @@ def _sweep(
         }
 
 
-def _stalls(kernels: Sequence[Service | None]) -> Iterator[Service]:
+def _stalls(kernels: Sequence[ServiceTime | None]) -> Iterator[ServiceTime]:
     """Yield the times in which the kernel stage waited."""
     end = 0.0
     for service in kernels:
         if service is not None:
             if service.start - end > STALL_SECONDS:
-                yield Service(end, service.start)
+                yield ServiceTime(end, service.start)
             end = service.end
 
 
@@ -80,12 +80,13 @@ def _fill(plan: Plan, trace: list[TraceEvent]) -> Iterator[tuple[float, int]]:
     A place is taken from the release of what writes it to the completion of its last kernel.
     """
     writer = plan.stages[-2].name
-    count = len(plan.groups)
-    freed = {users.stop - 1: g.length for g, users in zip(plan.groups, plan.users, strict=True)}
+    weights, count = plan.weights, len(plan.reads)
+    pairs = zip(weights, plan.users, strict=True)
+    freed = {users.stop - 1: buffer.n_bytes for buffer, users in pairs}
     filled = 0
     for event in trace:
         if (event.what, event.stage) == ("release", writer):
-            filled += plan.groups[event.index % count].length
+            filled += weights[event.index % count].n_bytes
         elif (event.what, event.stage) == ("complete", "kernel") and event.index in freed:
             filled -= freed[event.index]
         else:
@@ -95,10 +96,10 @@ def _fill(plan: Plan, trace: list[TraceEvent]) -> Iterator[tuple[float, int]]:
 
 def _transfer_names(plan: Plan, stage: str, count: int) -> list[str]:
     """Return what reads or copies are called; those for the next sweep say so."""
-    groups = plan.groups
+    weights = plan.weights
     return [
-        f"{stage} {index % len(groups)}: {groups[index % len(groups)].length >> 10} KiB"
-        + (", next sweep" if index >= len(groups) else "")
+        f"{stage} {index % len(weights)}: {weights[index % len(weights)].n_bytes >> 10} KiB"
+        + (", next sweep" if index >= len(weights) else "")
         for index in range(count)
     ]
 
@@ -112,7 +113,7 @@ def _kernel_name(step: Step, index: int, layers: Mapping[MadeAt, Layer]) -> str:
     return f"kernel {index}" if layer is None else layer.name
 
 
-def _slice(process: int, thread: int, name: str, service: Service) -> Event:
+def _slice(process: int, thread: int, name: str, service: ServiceTime) -> Event:
     return {
         "ph": "X",
         "name": name,

@@ -16,19 +16,19 @@ import time
 from collections.abc import Callable, Sequence
 
 from pipeline.devices.base import Done, Launch, nothing
+from pipeline.execution import deadlines
 from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.computing import ComputingSweeper, SweepState
 from pipeline.execution.deadlines import check_limits, seconds_left
 from pipeline.execution.errors import DeadlineError, DrainError
+from pipeline.execution.reads import Reads
 from pipeline.execution.statistics import SweepStatistics
+from pipeline.execution.streaming import PassStream, StreamRunner
 from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
 from pipeline.schedule.trace import Recorder
 
 #: Starts operation ``index``; must call Done exactly once, from any thread.
 Start = Callable[[int, Done], None]
-
-# A disk that has not answered for this long will not: its buffers can never be reused safely.
-DRAIN_SECONDS = 60.0
 
 
 class Sweeper:
@@ -36,7 +36,8 @@ class Sweeper:
 
     ``starts[t]`` starts operations of stage t; the last stage is ``kernels``. ``hurry`` is called when
     the kernel stage begins to wait. ``finish``, of an asynchronous device, calls back when all kernels
-    launched so far have ended; None: they have when their launch returns.
+    launched so far have ended; None: they have when their launch returns. ``source``: what is read, as
+    errors name it.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Sweeper:
         kernels: Sequence[Launch],
         hurry: Callable[[], None] = lambda: None,
         finish: Callable[[Done], None] | None = None,
+        source: str = "the disk",
     ) -> None:
         self._stages = tuple(stages)
         self._starts = starts
@@ -53,16 +55,14 @@ class Sweeper:
         self._following = _following(kernels)
         self._hurry = hurry
         self._finish = finish
+        self._source = source
         self._last = len(self._stages) - 1
-        #: Of each stage: how many of its operations this sweep needs.
-        self._needed = tuple(len(stage) - stage.ahead for stage in self._stages)
         self._awaited = awaited(self._stages)
         self._lock = threading.RLock()
         self._landed = threading.Condition(self._lock)
         self._flying = 0
-        self._sweep = 0
-        self._head: dict[int, bool] = {}  # reads for the next sweep: whether each has ended well
-        self._head_failed = False
+        ahead = self._stages[0].ahead
+        self._reads = Reads(len(self._stages[0]) - ahead, ahead)
         self._state = SweepState(Schedule(self._stages), None)
         self._state.over = True
 
@@ -98,8 +98,7 @@ class Sweeper:
             with self._lock:
                 state.schedule.stop()
             self._finish_launched(state)
-            self.settle()
-            self._head.clear()
+            self.drain()
             raise
         finally:
             claim.give()
@@ -107,32 +106,31 @@ class Sweeper:
                 state.over = True
         return _without(claim, state.statistics())
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Wait until nothing is in flight.
 
         Raises:
             DrainError: an operation never ended; its memory cannot be used again.
         """
         with self._landed:
-            if not self._landed.wait_for(lambda: not self._flying, DRAIN_SECONDS):
-                raise DrainError(f"{self._flying} reads have not ended after {DRAIN_SECONDS:.0f} s")
+            if not self._landed.wait_for(lambda: not self._flying, deadlines.DRAIN_SECONDS):
+                raise DrainError(
+                    f"{self._source}: {self._flying} reads have not ended "
+                    f"after {deadlines.DRAIN_SECONDS:.0f} s"
+                )
 
     def _begin(self, record: Recorder | None) -> SweepState:
-        with self._lock:  # a read ahead may fail at any time: after this, it fails the new sweep
-            if self._head_failed:
-                # What was read for this sweep is not there: start over, once nothing writes there. The
-                # wait gives the lock away, as often as this thread has it.
-                self.settle()
-                self._head.clear()
-                self._head_failed = False
-            state = self._state = SweepState(Schedule(self._stages, len(self._head)), record)
-            self._sweep += 1
-            head, self._head = self._head, {}
+        with self._lock:
+            started = self._reads.begin()
+            state = self._state = SweepState(Schedule(self._stages, len(started)), record)
             try:
-                for index in head:
+                for index in range(len(started)):
                     state.note("release", 0, index)
-                for index in [index for index, ended in head.items() if ended]:
-                    state.complete(0, index)
+                for index, read in enumerate(started):
+                    if read == "done":
+                        state.complete(0, index)
+                    elif read == "failed":
+                        state.waiting.append(Action(0, index))
             except Exception as exc:  # noqa: BLE001  raised once the reads in flight have ended
                 state.fail(exc)
             return state
@@ -161,31 +159,30 @@ class Sweeper:
                 state.starting = False
 
     def _start(self, state: SweepState, action: Action) -> None:
-        sweep = self._sweep
-        if self._is_ahead(action):
-            self._head[self._of_next(action)] = False
+        stage = action.stage
+        operation = action.index if stage else self._reads.start(action.index)
         self._flying += 1
         try:
-            self._starts[action.stage](
-                action.index, lambda error, seconds: self._ended(sweep, action, error, seconds)
+            self._starts[stage](
+                action.index, lambda error, seconds: self._ended(stage, operation, error, seconds)
             )
         except Exception as exc:  # noqa: BLE001  raised again by the thread that runs the sweep
-            self._ended(sweep, action, exc, 0.0)
+            self._ended(stage, operation, exc, 0.0)
 
-    def _ended(self, sweep: int, action: Action, error: Exception | None, seconds: float) -> None:
-        """Note the end of a read or copy that ``sweep`` started, this one or the one before."""
+    def _ended(self, stage: int, operation: int, error: Exception | None, seconds: float) -> None:
+        """Note the end of a read, numbered across passes, or of a copy of the pass that runs."""
         with self._lock:
             state = self._state
-            ahead = self._is_ahead(action)
             try:
-                if error is not None and ahead and (sweep == self._sweep):
-                    self._head_failed = True
-                elif sweep == self._sweep:
-                    if ahead and error is None:
-                        self._head[self._of_next(action)] = True
-                    self._complete(state, action, error, seconds)
-                else:
-                    self._complete(state, Action(0, self._of_next(action)), error, seconds)
+                index = operation
+                if not stage:
+                    index = self._reads.end(operation, failed=error is not None)
+                if error is None:
+                    state.complete(stage, index)
+                    state.service_seconds[stage] += seconds
+                    self._advance(state)
+                elif stage or not self._reads.is_ahead(index):
+                    state.fail(error)
             except Exception as exc:  # noqa: BLE001  as above: this thread is a reader's
                 state.fail(exc)
             finally:
@@ -196,23 +193,6 @@ class Sweeper:
         self._flying -= 1
         if not self._flying:
             self._landed.notify_all()
-
-    def _complete(
-        self, state: SweepState, action: Action, error: Exception | None, seconds: float
-    ) -> None:
-        if error is not None:
-            state.fail(error)
-            return
-        state.complete(action.stage, action.index)
-        state.service_seconds[action.stage] += seconds
-        self._advance(state)
-
-    def _is_ahead(self, action: Action) -> bool:
-        return action.index >= self._needed[action.stage]
-
-    def _of_next(self, action: Action) -> int:
-        """Return the place in the next sweep of a read that is ahead in this one."""
-        return action.index - self._needed[action.stage]
 
     def _wait_for_kernels(
         self, state: SweepState, deadline: float | None, claim: ComputeClaim
@@ -226,11 +206,13 @@ class Sweeper:
         before = time.perf_counter()
         self._hurry()
         try:
-            if left is None or left > DRAIN_SECONDS:
+            if left is None or left > deadlines.DRAIN_SECONDS:
                 return self._awaited_weights(state)
             return state.ready.get(timeout=left)
         except queue.Empty:
-            raise DeadlineError("the deadline passed while waiting for weights") from None
+            raise DeadlineError(
+                f"{self._source}: the deadline passed while waiting for weights"
+            ) from None
         finally:
             if self._finish is None:
                 state.stall_seconds += time.perf_counter() - before
@@ -242,9 +224,11 @@ class Sweeper:
             DrainError: nothing came for as long as a disk may take.
         """
         try:
-            return state.ready.get(timeout=DRAIN_SECONDS)
+            return state.ready.get(timeout=deadlines.DRAIN_SECONDS)
         except queue.Empty:
-            raise DrainError(f"no weights came in {DRAIN_SECONDS:.0f} s") from None
+            raise DrainError(
+                f"{self._source}: no weights came in {deadlines.DRAIN_SECONDS:.0f} s"
+            ) from None
 
     def _run_kernels(
         self,
@@ -353,8 +337,16 @@ def sweeper_for(
     kernels: Sequence[Launch],
     hurry: Callable[[], None] = lambda: None,
     finish: Callable[[Done], None] | None = None,
-) -> Sweeper | ComputingSweeper:
-    """Return what runs sweeps of ``stages``; arguments are those of Sweeper."""
+    source: str = "the disk",
+    *,
+    stream: PassStream | None = None,
+) -> Sweeper | ComputingSweeper | StreamRunner:
+    """Return what runs sweeps of ``stages``; arguments are those of Sweeper.
+
+    ``stream``: counts the reads, if it is there, instead of the schedule.
+    """
     if finish is None and not any(map(len, stages[:-1])):
         return ComputingSweeper(stages, kernels)
-    return Sweeper(stages, starts, kernels, hurry, finish)
+    if stream is not None:
+        return StreamRunner(stages, stream, kernels, source)
+    return Sweeper(stages, starts, kernels, hurry, finish, source)

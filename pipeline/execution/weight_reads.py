@@ -5,20 +5,22 @@ that ends.
 """
 
 import queue
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
 from loader.pool.jobs import ReadJob
+from loader.pool.native import Stream, StreamRead
 from loader.pool.order import Urgency
 from loader.pool.pool import ReadPool
 from loader.readers.interface import Range, Reader
 from pipeline.devices.base import Device, Done
 from pipeline.devices.device_memory import Memory
 from pipeline.devices.expansion import Expansion, expansion_of
+from pipeline.execution import deadlines
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError
-from pipeline.execution.sweep import DRAIN_SECONDS
+from pipeline.execution.streaming import PassStream
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 
@@ -58,20 +60,44 @@ class WeightReads:
         self._device = device
         self._pool = pool
         self._reader = reader
-        self._reads = tuple(self._read(index) for index in range(len(plan.read_places)))
+        self._reads = tuple(self._read(index) for index in range(len(plan.stages[0])))
         self._expansions = tuple(
-            expansion_of([program.spans[span] for span in self._spans(index)])
-            for index in range(len(plan.groups) if plan.architecture.copies else 0)
+            expansion_of([program.spans[span] for span in plan.reads[copy.read].spans])
+            for copy in plan.copies
         )
         #: Reads in flight that bring weights to the arena.
         self._into_arena: set[int] = set()
         # Last: where this raises, no client of the pool is left.
         self._client = pool.client(program.name, plan.choice.depth)
+        self._stream: Stream | None = None
 
     @property
     def writes_to_arena(self) -> bool:
         """Whether the disk may write to the arena now."""
-        return bool(self._into_arena)
+        flying = () if self._stream is None else self._stream.in_flight()
+        return bool(self._into_arena) or any(map(self._is_into_arena, flying))
+
+    def stream(self) -> PassStream | None:
+        """Return the reads of a pass as one stream, where the pool has such and nothing is copied.
+
+        Raises:
+            MemoryError: there is none for it.
+        """
+        stages = self._plan.stages
+        if self._device.asynchronous or len(stages) != 2 or not self._reads:
+            return None
+        reads = [
+            StreamRead(read.ranges, read.target, after[-1])
+            for read, after in zip(self._reads, stages[0].after, strict=True)
+        ]
+        count = len(self._plan.reads)
+        self._stream = stream = self._pool.stream(self._client, self._reader, reads, count)
+        if stream is None:
+            return None
+        return PassStream(stream, lambda: stream.begin(self.deadline, self.verify))
+
+    def _is_into_arena(self, index: int) -> bool:
+        return self._reads[index].memory is self._memory.lease.memory
 
     def start_read(self, index: int, done: Done) -> None:
         """Start read ``index`` of a sweep; ``done`` is called once, on another thread.
@@ -87,7 +113,7 @@ class WeightReads:
 
         read.memory.lend(read.offset, read.length)
         try:
-            if read.memory is self._memory.lease.memory:
+            if self._is_into_arena(index):
                 self._into_arena.add(index)
             self._pool.submit(
                 ReadJob(
@@ -116,10 +142,11 @@ class WeightReads:
 
     def start_copy(self, index: int, done: Done) -> None:
         """Start to copy to the ring what read ``index`` has brought, expanded; ``done`` as above."""
-        source, target = self._plan.read_places[index], self._plan.places[index]
-        staged = self._memory.staging.host(source.offset, source.length)
-        expansion = self._expansions[index]
-        self._device.copy(staged, self._memory.ring, target.offset, done, expansion)
+        copy, buffers = self._plan.copies[index], self._plan.buffers
+        source, target = buffers[self._plan.reads[copy.read].buffer], buffers[copy.buffer]
+        staged = self._memory.space(source.space).host(source.offset, source.n_bytes)
+        memory, expansion = self._memory.space(target.space), self._expansions[index]
+        self._device.copy(staged, memory, target.offset, done, expansion)
 
     def read_span(self, span: int, target: memoryview, done: Done) -> None:
         """Start to read one span to ``target``, as it is stored, verified; ``done`` as above."""
@@ -129,39 +156,27 @@ class WeightReads:
 
     def hurry(self) -> None:
         """A kernel waits for what is being read."""
-        self._pool.hurry(self._client)
+        self._pool.raise_priority(self._client)
 
     def close(self) -> None:
         """Leave the pool; nothing is in flight."""
-        self._reads = ()
+        self._reads, self._stream = (), None
         self._pool.forget(self._client)
 
     def _read(self, index: int) -> _Read:
         """Return what read ``index`` brings and where to: made once, since every sweep asks for it."""
-        length = self._plan.read_places[index].length
-        memory, offset = self._written(index)
-        groups = self._plan.groups
+        count = len(self._plan.reads)
+        read = self._plan.reads[index % count]
+        buffer = self._plan.buffers[read.buffer]
+        memory = self._memory.space(buffer.space)
         return _Read(
-            tuple(map(self._range, self._spans(index))),
-            memory.host(offset, length),
+            tuple(map(self._range, read.spans)),
+            memory.host(buffer.offset, buffer.n_bytes),
             memory,
-            offset,
-            length,
-            Urgency.AHEAD if index >= len(groups) else Urgency.NEEDED_LATER,
+            buffer.offset,
+            buffer.n_bytes,
+            Urgency.AHEAD if index >= count else Urgency.NEEDED_LATER,
         )
-
-    def _spans(self, index: int) -> Sequence[int]:
-        """Return the spans that read ``index`` brings."""
-        groups = self._plan.groups
-        group = groups[index % len(groups)]
-        return self._plan.streamed[group.first_span : group.end_span]
-
-    def _written(self, index: int) -> tuple[Memory, int]:
-        """Return where the disk writes what read ``index`` brings."""
-        offset = self._plan.read_places[index].offset
-        if self._plan.architecture.copies:
-            return self._memory.staging, offset
-        return self._memory.streamed(offset)
 
     def _range(self, span: int) -> Range:
         record = self._program.spans[span]
@@ -187,7 +202,7 @@ def load_residents(
     """
     kept = memory.resident
     # Those that are the same lie in one place, and are read once.
-    places = {plan.spans[span]: span for span in reversed(plan.resident)}
+    places = {plan.offset(plan.spans[span]): span for span in reversed(plan.resident)}
     lengths = {span: program.spans[span].file_length for span in sorted(places.values())}
     largest = max(lengths.values(), default=0)
 
@@ -196,14 +211,14 @@ def load_residents(
             staged = staging.host(0, length)
             _move([partial(read, span, staged)])
             expansion = expansion_of(program.spans[span : span + 1])
-            _move([_copy(staged, device, kept, plan.spans[span], expansion)])
+            _move([_copy(staged, device, kept, plan.offset(plan.spans[span]), expansion)])
 
     if plan.staging_bytes >= largest:
         load_through(memory.staging)
         return
     if kept.reachable:
         _move(
-            partial(read, span, kept.host(plan.spans[span], length))
+            partial(read, span, kept.host(plan.offset(plan.spans[span]), length))
             for span, length in lengths.items()
         )
         return
@@ -256,6 +271,6 @@ def _move(starts: Iterable[Callable[[Done], None]]) -> None:
 
 def _next(ended: "queue.SimpleQueue[Exception | None]") -> Exception | None:
     try:
-        return ended.get(timeout=DRAIN_SECONDS)
+        return ended.get(timeout=deadlines.DRAIN_SECONDS)
     except queue.Empty:
-        raise DrainError(f"a resident span: no answer in {DRAIN_SECONDS:.0f} s") from None
+        raise DrainError(f"a resident span: no answer in {deadlines.DRAIN_SECONDS:.0f} s") from None

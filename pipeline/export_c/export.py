@@ -1,17 +1,14 @@
 """From a graph that was optimised for C to the texts of C, and to files: the list of steps."""
 
 import os
-import secrets
-import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from models.atomic_folders import locked_folder, put_in_place, remove_leftovers
 from models.compiler.for_c import GraphForC
-from models.compiler.writing.write import put_in_place
 from pipeline.export_c.lowering.calls import StepProgram
 from pipeline.export_c.lowering.lower import lower
 from pipeline.export_c.memory import PlacedMemory, plan_in_bands
@@ -38,16 +35,15 @@ def _write_folder(destination: Path, files: Mapping[str, Content], force: bool) 
     """
     _check_free(destination, files, force)
     destination = Path(os.path.realpath(destination))  # "." has no name, and a link is not replaced
-    folder = destination.with_name(f".{destination.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
-        sizes = {name: _write(folder / name, content) for name, content in files.items()}
-        put_in_place(folder, destination)
+        with locked_folder(destination.parent, destination.name) as hidden:
+            folder = hidden / destination.name
+            folder.mkdir()
+            sizes = {name: _write(folder / name, content) for name, content in files.items()}
+            put_in_place(folder, destination)
     except OSError as exc:
         raise ExportError(f"{destination}: cannot write: {exc.strerror or exc}") from exc
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return sizes
 
 
@@ -59,12 +55,13 @@ def working_folder(destination: Path, force: bool) -> Iterator[Path]:
         ExportError: an export to ``destination`` would be refused, whatever its files are called; or it
             cannot be written.
     """
-    _check_free(destination, (), force)
     parent = Path(os.path.realpath(destination)).parent
+    remove_leftovers(parent)
+    _check_free(destination, (), force)
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=parent, prefix=f".{destination.name}-") as folder:
-            yield Path(folder)
+        with locked_folder(parent, destination.name) as folder:
+            yield folder
     except OSError as exc:
         raise ExportError(f"{destination}: cannot write: {exc.strerror or exc}") from exc
 
@@ -143,12 +140,23 @@ class Exported:
     weight_bytes: int
 
 
-def export_c(for_c: GraphForC, options: ExportOptions, made_by: str = "layerstream") -> Exported:
-    """Return ``for_c`` as C; ``made_by``: the tool and its version, for comments.
+def export_c(for_c: GraphForC, options: ExportOptions, tool: str = "layerstream") -> Exported:
+    """Return ``for_c`` as C; ``tool``: its name and version, for comments.
 
     Raises:
-        ExportError: something in it cannot become C; the message names node, operator and reason.
+        ExportError: something in it cannot become C; the message names the source's node, operator and
+            reason.
     """
+    try:
+        return _exported(for_c, options, tool)
+    except ExportError as exc:
+        message = str(exc)
+        for label in exc.labels:
+            message = message.replace(repr(label), repr(for_c.source_label(label)), 1)
+        raise ExportError(message) from exc
+
+
+def _exported(for_c: GraphForC, options: ExportOptions, tool: str) -> Exported:
     source = for_c.source.path
     network = with_tables(network_of(for_c.graph, str(source)), for_c.graph)
     if options.byte_ports:
@@ -165,7 +173,7 @@ def export_c(for_c: GraphForC, options: ExportOptions, made_by: str = "layerstre
         loads = plan_loads(memory.steps, stored, memory.arena_bytes, options.buffer_bytes)
     writer = SourceWriter(api, program, memory, stored, loads)
     file = weights_file(stored) if api.reads else b""
-    said = f"{made_by}: of {source.name}"
+    said = f"{tool}: of {source.name}"
     arena = memory.arena_bytes
     files: dict[str, Content] = {
         f"{api.prefix}.h": [header(api, said, arena, writer.buffer_bytes, stored)],

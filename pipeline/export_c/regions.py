@@ -167,7 +167,8 @@ def with_views(
         step, name = whole[0]
         raise ExportError(
             f"node {step.label!r} reads all of input {name!r}; rows can be asked for where "
-            "convolutions of an image [1, channels, rows, columns], or of parts of it, read it"
+            "convolutions of an image [1, channels, rows, columns], or of parts of it, read it",
+            step.label,
         )
     return replace(program, steps=tuple(steps[::-1])), views
 

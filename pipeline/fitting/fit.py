@@ -5,22 +5,22 @@ seconds. What searches is imported when there is something to search.
 """
 
 from dataclasses import asdict, replace
-from functools import partial
 
 from loader.errors import LoaderError
 from pipeline.fitting.judge import check, judged, with_joined
-from pipeline.fitting.row_variants import estimated_seconds
-from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
+from pipeline.fitting.predicting import Predictions
+from pipeline.fitting.wanted import LEAST, NOTHING, EnginePlanResult, Wanted
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, FoundPlans, canonical
 from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program, program_checksum
 from pipeline.program.region_plan import RegionError
-from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import Architecture
 
-_BY_THUMB = "a first plan, by rules of thumb: the best one is searched for"
+#: Stands for all limits of everything that change nothing.
+_UNLIMITED = 1 << 62
+_HEURISTIC = "a first plan, found without a search: the best one is searched for"
 
 
 def fit(
@@ -28,96 +28,115 @@ def fit(
     architecture: Architecture,
     wanted: Wanted = NOTHING,
     profile: Profile | None = None,
-    known: FoundPlans | None = None,
-) -> Fitted:
+    cached: FoundPlans | None = None,
+) -> EnginePlanResult:
     """Return the best plan of ``architecture`` that is what is ``wanted``.
 
-    What an earlier search found is taken from ``known``, unless it was quick and this may take its time,
-    and what is found is kept there.
+    What an earlier search found is taken from ``cached``, and what is found is kept there.
 
     Raises:
-        PlanError: there is none, with the figures; or not without a profile. ProfileError: the profile
-            lacks a kernel.
+        PlanError: there is none, with the figures; or not without a profile.
     """
     architecture = of_weights(architecture, program)
     _check_profile(program, architecture, wanted, profile)
-    if known is None or not architecture.tuned or wanted.ring_bytes is not None:
-        return _searched(program, architecture, wanted, profile)
+    if cached is None or not architecture.tuned or wanted.ring_bytes is not None:
+        return _searched(program, architecture, wanted, profile, cached)
     question = _question(program, architecture, wanted, profile)
-    before = known.get(question)
-    if before is not None and before.thorough >= (wanted.thorough and not wanted.least):
+    unlimited = _question(program, architecture, replace(wanted, total_bytes=_UNLIMITED), profile)
+    before = _cached(cached, question, unlimited, wanted.total_bytes)
+    if before is not None:
         earlier = _again(program, architecture, wanted, profile, before)
         if earlier is not None:
             return earlier
-    fitted = _searched(program, architecture, wanted, profile)
+    fitted = _searched(program, architecture, wanted, profile, cached)
     kept = FoundPlan(
-        fitted.plan.choice, fitted.reasons, fitted.curve, fitted.thorough, fitted.plan.total_bytes
+        *(fitted.plan.choice, fitted.reasons, fitted.curve),
+        *(fitted.plan.total_bytes, fitted.enough_bytes),
     )
     if fitted.complete:
-        known.add(question, kept)
+        cached.add(question if kept.enough_bytes is None else unlimited, kept)
     least = _question(program, architecture, LEAST, profile)
-    smallest = known.get(least)
+    smallest = cached.get(least)
     # A search for speed may come upon less than that for the least, whose rules try a few ways only.
     if smallest is not None and kept.total_bytes < smallest.total_bytes:
-        known.add(least, kept)
+        cached.add(least, kept)
     return fitted
 
 
-def by_thumb(
+def _cached(
+    plans: FoundPlans, question: str, unlimited: str, n_bytes: int | None
+) -> FoundPlan | None:
+    """Return what was found within the bytes of ``question``, or within as many as are enough."""
+    plan = plans.get(unlimited)
+    enough = None if plan is None else plan.enough_bytes
+    if plan is None or n_bytes is None or enough is None or n_bytes < enough:
+        return plans.get(question)
+    return plan
+
+
+def heuristic_plan(
     program: Program,
     architecture: Architecture,
     wanted: Wanted,
     least: Plan,
     profile: Profile | None = None,
-) -> Fitted:
+) -> EnginePlanResult:
     """Return a plan within ``wanted.total_bytes`` that is found without a search.
 
     The whole network streams, or what is on rows is what ``least``, its smallest plan, has there: whichever
-    is faster by arithmetic. Memory that is left keeps weights. ``profile`` judges it, and decides nothing.
-    Where nothing else fits, or the architecture is planned on a profile alone, it is ``least``.
-
-    Raises:
-        ProfileError: the profile lacks a kernel.
+    is expected to be faster. Memory that is left keeps weights. Where nothing else fits, or the
+    architecture is planned on a profile alone, it is ``least``.
     """
-    plan = _streaming(program, architecture, wanted, least) or least
-    return replace(judged(plan, profile, (_BY_THUMB,)), by_thumb=True)
+    plan = _streaming(program, architecture, wanted, least, profile) or least
+    return replace(judged(program, plan, profile, (_HEURISTIC,)), heuristic=True)
 
 
 def _streaming(
-    program: Program, architecture: Architecture, wanted: Wanted, least: Plan
+    program: Program,
+    architecture: Architecture,
+    wanted: Wanted,
+    least: Plan,
+    profile: Profile | None,
 ) -> Plan | None:
     if architecture.tuned == "search":
         return None
-    from pipeline.fitting.within import Tried, Within
+    from pipeline.fitting.plan_search import PlanSearch, Tried
 
-    within = Within(Tried.of(program, of_weights(architecture, program), None), wanted)
+    search = PlanSearch(Tried.of(program, of_weights(architecture, program), profile), wanted)
     choices = dict.fromkeys((Choice(), least.choice))
-    plans = [draft.plan for choice in choices if (draft := within.streaming(choice)) is not None]
-    return min(plans, key=partial(estimated_seconds, program), default=None)
+    plans = [plan for choice in choices if (plan := search.streaming(choice)) is not None]
+    return min(plans, key=Predictions.of(program, profile).seconds, default=None)
 
 
 def _searched(
-    program: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
-) -> Fitted:
-    from pipeline.fitting.within import Tried, Within, plan_weights
+    program: Program,
+    architecture: Architecture,
+    wanted: Wanted,
+    profile: Profile | None,
+    cached: FoundPlans | None,
+) -> EnginePlanResult:
+    from pipeline.fitting.plan_search import PlanSearch, Tried, plan_weights
+    from pipeline.fitting.ring_search import judged_ring
 
     tried = Tried.of(program, architecture, profile)
-    within = Within(tried, wanted)
+    search = PlanSearch(tried, wanted, cached)
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
         plan = make_plan(program, architecture, choice=choice)
-        fitted = with_joined(program, Fitted(plan), profile)
+        fitted = with_joined(program, EnginePlanResult(plan), profile)
     elif wanted.least:
-        fitted = within.least()
+        fitted = search.least()
+    elif architecture.tuned == "search":
+        assert profile is not None  # it is refused otherwise
+        fitted = judged_ring(program, architecture, wanted.weight_bytes, profile)
     elif wanted.delay_seconds is not None:
-        fitted = within.in_time()
+        fitted = search.in_time()
     elif wanted.total_bytes is not None or wanted.arena_bytes is not None:
-        fitted = within.fastest()
+        fitted = search.fastest()
     else:
         fitted = with_joined(program, plan_weights(tried, wanted.weight_bytes), profile)
     check(program, fitted, wanted)
-    complete = fitted.complete and within.complete
-    return replace(fitted, thorough=wanted.thorough and complete, complete=complete)
+    return replace(fitted, complete=fitted.complete and search.complete)
 
 
 def _again(
@@ -125,16 +144,16 @@ def _again(
     architecture: Architecture,
     wanted: Wanted,
     profile: Profile | None,
-    known: FoundPlan,
-) -> Fitted | None:
+    earlier: FoundPlan,
+) -> EnginePlanResult | None:
     """Return what an earlier search found; None: it is no plan, or not what is wanted."""
     try:
-        plan = make_plan(program, architecture, choice=known.choice)
-        fitted = judged(plan, profile, known.reasons, known.curve)
+        plan = make_plan(program, architecture, choice=earlier.choice)
+        fitted = judged(program, plan, profile, earlier.reasons, earlier.curve)
         check(program, fitted, wanted)
     except (PlanError, LoaderError, RegionError):
         return None
-    return replace(fitted, thorough=known.thorough)
+    return replace(fitted, enough_bytes=earlier.enough_bytes)
 
 
 def _check_profile(
@@ -156,22 +175,13 @@ def _check_profile(
 def _question(
     program: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> str:
-    """Return what a search depends on beside its effort, as canonical JSON."""
-    asked = asdict(wanted)
-    del asked["thorough"]
+    """Return what a search depends on, as canonical JSON; no times decide on the least plan."""
     shape = [architecture.name, *architecture.stages, architecture.slots]
-    on = _searched_on(program, wanted, profile)
-    return canonical({"planner": PLANNER_VERSION, "on": on, "architecture": shape, **asked})
-
-
-def _searched_on(program: Program, wanted: Wanted, profile: Profile | None) -> str:
-    """Return the checksum of what decides: a profile, or the network as its device runs it.
-
-    No times decide on the least plan, if the profile has all that may be in it.
-    """
-    if profile is not None and not (wanted.least and profile.has_row_times(row_network(program))):
-        return profile.searched_on
-    return program.made(program_checksum)
+    decides = None if wanted.least else profile
+    on = program.made(program_checksum) if decides is None else decides.searched_on
+    return canonical(
+        {"planner": PLANNER_VERSION, "on": on, "architecture": shape, **asdict(wanted)}
+    )
 
 
 # Plans whose sweeps carry several requests: as many lanes as have room, then the best way to stream.
@@ -189,8 +199,8 @@ def fit_lanes(
     wanted: Wanted,
     profile: Profile | None,
     lanes: int,
-    known: FoundPlans | None = None,
-) -> Fitted:
+    cached: FoundPlans | None = None,
+) -> EnginePlanResult:
     """Return the best plan within ``wanted.total_bytes`` whose sweeps carry up to ``lanes`` requests.
 
     As many lanes as the smallest plan has room for; one, as ``fit`` does, where there is no room for more.
@@ -198,17 +208,17 @@ def fit_lanes(
     """
     room = wanted.total_bytes
     if room is None or lanes == 1:
-        return fit(program, architecture, wanted, profile, known)
+        return fit(program, architecture, wanted, profile, cached)
     least = fit(
-        program, architecture, replace(wanted, total_bytes=None, least=True), profile, known
+        program, architecture, replace(wanted, total_bytes=None, least=True), profile, cached
     )
     fitting = (number for number in range(lanes, 1, -1) if _takes(program, least, number) <= room)
     number = next(fitting, 1)
-    if number == 1:
-        return fit(program, architecture, wanted, profile, known)
+    if number == 1:  # with more bytes it may be several
+        return replace(fit(program, architecture, wanted, profile, cached), enough_bytes=None)
     left = room
     for _ in range(_MOST_TRIES):
-        fitted = fit(program, architecture, replace(wanted, total_bytes=left), profile, known)
+        fitted = fit(program, architecture, replace(wanted, total_bytes=left), profile, cached)
         plan = _with_lanes(program, fitted.plan, number)
         excess = plan.total_bytes - room
         if excess <= 0:
@@ -217,10 +227,10 @@ def fit_lanes(
     else:
         fitted, plan = least, _with_lanes(program, least.plan, number)
     reason = f"{number} lanes of {lanes}: a request of a sweep takes {plan.lane_bytes} bytes"
-    return judged(plan, profile, (*fitted.reasons, reason), fitted.curve)
+    return judged(program, plan, profile, (*fitted.reasons, reason), fitted.curve)
 
 
-def _takes(program: Program, fitted: Fitted, lanes: int) -> int:
+def _takes(program: Program, fitted: EnginePlanResult, lanes: int) -> int:
     return _with_lanes(program, fitted.plan, lanes).total_bytes
 
 

@@ -1,73 +1,60 @@
 """The times of plans by a profile, and whether they are within the limits that were asked for."""
 
 from dataclasses import replace
+from math import inf
 
-from pipeline.fitting.wanted import DelayPrediction, Fitted, Wanted
+from pipeline.fitting.predicting import Predictions
+from pipeline.fitting.wanted import EnginePlanResult, Wanted
 from pipeline.planning.found_plans import Point
 from pipeline.planning.joined_launches import joined
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import chunk_advice, milliseconds, sized
 from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
-from pipeline.timing.timeline import timeline
 
 
 def judged(
+    program: Program,
     plan: Plan,
     profile: Profile | None,
     reasons: tuple[str, ...] = (),
     curve: tuple[Point, ...] = (),
-) -> Fitted:
-    """Return ``plan`` with what ``profile`` says of it.
-
-    Raises:
-        ProfileError: the profile lacks one of its kernels.
-    """
-    return Fitted(plan, None if profile is None else predict(plan, profile), reasons, curve)
+) -> EnginePlanResult:
+    """Return ``plan`` with what ``profile`` says of it."""
+    return EnginePlanResult(plan, Predictions.of(program, profile).prediction(plan), reasons, curve)
 
 
 def with_joined(
-    program: Program, fitted: Fitted, profile: Profile | None, most_bytes: int | None = None
-) -> Fitted:
+    program: Program,
+    fitted: EnginePlanResult,
+    profile: Profile | None,
+    most_bytes: int | None = None,
+) -> EnginePlanResult:
     """Return ``fitted`` with short kernels that run as one, where these take at most ``most_bytes`` more.
 
     None: all there are. With what ``profile`` says of it then; nothing else of the plan changes.
     """
-    plan = joined(program, fitted.plan, most_bytes)
-    again = judged(plan, profile, fitted.reasons, fitted.curve)
-    return replace(again, thorough=fitted.thorough, complete=fitted.complete)
-
-
-def predict(plan: Plan, profile: Profile) -> DelayPrediction:
-    """Return what a request is expected to take in ``plan``.
-
-    Raises:
-        ProfileError: the profile lacks one of its kernels.
-    """
-    sweep = timeline(plan.stages, profile.durations(plan), plan.stages[0].ahead)
-    return DelayPrediction(
-        sweep.delay_seconds,
-        sweep.stall_seconds,
-        profile.outside.median,
-        profile.bound_seconds(plan),
-        profile.outside.max,
+    again = judged(
+        program, joined(program, fitted.plan, most_bytes), profile, fitted.reasons, fitted.curve
     )
+    return replace(again, complete=fitted.complete)
 
 
-def seconds_of(fitted: Fitted, wanted: Wanted) -> float:
+def seconds_of(fitted: EnginePlanResult, wanted: Wanted) -> float:
     """Return the time of a request that is judged: its bound if that is wanted and known, or its delay."""
     expected = fitted.prediction
     assert expected is not None  # no time is wanted without a profile
-    bound = expected.bound_seconds if wanted.guaranteed else None
-    return expected.delay_seconds if bound is None else bound
+    if not wanted.guaranteed:
+        return expected.delay_seconds
+    return inf if expected.bound_seconds is None else expected.bound_seconds
 
 
-def reaches(fitted: Fitted, wanted: Wanted) -> bool:
+def reaches(fitted: EnginePlanResult, wanted: Wanted) -> bool:
     """Return whether a plan is as fast as is wanted."""
     return wanted.delay_seconds is None or seconds_of(fitted, wanted) <= wanted.delay_seconds
 
 
-def check(program: Program, fitted: Fitted, wanted: Wanted) -> None:
+def check(program: Program, fitted: EnginePlanResult, wanted: Wanted) -> None:
     """Refuse a plan that is not what was wanted.
 
     Raises:
@@ -116,17 +103,23 @@ def check_fits(program: Program, plan: Plan, n_bytes: int | None) -> None:
         )
 
 
-def too_late(fastest: Fitted, wanted: Wanted) -> str:
+def too_late(fastest: EnginePlanResult, wanted: Wanted) -> str:
     """Return why the ``fastest`` plan is none; to be typed back, what it takes is rounded up."""
     limited = any((wanted.total_bytes, wanted.weight_bytes, wanted.ring_bytes))
     within = "" if wanted.total_bytes is None else f" within {sized(wanted.total_bytes)}"
     remedy = f"give at least that{', or more memory' if limited else ''}"
     asked = milliseconds(wanted.delay_seconds or 0.0)
-    taken = milliseconds(seconds_of(fastest, wanted), up=True)
-    bound = fastest.prediction and fastest.prediction.bound_seconds
-    if wanted.guaranteed and bound is not None:
+    seconds = seconds_of(fastest, wanted)
+    if seconds == inf:
+        more = ", or give more memory" if limited else ""
         return (
-            f"a deadline of {asked} is below the bound of the fastest plan{within}, {taken}; "
-            f"{remedy}"
+            f"a deadline of {asked} needs a bound, and no plan{within} has one that was measured here; "
+            f"measure one (`layerstream profile --bound`){more}"
+        )
+    taken = milliseconds(seconds, up=True)
+    if wanted.guaranteed:
+        return (
+            f"a deadline of {asked} is below the least bound that was measured{within}, {taken}; "
+            f"{remedy}, or measure another plan (`layerstream profile --bound`)"
         )
     return f"a delay of {asked} cannot be reached{within}; the fastest plan takes {taken}; {remedy}"

@@ -1,6 +1,6 @@
 """Plans of a network in partitions that compute at once, each on a core of its own (seed 000, Section 2.2).
 
-Each partition is planned as a network of its own, by rules of thumb: a profile is of the whole network,
+Each partition is planned as a network of its own, by arithmetic: a profile is of the whole network,
 with the whole machine. It says where to cut, where it was measured with one thread.
 """
 
@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from pipeline.fitting.fit import fit
-from pipeline.fitting.row_variants import piece_seconds
-from pipeline.fitting.wanted import LEAST, Fitted, Wanted
-from pipeline.planning.plan import BUFFERS, Plan, PlanError, pipeline_plan
+from pipeline.fitting.predicting import Predictions
+from pipeline.fitting.wanted import LEAST, PlanResult, Wanted
+from pipeline.planning.estimates import LAUNCH_SECONDS
+from pipeline.planning.plan import BUFFERS, Plan, PlanError, partitioned
 from pipeline.planning.words import brief
 from pipeline.profiles.profile import Profile
 from pipeline.program.partitions import Cuts
@@ -31,13 +32,13 @@ def fit_partitions(
     partitions: int,
     total_bytes: int | None = None,
     profile: Profile | None = None,
-) -> Fitted:
+) -> PlanResult:
     """Return the plan of ``program`` in so many partitions within ``total_bytes``; None: the smallest.
 
     The smallest also where ``total_bytes`` are too few.
 
     Raises:
-        PlanError: it cannot be cut into so many. ProfileError: the profile lacks a kernel.
+        PlanError: it cannot be cut into so many.
     """
     seconds = _piece_seconds(program, profile)
     places = Cuts(program)
@@ -47,9 +48,9 @@ def fit_partitions(
     plans = [fit(part, architecture, LEAST).plan for part in parts]
     if total_bytes is not None:
         plans = _within(parts, architecture, plans, total_bytes - BUFFERS * sum(edges))
-    plan = pipeline_plan(plans, cuts, edges)
+    plan = partitioned(plans, cuts, edges)
     reason = _reason(cuts, partition_seconds(seconds, cuts), edges, profile is not None)
-    return Fitted(plan, reasons=(reason,))
+    return PlanResult(plan, reasons=(reason,))
 
 
 def balanced_cuts(
@@ -58,15 +59,14 @@ def balanced_cuts(
     """Return the pieces before which partitions begin that take about the same time.
 
     Raises:
-        PlanError: it cannot be cut into so many. ProfileError: the profile lacks a kernel.
+        PlanError: it cannot be cut into so many.
     """
     return _balanced(Cuts(program), program, _piece_seconds(program, profile), partitions)
 
 
 def _piece_seconds(program: Program, profile: Profile | None) -> list[float]:
-    if profile is None:
-        return list(piece_seconds(program))
-    return list(map(profile.piece_seconds(program), range(len(program.pieces))))
+    times = Predictions.of(program, profile).estimates.times
+    return [LAUNCH_SECONDS + seconds for seconds in times.pieces]
 
 
 def _balanced(

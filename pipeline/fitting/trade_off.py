@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import judged, with_joined
-from pipeline.fitting.row_variants import estimated_seconds
-from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
-from pipeline.fitting.within import Tried, Within
+from pipeline.fitting.plan_search import PlanSearch, Tried
+from pipeline.fitting.predicting import Predictions
+from pipeline.fitting.wanted import LEAST, NOTHING, EnginePlanResult, Wanted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
@@ -29,9 +29,9 @@ _HALVINGS = 5
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A plan and its delay; ``estimated``: what its kernels take was not measured."""
+    """A plan and its delay; ``estimated``: it was not measured."""
 
-    fitted: Fitted
+    fitted: EnginePlanResult
     seconds: float
     estimated: bool
 
@@ -46,13 +46,11 @@ def frontier(
     resident: Architecture = ARCHITECTURES["pre"],
     profile: Profile | None = None,
     known: FoundPlans | None = None,
-    *,
-    thorough: bool = False,
 ) -> list[FrontierPoint]:
     """Return plans from the smallest up to that of ``resident``, ascending; none beside a better one.
 
     Raises:
-        PlanError: there is no plan. ProfileError: the profile lacks a kernel.
+        PlanError: there is no plan.
     """
     tell("the smallest plan", 0, 1)
     smallest = fit(program, architecture, LEAST, profile, known)
@@ -64,18 +62,18 @@ def frontier(
         for step in range(1, count):
             tell("plans", step, count)
             limit = max(round(low * (high / low) ** (step / count)), low)
-            wanted = Wanted(total_bytes=limit, thorough=thorough)
+            wanted = Wanted(total_bytes=limit)
             fitted.append(fit(program, architecture, wanted, profile, known))
-        points = _unbeaten([_point(program, item) for item in fitted])
+        points = _unbeaten([_point(program, item, profile) for item in fitted])
         if len(points) >= POINTS or count >= _MOST_LIMITS:
             return points
         count = _MOST_LIMITS
 
 
-def _point(program: Program, fitted: Fitted) -> FrontierPoint:
-    if fitted.predicted_seconds is not None:
-        return FrontierPoint(fitted, fitted.predicted_seconds, estimated=False)
-    return FrontierPoint(fitted, estimated_seconds(program, fitted.plan), estimated=True)
+def _point(program: Program, fitted: EnginePlanResult, profile: Profile | None) -> FrontierPoint:
+    predictions = Predictions.of(program, profile)
+    measured = predictions.measured(fitted.plan) is not None
+    return FrontierPoint(fitted, predictions.seconds(fitted.plan), estimated=not measured)
 
 
 def _unbeaten(points: list[FrontierPoint]) -> list[FrontierPoint]:
@@ -106,40 +104,41 @@ def costs_of_least(program: Program, least: Plan, profile: Profile | None = None
     memory. Nothing is searched for, so less memory may be enough.
 
     Raises:
-        PlanError: there is no such plan. ProfileError: the profile lacks a kernel.
+        PlanError: there is no such plan.
     """
     resident = ARCHITECTURES["pre"]
-    all_memory = _point(program, fit(program, resident, NOTHING, profile))
+    all_memory = _point(program, fit(program, resident, NOTHING, profile), profile)
     if not all_memory.seconds:  # a model without kernels
         return []
 
-    def cost(fitted: Fitted, total_bytes: int) -> Cost:
-        point = _point(program, fitted)
+    def cost(fitted: EnginePlanResult, total_bytes: int) -> Cost:
+        point = _point(program, fitted, profile)
         return Cost(total_bytes, point.seconds / all_memory.seconds, point.estimated)
 
-    first = cost(judged(least, profile), least.total_bytes)
+    first = cost(judged(program, least, profile), least.total_bytes)
     if first.times <= _HARDLY_LONGER:
         return [first]
     choices = [Choice()]
     if least.choice.regions:
         # No memory makes the same parts faster than all of it does.
-        kept = Fitted(make_plan(program, resident, choice=Choice(regions=least.choice.regions)))
+        kept = EnginePlanResult(
+            make_plan(program, resident, choice=Choice(regions=least.choice.regions))
+        )
         fastest = cost(with_joined(program, kept, profile), least.total_bytes)
         if fastest.times <= _HARDLY_LONGER:
             choices.insert(0, least.choice)
     enough: list[Cost] = []
-    # Rules of thumb stream it; the profile judges what they find.
-    within = Within(Tried.of(program, least.architecture, None), NOTHING)
+    search = PlanSearch(Tried.of(program, least.architecture, profile), NOTHING)
     for choice in choices:
         low, high = least.total_bytes, all_memory.plan.total_bytes
         for _ in range(_HALVINGS):
             middle = round((low * high) ** 0.5)
-            candidate = within.streaming(choice, middle)
-            tried = None if candidate is None else cost(judged(candidate.plan, profile), middle)
+            candidate = search.streaming(choice, middle)
+            tried = None if candidate is None else cost(judged(program, candidate, profile), middle)
             if tried is not None and tried.times <= _HARDLY_LONGER:
                 high, enough = middle, [tried]
             else:
                 low = middle
         if enough:
             break
-    return [first, *enough]
+    return [first, *(enough or [Cost(all_memory.plan.total_bytes, 1.0, all_memory.estimated)])]

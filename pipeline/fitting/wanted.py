@@ -6,7 +6,7 @@ Bytes and seconds; None: not asked, or not known.
 from dataclasses import dataclass
 
 from pipeline.planning.found_plans import Point
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import AnyPlan, InvalidPlanError, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +16,8 @@ class Wanted:
     ``total_bytes``: limit of everything that it takes. ``weight_bytes``: limit of its memory for weights.
     ``arena_bytes``: limit of what activations take: arena, scratch, tensors. ``ring_bytes``: of each ring;
     then there is nothing to search. ``delay_seconds``: of a request; as little memory as reaches it.
-    ``guaranteed``: its bound has to reach it, where the profile gives one. ``least``: the smallest plan,
-    however slow. ``thorough``: the search may take its time.
+    ``guaranteed``: by a bound, of a plan whose limits were measured. ``least``: the smallest plan, however
+    slow.
 
     Parts of the network run on rows where all memory is limited, or that of activations, or the time; a
     limit of weights alone is about how they stream, and leaves the network whole.
@@ -30,7 +30,6 @@ class Wanted:
     delay_seconds: float | None = None
     guaranteed: bool = False
     least: bool = False
-    thorough: bool = False
 
 
 NOTHING = Wanted()
@@ -43,7 +42,8 @@ class DelayPrediction:
 
     ``sweep_seconds`` and ``sweep_bound_seconds`` of the sweep, ``outside_seconds`` and
     ``longest_outside_seconds`` of all else in a request. ``stall_seconds``: kernels wait for weights.
-    There is no bound where the profile is not exact.
+    ``measured``: in passes of this very plan, in turns with those of ``pre``; else it is estimated. There
+    is a bound where the limits of the plan were measured.
     """
 
     sweep_seconds: float
@@ -51,6 +51,7 @@ class DelayPrediction:
     outside_seconds: float
     sweep_bound_seconds: float | None
     longest_outside_seconds: float
+    measured: bool = False
 
     @property
     def delay_seconds(self) -> float:
@@ -77,21 +78,24 @@ class DelayPrediction:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A plan. ``reasons``: in words, why it is as it is. ``curve``: of the search for its ring.
+class PlanResult:
+    """A plan, of one engine or of partitions. ``reasons``: in words, why it is as it is.
 
-    ``prediction``: None without a profile. ``thorough``: it was found by a search that took its time.
-    ``by_thumb``: nothing was searched for; there may be a better one. ``complete``: no clock ended the
-    search; else another one may find a better plan, so this one is not kept.
+    ``curve``: of the search for its ring. ``prediction``: None without a profile. ``heuristic``: nothing
+    was searched for; there may be a better one. ``complete``: no clock ended the search; else another one
+    may find a better plan, so this one is not kept. ``enough_bytes``: within so many bytes, or any more,
+    the same is found; None: not known. ``limit_bytes``: what it was planned within, as one of a set that
+    shares a budget.
     """
 
-    plan: Plan
+    plan: AnyPlan
     prediction: DelayPrediction | None = None
     reasons: tuple[str, ...] = ()
     curve: tuple[Point, ...] = ()
-    thorough: bool = False
-    by_thumb: bool = False
+    heuristic: bool = False
     complete: bool = True
+    enough_bytes: int | None = None
+    limit_bytes: int | None = None
 
     @property
     def predicted_seconds(self) -> float | None:
@@ -102,3 +106,21 @@ class Fitted:
     def bound_seconds(self) -> float | None:
         """Of a sweep."""
         return None if self.prediction is None else self.prediction.sweep_bound_seconds
+
+
+@dataclass(frozen=True)
+class EnginePlanResult(PlanResult):
+    """A plan of one engine."""
+
+    plan: Plan
+
+
+def of_one_engine(result: PlanResult) -> EnginePlanResult:
+    """Return ``result``, which was planned for one engine.
+
+    Raises:
+        InvalidPlanError: it is of partitions.
+    """
+    if not isinstance(result, EnginePlanResult):
+        raise InvalidPlanError("a plan of partitions, where one engine runs")
+    return result

@@ -1,20 +1,16 @@
-"""Measuring a profile: r, c and k of a pack on this machine, in rounds, because machines are not quiet.
+"""Measuring what estimates are made of: the disk, and the kernels of a pack with all weights in memory.
 
-Kernels are measured in sweeps of the real engine with all weights in memory, once for each size of
-chunks that the pack offers, by their traces. One engine is open at a time, so that profiling takes no more
-memory than ``pre`` does. How much reading and computing slow each other down is measured in sweeps with and
-without reads, taking turns.
+Kernels are measured in passes of the real engine, by their traces. One engine is open at a time, so that
+this takes no more memory than ``pre`` does.
 """
 
 import os
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import islice, product
 from pathlib import Path
 from statistics import median
 from typing import Self
@@ -25,47 +21,21 @@ from loader.readers.disk import REAL_DISK, Disk
 from models.packs.pack import Pack
 from pipeline.devices.base import Device, Tuning
 from pipeline.execution.opened import opened
-from pipeline.measuring.overheads import (
-    ORDERS,
-    loop_seconds,
-    measure_launches,
-    measure_overlap,
-    typical_plan,
-)
-from pipeline.measuring.row_operators import RowKernels, group_seconds, phases_factor
-from pipeline.measuring.sweeps import Measured, measured_sweeps, random_inputs
+from pipeline.fitting.fit import fit
+from pipeline.measuring.sweeps import Answered, answered_sweeps, measured_sweeps, random_inputs
 from pipeline.measuring.transfers import DEPTHS, Copies, FileReads, sizes
+from pipeline.planning.estimates import of_pieces
+from pipeline.planning.joined_launches import joined
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.profiles.disk_curves import DiskCurves
 from pipeline.profiles.machine import this_machine
-from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile import Profile, is_disturbed
 from pipeline.profiles.profile_file import manifest_checksum
-from pipeline.profiles.times import CopyTime, Distribution, ReadTime, piece_key
-from pipeline.program.choice import choose_pieces, chunk_sizes
+from pipeline.profiles.times import CopyTime, Distribution, ReadTime
 from pipeline.program.prepare import prepare
 from pipeline.program.program import PreparedPiece, Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import services
-
-
-def chunk_levels(program: Program) -> list[int]:
-    """Return limits for ``choose_pieces`` that together choose every piece there is, ascending.
-
-    Few of them (greedily, the one with the most new pieces first); 0 means the finest chunks.
-    """
-    chosen = {
-        limit: {piece_key(piece) for piece in choose_pieces(program, limit)}
-        for limit in (0, *chunk_sizes(program))
-    }
-    missing = set[str]().union(*chosen.values())
-    levels = []
-    while missing:
-        best = max(chosen, key=lambda limit: len(chosen[limit] & missing))
-        levels.append(best)
-        missing -= chosen[best]
-    return sorted(levels) or [0]
-
 
 # What a device could choose among, tried on a pack before its times are measured.
 
@@ -93,7 +63,7 @@ def _choose_tuning(pack: Pack, device: Device) -> Tuning:
 def _seconds(pack: Pack, device: Device, tuning: Tuning, pool: ReadPool) -> float:
     device.tune(tuning)
     program = prepare(pack, device)
-    plan = typical_plan(program, "auto", device)
+    plan = fit(program, device.adapt(ARCHITECTURES["auto"])).plan
     with opened(program, plan, device, pool) as engine:
         runs = measured_sweeps(engine, random_inputs(program))
         next(runs)  # the first one touches all memory, and verifies
@@ -149,28 +119,16 @@ def others_share(
     return round(min(max(taken / (processors * (after.at - before.at)), 0.0), 1.0), 2)
 
 
-# The profile, in rounds.
+# The profile.
 
-DEFAULT_ITERATIONS = 6
-_ROUNDS = 3
-# Kernels are measured beside so many reads in flight, and the largest: what each read costs besides its
-# bytes is the overlaps' (pipeline/measuring/overheads.py) to say.
-_BESIDE_DEPTH = 2
+#: Traced passes with all weights in memory.
+DEFAULT_ITERATIONS = 3
+# Passes of which the delay and the rest of the request are taken: more of short ones.
+_ANSWERED_SECONDS = 0.5
+_MIN_ANSWERED = 3
 
 #: Called with the steps done and all steps.
 Progress = Callable[[int, int], None]
-
-
-@dataclass
-class _Samples:
-    """Seconds, by what they are of. ``beside``: delays of sweeps beside reads over those without."""
-
-    reads: defaultdict[tuple[int, int], list[float]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    copies: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    kernels: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    beside: list[float] = field(default_factory=list)
 
 
 def profile_pack(
@@ -179,11 +137,14 @@ def profile_pack(
     iterations: int = DEFAULT_ITERATIONS,
     progress: Progress = lambda done, total: None,
     doing: Callable[[str], None] = lambda what: None,
+    *,
     disk: Disk = REAL_DISK,
+    curves: DiskCurves | None = None,
 ) -> Profile:
-    """Measure ``pack`` on ``device``: ``iterations`` sweeps of each size of chunks, in up to three rounds.
+    """Measure ``pack`` on ``device`` without its plans: transfers, and ``iterations`` traced passes.
 
-    ``doing`` is called with what comes next. ``disk``: what weights are read from.
+    ``doing`` is called with what comes next. ``disk``: what weights are read from. ``curves``: of disks
+    that were measured before; what they lack is measured, and saved there if the machine was quiet.
 
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
@@ -192,51 +153,37 @@ def profile_pack(
     doing("how the device works best")
     tuning = _choose_tuning(pack, device)
     program = prepare(pack, device)
-    samples = _Samples()
+    machine = this_machine(pack.weights_path, device, disk)
+    now = datetime.now(UTC)  # noqa: TID251  a date
+    measured = () if curves is None else curves.reads(machine, now)
+    progress(0, 3)
     with file_reads(pack, disk) as reads:
-        meter = _Meter(program, device, reads, samples)
-        rounds = min(_ROUNDS, iterations)
-        steps = [_share(iterations, rounds, turn) for turn in range(rounds)]
-        levels = chunk_levels(program)
-        done, total = 0, rounds * (len(levels) + 1) + len(ORDERS)
-        for turn, sweeps in enumerate(steps):
-            doing(f"reads and copies, round {turn + 1} of {rounds}")
-            meter.measure_transfers(turn)
-            done += 1
-            progress(done, total)
-            doing(f"kernels, round {turn + 1} of {rounds}")
-            meter.measure_rows()
-            for position in range(len(levels)):
-                # The order rotates: what runs after a cold neighbour would always pay for it.
-                level = levels[(position + turn) % len(levels)]
-                meter.measure_kernels(level, sweeps, beside=level == levels[turn % len(levels)])
-                done += 1
-                progress(done, total)
-    profile = _summary(pack, device, samples, tuning, disk)
-    overlaps = {}
-    with closing(ReadPool()) as pool:
-        doing("phases of regions")
-        factor = phases_factor(program, profile, device, pool)
-        loop = Distribution.of(loop_seconds(typical_plan(program, "auto", device)))
-        profile = profile.model_copy(update={"phases": factor, "loop": loop})
-        doing("launches of several steps")
-        launches = measure_launches(program, profile, device, pool, iterations)
-        outside = Distribution.of(launches.outside)
-        beside = {"launch": launches.seconds, "whole": launches.whole, "outside": outside}
-        profile = profile.model_copy(update=beside)
-        for name in ORDERS:
-            doing(f"kernels beside reads, as {name}")
-            overlaps[name] = measure_overlap(
-                program, name, profile, device, pool, iterations, disk=disk
-            )
-            done += 1
-            progress(done, total)
+        doing("reads and copies")
+        curve = _reads(reads, measured)
+        copy_times = _copies(program, device, reads.buffer.n_bytes, reads.n_bytes)
+        progress(1, 3)
+        doing("kernels")
+        pieces = _trace(program, device, reads.pool, iterations)
+        progress(2, 3)
+        delays, outside = _answered(program, device, reads.pool)
+        n_bytes = reads.n_bytes
+        progress(3, 3)
+    of = Distribution.of
     others = others_share(before, ProcessorTimes.now(), os.cpu_count() or 1)
-    return profile.model_copy(update={"overlaps": overlaps, "others": others})
-
-
-def _share(iterations: int, rounds: int, turn: int) -> int:
-    return iterations * (turn + 1) // rounds - iterations * turn // rounds
+    if curves is not None and len(curve) > len(measured) and not is_disturbed(others):
+        curves.save(machine, curve, now)
+    return Profile(
+        manifest=manifest_checksum(pack),
+        machine=machine,
+        date=now.isoformat(timespec="seconds"),
+        reads=tuple(item for item in curve if item.n_bytes in sizes(n_bytes)),
+        copies=copy_times,
+        pieces=pieces,
+        resident=of(delays),
+        outside=of(outside),
+        tuning=tuning,
+        others=others,
+    )
 
 
 @contextmanager
@@ -255,103 +202,59 @@ def file_reads(pack: Pack, disk: Disk) -> Iterator[FileReads]:
         buffer.close()
 
 
-class _Meter:
-    """Adds measurements of ``program`` to ``samples``."""
-
-    def __init__(
-        self, program: Program, device: Device, reads: FileReads, samples: _Samples
-    ) -> None:
-        self._program = program
-        self._device = device
-        self._reads = reads
-        self._samples = samples
-        self._inputs = random_inputs(program)
-
-    def measure_transfers(self, turn: int) -> None:
-        """Measure one round of all rows of the tables."""
-        samples, reads = self._samples, self._reads
-        for n_bytes in sizes(reads.n_bytes):
-            for depth in DEPTHS:
-                samples.reads[n_bytes, depth] += reads.row(n_bytes, depth, turn)
-        with (
-            closing(self._device.allocate("staging", reads.buffer.n_bytes)) as source,
-            closing(self._device.allocate("own", reads.buffer.n_bytes)) as target,
-        ):
-            copied = Copies(self._program.pack, self._device, source, target)
-            for n_bytes in sizes(sum(span.length for span in self._program.spans)):
-                samples.copies[n_bytes] += copied.seconds(n_bytes)
-
-    def measure_kernels(self, chunk_bytes: int, sweeps: int, beside: bool) -> None:
-        """Measure every kernel in chunks of up to ``chunk_bytes``, weights in memory."""
-        choice = Choice(chunk_bytes=chunk_bytes)
-        plan = make_plan(self._program, ARCHITECTURES["pre"], choice=choice)
-        with opened(self._program, plan, self._device, self._reads.pool) as engine:
-            runs = measured_sweeps(engine, self._inputs)
-            next(runs)  # the first one touches all memory
-            for _ in range(sweeps):
-                sweep = next(runs)
-                self._add_kernels(plan, sweep.events)
-                if beside:
-                    self._measure_beside(runs, sweep.delay_seconds)
-
-    def measure_rows(self) -> None:
-        """Measure every row operator once more."""
-        kernels = RowKernels(self._program, self._device)
-        groups = group_seconds(self._program, self._device, self._reads.pool)
-        for key, seconds in chain(kernels.seconds(), kernels.first_calls(), groups):
-            self._samples.kernels[key].append(seconds)
-
-    def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:
-        served = services(plan.stages, events, plan.choice.depth)[-1]
-        for piece, service in zip(plan.steps, served, strict=True):
-            if service is not None and isinstance(piece, PreparedPiece):
-                self._samples.kernels[piece_key(piece)].append(service.seconds)
-
-    def _measure_beside(self, runs: Iterator[Measured], quiet_seconds: float) -> None:
-        """Run a sweep while a thread reads without a pause."""
-        ended = threading.Event()
-        n_bytes = max(sizes(self._reads.n_bytes), default=PAGE_BYTES)
-
-        def read() -> None:
-            turn = 0
-            while not ended.is_set():
-                for _ in self._reads.row(n_bytes, _BESIDE_DEPTH, turn):
-                    pass
-                turn += 1
-
-        if self._reads.n_bytes < n_bytes:
-            return
-        thread = threading.Thread(target=read, name="beside")
-        thread.start()
-        try:
-            sweep = next(runs)
-        finally:
-            ended.set()
-            thread.join()
-        self._samples.beside.append(sweep.delay_seconds / quiet_seconds)
+def _reads(reads: FileReads, measured: Iterable[ReadTime]) -> tuple[ReadTime, ...]:
+    """Return ``measured`` with the sizes and depths that it lacks of this file."""
+    curve = {(item.n_bytes, item.depth): item for item in measured}
+    for n_bytes, depth in product(sizes(reads.n_bytes), DEPTHS):
+        if (n_bytes, depth) not in curve:
+            seconds = Distribution.of(list(reads.row(n_bytes, depth, turn=0)))
+            curve[n_bytes, depth] = ReadTime(n_bytes=n_bytes, depth=depth, seconds=seconds)
+    return tuple(curve.values())
 
 
-def _summary(pack: Pack, device: Device, samples: _Samples, tuning: Tuning, disk: Disk) -> Profile:
-    of = Distribution.of
-    return Profile(
-        manifest=manifest_checksum(pack),
-        machine=this_machine(pack.weights_path, device, disk),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),  # noqa: TID251  a date
-        reads=tuple(
-            ReadTime(n_bytes=n_bytes, depth=depth, seconds=of(seconds))
-            for (n_bytes, depth), seconds in samples.reads.items()
-        ),
-        copies=tuple(
-            CopyTime(n_bytes=n_bytes, seconds=of(seconds))
-            for n_bytes, seconds in samples.copies.items()
-        ),
-        kernels={key: of(seconds) for key, seconds in samples.kernels.items()},
-        slowdown=_excess(samples.beside),
-        outside=of([0.0]),  # of whole requests, which come last
-        tuning=tuning,
+def _copies(
+    program: Program, device: Device, buffer_bytes: int, file_bytes: int
+) -> tuple[CopyTime, ...]:
+    if not file_bytes:
+        return ()
+    with (
+        closing(device.allocate("staging", buffer_bytes)) as source,
+        closing(device.allocate("own", buffer_bytes)) as target,
+    ):
+        copied = Copies(program.pack, device, source, target)
+        total = sum(span.length for span in program.spans)
+        return tuple(
+            CopyTime(n_bytes=n_bytes, seconds=Distribution.of(list(copied.seconds(n_bytes))))
+            for n_bytes in sizes(total)
+        )
+
+
+def _trace(program: Program, device: Device, pool: ReadPool, sweeps: int) -> tuple[float, ...]:
+    """Return the usual seconds of each of the finest pieces, weights in memory."""
+    plan = make_plan(program, ARCHITECTURES["pre"])
+    rows = []
+    with opened(program, plan, device, pool) as engine:
+        runs = measured_sweeps(engine, random_inputs(program))
+        next(runs)  # the first one touches all memory
+        for sweep in islice(runs, sweeps):
+            served = services(plan.stages, sweep.events, plan.choice.depth)[-1]
+            rows.append([0.0 if service is None else service.seconds for service in served])
+    usual = [median(kernel) for kernel in zip(*rows, strict=True)]
+    chosen = [step for step in plan.steps if isinstance(step, PreparedPiece)]
+    return of_pieces(program, chosen, usual)
+
+
+def _answered(program: Program, device: Device, pool: ReadPool) -> tuple[list[float], list[float]]:
+    """Return the delays of passes as ``pre`` serves them, and what else their requests take."""
+    plan = joined(program, make_plan(program, ARCHITECTURES["pre"]))
+    answered: list[Answered] = []
+    with opened(program, plan, device, pool) as engine:
+        runs = answered_sweeps(engine, random_inputs(program))
+        next(runs)
+        end = time.perf_counter() + _ANSWERED_SECONDS
+        while len(answered) < _MIN_ANSWERED or time.perf_counter() < end:
+            answered.append(next(runs))
+    return (
+        [item.delay_seconds for item in answered],
+        [item.outside_seconds for item in answered],
     )
-
-
-def _excess(ratios: list[float]) -> float:
-    """Return by how much the middle one of ``ratios`` is above 1; 0 where it is not."""
-    return max(median(ratios) - 1.0, 0.0) if ratios else 0.0

@@ -1,7 +1,7 @@
 """Sweeps of an open engine on drawn inputs, measured, and the limits of one exact plan."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -54,6 +54,15 @@ def random_tensors(arrays: Mapping[str, Array], seed: int, kind: Kind) -> dict[s
     """Return tensors of these dtypes and shapes, as ``random_inputs`` does."""
     generator = np.random.default_rng(seed)
     return {name: _drawn(array, kind, generator) for name, array in arrays.items()}
+
+
+def with_compared(
+    inputs: Mapping[str, NDArray[Any]], compared: Iterable[tuple[str, float]]
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield ``inputs``, one of them as what it is ``compared`` to (``Traits``)."""
+    for name, operand in compared:
+        if name in inputs:
+            yield {**inputs, name: np.full_like(inputs[name], operand)}
 
 
 def _drawn(port: Array, kind: Kind, generator: np.random.Generator) -> NDArray[Any]:

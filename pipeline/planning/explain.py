@@ -1,18 +1,17 @@
 """Why a plan is as it is, in words with figures."""
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.planning.draft import Draft
+from pipeline.planning.estimates import Estimates
 from pipeline.planning.plan import Plan
-from pipeline.planning.streaming import Unit
 from pipeline.planning.words import brief
 from pipeline.program.channels import bottleneck_of
 from pipeline.program.program import Program
 from pipeline.program.region_plan import ChannelCut, Region, RowCut
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
-from pipeline.timing.timeline import timeline
+from pipeline.timing.durations import Durations
+from pipeline.timing.timeline import Timeline, timeline
 
 # Kernels that wait for less of the delay than this do not wait.
 _NO_STALL = 0.01
@@ -20,100 +19,83 @@ _STRETCHES = 4
 _SHORT = 0.01
 
 
-def explain(program: Program, draft: Draft) -> tuple[str, ...]:
-    """Return one line a decision, the bottleneck first."""
-    names = _layer_names(program)
-    return tuple(
-        line
-        for lines in (
-            _bottleneck(draft, names),
-            _kept(draft, names),
-            _chunks(draft),
-            _reads(draft),
-            _ahead(draft),
+def explain(plan: Plan, estimates: Estimates) -> tuple[str, ...]:
+    """Return one line a decision of how ``plan`` streams, the bottleneck first; times are estimated."""
+    if len(plan.stages) == 1 or not plan.reads:
+        seconds = sum(estimates.kernels(plan))
+        return (
+            f"all weights stay in memory: the delay is that of the kernels, about {_ms(seconds)}",
         )
-        for line in lines
+    names = _layer_names(estimates.program)
+    durations = estimates.durations(plan)
+    return (
+        _bottleneck(plan, durations, names),
+        *_kept(plan, estimates.program, names),
+        *_reads(plan, durations),
     )
 
 
-def _bottleneck(draft: Draft, names: dict[int, str]) -> Iterator[str]:
-    idle, ring = draft.idle, brief(draft.choice.ring_bytes or 0)
-    if not draft.groups:
-        yield f"all weights stay in memory: the delay is that of the kernels, {_ms(idle.delay_seconds)}"
-        return
+def _bottleneck(plan: Plan, durations: Durations, names: Mapping[int, str]) -> str:
+    idle, ring = timeline(plan.stages, durations, plan.stages[0].ahead), brief(plan.ring_bytes)
+    kernels = sum(durations.stages[-1])
     if idle.stall_seconds <= _NO_STALL * idle.delay_seconds:
-        yield (
-            f"kernels are the bottleneck ({_ms(draft.level.until[-1])}): a ring of {ring} hides all reads "
-            f"but {_ms(idle.stall_seconds)}"
+        return (
+            f"kernels are the bottleneck (about {_ms(kernels)}): a ring of {ring} hides all reads but "
+            f"{_ms(idle.stall_seconds)}"
         )
-        return
-    first, last = _waiting(draft)
-    read = sum(draft.durations.stages[0][: len(draft.groups)]) / draft.choice.depth
-    yield (
-        f"reads are the bottleneck {_between(draft.units, names, first, last)}: kernels wait "
+    first, last = (plan.reads[read].spans[0] for read in _waiting(plan, idle))
+    read = sum(durations.stages[0][: len(plan.reads)]) / plan.choice.depth
+    return (
+        f"reads are the bottleneck {_between(names, first, last)}: kernels wait about "
         f"{_ms(idle.stall_seconds)} of {_ms(idle.delay_seconds)}; a sweep's reads take {_ms(read)}, its "
-        f"kernels {_ms(draft.level.until[-1])}"
+        f"kernels {_ms(kernels)}"
     )
 
 
-def _waiting(draft: Draft) -> tuple[int, int]:
-    """Return the first and the last of the units that kernels waited for noticeably."""
-    starts, ends = draft.idle.starts[-1], draft.idle.ends[-1]
+def _waiting(plan: Plan, idle: Timeline) -> tuple[int, int]:
+    """Return the first and the last of the reads that kernels waited for noticeably."""
+    starts, ends = idle.starts[-1], idle.ends[-1]
     gaps = [start - end for end, start in zip([0.0, *ends], starts, strict=False)]
-    noticed = [index for index, gap in enumerate(gaps) if gap > _NO_STALL * sum(gaps)]
-    kernels = [draft.starts[index] for index in noticed]
-    own = [number for number, unit in enumerate(draft.units) if unit.steps.start in set(kernels)]
-    return (own[0], own[-1]) if own else (0, len(draft.units) - 1)
+    noticed = {index for index, gap in enumerate(gaps) if gap > _NO_STALL * sum(gaps)}
+    own = [read for read, users in enumerate(plan.users) if users.start in noticed]
+    return (own[0], own[-1]) if own else (0, len(plan.users) - 1)
 
 
-def _kept(draft: Draft, names: dict[int, str]) -> Iterator[str]:
-    streamed = {unit.steps for unit in draft.units}
-    kept = [unit for unit in draft.level.units if unit.steps not in streamed]
-    if not kept or not draft.groups:
-        return
-    stretches: list[list[Unit]] = [[kept[0]]]
-    for before, unit in pairwise(kept):
-        if before.spans.stop == unit.spans.start:
-            stretches[-1].append(unit)
+def _kept(plan: Plan, program: Program, names: Mapping[int, str]) -> Iterator[str]:
+    """Yield the stretches of spans that stay by choice, the largest first."""
+    stretches: list[list[int]] = []
+    for span in plan.resident:
+        if program.spans[span].resident:
+            continue
+        if stretches and stretches[-1][-1] + 1 == span:
+            stretches[-1].append(span)
         else:
-            stretches.append([unit])
-    stretches.sort(key=lambda units: -sum(unit.length for unit in units))
-    for units in stretches[:_STRETCHES]:
-        size = brief(sum(unit.length for unit in units))
-        until = draft.level.until
-        seconds = until[units[-1].steps.stop] - until[units[0].steps.start]
-        yield f"kept {size} {_between(units, names, 0, len(units) - 1)} (kernels {_ms(seconds)})"
-    rest = sum(unit.length for units in stretches[_STRETCHES:] for unit in units)
-    if rest:
+            stretches.append([span])
+
+    def n_bytes(spans: Sequence[int]) -> int:
+        return sum(program.spans[span].length for span in spans)
+
+    stretches.sort(key=n_bytes, reverse=True)
+    for spans in stretches[:_STRETCHES]:
+        yield f"kept {brief(n_bytes(spans))} {_between(names, spans[0], spans[-1])}"
+    if rest := sum(map(n_bytes, stretches[_STRETCHES:])):
         yield f"kept {brief(rest)} in {len(stretches) - _STRETCHES} other places"
 
 
-def _chunks(draft: Draft) -> Iterator[str]:
+def _reads(plan: Plan, durations: Durations) -> Iterator[str]:
     yield (
-        f"chunks of up to {brief(draft.level.largest_bytes)}: {len(draft.level.until) - 1} kernels, "
-        f"{_ms(draft.level.until[-1])} in all"
+        f"{len(plan.reads)} reads of up to {brief(max(read.n_bytes for read in plan.reads))}, "
+        f"{plan.choice.depth} in flight, load {brief(plan.read_bytes)} a pass, in chunks of up to "
+        f"{brief(plan.largest_chunk_bytes)}"
     )
-
-
-def _reads(draft: Draft) -> Iterator[str]:
-    if draft.groups:
-        total = sum(group.read_bytes for group in draft.groups)
+    if count := plan.stages[0].ahead:
+        cold = timeline(plan.stages, durations).delay_seconds
+        idle = timeline(plan.stages, durations, count).delay_seconds
+        head = sum(read.n_bytes for read in plan.reads[:count])
+        when = "beside the last kernels" if plan.choice.ahead == "tail" else "in idle time"
         yield (
-            f"{len(draft.groups)} reads of up to {brief(max(group.read_bytes for group in draft.groups))}, "
-            f"{draft.choice.depth} in flight, bring {brief(total)} a sweep"
-        )
-
-
-def _ahead(draft: Draft) -> Iterator[str]:
-    count = draft.stages[0].ahead
-    if count:
-        cold = timeline(draft.stages, draft.durations).delay_seconds
-        head = sum(group.read_bytes for group in draft.groups[:count])
-        idle, again = draft.idle.delay_seconds, draft.again.delay_seconds
-        when = "beside the last kernels" if draft.choice.ahead == "tail" else "in idle time"
-        yield (
-            f"the first {brief(head)} are read before a request comes, {when}: {_ms(idle)} instead of "
-            f"{_ms(cold)}; right after another request {_ms(again)}"
+            f"the first {brief(head)} are read before a request comes, {when}: about {_ms(idle)} instead "
+            f"of {_ms(cold)}"
         )
 
 
@@ -128,9 +110,8 @@ def _layer_names(program: Program) -> dict[int, str]:
     }
 
 
-def _between(units: Sequence[Unit], names: dict[int, str], first: int, last: int) -> str:
-    one = names.get(units[first].spans.start, f"kernel {units[first].steps.start}")
-    other = names.get(units[last].spans.start, f"kernel {units[last].steps.start}")
+def _between(names: Mapping[int, str], first: int, last: int) -> str:
+    one, other = (names.get(span, f"of span {span}") for span in (first, last))
     return f"in layer {one!r}" if one == other else f"between layers {one!r} and {other!r}"
 
 

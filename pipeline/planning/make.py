@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loader.ring import ReadGroup
 from pipeline.planning.arena import arenas, in_order
+from pipeline.planning.buffers import BufferLayout
 from pipeline.planning.joined_launches import joined
-from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.planning.plan import Choice, Locations, Plan, PlanError
 from pipeline.planning.streaming import (
     PAGE_BYTES,
-    Streaming,
     Unit,
     loading_bytes,
     needed_bytes,
@@ -18,7 +17,7 @@ from pipeline.planning.streaming import (
 )
 from pipeline.planning.words import chunk_advice, sized
 from pipeline.program.choice import SameSpans
-from pipeline.program.lives import lifetimes, never_whole, placed
+from pipeline.program.lives import lifetimes, never_whole
 from pipeline.program.program import Program
 from pipeline.program.region_plan import Region
 from pipeline.program.sessions import session_bytes
@@ -60,7 +59,7 @@ def make_plan(
     if not reads_into_arena(program, architecture):
         regions = tuple(map(_in_ring, regions))
     limit = chunk_limit(program, architecture, choice)
-    steps = choose_steps(program, limit, regions, choice.later_chunks)
+    steps = choose_steps(program, limit, regions)
     kept = _resident_spans(program, architecture, choice, steps)
     streamed = streamed_units(program, steps, set(kept))
     _check_ring(program, architecture, choice, streamed)
@@ -69,22 +68,27 @@ def make_plan(
     same = program.made(SameSpans)
     resident_bytes = same.n_bytes(kept)
     apart = never_whole(program, steps) if choice.regions else frozenset()
-    arena = program.made(arenas)(in_order(lifetimes(program, steps, apart, frozenset(kept))))
-    behind_values = arena.offsets[len(program.values) :]
-    strips = len(behind_values) - len(stream.in_arena)
-    stream = stream.with_arena(behind_values[strips:])
+    live_ranges = lifetimes(program, steps, apart, frozenset(kept))
+    arena = program.made(arenas)(in_order(live_ranges))
+    layout = BufferLayout(program, steps, apart)
+    layout.arena(live_ranges, arena.offsets)
+    layout.resident(kept, same)
+    reads, copies = layout.streamed(streamed, stream)
     order = Steps(
-        stream.users,
-        len(steps),
-        stream.read_places,
-        stream.copy_places,
-        choice.ahead == "idle",
-        stream.in_arena,
+        stream.users, len(steps), stream.read_places, stream.copy_places, choice.ahead == "idle"
     )
     plan = Plan(
         architecture=architecture,
         choice=choice,
         steps=steps,
+        runs=(),
+        buffers=tuple(layout.buffers),
+        values=Locations.of(layout.values),
+        spans=Locations.of(layout.spans),
+        line_buffers=layout.line_buffers,
+        reads=reads,
+        copies=copies,
+        stages=stages(architecture, order),
         largest_chunk_bytes=max((unit.length for unit in streamed), default=0),
         staging_bytes=stream.staging_bytes,
         ring_bytes=stream.n_bytes,
@@ -94,19 +98,6 @@ def make_plan(
         session_bytes=session_bytes(program, steps, choice.lanes),
         object_bytes=object_bytes(program, steps, choice.lanes),
         io_bytes=sum(port.n_bytes for port in program.inputs if port.default is not None),
-        streamed=tuple(span for unit in streamed for span in unit.spans),
-        groups=tuple(_in_spans(stream.groups, streamed)),
-        read_places=stream.read_places,
-        places=stream.places,
-        resident=tuple(kept),
-        spans=_span_offsets(program, same, kept, streamed, stream),
-        values=(
-            *(arena.offsets[root] + offset for root, offset in placed(program, steps, apart)),
-            *behind_values[:strips],
-        ),
-        users=stream.users,
-        runs=(),
-        stages=stages(architecture, order),
     )
     return joined(program, plan, choice.joined_bytes) if choice.joined_bytes else plan
 
@@ -175,42 +166,3 @@ def _check_ring(
 
 def _count(slots: int) -> str:
     return f"{slots} times " if slots > 1 else ""
-
-
-def _in_spans(groups: Sequence[ReadGroup], units: Sequence[Unit]) -> list[ReadGroup]:
-    """Return ``groups`` of units as groups of positions in the list of streamed spans."""
-    ends = [0]
-    for unit in units:
-        ends.append(ends[-1] + len(unit.spans))
-    return [
-        replace(group, first_span=ends[group.first_span], end_span=ends[group.end_span])
-        for group in groups
-    ]
-
-
-def _span_offsets(
-    program: Program,
-    same: SameSpans,
-    kept: Sequence[int],
-    units: Sequence[Unit],
-    stream: Streaming,
-) -> tuple[int, ...]:
-    """Return where each span lies: kept ones behind each other, streamed ones in their group's place.
-
-    Kept ones that are the ``same`` lie in one place.
-    """
-    offsets = [0] * len(program.spans)
-
-    def put(spans: Sequence[int], position: int) -> None:
-        for span in spans:
-            offsets[span] = position
-            position += program.spans[span].length
-
-    there = {same.first(span): span for span in reversed(kept)}
-    put([there[first] for first in sorted(there)], 0)
-    for span in kept:
-        offsets[span] = offsets[there[same.first(span)]]
-    for group, item in zip(stream.groups, stream.places, strict=True):
-        own = units[group.first_span : group.end_span]
-        put([span for unit in own for span in unit.spans], item.offset)
-    return tuple(offsets)

@@ -1,14 +1,23 @@
-"""The plan of one model: where every byte lies and what that adds up to, before any is taken."""
+"""The plan of one model: where every byte lies and what that adds up to, before any is taken.
 
-from collections.abc import Sequence
+The memory of a plan is *spaces*, in which *buffers* lie, and *reserves* for what has no buffer: scratch of
+kernels, sessions, objects of Python, and values that inputs have by default. What happens is three queues,
+reads, copies and steps: each operation waits for so many of every queue to end. Which bytes steps read and
+write is in calls.py; validate.py derives from that how long each buffer lives, and checks that the plan
+can run so.
+"""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from itertools import accumulate
+from struct import Struct
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from loader.ring import ReadGroup, RingPlace
 from pipeline.program.region_plan import Region
-from pipeline.program.steps import Step
+from pipeline.program.steps import Step, spans_of
 from pipeline.program.work import macs_ratio
 from pipeline.schedule.architectures import Architecture
 from pipeline.schedule.schedule import Stage
@@ -18,6 +27,10 @@ class PlanError(Exception):
     """What was asked for cannot be planned; the message has the figures."""
 
 
+class InvalidPlanError(PlanError):
+    """A plan that cannot run as it says, a fault of the program; the message says what is wrong."""
+
+
 Ahead = Literal["never", "idle", "tail"]
 
 
@@ -25,9 +38,8 @@ Ahead = Literal["never", "idle", "tail"]
 class Choice:
     """What a planner decides beside the architecture; None takes the default. Sizes in bytes.
 
-    ``ring_bytes``: of each ring. ``chunk_bytes``: the most weights of one kernel; ``later_chunks``: of
-    layers from a piece of the program on, (piece, bytes), ascending. ``read_bytes``: the most of one read.
-    ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
+    ``ring_bytes``: of each ring. ``chunk_bytes``: the most weights of one kernel. ``read_bytes``: the most
+    of one read. ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
     ``ahead``: whether the head of the next sweep is read into the ring, and when: in the ``idle`` time
     after a sweep, or already beside its ``tail`` as the ring empties. ``regions``: what runs on rows.
     ``lanes``: requests that one sweep can carry. ``joined_bytes``: the most that sessions may take beside
@@ -43,27 +55,114 @@ class Choice:
     ahead: Ahead = "never"
     regions: tuple[Region, ...] = ()
     lanes: PositiveInt = 1
-    later_chunks: tuple[tuple[NonNegativeInt, NonNegativeInt], ...] = ()
     joined_bytes: NonNegativeInt = 0
+
+
+# What a plan is made of: buffers, where things lie in them, and what moves weights.
+
+#: Memory in which buffers lie. Each lane has an arena of its own; a ``request`` is the caller's memory, of
+#: which rows are taken as they are needed; an ``edge`` lies between two partitions. ``staging``: the disk
+#: writes there what is copied before use.
+Space = Literal["staging", "ring", "resident", "arena", "request", "edge"]
+#: What lies in a buffer: a value, and all that lie in it; rows or channels of values; weights.
+Holds = Literal["value", "line_buffer", "weights"]
+
+
+class PlanBuffer(NamedTuple):
+    """Bytes [offset, offset + n_bytes) of ``space``.
+
+    ``id``: of the value, of the line buffer among all of the plan, of the first span of the weights; of an
+    edge the piece before which it lies.
+    """
+
+    holds: Holds
+    id: int
+    space: Space
+    offset: int
+    n_bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.n_bytes
+
+
+class Location(NamedTuple):
+    """``offset`` bytes after where buffer ``buffer`` of a plan begins, by its index."""
+
+    buffer: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Locations:
+    """Locations by index, of as many things as there are values or spans: in 12 bytes each.
+
+    ``buffers``: 4 bytes each, -1 where there is no location; ``offsets``: 8.
+    """
+
+    buffers: bytes
+    offsets: bytes
+
+    @classmethod
+    def of(cls, locations: Iterable[Location | None]) -> Self:
+        pairs = [location or (-1, 0) for location in locations]
+        buffers, offsets = zip(*pairs, strict=True) if pairs else ((), ())
+        return cls(array("i", buffers).tobytes(), array("q", offsets).tobytes())
+
+    def __getitem__(self, index: int) -> Location | None:
+        (buffer,) = _BUFFER.unpack_from(self.buffers, index * _BUFFER.size)
+        (offset,) = _OFFSET.unpack_from(self.offsets, index * _OFFSET.size)
+        return None if buffer < 0 else Location(buffer, offset)
+
+    def __len__(self) -> int:
+        return len(self.buffers) // _BUFFER.size
+
+    def __iter__(self) -> Iterator[Location | None]:
+        return map(self.__getitem__, range(len(self)))
+
+
+_BUFFER, _OFFSET = Struct("=i"), Struct("=q")
+
+
+class PlanRead(NamedTuple):
+    """``n_bytes`` of the file, those of ``spans``, come to a buffer."""
+
+    spans: tuple[int, ...]
+    buffer: int
+    n_bytes: int
+
+
+class PlanCopy(NamedTuple):
+    """What read ``read`` has loaded comes to a buffer as kernels use it."""
+
+    read: int
+    buffer: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Frozen and JSON-serialisable. All sizes in bytes.
+    """Frozen and serialisable. All sizes in bytes.
 
-    ``steps``: the kernels, or phases of regions. ``streamed`` lists the spans that pass through the ring,
-    ``groups`` and ``places`` how; with a copy stage the disk writes to ``read_places`` of the staging
-    buffer first. ``resident`` lists the other spans. ``spans[i]`` is the offset of span i in the buffer it
-    belongs to, ring or resident; ``values[i]`` that of value i in the arena, then those of the regions'
-    strips; each lane has an arena like that. What is placed behind the ring's end lies in the
-    arena, of the first lane: weights of a region while it runs. ``users[g]``: the steps that use what read
-    g brings. ``runs``: of steps, each at least two, that are one launch.
-    ``largest_chunk_bytes``: the most streamed weights of one step, s_max of the equations.
+    ``steps``: the kernels, or phases of regions; ``runs``: of steps, each at least two, that are one
+    launch. ``values[i]`` and ``spans[i]``: where value i and span i lie, None where the plan gives them
+    no buffer: what is not used, what exists in parts only, and values of unknown size. ``line_buffers``:
+    the indices of those of all regions, in order. ``reads`` of an inference, and with a copy stage
+    ``copies`` of what they load. ``stages``: what reads, copies and steps wait for; reads after the last
+    of ``reads`` are the first ones again, for the next inference. ``largest_chunk_bytes``: the most
+    streamed weights of one step, s_max of the equations.
     """
 
     architecture: Architecture
     choice: Choice
     steps: tuple[Step, ...]
+    runs: tuple[range, ...]
+    buffers: tuple[PlanBuffer, ...] = field(repr=False)
+    values: Locations = field(repr=False)
+    spans: Locations = field(repr=False)
+    line_buffers: range
+    reads: tuple[PlanRead, ...]
+    copies: tuple[PlanCopy, ...]
+    stages: tuple[Stage, ...] = field(repr=False)
     largest_chunk_bytes: int
     staging_bytes: int
     ring_bytes: int
@@ -73,16 +172,6 @@ class Plan:
     session_bytes: int
     object_bytes: int
     io_bytes: int
-    streamed: tuple[int, ...]
-    groups: tuple[ReadGroup, ...]
-    read_places: tuple[RingPlace, ...]
-    places: tuple[RingPlace, ...]
-    resident: tuple[int, ...]
-    spans: tuple[int, ...]
-    values: tuple[int, ...]
-    users: tuple[range, ...]
-    runs: tuple[range, ...]
-    stages: tuple[Stage, ...] = field(repr=False)
 
     @property
     def launches(self) -> int:
@@ -90,14 +179,61 @@ class Plan:
         return len(self.steps) - sum(len(run) - 1 for run in self.runs)
 
     @property
-    def arena_weights(self) -> tuple[int, ...]:
-        """Where in the arena weights of regions lie while these run, in their order."""
-        behind = (place.offset - self.ring_bytes for place in self.places)
-        return tuple(offset for offset in behind if offset >= 0)
+    def resident(self) -> tuple[int, ...]:
+        """The spans that stay in memory."""
+        return tuple(
+            span
+            for span, location in enumerate(self.spans)
+            if location is not None and self.buffers[location.buffer].space == "resident"
+        )
+
+    def offset(self, location: Location | None) -> int:
+        """Return where in its space something lies.
+
+        Raises:
+            InvalidPlanError: it has no buffer.
+        """
+        if location is None:
+            raise InvalidPlanError("the plan has no buffer for what a step or a port uses")
+        return self.buffers[location.buffer].offset + location.offset
+
+    @property
+    def weights(self) -> list[PlanBuffer]:
+        """Where kernels find what each read loads."""
+        return [self.buffers[moved.buffer] for moved in self.copies or self.reads]
+
+    @property
+    def users(self) -> tuple[range, ...]:
+        """For each read the steps that use what it loads."""
+        loads = {span: index for index, read in enumerate(self.reads) for span in read.spans}
+        users = [range(0)] * len(self.reads)
+        for step, spans in enumerate(map(spans_of, self.steps)):
+            for read in {loads[span] for span in spans if span in loads}:
+                users[read] = range(users[read].start if users[read] else step, step + 1)
+        return tuple(users)
 
     @property
     def weight_bytes(self) -> int:
         return self.staging_bytes + self.ring_bytes + self.resident_bytes
+
+    @property
+    def partitions(self) -> tuple["Plan", ...]:
+        """The plans that run at once: it is the only one."""
+        return (self,)
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The pieces before which further partitions begin."""
+        return ()
+
+    @property
+    def batch_size(self) -> int:
+        """Requests that one inference can compute."""
+        return self.choice.lanes
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return self.choice.regions
 
     @property
     def lane_bytes(self) -> int:
@@ -125,7 +261,7 @@ class Plan:
     @property
     def read_bytes(self) -> int:
         """Bytes read from the disk for each sweep."""
-        return sum(group.read_bytes for group in self.groups)
+        return sum(read.n_bytes for read in self.reads)
 
     @property
     def equation_bytes(self) -> int:
@@ -142,7 +278,7 @@ class Plan:
             **{f"{kind.removesuffix('s')}_bytes": taken for kind, taken in self.memory.items()},
             "largest_chunk_bytes": self.largest_chunk_bytes,
             "read_bytes": self.read_bytes,
-            "reads": [asdict(group) for group in self.groups],
+            "reads": len(self.reads),
             "regions": [asdict(region) for region in self.choice.regions],
             "macs_ratio": macs_ratio(self.steps),
             "lanes": self.choice.lanes,
@@ -150,7 +286,7 @@ class Plan:
         }
 
 
-# The plan of a network whose partitions compute at once: a plan for each, and the edges between them.
+# The plan of a network whose partitions compute at once: a plan for each, and the buffers between them.
 #
 # Partitions share no memory: what one uses while it runs, another uses at the same moment for another
 # frame (seed 000, Algorithm 1: never one buffer for two partitions of one set of J). An edge between two
@@ -161,68 +297,73 @@ BUFFERS = 2
 
 
 @dataclass(frozen=True)
-class PipelinePlan(Plan):
-    """Sums over ``partitions``, which begin at piece 0 and at each of ``cuts``; sizes in bytes.
-
-    ``edges``: one buffer of the edge at each cut; all are counted in ``arena_bytes``. Engines run the plans
-    of partitions: here are no steps, and nothing lies anywhere.
-    """
+class PartitionedPlan:
+    """``partitions``, which begin at piece 0 and at each of ``cuts``, and the buffers of their edges."""
 
     cuts: tuple[int, ...]
     partitions: tuple[Plan, ...]
-    edges: tuple[int, ...]
+    edges: tuple[PlanBuffer, ...]
+
+    @property
+    def architecture(self) -> Architecture:
+        return self.partitions[0].architecture
+
+    @property
+    def batch_size(self) -> int:
+        """Requests that one inference of a partition can compute."""
+        return 1
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """Those of all partitions."""
+        return tuple(region for plan in self.partitions for region in plan.regions)
 
     @property
     def edge_bytes(self) -> int:
         """All buffers of all edges."""
-        return BUFFERS * sum(self.edges)
+        return sum(buffer.n_bytes for buffer in self.edges)
 
     @property
-    def launches(self) -> int:
-        return sum(plan.launches for plan in self.partitions)
+    def memory(self) -> dict[str, int]:
+        """Bytes by kind, as of a plan; edges are counted with the arenas."""
+        kinds = self.partitions[0].memory
+        memory = {kind: sum(plan.memory[kind] for plan in self.partitions) for kind in kinds}
+        return {**memory, "arena": memory["arena"] + self.edge_bytes}
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.memory.values())
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(plan.weight_bytes for plan in self.partitions)
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.memory["arena"]
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.memory["scratch"]
 
     @property
     def read_bytes(self) -> int:
         return sum(plan.read_bytes for plan in self.partitions)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            **super().as_dict(),
-            "cuts": list(self.cuts),
-            "edge_bytes": self.edge_bytes,
-            "partitions": [plan.as_dict() for plan in self.partitions],
-        }
+
+AnyPlan = Plan | PartitionedPlan
 
 
-def pipeline_plan(
+def partitioned(
     partitions: Sequence[Plan], cuts: Sequence[int], edges: Sequence[int]
-) -> PipelinePlan:
+) -> PartitionedPlan:
     """Return the plan of ``partitions``, which begin at piece 0 and at ``cuts``; ``edges``: bytes there."""
-    first = partitions[0]
-    return PipelinePlan(
-        architecture=first.architecture,
-        choice=Choice(),
-        steps=(),
-        largest_chunk_bytes=max(plan.largest_chunk_bytes for plan in partitions),
-        staging_bytes=sum(plan.staging_bytes for plan in partitions),
-        ring_bytes=sum(plan.ring_bytes for plan in partitions),
-        resident_bytes=sum(plan.resident_bytes for plan in partitions),
-        arena_bytes=sum(plan.arena_bytes for plan in partitions) + BUFFERS * sum(edges),
-        scratch_bytes=sum(plan.scratch_bytes for plan in partitions),
-        session_bytes=sum(plan.session_bytes for plan in partitions),
-        object_bytes=sum(plan.object_bytes for plan in partitions),
-        io_bytes=sum(plan.io_bytes for plan in partitions),
-        streamed=(),
-        groups=(),
-        read_places=(),
-        places=(),
-        resident=(),
-        spans=(),
-        values=(),
-        users=(),
-        runs=(),
-        stages=(Stage("kernel", ()),),
-        cuts=tuple(cuts),
-        partitions=tuple(partitions),
-        edges=tuple(edges),
+    ends = [
+        (cut, n_bytes) for cut, n_bytes in zip(cuts, edges, strict=True) for _ in range(BUFFERS)
+    ]
+    starts = accumulate((n_bytes for _, n_bytes in ends), initial=0)
+    buffers = (
+        PlanBuffer("value", cut, "edge", start, n_bytes)
+        for start, (cut, n_bytes) in zip(starts, ends, strict=False)
     )
+    return PartitionedPlan(tuple(cuts), tuple(partitions), tuple(buffers))

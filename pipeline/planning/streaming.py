@@ -1,11 +1,7 @@
-"""How weights pass through a ring: sizes, reads, places, and whose kernels use what each brings.
-
-The one account of it, for plans (make.py) and for the drafts that are judged before (draft.py).
-"""
+"""How weights pass through a ring: sizes, reads, places, and whose kernels use what each brings."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 from loader.ring import ReadGroup, RingPlace, group_spans, place, place_ahead, place_in_slots
 from pipeline.planning.plan import Choice
@@ -76,29 +72,15 @@ class Streaming:
 
     ``read_places``: where it writes; ``copy_places``: of the other ring, none where that is the same.
     ``groups`` of units, each one read; ``users[g]``: the steps that use what read g brings.
-    ``read_places`` has those of the next sweep's head, too. Reads ``in_arena`` bring weights that lie
-    there: their places are behind the ring's end, at ``n_bytes`` and what the arena says.
+    ``read_places`` has those of the next sweep's head, too, and none of reads into the arena.
     """
 
     n_bytes: int
     groups: tuple[ReadGroup, ...]
     users: tuple[range, ...]
-    read_places: tuple[RingPlace, ...]
-    copy_places: tuple[RingPlace, ...]
+    read_places: tuple[RingPlace | None, ...]
+    copy_places: tuple[RingPlace | None, ...]
     staging_bytes: int = 0
-    in_arena: frozenset[int] = frozenset()
-
-    @property
-    def places(self) -> tuple[RingPlace, ...]:
-        """Where kernels find what each read brings."""
-        return self.copy_places or self.read_places[: len(self.groups)]
-
-    def with_arena(self, offsets: Sequence[int]) -> Self:
-        """Return this where the reads ``in_arena``, in order, bring weights to these bytes of the arena."""
-        places = list(self.read_places)
-        for read, offset in zip(sorted(self.in_arena), offsets, strict=True):
-            places[read] = replace(places[read], offset=self.n_bytes + offset)
-        return replace(self, read_places=tuple(places))
 
 
 def needed_bytes(architecture: Architecture, units: Sequence[Unit]) -> int:
@@ -131,9 +113,7 @@ def streaming(
     n_bytes = min(-(-asked // PAGE_BYTES) * PAGE_BYTES, whole)
     alone = {number for number, unit in enumerate(units) if unit.in_arena}
     groups = _groups(units, _read_limit(architecture, choice, n_bytes, units), alone)
-    elsewhere = frozenset(
-        number for number, group in enumerate(groups) if group.first_span in alone
-    )
+    elsewhere = {number for number, group in enumerate(groups) if group.first_span in alone}
     places = _places(architecture, groups, n_bytes, elsewhere)
     largest_read = max((group.read_bytes for group in groups), default=0)
     staged_bytes = staging_bytes(architecture, units, n_bytes, largest_read, loading)
@@ -150,10 +130,9 @@ def streaming(
         n_bytes,
         tuple(groups),
         tuple(users),
-        (*read_places, *(place_ahead(read_places, elsewhere) if ahead else ())),
+        (*read_places, *(place_ahead(read_places) if ahead else ())),
         tuple(places if architecture.copies else ()),
         staged_bytes,
-        elsewhere,
     )
 
 
@@ -193,11 +172,11 @@ def _places(
     groups: Sequence[ReadGroup],
     n_bytes: int,
     elsewhere: Collection[int],
-) -> list[RingPlace]:
+) -> list[RingPlace | None]:
     if not architecture.slots:
         return place(groups, n_bytes, elsewhere)
     slot = n_bytes // architecture.slots // PAGE_BYTES * PAGE_BYTES
-    return place_in_slots(groups, slot, architecture.slots)
+    return [*place_in_slots(groups, slot, architecture.slots)]
 
 
 def _read_limit(

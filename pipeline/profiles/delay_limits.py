@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Durations, Services, services
 from pipeline.timing.timeline import bound
@@ -37,13 +37,14 @@ Sweep = tuple[Services, float]
 class SweepLimits(BaseModel):
     """What ``runs`` sweeps of one plan stayed within.
 
-    ``usual``: seconds of each operation, aligned with the stages of the plan. ``excess_seconds``: by how
-    much all operations of a sweep together may exceed them.
+    ``choice``: of the plan. ``usual``: seconds of each operation, aligned with its stages.
+    ``excess_seconds``: by how much all operations of a sweep together may exceed them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     architecture: str
+    choice: Choice
     runs: PositiveInt
     usual: tuple[tuple[Seconds, ...], ...]
     excess_seconds: Seconds
@@ -64,6 +65,7 @@ class SweepLimits(BaseModel):
             candidates.append(
                 cls(
                     architecture=plan.architecture.name,
+                    choice=plan.choice,
                     runs=len(sweeps),
                     usual=usual,
                     excess_seconds=_MARGIN * excess,
@@ -134,7 +136,7 @@ def _head(plan: Plan, reads: Sequence[float]) -> tuple[float, ...]:
     What was seen of them is only what was left of them.
     """
     ahead = plan.stages[0].ahead
-    lengths = [group.read_bytes for group in plan.groups]
+    lengths = [read.n_bytes for read in plan.reads]
     rest = list(zip(reads[ahead:], lengths[ahead:], strict=True))
     pace = float(np.median([seconds / length for seconds, length in rest])) if rest else 0.0
     return tuple(

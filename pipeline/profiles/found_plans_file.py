@@ -1,4 +1,4 @@
-"""plans.json: the plans found for a pack, beside it. Lost or damaged, they are searched again.
+"""plans.json: plans found for a pack, and what may run on rows in them. Lost, it is searched again.
 
 A question names what its plan was searched on: a profile, or the network alone.
 
@@ -6,7 +6,6 @@ It is a cache: what another planner wrote, or a user edited, is ignored with a w
 """
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,7 +16,15 @@ from models.network.fields import Checksum
 from models.packs.manifest import checksum
 from models.packs.pack import Pack
 from models.whole_files import write_atomically
-from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan, FoundPlans
+from pipeline.planning.found_plans import (
+    MAX_VARIANTS,
+    MOST_PLANS,
+    PLANNER_VERSION,
+    FoundPlan,
+    FoundPlans,
+    StoredPlans,
+)
+from pipeline.planning.row_variant import Variants
 
 FILE = "plans.json"
 _MAX_FILE_BYTES = 4 << 20
@@ -30,15 +37,16 @@ class _Document(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format_version: Literal[4] = 4
+    format_version: Literal[5] = 5
     planner: int
     seal: Checksum
     plans: Annotated[dict[str, FoundPlan], Field(max_length=MOST_PLANS)]
+    variants: Annotated[dict[str, Variants], Field(max_length=MAX_VARIANTS)] = {}
 
     def sealed(self) -> "_Document":
         """Return it with the seal of its plans."""
-        plans = self.model_dump_json(include={"plans"}, exclude_defaults=True)
-        return self.model_copy(update={"seal": checksum(plans.encode())})
+        content = self.model_dump_json(include={"plans", "variants"}, exclude_defaults=True)
+        return self.model_copy(update={"seal": checksum(content.encode())})
 
 
 class KnownFile:
@@ -47,31 +55,36 @@ class KnownFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def load(self, level: int = logging.WARNING) -> dict[str, FoundPlan]:
-        """Return the plans; none where there is no file, or it is damaged."""
+    def load(self, level: int = logging.WARNING) -> StoredPlans:
+        """Return what is in the file; nothing where there is no file, or it is damaged."""
         try:
             if self._path.stat().st_size > _MAX_FILE_BYTES:
                 raise OSError(f"larger than {_MAX_FILE_BYTES} bytes")
             document = _Document.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:
-            return {}
+            return StoredPlans()
         except OSError as exc:
             _log.log(level, "%s: ignored: %s", self._path, exc.strerror or exc)
-            return {}
+            return StoredPlans()
         except ValidationError as exc:
             _log.log(level, "%s: ignored: %s", self._path, first_fault(exc))
-            return {}
+            return StoredPlans()
         if document.planner != PLANNER_VERSION:
             _log.log(level, "%s: ignored: written by planner %s", self._path, document.planner)
-            return {}
+            return StoredPlans()
         if document != document.sealed():
             _log.log(level, "%s: ignored: changed since it was written", self._path)
-            return {}
-        return document.plans
+            return StoredPlans()
+        return StoredPlans(document.plans, document.variants)
 
-    def save(self, plans: Mapping[str, FoundPlan]) -> bool:
-        """Write ``plans``, all at once; return whether the folder can be written."""
-        document = _Document(planner=PLANNER_VERSION, seal=16 * "0", plans=dict(plans)).sealed()
+    def save(self, stored: StoredPlans) -> bool:
+        """Write what is ``stored``, all at once; return whether the folder can be written."""
+        document = _Document(
+            planner=PLANNER_VERSION,
+            seal=16 * "0",
+            plans=dict(stored.plans),
+            variants=dict(stored.variants),
+        ).sealed()
         try:
             write_atomically(self._path, document.model_dump_json(exclude_defaults=True) + "\n")
         except OSError as exc:  # a repository that the service may only read

@@ -17,7 +17,6 @@ from pipeline.profiles.machine import Machine, this_machine
 from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
-from pipeline.program.steps import row_network
 
 FILE = "profile.json"
 _MAX_FILE_BYTES = 64 << 20
@@ -75,8 +74,7 @@ def disturbed_by(others: float) -> str:
 def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> Profile:
     """Return the profile of ``pack``, measured on ``machine``, or on one that hardly differs.
 
-    What then differs is said at ``level``, and the profile is not ``exact``. So is that it has no times of
-    operators on rows: then plans have none.
+    What then differs is logged at ``level``, and the profile is not ``exact``.
 
     Raises:
         ProfileError: there is none, it is damaged, or it is of another pack or machine.
@@ -89,6 +87,8 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
     profile = _parsed(path, content, remedy)
     if profile.manifest != manifest_checksum(pack):
         raise ProfileError(f"{path}: profile of another pack: its manifest differs; {remedy}")
+    if fault := _lacking(profile, pack):
+        raise ProfileError(f"{path}: {fault}; {remedy}")
     measured_on = f"{path}: profile of {pack.name}: measured on "
     if decisive := profile.machine.decisive_differences(machine, bool(pack.manifest.quantised)):
         raise ProfileError(f"{measured_on}{'; '.join(decisive)}; {remedy}")
@@ -104,9 +104,17 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
         _log.log(
             level, "%s: %s; measure again on a quiet machine", path, disturbed_by(profile.others)
         )
-    if not profile.has_row_times(row_network(Program.as_compiled(pack))):
-        _log.log(level, "%s: no times of operators on rows, so none are planned; %s", path, remedy)
     return profile
+
+
+def _lacking(profile: Profile, pack: Pack) -> str:
+    """Return what ``profile`` has no time of, though ``pack`` has it; empty: of nothing."""
+    timed, pieces = len(profile.pieces), len(pack.manifest.pieces)
+    if timed != pieces:
+        return f"pieces: times of {timed}, the pack has {pieces}"
+    return (
+        "reads: no times, the pack has weights" if pack.manifest.spans and not profile.reads else ""
+    )
 
 
 def prepared(
@@ -128,7 +136,7 @@ def prepared(
 def find_profile(pack: Pack, device: Device, level: int = logging.WARNING) -> Profile | None:
     """Return the profile of ``pack`` computed by ``device`` on this machine, if it has one.
 
-    One that does not hold here is a warning: the pack is then planned by rule of thumb.
+    One that does not hold here is a warning: the pack is then planned by estimates.
 
     Raises:
         ReadError: the weights cannot be read.

@@ -4,7 +4,6 @@ Fine pieces stream through little memory, coarse ones are faster; outputs are th
 """
 
 import itertools
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -99,26 +98,17 @@ def _runs(
 # What ONNX Runtime 1.32 takes for the binding of a piece: names, pointers, shapes. Measured 2.2 to 2.4 KB.
 BINDING_BYTES = 2560
 
-#: (piece, bytes), ascending: from that piece of the program on chunks have up to so many bytes.
-LaterChunks = Sequence[tuple[int, int]]
 
-
-def choose_pieces(
-    program: Program, chunk_bytes: int | None, later: LaterChunks = ()
-) -> tuple[PreparedPiece, ...]:
+def choose_pieces(program: Program, chunk_bytes: int | None) -> tuple[PreparedPiece, ...]:
     """Return all pieces in execution order, each layer in the coarsest chunks of up to ``chunk_bytes``.
 
-    ``later``: layers from a piece on have another limit. Chunks are counted as they lie in weights.bin.
-    None: the coarsest there are. A layer that has no such chunks runs in its finest ones.
+    Chunks are counted as they lie in weights.bin. None: the coarsest there are. A layer that has no such
+    chunks runs in its finest ones.
     """
-    starts = [piece for piece, _ in later]
-    limits = [chunk_bytes, *(n_bytes for _, n_bytes in later)]
-
-    def fits(way: "_Way") -> bool:
-        limit = limits[bisect_right(starts, way.pieces.start)]
-        return limit is None or way.n_bytes <= limit
-
-    replaced = {way.pieces.start: way for way in filter(fits, program.made(_ways))}
+    merges = program.made(_ways)
+    if chunk_bytes is not None:
+        merges = [merge for merge in merges if merge.n_bytes <= chunk_bytes]
+    replaced = {merge.pieces.start: merge for merge in merges}
     pieces: list[PreparedPiece] = []
     number = program.own.start
     while number < program.own.stop:

@@ -101,7 +101,6 @@ class _Sums:
         self.seconds += [
             n * call(operator, max(round(height / max(n, 1)), 1)) for n in made.calls.tolist()
         ]
-        self.seconds += self._times.first(operator)
 
     def add_copies(self, made: MadeRows, unit: int) -> None:
         """Add copies of ``made``, rows of ``unit`` bytes, between a strip and where these lie whole."""

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from pipeline.program.choice import (
-    LaterChunks,
     choose_pieces,
     finest_positions,
 )
 from pipeline.program.program import PreparedPiece, Program
-from pipeline.program.region_plan import Region, RegionPlan
+from pipeline.program.region_plan import Region, RegionError, RegionPlan
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 
@@ -77,16 +76,17 @@ def choose_steps(
     program: Program,
     chunk_bytes: int | None,
     regions: Sequence[Region] = (),
-    later: LaterChunks = (),
 ) -> tuple[Step, ...]:
     """Return the steps of a sweep: ``regions`` phase by phase, the rest in chunks as ``choose_pieces``.
 
     Raises:
         RegionError: pieces of a region do not run on rows.
     """
-    pieces = choose_pieces(program, chunk_bytes, later)
+    pieces = choose_pieces(program, chunk_bytes)
     if not regions:
         return pieces
+    if any(region.end_piece > program.own.stop for region in regions):
+        raise RegionError(f"a region ends after the last piece, {program.own.stop - 1}")
     program.made(_RegionPlans).room_for(len(regions))
     inside = {piece: region for region in regions for piece in region.pieces}
     steps: list[Step] = []
@@ -174,6 +174,19 @@ def units(steps: Sequence[Step]) -> Iterator[tuple[range, range]]:
             for index, piece in enumerate(same_steps, position):
                 yield range(index, index + 1), spans_of(piece)
         position += len(same_steps)
+
+
+def first_pieces(program: Program, steps: Sequence[Step]) -> Iterator[int]:
+    """Yield the program's piece with which each step begins; of a region's phases that of the region."""
+    first, inside = program.own.start, None
+    for step in steps:
+        region = step.region if isinstance(step, Phase) else None
+        if inside is not None and region is not inside:
+            first = max(inside.plan.region.pieces) + 1
+        inside = region
+        yield first
+        if isinstance(step, PreparedPiece):
+            first += step.n_spans
 
 
 def regions_of(steps: Sequence[Step]) -> list[RegionSteps]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from models.network.macs import macs, weight_count
 from models.packs.records.row_parts import GroupOperator
 from pipeline.program.channels import bottleneck_of
 from pipeline.program.program import PreparedPiece
@@ -27,9 +28,6 @@ class RowTimes(Protocol):
     def call(self, operator: int, rows: int) -> float:
         """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
 
-    def first(self, operator: int) -> float:
-        """Return what its first call in a sweep takes beside that."""
-
     def move(self, n_bytes: int) -> float:
         """Return what copying rows of ``n_bytes`` in all takes."""
 
@@ -50,9 +48,6 @@ class KnownTimes:
         if seconds is None:
             seconds = self._calls[operator, rows] = self._times.call(operator, rows)
         return seconds
-
-    def first(self, operator: int) -> float:
-        return self._times.first(operator)
 
     def move(self, n_bytes: int) -> float:
         seconds = self._moves.get(n_bytes)
@@ -79,13 +74,7 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
             took = known[id(action)] = _seconds(network, action, times)
         return took
 
-    durations = [sum(map(seconds, phase)) for phase in plan.phases]
-    called: set[int] = set()
-    for number, phase in enumerate(plan.phases):
-        fresh = {action.operator for action in phase if isinstance(action, GraphCall)} - called
-        durations[number] += sum(map(times.first, fresh))
-        called |= fresh
-    return durations
+    return [sum(map(seconds, phase)) for phase in plan.phases]
 
 
 def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
@@ -118,7 +107,7 @@ def multiplications(piece: PreparedPiece) -> int:
     """Return about how often ``piece`` multiplies: each of its weights for each place of its output."""
     elements = sum(math.prod(operand.shape) for operand in piece.outputs if not operand.is_loose)
     return sum(
-        math.prod(weights.shape) * _places(elements, weights.shape)
+        macs(math.prod(weights.shape), _places(elements, weights.shape))
         for weights in piece.inputs
         if weights.kind == "span" and len(weights.shape) > 1
     )
@@ -143,6 +132,13 @@ def macs_ratio(steps: Sequence[Step]) -> float:
     return 1 + again / _of_network(regions[0].network) if again else 1.0
 
 
+def again_ratio(network: RowNetwork, plan: RegionPlan) -> float:
+    """Return MACs executed / MACs of the pieces of a region."""
+    pieces = plan.region.pieces
+    once = sum(multiplications(network.program.pieces[piece]) for piece in pieces)
+    return 1 + _again(network, plan) / once if once else 1.0
+
+
 def _again(network: RowNetwork, plan: RegionPlan) -> int:
     """Return the MACs of ``plan`` beyond those of making everything once."""
     if isinstance(plan.region.cut, ChannelCut):
@@ -152,7 +148,7 @@ def _again(network: RowNetwork, plan: RegionPlan) -> int:
     for call in calls:
         pixels_made[call.operator] += call.output.rows * call.output.columns
     return sum(
-        (pixels - min(pixels, _pixels(network, number))) * _weights(network, number)
+        macs(_weights(network, number), pixels - min(pixels, _pixels(network, number)))
         for number, pixels in pixels_made.items()
     )
 
@@ -162,27 +158,24 @@ def _again_in_groups(network: RowNetwork, plan: RegionPlan) -> int:
     item = bottleneck_of(network.program, plan.region.pieces)
     actions = (action for phase in plan.phases for action in phase)
     counts = [0] * len(item.operators)
-    once = [_weights_of(operator) * math.prod(operator.shape[2:]) for operator in item.operators]
+    once = [macs(_weights_of(group), math.prod(group.shape[2:])) for group in item.operators]
     for action in actions:
         if isinstance(action, Compute):
-            pixels = math.prod(action.output.shape[2:])
-            counts[action.operator] += pixels * _held(action)
+            # Weights come second.
+            weights = weight_count(place.shape for place in action.inputs[1:2])
+            counts[action.operator] += macs(weights, math.prod(action.output.shape[2:]))
     return sum(max(count - single, 0) for count, single in zip(counts, once, strict=True))
 
 
-def _held(action: Compute) -> int:
-    """Return the most numbers of weights that a kernel is given."""
-    shapes = (place.shape for place in action.inputs[1:2])
-    return max(map(math.prod, shapes), default=0)
-
-
 def _weights_of(operator: GroupOperator) -> int:
-    shapes = (taken.weights.shape for taken in operator.inputs[1:2] if taken.weights is not None)
-    return max(map(math.prod, shapes), default=0)
+    operands = (taken.weights for taken in operator.inputs[1:2])
+    return weight_count(weights.shape for weights in operands if weights is not None)
 
 
 def _of_network(network: RowNetwork) -> int:
-    on_rows = sum(_pixels(network, number) * _weights(network, number) for number in network.own)
+    on_rows = sum(
+        macs(_weights(network, number), _pixels(network, number)) for number in network.own
+    )
     program = network.program
     others = (program.pieces[number] for number in program.own if number not in network.covered)
     return on_rows + sum(map(multiplications, others))
@@ -193,4 +186,4 @@ def _pixels(network: RowNetwork, number: int) -> int:
 
 
 def _weights(network: RowNetwork, number: int) -> int:
-    return max((math.prod(item.shape) for item in network.operators[number].weights), default=0)
+    return weight_count(item.shape for item in network.operators[number].weights)

@@ -12,7 +12,7 @@ seed 003, Eq. 3, is a number: how many operations of some stage must be complete
 - release constraint (R_i before R_i+1): operations of a stage are released in order.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loader.ring import RingPlace
@@ -160,18 +160,17 @@ class Steps:
     """What the constraints depend on: G reads of one sweep, each with its kernels, and P kernels.
 
     ``users[g]``: the kernels [start, stop) that use what read g brings. ``read_places`` and
-    ``copy_places``: where read and copy g write. ``copy_places`` is empty where kernels use what the
-    disk wrote. Places beyond the G-th belong to reads for the next sweep; ``idle``: they wait for all
-    kernels of this one. ``in_arena``: reads that wait for all kernels before their users, since they write
-    where activations lay.
+    ``copy_places``: where in a ring read and copy g write. ``copy_places`` is empty where kernels use what
+    the disk wrote. Places beyond the G-th belong to reads for the next sweep; ``idle``: they wait for all
+    kernels of this one. A read without a place in the ring waits for all kernels before its users: it
+    writes where activations lay.
     """
 
     users: Sequence[range]
     kernels: int
-    read_places: Sequence[RingPlace]
-    copy_places: Sequence[RingPlace] = ()
+    read_places: Sequence[RingPlace | None]
+    copy_places: Sequence[RingPlace | None] = ()
     idle: bool = False
-    in_arena: Collection[int] = ()
 
     def blocks(self) -> list[int]:
         """Return b with kernels [b[g], b[g + 1]) in cycle g: users of g and what follows them."""
@@ -180,9 +179,8 @@ class Steps:
 
     def free_after(self, read: int) -> int:
         """Return how many kernels must be complete before ``read`` may write to its place."""
-        if read in self.in_arena:
-            return self.users[read].start
-        return self.used_up(self.read_places[read].after)
+        slot = self.read_places[read]
+        return self.users[read].start if slot is None else self.used_up(slot.after)
 
     def used_up(self, groups: int) -> int:
         """Return how many kernels use what the first ``groups`` reads bring."""
@@ -213,10 +211,11 @@ def _two_stages(steps: Steps) -> tuple[Stage, ...]:
 def _three_stages(steps: Steps) -> tuple[Stage, ...]:
     """R_i ~> CPU(s_i), R_i |-> C_i, C_i ~> GPU(s_i), C_i |-> K_i."""
     count = len(steps.users)
-    room = [(0, place.after, 0) for place in steps.read_places]
+    room = [(0, slot.after if slot else 0, 0) for slot in steps.read_places]
     head = [(0, 0, steps.kernels) for _ in room[count:]] if steps.idle else room[count:]
     copies = tuple(
-        (index + 1, 0, steps.used_up(place.after)) for index, place in enumerate(steps.copy_places)
+        (index + 1, 0, steps.used_up(slot.after if slot else 0))
+        for index, slot in enumerate(steps.copy_places)
     )
     kernels = tuple((0, needed, 0) for needed in _needs(steps))
     return (

@@ -1,9 +1,9 @@
 """How long the operations of a plan take: what planners, predictions and the bound calculate with."""
 
 import heapq
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate
 from math import inf
 
 from pipeline.schedule.schedule import Stage
@@ -17,72 +17,34 @@ class Durations:
     """Seconds of each operation of each stage, aligned with the stages of a plan.
 
     Reads for the next sweep are included. ``depth``: reads in flight, each on a server of its own.
-    ``slowdown``: while a read is in flight a kernel advances at 1 / (1 + slowdown) of its speed.
     ``disturbance``: seconds that each read takes from the kernels, however short: threads that wake, caches
     that are lost.
     """
 
     stages: tuple[tuple[float, ...], ...]
     depth: int
-    slowdown: float = 0.0
     disturbance: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.depth < 1 or min(self.slowdown, self.disturbance) < 0:
+        if self.depth < 1 or self.disturbance < 0:
             raise ValueError(f"depth {self.depth} below 1, or a negative time in {self}")
 
-    def kernels(self, stages: Sequence[Stage], early: Collection[int] = ()) -> tuple[float, ...]:
+    def kernels(self, stages: Sequence[Stage]) -> tuple[float, ...]:
         """Return the seconds of each kernel, disturbed by reads.
 
-        A read of this sweep disturbs the kernel that needs it first, unless it is one of ``early``, which
-        began before the sweep; one for the next sweep disturbs the kernel that runs when it may start.
+        A read of this pass disturbs the kernel that needs it first; one for the next pass that which runs
+        when it may start.
         """
         disturbed = list(self.stages[-1])
         if not self.disturbance or len(stages) == 1:
             return self.stages[-1]
         needs = list(accumulate((after[-2] for after in stages[-1].after), max))
         for kernel, (before, count) in enumerate(zip([0, *needs], needs, strict=False)):
-            fresh = sum(read not in early for read in range(before, count))
-            disturbed[kernel] += self.disturbance * fresh
+            disturbed[kernel] += self.disturbance * (count - before)
         for kernel in _head_after(stages):
             if kernel < len(disturbed):
                 disturbed[kernel] += self.disturbance
         return tuple(disturbed)
-
-
-def reads_in_flight(stages: Sequence[Stage], depth: int) -> list[int]:
-    """Return for each read how many may be in flight at once with it, itself included: at most ``depth``.
-
-    In a small ring a read waits for the kernels that free its place, and these have waited for reads: those
-    are complete.
-    """
-    count = len(stages[0])
-    if depth == 1:
-        return [1] * count
-    # complete[t][n]: so many reads are when the first n operations of stage t are.
-    complete: list[Sequence[int]] = [range(count + 1)]
-    for stage in stages[1:]:
-        complete.append([0, *_complete(stage, complete)])
-    first = _complete(stages[0], complete)  # that may be in flight when each read starts
-    at_once = [min(depth, read + 1 - other) for read, other in enumerate(first)]
-    most = list(at_once)
-    for later in range(1, depth):
-        for read in range(count - later):
-            if first[read + later] <= read and at_once[read + later] > most[read]:
-                most[read] = at_once[read + later]
-    return most
-
-
-def _complete(stage: Stage, complete: Sequence[Sequence[int]]) -> list[int]:
-    """Return how many reads are complete when each operation of ``stage`` starts, by what it waits for."""
-    waits = zip(complete, zip(*stage.after, strict=True), strict=False)  # planners ask often
-    known = [[row[count] for count in counts] for row, counts in waits]
-    return list(accumulate(map(max, *known) if known[1:] else chain(*known), max))
-
-
-def beside_tail(stages: Sequence[Stage]) -> set[int]:
-    """Return the reads for the next sweep, by number, that begin beside kernels of this one."""
-    return {read for read, kernel in enumerate(_head_after(stages)) if kernel < len(stages[-1])}
 
 
 def _head_after(stages: Sequence[Stage]) -> Iterator[int]:
@@ -108,7 +70,7 @@ def _before_copies(stages: Sequence[Stage], after: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceTime:
     """When an operation was served, in seconds since its sweep began."""
 
     start: float
@@ -124,7 +86,7 @@ STALL_SECONDS = 50e-6
 
 
 #: For each stage its operations; None where the trace does not show the end of one.
-Services = tuple[tuple[Service | None, ...], ...]
+Services = tuple[tuple[ServiceTime | None, ...], ...]
 
 
 def services(stages: Sequence[Stage], events: Iterable[TraceEvent], depth: int) -> Services:
@@ -147,23 +109,23 @@ def services(stages: Sequence[Stage], events: Iterable[TraceEvent], depth: int) 
 
 def _served(
     stage: Stage, ends: Sequence[float], complete: Sequence[Sequence[float]], servers: int
-) -> tuple[Service | None, ...]:
+) -> tuple[ServiceTime | None, ...]:
     """First come, first served: one starts when fewer than ``servers`` before it are incomplete."""
     latest = [0.0] * servers  # so many latest completions, the earliest of them first
     ready = 0.0
-    served: list[Service | None] = []
+    served: list[ServiceTime | None] = []
     for after, end in zip(stage.after, ends, strict=True):
         ready = max(ready, *(row[count] for row, count in zip(complete, after, strict=True)))
         # Never after its end: two that end together may report so in either order.
         start = min(max(ready, latest[0]), end)
-        served.append(Service(start, end) if end < inf else None)
+        served.append(ServiceTime(start, end) if end < inf else None)
         heapq.heappushpop(latest, end)
     return tuple(served)
 
 
 def launched(
-    kernels: Sequence[Service | None], runs: Sequence[range]
-) -> Iterator[tuple[range, Service | None]]:
+    kernels: Sequence[ServiceTime | None], runs: Sequence[range]
+) -> Iterator[tuple[range, ServiceTime | None]]:
     """Yield the kernels of each launch, in order, and when it was served; ``runs``: those of several.
 
     None: the trace does not show its beginning, or its end.
@@ -172,5 +134,5 @@ def launched(
     while index < len(kernels):
         run = of_runs.get(index, range(index, index + 1))
         first, last = kernels[run.start], kernels[run.stop - 1]
-        yield run, None if first is None or last is None else Service(first.start, last.end)
+        yield run, None if first is None or last is None else ServiceTime(first.start, last.end)
         index = run.stop

@@ -7,91 +7,33 @@ engine's own schedule through them.
 """
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from pipeline.schedule.schedule import Schedule, ScheduleError, Stage
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.durations import Durations, beside_tail
-
-Interval = tuple[float, float]
+from pipeline.timing.durations import Durations
 
 
-class StageServer(Protocol):
-    """What runs the operations of one stage, first come first served."""
-
-    def serve(self, index: int, ready: float) -> Interval:
-        """Return when operation ``index``, released at ``ready``, starts and ends."""
-        ...
-
-
-class _Fifo:
-    """``depth`` servers for one line. ``busy``: times in which some of them work, in order."""
+class _Servers:
+    """``depth`` servers for one line, first come first served."""
 
     def __init__(self, seconds: Sequence[float], depth: int = 1) -> None:
-        self.busy: list[list[float]] = []
         self._seconds = seconds
         self._free = [0.0] * depth
 
-    def serve(self, index: int, ready: float) -> Interval:
+    def serve(self, index: int, ready: float) -> tuple[float, float]:
+        """Return when operation ``index``, released at ``ready``, starts and ends."""
         free = self._free[0]
         start = ready if ready > free else free
         end = start + self._seconds[index]
-        self.occupy(start, end)
-        return start, end
-
-    def occupy(self, start: float, end: float) -> None:
-        """Note that the server that was free first works during [start, end)."""
         heapq.heapreplace(self._free, end)
-        if self.busy and start <= self.busy[-1][1]:
-            self.busy[-1][1] = max(self.busy[-1][1], end)
-        else:
-            self.busy.append([start, end])
-
-
-class Slowed:
-    """One server that advances at 1 / (1 + slowdown) of its speed while another stage is ``busy``."""
-
-    def __init__(self, seconds: Sequence[float], busy: list[list[float]], slowdown: float) -> None:
-        self._seconds = seconds
-        self._busy = busy
-        self._factor = 1.0 + slowdown
-        self._free = 0.0
-        self._passed = 0
-
-    def serve(self, index: int, ready: float) -> Interval:
-        start = ready if ready > self._free else self._free
-        self._free = self._end(start, self._seconds[index])
-        return start, self._free
-
-    def _end(self, now: float, work: float) -> float:
-        busy, factor = self._busy, self._factor
-        while self._passed < len(busy):
-            begin, end = busy[self._passed]
-            if now < begin:
-                if now + work <= begin:
-                    return now + work
-                work -= begin - now
-                now = begin
-            if now < end:
-                if now + work * factor <= end:
-                    return now + work * factor
-                work -= (end - now) / factor
-                now = end
-            # Only the last interval can still grow, and from reads that start after this operation.
-            if self._passed == len(busy) - 1:
-                break
-            self._passed += 1
-        return now + work
+        return start, end
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """``starts[t][i]`` and ``ends[t][i]``: seconds since the sweep began, of operation i of stage t.
-
-    Negative for reads that ran before it.
-    """
+    """``starts[t][i]`` and ``ends[t][i]``: seconds since the sweep began, of operation i of stage t."""
 
     starts: tuple[list[float], ...]
     ends: tuple[list[float], ...]
@@ -110,35 +52,10 @@ class Timeline:
 
 def timeline(stages: Sequence[Stage], durations: Durations, carried: int = 0) -> Timeline:
     """Return the times of one sweep whose first ``carried`` reads are complete when it begins."""
-    return _sweep(stages, durations, [(0.0, 0.0)] * carried, range(carried))
-
-
-def back_to_back(stages: Sequence[Stage], durations: Durations) -> Timeline:
-    """Return the times of a sweep that begins when another one ends, its head perhaps in flight."""
-    first = _sweep(stages, durations)
-    ahead, end = stages[0].ahead, first.delay_seconds
-    if not ahead:
-        return first
-    head = list(zip(first.starts[0][-ahead:], first.ends[0][-ahead:], strict=True))
-    moved = [(start - end, stop - end) for start, stop in head]
-    return _sweep(stages, durations, moved, beside_tail(stages))
-
-
-def _sweep(
-    stages: Sequence[Stage],
-    durations: Durations,
-    head: Sequence[Interval] = (),
-    early: Collection[int] = (),
-) -> Timeline:
-    reads = _Fifo(durations.stages[0], durations.depth)
-    for start, end in head:
-        reads.occupy(start, end)
-    between = [_Fifo(row) for row in durations.stages[1:-1]]
-    seconds = durations.kernels(stages, early)
-    kernels: StageServer = _Fifo(seconds)
-    if durations.slowdown:
-        kernels = Slowed(seconds, reads.busy, durations.slowdown)
-    starts, ends = _recur(stages, [reads, *between, kernels], head)
+    reads = _Servers(durations.stages[0], durations.depth)
+    between = [_Servers(row) for row in durations.stages[1:-1]]
+    kernels = _Servers(durations.kernels(stages))
+    starts, ends = _recur(stages, [reads, *between, kernels], carried)
     delay = max(
         (
             end
@@ -173,12 +90,12 @@ def trace(stages: Sequence[Stage], line: Timeline, carried: int = 0) -> Iterator
 
 
 def _recur(
-    stages: Sequence[Stage], servers: Sequence[StageServer], head: Sequence[Interval] = ()
+    stages: Sequence[Stage], servers: Sequence[_Servers], carried: int
 ) -> tuple[tuple[list[float], ...], tuple[list[float], ...]]:
     """Return starts and ends of all operations, asking each stage's server in order.
 
     An operation of a later stage is asked for when all earlier stages have gone as far as they can without
-    it: what starts before it ends is known then. ``head``: the first reads, which another sweep released.
+    it: what starts before it ends is known then. The first ``carried`` reads have ended before.
 
     Raises:
         ScheduleError: the stages wait for each other.
@@ -188,10 +105,8 @@ def _recur(
     # latest[t][n]: when the first n operations of stage t have all ended.
     latest: list[list[float]] = [[0.0] for _ in stages]
     released = [0.0] * len(stages)
-    for start, end in head:
-        starts[0].append(start)
-        ends[0].append(end)
-        latest[0].append(max(end, latest[0][-1]))
+    for row in (starts[0], ends[0], latest[0]):
+        row.extend([0.0] * carried)
     stage = 0
     # Plain loops and comparisons: planners spend most of their time here.
     while stage < len(stages):
@@ -227,14 +142,11 @@ def bound(stages: Sequence[Stage], durations: Durations, carried: int = 0) -> fl
     """Return seconds that no sweep exceeds whose operations take no longer than ``durations``.
 
     It holds whatever the sweep before left in flight; with ``carried`` only if so many reads of the head
-    are complete when the sweep begins. Kernels count as slowed down all the time.
+    are complete when the sweep begins.
     """
-    factor = 1.0 + durations.slowdown
-    kernels = durations.kernels(stages)
-    rows = [*durations.stages[:-1], tuple(factor * seconds for seconds in kernels)]
     # Reads for the next sweep delay nothing in this one: they come after all others.
     own = [Stage(stage.name, stage.after[: len(stage) - stage.ahead]) for stage in stages]
-    servers = [_Fifo(row) for row in rows]
-    servers[0] = _Fifo(rows[0], durations.depth)
-    _, ends = _recur(own, servers, [(0.0, 0.0)] * carried)
+    first, *others = (*durations.stages[:-1], durations.kernels(stages))
+    servers = [_Servers(first, durations.depth), *map(_Servers, others)]
+    _, ends = _recur(own, servers, carried)
     return max((max(row) for row in ends if row), default=0.0)

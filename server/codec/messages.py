@@ -168,10 +168,20 @@ def _named_input(document: Any, place: Sequence[int | str]) -> str:
     return ""
 
 
+_PARSED_AS = {
+    "float_parsing": "a number",
+    "int_parsing": "a whole number",
+    "bool_parsing": "true or false",
+}
+
+
 def first_error(errors: Iterable[Mapping[str, Any]]) -> str:
     """Return the first of pydantic's ``errors`` as "field: why", of bounded length."""
     first = next(iter(errors))
     field = ".".join(shown(str(part))[1:-1] for part in first["loc"][-4:]) or "body"
+    kind, value = _PARSED_AS.get(first.get("type", "")), first.get("input")
+    if kind is not None and isinstance(value, str) and not value.strip():
+        return f"{field}: empty; give {kind}, or leave the field out"
     return f"{field}: {first['msg'].removeprefix('Value error, ')}"
 
 

@@ -1,54 +1,38 @@
 """One call: what ``attend`` asks of it, what shares see of it, and its messages as exchanges."""
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import unquote
 
 import grpc
 from grpc import aio
 
 from server.access import Admitted, Key
-from server.context import Context
-from server.errors import BusyError, DisconnectedError, NotServingError, ServiceError
+from server.errors import BusyError, DisconnectedError, NotServingError
+from server.faults import Fault
+from server.grpc.details import KEY, details
+from server.grpc.progress import ReceivedBytes, address_of
+from server.grpc.reserving import RecentModels
 from server.operation.tracing import Trace, Tracing
-from server.protocol.administration import Caller
-from server.protocol.errors import status_of
+from server.protocol.administration import Caller, requester_of
 from server.requests.exchange import Exchange
+from server.service import Service
 from server.transport.giving_way import CountedConnection, Peer, Worth
 from server.transport.intake import PAUSE_SECONDS
 from server.transport.limits import ConnectionLimits
 from server.transport.registry import Registry, Visitor, owner
 
-_CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    408: grpc.StatusCode.DEADLINE_EXCEEDED,
-    409: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    499: grpc.StatusCode.CANCELLED,
-    501: grpc.StatusCode.UNIMPLEMENTED,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
 # What clients that try again by themselves wait for (gRFC A6).
 _WAIT = "grpc-retry-pushback-ms"
 
 
-def _code_of(exc: Exception) -> grpc.StatusCode:
-    """Return the status of a call that ended with ``exc``."""
-    return _CODES.get(status_of(exc), grpc.StatusCode.INTERNAL)
-
-
-def _hints_of(exc: Exception) -> tuple[tuple[str, str], ...]:
-    """Return what is said beside the status: when to try again."""
-    if isinstance(exc, ServiceError) and exc.retry_seconds is not None:
-        return ((_WAIT, str(round(exc.retry_seconds * 1e3))),)
-    return ()
+def _metadata_of(fault: Fault, status: grpc.StatusCode) -> tuple[tuple[str, str | bytes], ...]:
+    """Return the metadata that go with ``status``: the code of ``fault``, and when to try again."""
+    code = (KEY, details(fault, status))
+    if fault.retry_seconds is None:
+        return (code,)
+    return (code, (_WAIT, str(round(fault.retry_seconds * 1e3))))
 
 
 # Calls take places as connections of HTTP do, by the same rules.
@@ -63,9 +47,16 @@ class CallPlaces:
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
         self._registry = Registry(limits)
         self._clock = clock
+        #: By connection.
+        self.recent_models = RecentModels()
         self._turns: dict[Visitor, asyncio.Future[bool]] = {}
         self._next_look: asyncio.TimerHandle | None = None
         self._end: asyncio.Event | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server ends."""
+        return self._end is not None
 
     def close(self) -> Callable[[], None]:
         """Let calls that come from now on wait; calling what is returned refuses them."""
@@ -144,9 +135,10 @@ Work = Callable[["Call"], Awaitable[None]]
 
 SERVICE = "inference.GRPCInferenceService"
 
-_PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+")
-#: As health over HTTP: a probe of health has no key.
-_OPEN = frozenset({"ServerLive", "ServerReady"})
+#: As health over HTTP: a probe of health has no key; one that names a model presents it to its method.
+_OPEN = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})
+_CHANGES = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})
+_LOST_SLOT = "the place of this call was given to another address"
 # As OpenTelemetry has them: what is no client's mistake.
 _FAULTS = frozenset(
     {
@@ -169,9 +161,16 @@ class Call:
     is_begun = False
 
     def __init__(
-        self, context: Context, shares: CallPlaces, method: str, wire: ServicerContext, work: Work
+        self,
+        service: Service,
+        shares: CallPlaces,
+        method: str,
+        wire: ServicerContext,
+        work: Work,
+        service_name: str = SERVICE,
     ) -> None:
-        self.context = context
+        self.service = service
+        self._service_name = service_name
         self._shares = shares
         self._method = method
         self._wire = wire
@@ -184,6 +183,9 @@ class Call:
         self._started_at = asyncio.get_running_loop().time()
         self._exchange: Exchange | None = None
         self._answered = False
+        # Of a call that has been read and goes on: since when nothing has happened, and whether it is over.
+        self._silent_since: float | None = None
+        self._slot_lost = asyncio.Event()
         self._address = _address(wire)
         self.peer = shares.peer(self._address)
         self._code = grpc.StatusCode.CANCELLED
@@ -201,11 +203,39 @@ class Call:
         """
         return Caller.of(self.headers, self._address, "grpc", host="localhost")
 
+    @property
+    def recent_models(self) -> Iterable[str]:
+        """The models that calls of its connection used lately."""
+        return self._shares.recent_models.of(self._wire.peer())
+
+    def note_model(self, name: str) -> None:
+        """Note that it uses the model ``name``."""
+        self._shares.recent_models.note(self._wire.peer(), name)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the server takes no more calls: those without an end are to end."""
+        return self.service.draining.is_set() or self._shares.is_closed
+
+    async def wait_as_silent(self, seconds: float) -> None:
+        """Wait; meanwhile the call may be ended for one of another address.
+
+        Raises:
+            BusyError: it was.
+        """
+        if self._silent_since is None:
+            self._silent_since = asyncio.get_running_loop().time()
+        try:
+            await asyncio.wait_for(self._slot_lost.wait(), seconds)
+        except TimeoutError:
+            return
+        raise BusyError(_LOST_SLOT)
+
     def exchange(self) -> Exchange:
         """Return the exchange of one message and its answer, a context manager."""
         self._answered = self._exchange is not None
         message = _Message(self._wire, owner(self._address), self._task)
-        self._exchange = self.context.exchanges.exchange(message)
+        self._exchange = self.service.exchanges.exchange(message)
         return self._exchange
 
     # What the places of calls ask
@@ -217,6 +247,8 @@ class Call:
 
     def silence(self, now: float) -> float | None:
         """Seconds that its next message has been waited for; None while its client waits."""
+        if self._silent_since is not None:
+            return now - self._silent_since
         exchange = self._exchange
         return None if exchange is None or exchange.is_read else exchange.stalled_seconds(now)
 
@@ -231,9 +263,12 @@ class Call:
     def give_way(self) -> bool:
         """End it for a call of another address; False where its message has just come."""
         exchange = self._exchange
-        if exchange is None or exchange.is_read:
+        if self._silent_since is not None:
+            self._slot_lost.set()
+        elif exchange is None or exchange.is_read:
             return False
-        exchange.end(BusyError("the place of this call was given to another address"))
+        else:
+            exchange.end(BusyError(_LOST_SLOT))
         return True
 
     # What ``attend`` asks
@@ -241,6 +276,14 @@ class Call:
     @property
     def admitted(self) -> Admitted:
         return "open" if self._method in _OPEN else "infer"
+
+    @property
+    def who(self) -> str:
+        return requester_of(self.key, self._address)
+
+    @property
+    def is_change(self) -> bool:
+        return self._method in _CHANGES
 
     @property
     def is_probe(self) -> bool:
@@ -253,17 +296,19 @@ class Call:
             await self._work(self)
         self._code = grpc.StatusCode.OK
 
-    async def refuse(self, why: Exception, said: str) -> None:
-        """End it with a status that says ``why``; a refusal after a pause, as over HTTP."""
-        if _code_of(why) is grpc.StatusCode.UNAVAILABLE:
+    async def refuse(self, fault: Fault) -> None:
+        """End it with the status of ``fault``; a refusal after a pause, as over HTTP."""
+        self._code = grpc.StatusCode[fault.code.grpc]
+        if self._code is grpc.StatusCode.UNAVAILABLE:
             pause = self._started_at + PAUSE_SECONDS - asyncio.get_running_loop().time()
             left = self.left_seconds
             await asyncio.sleep(max(pause if left is None else min(pause, left), 0.0))
         left = self.left_seconds
         # What comes behind the client's deadline is late, whatever else it is.
-        is_over = left is not None and left <= 0
-        self._code = grpc.StatusCode.DEADLINE_EXCEEDED if is_over else _code_of(why)
-        await self._wire.abort(self._code, said, (*self._hints, *_hints_of(why)))
+        if left is not None and left <= 0:
+            self._code = grpc.StatusCode.DEADLINE_EXCEEDED
+        metadata = (*self._hints, *_metadata_of(fault, self._code))
+        await self._wire.abort(self._code, fault.message, metadata)
 
     @property
     def _hints(self) -> tuple[tuple[str, str], ...]:
@@ -272,7 +317,7 @@ class Call:
     def begin_trace(self, tracing: Tracing) -> Trace:
         """Begin its trace; its spans are found by ``current``."""
         metadata = {key.decode(): value.decode() for key, value in self.headers}
-        return tracing.begin_call(SERVICE, self._method, metadata)
+        return tracing.begin_call(self._service_name, self._method, metadata)
 
     def end_trace(self, trace: Trace) -> None:
         """End it."""
@@ -291,16 +336,16 @@ class Call:
 
 def _address(wire: ServicerContext) -> str:
     """Return the address of the other end; empty where it has none."""
-    found = _PEER.fullmatch(unquote(wire.peer()))
-    return found[1] if found else ""
+    address = address_of(wire.peer())
+    return address[0] if address else ""
 
 
 class _Message:
     """The client of one message, which comes when it is asked for; until then its length is unknown."""
 
-    at = expected = None
+    arrived_at = expected = None
     declared_bytes = 0
-    is_whole = False
+    is_complete = False
     wants_body = takes_chunks = True
 
     def __init__(
@@ -309,6 +354,7 @@ class _Message:
         self.owner = owner
         self._wire = wire
         self._task = task
+        self._received: ReceivedBytes | None = None
 
     async def part(self, reads_ahead: bool = False) -> bytes:
         """Return the message.
@@ -317,10 +363,19 @@ class _Message:
             DisconnectedError: the client has no more.
         """
         message: Any = await self._wire.read()
-        self.is_whole = True
+        self.is_complete = True
         if message is aio.EOF:
             raise DisconnectedError("the call ends before its message")
         return bytes(message)
+
+    def connection_bytes(self) -> int | None:
+        """Return what has come on the connection, also of other calls on it."""
+        if self._received is None:
+            address = address_of(self._wire.peer())
+            if address is None:
+                return None
+            self._received = ReceivedBytes(address)
+        return self._received.now()
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Do nothing: a call has one status, at its end."""

@@ -90,6 +90,7 @@ def _strings(where: str, values: Any) -> NDArray[Any]:
 # The message as a whole.
 
 _RAW_FIELD = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+_NAME_FIELD = ModelInferRequest.MODEL_NAME_FIELD_NUMBER
 # How protobuf writes a field: a number, eight bytes, bytes behind their length, four bytes.
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _MOST_VARINT_BYTES = 10
@@ -97,6 +98,8 @@ _MOST_VARINT_BYTES = 10
 _MOST_FIELDS = 4096
 # A byte of typed contents may become eight bytes, which are there twice while they are copied.
 _WORK_FACTOR = 10
+# Triton's, of models that answer a request several times: ours answer once, with the final response.
+_EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _NO_REQUEST = "the message is no ModelInferRequest"
 
 
@@ -109,7 +112,7 @@ class GrpcMessage:
         Raises:
             InvalidRequestError: it is no ModelInferRequest.
         """
-        rest = bytearray()
+        rest, model_name = bytearray(), b""
         self.raw: list[memoryview] = []
         view = memoryview(message)
         try:
@@ -119,10 +122,14 @@ class GrpcMessage:
                 if number == _RAW_FIELD and data is not None:
                     self.raw.append(data)
                 else:
+                    if number == _NAME_FIELD and data is not None:
+                        model_name = bytes(data)
                     rest += view[start:stop]
         except (DecodeError, EOFError):
             raise InvalidRequestError(_NO_REQUEST) from None
         self._rest = bytes(rest)
+        #: As ``head`` has it, which takes memory that is not held before this is known.
+        self.model_name = model_name.decode("utf-8", "replace")
 
     @property
     def work_bytes(self) -> int:
@@ -151,6 +158,9 @@ class GrpcMessage:
         """
         began = time.perf_counter()
         head = self.head
+        parameters = values_of(head.parameters)
+        if not isinstance(parameters.get(_EMPTY_FINAL_RESPONSE, False), bool):
+            raise InvalidRequestError(f"parameters.{_EMPTY_FINAL_RESPONSE}: not a boolean")
         if self.raw and len(self.raw) != len(head.inputs):
             raise InvalidRequestError(
                 f"{len(self.raw)} raw_input_contents for {len(head.inputs)} inputs: all come raw, or none"

@@ -2,31 +2,30 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-import grpc
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
-from models.packs.manifest import Manifest
+from pipeline.budget.errors import RefusedError
+from pipeline.budget.request_needs import SHORT_CODEC_BYTES
 from pipeline.execution.given import Arrays
 from server.codec.datatypes import datatype
 from server.codec.messages import ModelAnswer, Output
 from server.codec.raw import raw_bytes, raw_parts
-from server.context import Context
 from server.errors import DisconnectedError, InvalidRequestError, ServiceError
-from server.failures import FAILURES
-from server.grpc.call import SERVICE, Call, CallPlaces, ServicerContext, Work
+from server.faults import FAILURES, Fault
+from server.grpc.call import Call, Work
 from server.grpc.decoding import GrpcMessage, values_of
+from server.grpc.details import prefix
 from server.grpc.messages import inference_pb2 as messages
 from server.grpc.messages.inference_pb2 import ModelInferResponse, ModelStreamInferResponse
-from server.memory.request_needs import SHORT_CODEC_BYTES, short_infer_bytes, tensor_bytes
+from server.grpc.reserving import COPIES, needed_bytes
 from server.protocol import metadata, repository
 from server.protocol.administration import check_may_change
 from server.protocol.answers import Answer
-from server.protocol.attending import attend
-from server.protocol.errors import told
+from server.protocol.errors import reported
 from server.protocol.infer import kept_outputs
 from server.protocol.serving import Inference, Kept
 from server.requests.exchange import Exchange
@@ -39,12 +38,15 @@ _ANSWER_FIELD = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 def _encoded(answer: ModelAnswer, in_stream: bool = False) -> bytes:
     """Return ``answer`` as a ModelInferResponse, ``in_stream`` inside of a ModelStreamInferResponse."""
-    parts: list[bytes | memoryview] = [_head(answer).SerializeToString()]
+    head = _head(answer)
+    if in_stream:
+        _mark_final(head)
+    parts: list[bytes | memoryview] = [head.SerializeToString()]
     for output in answer.outputs:
-        parts.append(_prefix(_RAW_FIELD, raw_bytes(output.array)))
+        parts.append(prefix(_RAW_FIELD, raw_bytes(output.array)))
         parts += raw_parts(output.array)
     if in_stream:
-        parts.insert(0, _prefix(_ANSWER_FIELD, sum(map(len, parts))))
+        parts.insert(0, prefix(_ANSWER_FIELD, sum(map(len, parts))))
     return b"".join(parts)
 
 
@@ -64,24 +66,24 @@ def _head(answer: ModelAnswer) -> ModelInferResponse:
     )
 
 
-def _prefix(field: int, n_bytes: int) -> bytes:
-    """Return what stands before ``n_bytes`` that are a ``field``."""
-    return _varint(field << 3 | 2) + _varint(n_bytes)
+def _mark_final(response: ModelInferResponse) -> None:
+    """Say, as Triton does in streams, that no other response to the same request follows.
+
+    A model answers each request once, so none is empty but for this, also where a client enables those.
+    """
+    response.parameters["triton_final_response"].bool_param = True
 
 
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+def _failure(fault: Fault, request_id: str = "") -> Answer:
+    """Return the answer of a stream to a request that failed, with the id by which its client knows it."""
+    response = ModelStreamInferResponse(error_message=fault.message)
+    response.infer_response.id = request_id
+    response.infer_response.parameters["code"].string_param = fault.code
+    _mark_final(response.infer_response)
+    return Answer(response.SerializeToString())
 
 
 # ModelInfer and ModelStreamInfer: a message in, its tensors through the model, a message out.
-
-# There are two at a time: gRPC's own buffer and the message, or the message and its tensors.
-_COPIES = 2
 
 
 async def infer(call: Call) -> None:
@@ -102,66 +104,78 @@ async def _stream(call: Call) -> None:
             except FAILURES as exc:
                 if not exchange.is_read:  # none came in time: there is nothing to answer
                     raise
-                said = told(exc, call.context.settings.repository)
-                answer = Answer(ModelStreamInferResponse(error_message=said).SerializeToString())
+                answer = _failure(reported(exc, call.service.settings.repository))
             await answer.send(exchange)
 
 
 async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> Answer:
-    """Return the answer to the next message.
+    """Return the answer to the next message; in a stream also where its request fails.
 
     Raises:
         DisconnectedError: there is none.
     """
-    asked = await _asked(call.context, exchange, in_stream)
-    name, version = asked.head.model_name, asked.head.model_version or None
-    async with Inference(call.context, exchange, name, version) as model:
-        manifest = model.manifest
-        with model.reading(names_timeout=True):
-            request = asked.request(model.use.signature, call.left_seconds)
-            del asked  # the message goes, its tensors stay
-            await exchange.hold(model.use.infer_bytes)
+    message = await _request_message(call, exchange, in_stream)
+    request_id, name, version = message.head.id, message.head.model_name, message.head.model_version
+    try:
+        async with Inference(call.service, exchange, name, version or None) as model:
+            manifest = model.manifest
+            with model.reading(names_timeout=True):
+                request = message.request(model.use.signature, call.left_seconds)
+                del message  # the message goes, its tensors stay
+                await exchange.hold(model.use.infer_bytes)
 
-        def keep(outputs: Arrays) -> Kept[list[Output]]:
-            kept = kept_outputs(request.wanted, manifest, "identity", outputs)
-            return kept._replace(n_bytes=_COPIES * kept.n_bytes, is_raw=True)
+            def keep(outputs: Arrays) -> Kept[list[Output]]:
+                kept = kept_outputs(request.wanted, manifest, "identity", outputs)
+                return kept._replace(n_bytes=COPIES * kept.n_bytes, is_raw=True)
 
-        outputs = await model.compute(request, keep)
-        answer = ModelAnswer(name, model.pack.version, request.id, outputs)
-        return Answer(_encoded(answer, in_stream))
+            outputs = await model.compute(request, keep)
+            answer = ModelAnswer(name, model.pack.version, request.id, outputs)
+            return Answer(_encoded(answer, in_stream))
+    except FAILURES as exc:
+        if not in_stream or isinstance(exc, DisconnectedError):
+            raise
+        return _failure(reported(exc, call.service.settings.repository), request_id)
 
 
-async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcMessage:
+async def _request_message(call: Call, exchange: Exchange, in_stream: bool) -> GrpcMessage:
     """Return the next message.
 
-    Its length is not known before it has come. So a call first holds what the largest request takes. A
-    stream holds that only when the message has come: a client may pause for long between two, and others
-    would lack the memory meanwhile. gRPC does not tell that a message begins.
+    Its length is not known before it has come. So a call first holds what a request of its connection takes
+    (reserving.py). A stream holds that only when the message has come: a client may pause for long between
+    two, and others would lack the memory meanwhile. gRPC does not tell that a message begins.
     """
-    least = min(_largest_bytes(context), exchange.lease.memory.room_bytes)
-    with exchange.within(context.settings.request_timeout):
+    models, limit_bytes = call.service.repository.models, exchange.lease.memory.room_bytes
+    with exchange.within(call.service.settings.request_timeout):
         if not in_stream:
             exchange.check_room()
-            await exchange.hold(least)
+            await exchange.hold(min(needed_bytes(models, call.recent_models), limit_bytes))
         message = GrpcMessage(await exchange.part())
-        need = _COPIES * message.work_bytes + SHORT_CODEC_BYTES
-        await exchange.hold(max(need, least))
+        need = COPIES * message.work_bytes + SHORT_CODEC_BYTES
+        if models.of(message.model_name):
+            call.note_model(message.model_name)
+            need = max(need, min(needed_bytes(models, [message.model_name]), limit_bytes))
+        await exchange.hold(need)
         return message
 
 
-def _largest_bytes(context: Context) -> int:
-    """Return what a request with raw tensors takes, to the model whose tensors are largest."""
-    packs = [entry.pack for entry in context.repository.entries()]
-    return max((_message_bytes(pack.manifest) for pack in packs if pack is not None), default=0)
-
-
-def _message_bytes(manifest: Manifest) -> int:
-    """Return the most that a message takes, or its tensors later: held at once, or holders would wait."""
-    message = _COPIES * tensor_bytes(manifest.inputs) + SHORT_CODEC_BYTES
-    return max(message, short_infer_bytes(manifest))
-
-
 # All methods.
+
+Read = TypeVar("Read", bound=Protobuf)
+
+
+async def read_message(call: Call, exchange: Exchange, kind: type[Read]) -> Read:
+    """Return the next message of ``call``, a short one.
+
+    Raises:
+        InvalidRequestError: it is not of this ``kind``. DisconnectedError: there is none.
+    """
+    with exchange.within(call.service.settings.request_timeout):
+        message = await exchange.part()
+    try:
+        return kind.FromString(message)
+    except DecodeError:
+        raise InvalidRequestError(f"the message is no {kind.DESCRIPTOR.name}") from None
+
 
 #: What a method makes of its message: the fields of its answer.
 Answering = Callable[[Call, Any], Awaitable[Mapping[str, Any]]]
@@ -178,66 +192,60 @@ class Method:
     async def __call__(self, call: Call) -> None:
         """Answer ``call``."""
         with call.exchange() as exchange:
-            with exchange.within(call.context.settings.request_timeout):
-                message = await exchange.part()
-            try:
-                asked = self.request.FromString(message)
-            except DecodeError:
-                name = self.request.DESCRIPTOR.name
-                raise InvalidRequestError(f"the message is no {name}") from None
+            asked = await read_message(call, exchange, self.request)
             fields = await self.answer(call, asked)
             said = ParseDict(dict(fields), self.response(), ignore_unknown_fields=True)
             await Answer(said.SerializeToString()).send(exchange)
 
 
 async def _live(call: Call, asked: messages.ServerLiveRequest) -> Mapping[str, Any]:
-    return await metadata.live(call)
+    return await metadata.live()
 
 
 async def _ready(call: Call, asked: messages.ServerReadyRequest) -> Mapping[str, Any]:
-    return {"ready": not await metadata.absence(call.context)}
+    return {"ready": not await metadata.absence(call.service)}
 
 
 async def _server(call: Call, asked: messages.ServerMetadataRequest) -> Mapping[str, Any]:
-    return await metadata.server_metadata(call)
+    return await metadata.server_metadata()
 
 
 async def _model_ready(call: Call, asked: messages.ModelReadyRequest) -> Mapping[str, Any]:
     try:
-        await call.context.repository.check_answers(asked.name, asked.version or None)
-    except ServiceError:
+        await call.service.repository.check_answers(asked.name, asked.version or None)
+    except (ServiceError, RefusedError):
         return {"ready": False}  # as Triton, also of a model that is not there
     return {"ready": True}
 
 
 async def _model(call: Call, asked: messages.ModelMetadataRequest) -> Mapping[str, Any]:
-    return await metadata.model_metadata(call, asked.name, asked.version or None)
+    return await metadata.model_metadata(call.service, asked.name, asked.version or None)
 
 
 async def _config(call: Call, asked: messages.ModelConfigRequest) -> Mapping[str, Any]:
-    found = await metadata.model_config(call, asked.name, asked.version or None)
+    found = await metadata.model_config(call.service, asked.name, asked.version or None)
     return {"config": found}
 
 
 async def _statistics(call: Call, asked: messages.ModelStatisticsRequest) -> Mapping[str, Any]:
     if not asked.name:
-        return await metadata.all_statistics(call)
-    return await metadata.model_statistics(call, asked.name, asked.version or None)
+        return await metadata.all_statistics(call.service)
+    return await metadata.model_statistics(call.service, asked.name, asked.version or None)
 
 
 async def _index(call: Call, asked: messages.RepositoryIndexRequest) -> Mapping[str, Any]:
-    return {"models": await repository.states(call.context, asked.ready)}
+    return {"models": await repository.states(call.service, asked.ready)}
 
 
 async def _load(call: Call, asked: messages.RepositoryModelLoadRequest) -> Mapping[str, Any]:
-    check_may_change(call.context, call.key, call.caller)
-    await repository.load_model(call.context, asked.model_name, values_of(asked.parameters))
+    check_may_change(call.service, call.key, call.caller)
+    await repository.load_model(call.service, asked.model_name, values_of(asked.parameters))
     return {}
 
 
 async def _unload(call: Call, asked: messages.RepositoryModelUnloadRequest) -> Mapping[str, Any]:
-    check_may_change(call.context, call.key, call.caller)
-    await repository.unload_model(call.context, asked.model_name, values_of(asked.parameters))
+    check_may_change(call.service, call.key, call.caller)
+    await repository.unload_model(call.service, asked.model_name, values_of(asked.parameters))
     return {}
 
 
@@ -260,21 +268,3 @@ METHODS: dict[str, Work] = {
     "RepositoryModelLoad": _method("RepositoryModelLoad", _load),
     "RepositoryModelUnload": _method("RepositoryModelUnload", _unload),
 }
-
-
-def handlers(context: Context, shares: CallPlaces) -> grpc.GenericRpcHandler:
-    """Return what answers calls to the service, as many as ``shares`` has for each address.
-
-    All methods are streams to gRPC: on the wire a call with one message looks the same. So the service
-    reads a message when it wants one, and waits until an answer has been sent.
-    """
-
-    def handler(name: str, work: Work) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        async def serve(_: object, wire: ServicerContext) -> None:
-            await attend(Call(context, shares, name, wire, work))
-
-        return grpc.stream_stream_rpc_method_handler(serve)
-
-    return grpc.method_handlers_generic_handler(
-        SERVICE, {name: handler(name, work) for name, work in METHODS.items()}
-    )

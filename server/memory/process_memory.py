@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from server.errors import RefusedError
+from models.sizes import format_least, format_size
+from pipeline.budget.errors import RefusedError
 from server.settings.settings import Settings
-from server.settings.sizes import format_least, format_size
 
 _MOUNT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.runtime.heap import trim_heap
+from models.sizes import format_size
+from pipeline.budget.budget import Budget
+from pipeline.budget.request_needs import SMALL_BYTES, kept_bytes
 from server.errors import BusyError, TooLargeError
-from server.memory.budget import Budget
-from server.memory.request_needs import SMALL_BYTES, kept_bytes
-from server.settings.sizes import format_size
 
 # The heap is trimmed: free memory in it goes back to the system, so that later requests have room.
 #

@@ -11,10 +11,10 @@ from prometheus_client.core import (
 )
 
 from loader.pool.pool import ReadPool
-from pipeline.planning.plan import PipelinePlan
+from pipeline.budget.budget import Budget
+from pipeline.budget.holdings import SHARED, Allocations, Holding
+from pipeline.planning.plan import PartitionedPlan
 from server.access import Access
-from server.memory.budget import Budget
-from server.memory.holdings import Holding, account
 from server.memory.process_memory import memory_limit
 from server.operation.line_queue import dropped_lines
 from server.operation.process import ProcessMemory, process_memory
@@ -128,19 +128,37 @@ def of_device(free_and_total: tuple[int, int] | None, is_lost: bool) -> Iterator
 # Models and the budget.
 
 
-def of_models(entries: Sequence[Entry], budget: Budget) -> Iterator[Metric]:
-    """Yield gauges of the budget and of every model."""
+def of_budget(budget: Budget) -> Iterator[Metric]:
+    """Yield gauges of the budget."""
     yield _gauge("budget_bytes", "The budget", value=budget.total_bytes)
     yield _gauge("budget_used_bytes", "Reserved of it", value=budget.used_bytes)
     aside = budget.request_bytes
     yield _gauge("request_memory_bytes", "Of it, for requests in flight", value=aside)
+
+
+def of_models(entries: Sequence[Entry]) -> Iterator[Metric]:
+    """Yield what is known of each of ``entries``."""
     yield from _states(entries)
     yield from _held(entries)
     yield from _expected(entries)
     yield from _came_and_went(entries)
     yield from _swept(entries)
-    yield _queues(entries)
     yield from _how(entries)
+
+
+def of_all(entries: Sequence[Entry]) -> Iterator[Metric]:
+    """Yield what all models have together, ``entries``: memory that they share, requests that wait."""
+    engines = [entry.worker.engine for entry in entries if entry.worker is not None]
+    allocations = {
+        str(index): Holding(engine.statistics().memory, True)
+        for index, engine in enumerate(engines)
+        if engine.takes_turns
+    }
+    memory = _memory()
+    for kind, n_bytes in Allocations(allocations).shared.items():
+        memory.add_metric([SHARED, kind], n_bytes)
+    yield memory
+    yield _queues(entries)
 
 
 def _states(entries: Sequence[Entry]) -> Iterator[Metric]:
@@ -172,28 +190,30 @@ def _came_and_went(entries: Sequence[Entry]) -> Iterator[Metric]:
     yield from (evictions, cold)
 
 
-def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
-    memory = _gauge(
+def _memory() -> GaugeMetricFamily:
+    return _gauge(
         "memory_bytes",
         "Bytes that the engine of a model holds (scratch: its bound); (shared): what models use in turns",
         "model",
         "kind",
     )
+
+
+def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
+    memory = _memory()
     ahead = _gauge("ahead_bytes", "Read for a request before it comes", "model")
     huge = _gauge("huge_page_bytes", "Memory for weights that lies on huge pages", "model")
-    measured: dict[str, Holding] = {}
     for entry in entries:
         if entry.worker is None:
             continue
         engine = entry.worker.engine
         # Models share sessions of equal pieces: what one added when it was opened says nothing later.
-        sessions = {"sessions": engine.plan.session_bytes}
-        measured[entry.name] = Holding(engine.statistics().memory | sessions, engine.takes_turns)
+        sessions = {"sessions": engine.plan.memory["sessions"]}
+        measured = Holding(engine.statistics().memory | sessions, engine.takes_turns)
+        for kind, n_bytes in measured.private.items():
+            memory.add_metric([entry.name, kind], n_bytes)
         huge.add_metric([entry.name], engine.huge_page_bytes())
         ahead.add_metric([entry.name], engine.ahead_bytes)
-    for name, kinds in account(measured).items():
-        for kind, n_bytes in kinds.items():
-            memory.add_metric([name, kind], n_bytes)
     yield from (memory, ahead, huge)
 
 
@@ -236,8 +256,8 @@ def _swept(entries: Sequence[Entry]) -> Iterator[Metric]:
 def _queues(entries: Sequence[Entry]) -> Metric:
     """Return how many requests wait, of all models, by priority: three series, whatever is served."""
     queue = _gauge("queue_priority", "Requests that wait, of all models", "priority")
-    workers = [entry.worker for entry in entries if entry.worker is not None]
-    waiting = [ticket for worker in workers for ticket in worker.line.waiting()]
+    lines = [entry.worker.line for entry in entries if entry.worker is not None]
+    waiting = [ticket for line in lines if len(line) for ticket in line.waiting()]
     for priority in (HIGHEST, NORMAL, LOWEST):
         count = sum(ticket.priority == priority for ticket in waiting)
         queue.add_metric([str(priority)], count)
@@ -253,7 +273,7 @@ def _how(entries: Sequence[Entry]) -> Iterator[Metric]:
     for entry in entries:
         if entry.worker is not None:
             plan = entry.worker.engine.plan
-            parts = len(plan.partitions) if isinstance(plan, PipelinePlan) else 1
+            parts = len(plan.partitions) if isinstance(plan, PartitionedPlan) else 1
             info.add_metric([entry.name, entry.worker.served.reader.kind], 1.0)
             workers.add_metric([entry.name], parts)
     yield from (info, workers)

@@ -1,7 +1,9 @@
 """All Prometheus metrics: those that requests fill, and those that are read when scraped."""
 
 import asyncio
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,11 +15,13 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from loader.pool.pool import ReadPool
+from pipeline.budget.budget import Budget
 from pipeline.devices.base import Device, DeviceLostError
 from server.access import Access
-from server.memory.budget import Budget
 from server.metrics.collectors import (
     of_access,
+    of_all,
+    of_budget,
     of_connections,
     of_device,
     of_exchanges,
@@ -32,9 +36,49 @@ from server.repository.repository import Repository
 from server.requests.exchange import Exchanges
 from server.transport.registry import Registry
 
+T = TypeVar("T")
 
-class Metrics(Collector):
-    """All metrics of one server, in a registry of its own."""
+# So many models are rendered before the event loop has its turn again: about 2 ms.
+_MODELS_A_SLICE = 4
+# Where a family begins in a text.
+_FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
+
+
+class _Collected(Collector):
+    """Families that were collected."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return them."""
+        return self._families
+
+
+class Exposition:
+    """Prometheus' text of families, the samples of which may come in several steps."""
+
+    def __init__(self) -> None:
+        #: Samples by the head of their family, the lines HELP and TYPE.
+        self._samples: dict[str, list[str]] = {}
+
+    def add(self, text: str) -> None:
+        """Add the samples of ``text``, which has the same format."""
+        for family in filter(None, _FAMILY.split(text)):
+            help_line, type_line, samples = family.split("\n", 2)
+            self._samples.setdefault(f"{help_line}\n{type_line}\n", []).append(samples)
+
+    def add_families(self, families: Iterable[Metric]) -> None:
+        """Add ``families``."""
+        self.add(generate_latest(_Collected(families)).decode())
+
+    def encode(self) -> bytes:
+        """Return all of it."""
+        return "".join(head + "".join(samples) for head, samples in self._samples.items()).encode()
+
+
+class Metrics:
+    """All metrics of one server."""
 
     def __init__(
         self,
@@ -54,22 +98,25 @@ class Metrics(Collector):
         self.connections: Registry | None = None
         #: What the process held before its models.
         self.base = process_memory()
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
+        registry = CollectorRegistry()
+        #: What the client library collects of the process.
+        self._collectors = ProcessCollector(registry=registry), PlatformCollector(registry=registry)
         #: What requests fill.
         self.requests = RequestMetrics()
-        self._registry.register(self)
 
     def models_follow(self) -> None:
         """Note the memory that the process holds now, before its models."""
         self.base = process_memory()
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield what is read when scraped."""
-        yield from self.requests.collect()
+    def _collect(self) -> Iterator[Metric]:
+        """Yield all families; those of models have no samples yet."""
+        for collector in self._collectors:
+            yield from collector.collect()
+        yield from self.requests.collect(())
         yield from of_process(self.base)
-        yield from of_models(self._repository.entries(), self._budget)
+        yield from of_budget(self._budget)
+        yield from of_models(())
+        yield from of_all(self._repository.entries())
         yield from of_exchanges(self._exchanges)
         yield from of_reads(self._pool)
         yield from of_device(self._device_memory, self._is_device_lost)
@@ -79,10 +126,23 @@ class Metrics(Collector):
             yield from of_connections(self.connections)
 
     async def render(self) -> bytes:
-        """Return the exposition text, after a look at the device."""
+        """Return the exposition text, after a look at the device.
+
+        With many models, other requests are answered meanwhile; samples of one model belong together.
+        """
         await asyncio.to_thread(self._look_at_device)
-        theirs = text(self.requests.inferences).encode()
-        return generate_latest(self._registry) + theirs
+        exposition = Exposition()
+        exposition.add_families(self._collect())
+        exposition.add(text(()))
+        for entries in _slices(self._repository.entries()):
+            await asyncio.sleep(0)
+            exposition.add_families(of_models(entries))
+        for models in _slices(self.requests.models()):
+            await asyncio.sleep(0)
+            exposition.add_families(self.requests.collect(models))
+            exposition.add(text(self.requests.inferences.of_models(models)))
+        await asyncio.sleep(0)
+        return exposition.encode()
 
     def _look_at_device(self) -> None:
         """Ask the device; its driver may make the caller wait, so not on the event loop."""
@@ -90,3 +150,8 @@ class Metrics(Collector):
             self._device_memory = self._device.memory_info()
         except DeviceLostError:
             self._device_memory, self._is_device_lost = None, True
+
+
+def _slices(models: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(models), _MODELS_A_SLICE):
+        yield models[start : start + _MODELS_A_SLICE]

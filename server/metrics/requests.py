@@ -3,9 +3,8 @@
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
 from prometheus_client.core import (
@@ -17,33 +16,8 @@ from prometheus_client.core import (
 from prometheus_client.utils import floatToGoString
 
 from pipeline.execution.statistics import SweepStatistics
+from server.faults import REASONS, Outcome
 from server.operation.tracing import current
-
-# How requests end.
-
-
-class Outcome(StrEnum):
-    """How a request ended, and ``reason``: why it failed, in Triton's words; None: it was answered."""
-
-    OK = "ok", None
-    INVALID = "invalid", "OTHER"
-    BUSY = "busy", "REJECTED"
-    LATE = "late", "REJECTED"
-    DEADLINE = "deadline", "OTHER"
-    CANCELLED = "cancelled", "CANCELED"
-    FAILED = "failed", "BACKEND"
-
-    reason: str | None
-
-    def __new__(cls, label: str, reason: str | None) -> Self:
-        """Return the outcome that ``label`` names; one without a reason cannot be written."""
-        outcome = str.__new__(cls, label)
-        outcome._value_, outcome.reason = label, reason
-        return outcome
-
-
-#: Why requests fail.
-REASONS = tuple(dict.fromkeys(outcome.reason for outcome in Outcome if outcome.reason is not None))
 
 # Triton's counters of each version of a model.
 
@@ -179,9 +153,17 @@ class InferenceStatistics:
                 del versions[next(iter(versions))]
         return statistics
 
+    def models(self) -> list[str]:
+        """Return their models."""
+        return list(self._models)
+
     def __iter__(self) -> Iterator[tuple[str, str, ModelStatistics]]:
-        for model, versions in self._models.items():
-            for version, statistics in versions.items():
+        return self.of_models(self.models())
+
+    def of_models(self, models: Iterable[str]) -> Iterator[tuple[str, str, ModelStatistics]]:
+        """Yield model, version and statistics of all versions of ``models``."""
+        for model in models:
+            for version, statistics in self._models.get(model, {}).items():
                 yield model, version, statistics
 
 
@@ -275,8 +257,15 @@ class RequestMetrics:
             stages[0] += 1
             stages[1] += more
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield all; stages as summaries: a histogram would be twenty series of every model and stage."""
+    def models(self) -> list[str]:
+        """Return the models of which anything is counted."""
+        return list(dict.fromkeys((*self._models, *self.inferences.models())))
+
+    def collect(self, models: Iterable[str]) -> Iterator[Metric]:
+        """Yield what is counted of ``models``.
+
+        Stages are summaries: a histogram would be twenty series of every model and stage.
+        """
         requests = CounterMetricFamily(
             "layerstream_requests", "Requests by outcome", labels=["model", "outcome"]
         )
@@ -293,7 +282,9 @@ class RequestMetrics:
         read = CounterMetricFamily(
             "layerstream_read_bytes", "Weight bytes read from the disk", labels=["model"]
         )
-        for model, figures in self._models.items():
+        for model in models:
+            if (figures := self._models.get(model)) is None:
+                continue
             for outcome, ended in figures.outcomes.items():
                 requests.add_metric([model, outcome], ended)
             so_far = [sum(figures.delays[: index + 1]) for index in range(len(_BOUNDS))]
@@ -327,7 +318,7 @@ _TEXTS = {
 NAMES = tuple(_PREFIX + name for name in _TEXTS)
 
 
-def text(statistics: InferenceStatistics) -> str:
+def text(statistics: Iterable[tuple[str, str, ModelStatistics]]) -> str:
     """Return ``statistics`` in Prometheus' text format."""
     lines: dict[str, list[str]] = {name: [] for name in _TEXTS}
     for model, version, figures in statistics:

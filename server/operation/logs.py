@@ -16,7 +16,7 @@ from server.operation.line_queue import LineStream
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 
 # Attributes that a log call may add with ``extra`` and that become fields of their own.
-FIELDS = ("method", "path", "status", "seconds", "key", "error")
+FIELDS = ("method", "path", "status", "seconds", "key", "error", "by", "reason")
 
 # Of syslog(3), which journalctl --priority takes: the first whose level a record reaches.
 _PRIORITIES = (
@@ -69,7 +69,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line; behind it, where the record has one, a traceback."""
-        time = datetime.fromtimestamp(record.created).strftime(self._time_format)
+        time = datetime.fromtimestamp(record.created).astimezone().strftime(self._time_format)
         level = "" if record.levelname == "INFO" else f"{record.levelname.lower()}: "
         fields = "".join(f" {name}={_value(value)}" for name, value in _fields(record).items())
         line = printable(f"{time}{level}{record.getMessage()}{fields}")
@@ -103,7 +103,8 @@ def configure(log_format: str, environ: Mapping[str, str] = os.environ) -> None:
     handler = logging.StreamHandler(sys.stderr)
     journalled = is_journal(sys.stderr, environ)
     # journald has a time for each line.
-    time_format = "" if journalled else "%H:%M:%S " if sys.stderr.isatty() else "%Y-%m-%d %H:%M:%S "
+    in_file = "%Y-%m-%d %H:%M:%S%z "  # also who reads it elsewhere, or after a change of the clock
+    time_format = "" if journalled else "%H:%M:%S " if sys.stderr.isatty() else in_file
     lines = JsonFormatter() if log_format == "json" else TextFormatter(time_format)
     handler.setFormatter(JournalFormatter(lines) if journalled else lines)
     if isinstance(sys.stderr, LineStream):

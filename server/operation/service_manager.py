@@ -181,8 +181,11 @@ class Reloading:
         try:
             await self._steps[what]()
         except Exception as exc:  # noqa: BLE001  the server serves on
+            # Here: this module is imported before libraries are, whose memory is watched.
+            from server.faults import traceable
+
             self._failed.add(what)
-            _log.error("%s not read again: %s", what, exc)
+            _log.error("%s not read again: %s", what, exc, exc_info=traceable(exc))
         else:
             _log.info("%s read again", what)
 

@@ -8,11 +8,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
+from models.sizes import format_size
+from server.faults import traceable
 from server.memory.process_memory import memory_limited
 from server.operation.service_manager import Notifier
 from server.repository.entry import Entry, Loading
 from server.repository.repository import Repository
-from server.settings.sizes import format_size
 
 # While models load, the service manager gets status lines and more time.
 
@@ -99,7 +100,7 @@ async def replace_engine(repository: Repository, entry: Entry) -> None:
     try:
         is_back = await repository.restore(entry, worker, _WHY)
     except Exception as exc:  # noqa: BLE001  others are served, and its entry has the error
-        _log.error("model %s is not served again: %s", entry.name, exc)
+        _log.error("model %s is not served again: %s", entry.name, exc, exc_info=traceable(exc))
     else:
         if is_back:
             _log.warning("model %s is served by another engine: %s", entry.name, _WHY)

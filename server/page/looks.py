@@ -10,7 +10,8 @@ from typing import Any
 from models.packs.pack import Pack
 from server.errors import BusyError
 from server.page.memory_boxes import arena_boxes
-from server.repository.repository import Repository
+from server.requests.waiting import in_thread
+from server.service import Service
 
 Rows = list[dict[str, Any]]
 
@@ -39,26 +40,25 @@ class _Search:
 
 
 class Looks:
-    """Looks at models of ``repository``. A frontier is planned once, and kept while its pack is.
+    """Looks at models of ``service``. A frontier is planned once, and kept while its pack is.
 
     A request that comes while it is planned waits for the same; when none waits any more, the search ends.
     """
 
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._frontiers: dict[str, tuple[weakref.ref[Pack], Rows]] = {}
         self._searches: dict[tuple[str, int], _Search] = {}
 
-    def arena(self, name: str, version: str | None = None) -> dict[str, Any]:
+    async def arena(self, name: str, version: str | None = None) -> dict[str, Any]:
         """Return the arena of a loaded model as boxes; raises as Repository.get."""
-        entry, _ = self._repository.models.serving(name, version)
+        entry, _ = self._service.repository.models.serving(name, version)
         assert entry.prepared is not None
         assert entry.fitted is not None
         plan = entry.fitted.plan
-        return {
-            "arena_bytes": plan.arena_bytes,
-            "boxes": [asdict(box) for box in arena_boxes(entry.prepared.program, plan)],
-        }
+        # Thousands of calls take a tenth of a second.
+        boxes = await in_thread(arena_boxes, entry.prepared.program, plan)
+        return {"arena_bytes": plan.arena_bytes, "boxes": list(map(asdict, boxes))}
 
     async def frontier(self, name: str) -> AsyncGenerator[LookStep | Rows]:
         """Yield how far planning a frontier is, at the end the plans, ascending in memory, with delays.
@@ -66,7 +66,7 @@ class Looks:
         Raises:
             BusyError: others are planned. Otherwise as Repository.frontier.
         """
-        _, pack = self._repository.models.serving(name)
+        _, pack = self._service.repository.models.serving(name)
         of, rows = self._frontiers.get(name, (None, []))
         if of is None or of() is not pack:
             async with self._searching(name, pack) as search:
@@ -102,5 +102,5 @@ class Looks:
         def heard(*told: Any) -> None:
             search.step = LookStep(*told)
 
-        search = _Search(asyncio.create_task(self._repository.frontier(name, heard)))
+        search = _Search(asyncio.create_task(self._service.repository.frontier(name, heard)))
         return search

@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import Self
 
 from server.access import Key
-from server.context import Context
 from server.errors import ForbiddenError
 from server.requests.exchange import headers_named
+from server.service import Service
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]+)(?::(\d{1,5}))?")
 # Headers of proxies: a request that has one counts as another machine's, even if the proxy runs here.
@@ -68,14 +68,14 @@ class Caller:
         )
 
 
-def check_host(context: Context, host: str | None) -> None:
+def check_host(service: Service, host: str | None) -> None:
     """Check that a request with this Host header is for this server, if no keys are needed.
 
     Raises:
         ForbiddenError: it is not.
     """
     # No page has a key of its own, so with keys no page learns anything by another name.
-    reason = "" if context.access.wants_keys else host_refusal(host, context.names)
+    reason = "" if service.access.wants_keys else host_refusal(host, service.names)
     if reason:
         raise ForbiddenError(reason)
 
@@ -114,13 +114,20 @@ def refusal(caller: Caller, own_host: str, allow_admin: bool) -> str:
     return ""
 
 
-def check_may_change(context: Context, key: Key | None, caller: Caller) -> None:
+def requester_of(key: Key | None, peer: str | None) -> str:
+    """Return who asks, for the log: the ``key`` presented, or the address; ``peer``: as Caller has it."""
+    if key is not None:
+        return f"key {key.name}"
+    return "unix socket" if peer is None else peer or "unknown address"
+
+
+def check_may_change(service: Service, key: Key | None, caller: Caller) -> None:
     """Check that ``caller``, which presented ``key`` if keys are asked for, may change what is served.
 
     Raises:
         ForbiddenError: it may not, or the settings forbid all changes.
     """
-    if context.access.wants_keys:
+    if service.access.wants_keys:
         # A browser adds no key by itself, so a request with a key is intended wherever it comes from.
         why = ""
         if key is None or key.role != "admin":
@@ -128,9 +135,9 @@ def check_may_change(context: Context, key: Key | None, caller: Caller) -> None:
                 f"key {key.name!r} has the role {key.role}, not admin" if key else "a key is wanted"
             )
     else:
-        settings = context.settings
+        settings = service.settings
         why = refusal(caller, settings.host, settings.allow_admin)
-    if not why and context.settings.model_control == "none":
+    if not why and service.settings.model_control == "none":
         why = "not with the setting model_control = none"
     if why:
         raise ForbiddenError(f"loading and unloading: {why}")

@@ -18,46 +18,57 @@ from typing import Any
 
 import aiofiles
 import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from server.codec.compression import compressed
 from server.codec.framing import JSON_LENGTH, Coding
 from server.errors import DisconnectedError
-from server.protocol.errors import LONGEST_MESSAGE
+from server.faults import Fault
+from server.protocol.errors import hints_of
 from server.requests.exchange import Client, Exchange
+
+#: Where the scope of a request has what our middleware knows of it, an HttpRequest.
+REQUEST = "layerstream.request"
 
 Headers = list[tuple[bytes, bytes]]
 Parts = AsyncGenerator[bytes]
 JSON = "application/json"
 
 
-class Answer:
-    """``body``: all of it, or its parts as they come, until the client leaves.
+class Answer(Response):
+    """``content``: all of the body, or its parts as they come, until the client leaves.
 
     ``headers``: all of them but those of the connection; how long the body is, where that is known. What
     fails before the first part is answered as if no answer had been there.
     """
 
-    def __init__(
+    def __init__(  # the base class has nothing else, and would encode headers
         self,
-        body: bytes | Parts,
+        content: bytes | Parts,
         headers: Headers | None = None,
         status: int = HTTPStatus.OK,
     ) -> None:
-        self.body: bytes | Parts = body
-        self.headers: Headers = headers or []
-        self.status: int = status
+        self.content = content
+        self.raw_headers = headers or []
+        self.status_code = status
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it to the client whose request was served by our middleware."""
+        await self.send(scope[REQUEST].exchange)
 
     async def send(self, exchange: Exchange) -> None:
         """Send it to the client of ``exchange``; no part to one that wants the head alone."""
-        client, body = exchange.client, self.body
+        client, body = exchange.client, self.content
         if isinstance(body, bytes):
-            client.start(self.status, self.headers)
+            client.start(self.status_code, self.raw_headers)
             await exchange.send(body)
             return
         async with aclosing(body):
             wants_body = client.wants_body  # else an answer without end would never end
             first = await anext(body, b"") if wants_body else b""
-            client.start(self.status, self.headers)
+            client.start(self.status_code, self.raw_headers)
             if wants_body:
                 with suppress(DisconnectedError), exchange.until_left():
                     await exchange.send(first, more=True)
@@ -95,13 +106,13 @@ def as_json(
 
 
 def as_error(
-    message: str,
-    status: int,
+    fault: Fault,
+    fields: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
-    beside: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """Return an answer that is an error; ``beside``: other fields of it."""
-    return as_json({**(beside or {}), "error": message[:LONGEST_MESSAGE]}, status, headers)
+    """Return ``fault`` as an answer; ``fields``, ``headers``: those it has in addition."""
+    document = {**(fields or {}), **fault.document}
+    return as_json(document, fault.code.status, {**hints_of(fault), **(headers or {})})
 
 
 # A body that is made: pieces of text, and raw tensors behind it.

@@ -6,15 +6,19 @@ A form has the picture, the least confidence and a key; boxes are found as by ``
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ValidationError
 
 from models.detection.boxes import Box, BoxLimits
 from server.codec.framing import check_not_encoded
 from server.codec.messages import first_error
 from server.errors import InvalidRequestError, NotFoundError, NotServingError, few
+from server.protocol import schemas
 from server.protocol.answers import Answer
+from server.protocol.documentation import CAMERA_PICTURE, INFERENCE, errors, takes
+from server.protocol.http_request import HttpRequest, Rules
 from server.protocol.pictures import SentPicture, begin_picture
 from server.protocol.recognition import (
     DetectQuery,
@@ -23,9 +27,15 @@ from server.protocol.recognition import (
     box_pieces,
     find_objects,
 )
-from server.protocol.routing import Asked
+from server.protocol.routing import CurrentRequest, route_class, serves
 from server.requests.exchange import headers_named
 
+ROUTER = APIRouter(
+    tags=["cameras"],
+    route_class=route_class(
+        Rules(admitted="form", error=schemas.CameraError, failed={"success": False})
+    ),
+)
 _FIELDS = ("api_key", "min_confidence")
 
 
@@ -35,17 +45,35 @@ class _Form(BaseModel):
     min_confidence: Fraction = None
 
 
-async def detection(asked: Asked, query: DetectQuery) -> Answer:
+@serves(
+    ROUTER,
+    "POST",
+    "/v1/vision/detection",
+    response_model=schemas.CameraPredictions,
+    responses=errors(*INFERENCE, model=schemas.CameraError),
+    openapi_extra=takes(CAMERA_PICTURE),
+)
+async def detection(asked: CurrentRequest, query: Annotated[DetectQuery, Query()]) -> Answer:
     """Find the objects in the image of a form, as DeepStack does: the model that the settings name.
 
     Fields of the form: ``image``, ``min_confidence`` (0 to 1), ``api_key`` (before the image).
     """
     sent = await _begun(asked)
-    name = asked.context.settings.deepstack_model or await _only_detector(asked)
+    name = asked.service.settings.deepstack_model or await _only_detector(asked)
     return await _predicted(asked, name, query, sent)
 
 
-async def custom(asked: Asked, name: str, query: DetectQuery) -> Answer:
+@serves(
+    ROUTER,
+    "POST",
+    "/v1/vision/custom/{name}",
+    response_model=schemas.CameraPredictions,
+    responses=errors(*INFERENCE, model=schemas.CameraError),
+    openapi_extra=takes(CAMERA_PICTURE),
+)
+async def custom(
+    asked: CurrentRequest, name: str, query: Annotated[DetectQuery, Query()]
+) -> Answer:
     """Find the objects in the image of a form, as DeepStack does: the model that the path names.
 
     Fields of the form: ``image``, ``min_confidence`` (0 to 1), ``api_key`` (before the image).
@@ -53,7 +81,7 @@ async def custom(asked: Asked, name: str, query: DetectQuery) -> Answer:
     return await _predicted(asked, name, query, await _begun(asked))
 
 
-async def _begun(asked: Asked) -> SentPicture:
+async def _begun(asked: HttpRequest) -> SentPicture:
     """Return the beginning of the picture, once a key was presented where keys are asked for.
 
     Without a key no more is read than the few bytes that a request may send before it holds memory.
@@ -62,24 +90,24 @@ async def _begun(asked: Asked) -> SentPicture:
         UnknownKeyError: no valid key was presented, neither in a header nor in the form. TooLargeError: the
             body is longer than it may be.
     """
-    context = asked.context
+    service = asked.service
     check_not_encoded(asked.headers)
-    with asked.exchange.within(context.settings.request_timeout):
+    with asked.exchange.within(service.settings.request_timeout):
         sent = await begin_picture(asked, _FIELDS)
-    if context.access.wants_keys:
+    if service.access.wants_keys:
         authorization = headers_named(b"authorization", asked.headers)
-        asked.key = context.access.key(authorization, sent.fields.get("api_key", ""))
+        asked.key = service.access.key(authorization, sent.fields.get("api_key", ""))
     asked.exchange.check_length()
     return sent
 
 
-async def _only_detector(asked: Asked) -> str:
+async def _only_detector(asked: HttpRequest) -> str:
     """Return the name of the one model that detects objects.
 
     Raises:
         NotServingError: no model that answers detects objects. NotFoundError: several do.
     """
-    repository = asked.context.repository
+    repository = asked.service.repository
     names = {entry.model for entry in repository.entries() if entry.answers}
     packs = [(name, (await repository.described(name))[1]) for name in sorted(names)]
     detectors = [name for name, pack in packs if pack.manifest.detection is not None]
@@ -93,7 +121,9 @@ async def _only_detector(asked: Asked) -> str:
     return detectors[0]
 
 
-async def _predicted(asked: Asked, name: str, query: DetectQuery, sent: SentPicture) -> Answer:
+async def _predicted(
+    asked: HttpRequest, name: str, query: DetectQuery, sent: SentPicture
+) -> Answer:
     def wanted() -> BoxLimits:
         limits, least = query.limits(), _least_confidence(sent)
         return limits if least is None else replace(limits, score=least)

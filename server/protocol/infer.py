@@ -6,10 +6,13 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Annotated
 
+from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from models.packs.manifest import Manifest
+from pipeline.budget.request_needs import INFLATE_BYTES, LOOSE_BYTES, with_long_text
 from pipeline.execution.given import Arrays
 from server.codec.compression import BodyOpener
 from server.codec.framing import Coding, Framing, answer_coding
@@ -21,18 +24,36 @@ from server.codec.infer_bodies import (
     named_timeout,
     text_that_is_here,
 )
-from server.codec.messages import ModelAnswer, ModelRequest, Output, Signature, WantedOutput
-from server.context import Context
+from server.codec.messages import (
+    InferRequest,
+    ModelAnswer,
+    ModelRequest,
+    Output,
+    Signature,
+    WantedOutput,
+)
 from server.errors import BusyError, NotFoundError, NotServingError
-from server.memory.request_needs import INFLATE_BYTES, LOOSE_BYTES, with_long_text
+from server.faults import Fault
+from server.protocol import schemas
 from server.protocol.answers import Answer, as_error, in_pieces
 from server.protocol.attending import identity
-from server.protocol.errors import hints_of, outcome_of, status_of
+from server.protocol.documentation import (
+    BINARY,
+    FRAMING,
+    INFERENCE,
+    PICTURE,
+    also,
+    errors,
+    json_of,
+    takes,
+)
+from server.protocol.http_request import path_within
 from server.protocol.pictures import read_picture
-from server.protocol.routing import Asked, Table
+from server.protocol.routing import CurrentRequest, DirectRoute, Route, of_model, serves
 from server.protocol.serving import Inference, Kept, array_bytes
 from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES, Exchange
+from server.service import Service
 from server.transport.http1 import Head
 from server.transport.intake import Arrived
 
@@ -41,11 +62,23 @@ from server.transport.intake import Arrived
 Check = Callable[[float | None, int], float | None]
 
 
-async def infer(asked: Asked, name: str, version: str | None = None) -> Answer:
+TENSORS = APIRouter(tags=["inference"], route_class=DirectRoute)
+PICTURES = APIRouter(tags=["inference"], route_class=Route)
+
+
+@serves(
+    TENSORS,
+    "POST",
+    *of_model("/infer"),
+    response_model=schemas.InferResponse,
+    responses={**also(BINARY), **errors(*INFERENCE)},
+    openapi_extra=takes({**json_of(InferRequest), **BINARY}, headers=FRAMING),
+)
+async def infer(asked: CurrentRequest, name: str, version: str | None = None) -> Answer:
     """Run the model on the tensors of the body."""
     exchange, headers = asked.exchange, asked.headers
     coding = answer_coding(headers)
-    async with Inference(asked.context, exchange, name, version) as model:
+    async with Inference(asked.service, exchange, name, version) as model:
         with model.reading(names_timeout=True):
             request = await read_tensors(
                 *(
@@ -128,12 +161,23 @@ class PictureQuery(BaseModel):
     binary_data_output: bool = False
 
 
+@serves(
+    PICTURES,
+    "POST",
+    *of_model(":infer"),
+    response_model=schemas.InferResponse,
+    responses={**also(BINARY), **errors(*INFERENCE)},
+    openapi_extra=takes(PICTURE),
+)
 async def infer_picture(
-    asked: Asked, name: str, query: PictureQuery, version: str | None = None
+    asked: CurrentRequest,
+    name: str,
+    query: Annotated[PictureQuery, Query()],
+    version: str | None = None,
 ) -> Answer:
     """Run the model on the image (raw body, or the file of a multipart form): all outputs, as `/infer`."""
     coding = answer_coding(asked.headers)
-    async with Inference(asked.context, asked.exchange, name, version) as model:
+    async with Inference(asked.service, asked.exchange, name, version) as model:
         with model.reading():
             picture, _ = await read_picture(asked, model, "infer")
         wanted = model.use.signature.all_outputs[query.binary_data_output]
@@ -175,14 +219,18 @@ def _labels(output: str, manifest: Manifest) -> Sequence[str]:
 # under overload.
 _TIMEOUT = re.compile(rb'"timeout"\s*:\s*(\d{1,15})\D')
 _MICROSECONDS = 1_000_000
+_INFER = [route for route in TENSORS.routes if isinstance(route, DirectRoute)]
 
 
 class InferReception:
-    """Finds the deadlines of infer requests, and refuses them, without parsing their bodies."""
+    """Finds the deadlines of infer requests, and refuses them, without parsing their bodies.
 
-    def __init__(self, context: Context, table: Table) -> None:
-        self._context = context
-        self._table = table
+    ``root_path``: the prefix under which the application of ``service`` is mounted.
+    """
+
+    def __init__(self, service: Service, root_path: str = "") -> None:
+        self._service = service
+        self._root_path = root_path
 
     def deadline(self, request: Arrived, is_free: bool) -> float | None:
         """Return the deadline of an infer request, as far as it is known; None for all other requests.
@@ -196,9 +244,9 @@ class InferReception:
             return None
         if is_free and worker.line.idle:
             return math.inf  # nothing keeps it waiting
-        limit = self._context.settings.request_timeout
+        limit = self._service.settings.request_timeout
         seconds = _named(request) or entry.timeout_seconds
-        deadline = request.at + min(seconds or limit, limit)
+        deadline = request.arrived_at + min(seconds or limit, limit)
         line, left = worker.line, deadline - time.monotonic()
         try:
             if line.expects or not line.idle:
@@ -217,21 +265,24 @@ class InferReception:
         entry = self._asked(request.head)
         if entry is not None and entry.worker is not None and request.expected is not None:
             entry.worker.line.came(request.expected)
+        fault = Fault.of(why)
         if entry is not None and entry.version is not None:
-            outcome, seconds = outcome_of(why), time.monotonic() - request.at
-            self._context.metrics.requests.end(entry.model, entry.version, outcome, seconds)
-        answer = as_error(str(why), status_of(why), hints_of(why))
-        answer.headers.append((b"x-request-id", identity(request.head.headers).encode()))
+            outcome, seconds = fault.code.outcome, time.monotonic() - request.arrived_at
+            self._service.metrics.requests.end(entry.model, entry.version, outcome, seconds)
+        answer = as_error(fault)
+        answer.raw_headers.append((b"x-request-id", identity(request.head.headers).encode()))
         return answer
 
     def _asked(self, head: Head) -> Entry | None:
         """Return the entry of the model that an infer request asks; None: no entry, or no such request."""
-        match = self._table.find(head.path)
-        route = match and match.routes.get(head.method)
-        if match is None or route is None or route.answer is not infer:
+        if head.method != "POST":
+            return None
+        path = path_within(head.path, self._root_path)
+        match = next(filter(None, (route.path_regex.match(path) for route in _INFER)), None)
+        if match is None:
             return None
         try:
-            return self._context.repository.models.find(**match.parts)
+            return self._service.repository.models.find(**match.groupdict())
         except NotFoundError:
             return None  # the handler reports this when it reads the body
 

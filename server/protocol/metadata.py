@@ -3,21 +3,32 @@
 import json
 from typing import Any
 
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
-from server.context import Context
 from server.errors import InvalidRequestError, NotServingError, UnsupportedError, shown
-from server.failures import reason_of
+from server.faults import reason_of
 from server.operation.process import installed_version
+from server.protocol import schemas
 from server.protocol.answers import Answer, answered, as_json
-from server.protocol.attending import Attended
+from server.protocol.documentation import MODEL, errors
+from server.protocol.http_request import Rules
+from server.protocol.routing import CurrentService, Route, of_model, route_class, serves
 from server.repository.entry import Entry
+from server.service import Service
 
 # Server metadata, health and metrics.
+
+SERVER = APIRouter(tags=["server"], route_class=Route)
+HEALTH = APIRouter(tags=["server"], route_class=route_class(Rules(admitted="open", is_probe=True)))
+METRICS = APIRouter(
+    tags=["server"], route_class=route_class(Rules(admitted="metrics", is_probe=True))
+)
 
 #: Named as Triton names them, as far as it has them.
 EXTENSIONS = (
@@ -34,36 +45,44 @@ EXTENSIONS = (
 )
 
 
-async def server_metadata(asked: Attended) -> dict[str, object]:
+@serves(SERVER, "GET", "/v2", response_model=schemas.ServerMetadata)
+async def server_metadata() -> dict[str, object]:
     """Name, version, and the extensions of the protocol that are served."""
     return {"name": "layerstream", "version": installed_version(), "extensions": list(EXTENSIONS)}
 
 
-async def live(asked: Attended) -> dict[str, bool]:
+@serves(HEALTH, "GET", "/v2/health/live", response_model=schemas.ServerLive)
+async def live() -> dict[str, bool]:
     """The process answers."""
     return {"live": True}
 
 
-async def ready(asked: Attended) -> Answer:
-    """200 when models have been loaded and serve, and the repository is there; else 503 with the reason."""
-    reason = await absence(asked.context)
+@serves(
+    HEALTH,
+    "GET",
+    "/v2/health/ready",
+    response_model=schemas.ServerReady,
+    responses={503: {"model": schemas.ServerReady, "description": schemas.ServerReady.__doc__}},
+)
+async def ready(service: CurrentService) -> Answer:
+    """200 when a model serves (strict_readiness: all) and the repository is there; else 503 with why."""
+    reason = await absence(service)
     if not reason:
         return as_json({"ready": True})
-    return as_json(
-        {"ready": False, "reason": reason_of(reason, asked.context.settings.repository)}, 503
-    )
+    return as_json({"ready": False, "reason": reason_of(reason, service.settings.repository)}, 503)
 
 
-async def absence(context: Context) -> str:
-    """Return why it is not ready; empty: models have been loaded and serve, and the repository is there."""
-    if context.absence:
-        return context.absence
-    return "" if await context.repository.presence.is_there() else "the repository is not there"
+async def absence(service: Service) -> str:
+    """Return why it is not ready: as ``Service.unready``, or the repository is not there; else empty."""
+    if reason := service.unready:
+        return reason
+    return "" if await service.repository.presence.is_there() else "the repository is not there"
 
 
-async def metrics(asked: Attended) -> Answer:
+@serves(METRICS, "GET", "/metrics", response_model=str, response_class=PlainTextResponse)
+async def metrics(service: CurrentService) -> Answer:
     """Prometheus' text format."""
-    return answered(await asked.context.metrics.render(), CONTENT_TYPE_LATEST)
+    return answered(await service.metrics.render(), CONTENT_TYPE_LATEST)
 
 
 # The model configuration extension: what Triton's clients want to know of a model, in Triton's words.
@@ -73,14 +92,26 @@ BACKEND = "layerstream"
 _FILE = "model.onnx"
 _LATEST = {"latest": {"num_versions": 1}}
 
+MODELS = APIRouter(tags=["models"], route_class=Route)
+READY = APIRouter(tags=["models"], route_class=route_class(Rules(is_probe=True)))
 
-async def model_config(asked: Attended, name: str, version: str | None = None) -> dict[str, Any]:
+
+@serves(
+    MODELS,
+    "GET",
+    *of_model("/config"),
+    response_model=schemas.ModelConfig,
+    responses=errors(*MODEL),
+)
+async def model_config(
+    service: CurrentService, name: str, version: str | None = None
+) -> dict[str, Any]:
     """The configuration of a model; dims are without the batch, where ``max_batch_size`` is one."""
-    entry, pack = await asked.context.repository.described(name, version)
+    entry, pack = await service.repository.described(name, version)
     # An evicted model is away for a moment; how many workers it will have is not known before it is back.
     if entry.worker is None:
         raise NotServingError(f"model {shown(name)}: {entry.reason}")
-    is_gpu = asked.context.settings.device == "cuda"
+    is_gpu = service.settings.device == "cuda"
     return {
         **_fixed(name),
         **_shapes(pack.manifest),
@@ -178,14 +209,19 @@ def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
 
 
-async def model_metadata(asked: Attended, name: str, version: str | None = None) -> dict[str, Any]:
+@serves(
+    MODELS, "GET", *of_model(""), response_model=schemas.ModelMetadata, responses=errors(*MODEL)
+)
+async def model_metadata(
+    service: CurrentService, name: str, version: str | None = None
+) -> dict[str, Any]:
     """Inputs and outputs, and how the model is held in memory."""
-    entry, pack = await asked.context.repository.described(name, version)
+    entry, pack = await service.repository.described(name, version)
     fitted = entry.fitted
     plan = fitted.plan if fitted else None
     return {
         "name": name,
-        "versions": asked.context.repository.models.versions(name),
+        "versions": service.repository.models.versions(name),
         "platform": _PLATFORM,
         "inputs": [_tensor_metadata(port) for port in pack.manifest.inputs],
         "outputs": [_tensor_metadata(port) for port in pack.manifest.outputs],
@@ -199,41 +235,57 @@ async def model_metadata(asked: Attended, name: str, version: str | None = None)
     }
 
 
-async def model_ready(asked: Attended, name: str, version: str | None = None) -> dict[str, Any]:
+@serves(
+    READY, "GET", *of_model("/ready"), response_model=schemas.ModelReady, responses=errors(*MODEL)
+)
+async def model_ready(
+    service: CurrentService, name: str, version: str | None = None
+) -> dict[str, Any]:
     """200 when requests are answered; 409 when it was refused for want of memory, 503 otherwise."""
-    await asked.context.repository.check_answers(name, version)
+    await service.repository.check_answers(name, version)
     return {"name": name, "ready": True}
 
 
 # The statistics extension: how many requests each model answered, and where their time went.
 
+#: Before other routes of models, one of which would match the path of all statistics.
+STATISTICS = APIRouter(tags=["models"], route_class=Route)
 
-async def all_statistics(asked: Attended) -> dict[str, Any]:
+
+@serves(STATISTICS, "GET", "/v2/models/stats", response_model=schemas.Statistics)
+async def all_statistics(service: CurrentService) -> dict[str, Any]:
     """Statistics of all models that serve."""
-    serving = [entry for entry in asked.context.repository.entries() if entry.serves]
+    serving = [entry for entry in service.repository.entries() if entry.serves]
     named = sorted(serving, key=lambda entry: entry.name)
     packs = [(entry, entry.pack) for entry in named]
     return {
         "model_stats": [
-            _statistics_of(asked.context, entry, pack) for entry, pack in packs if pack is not None
+            _statistics_of(service, entry, pack) for entry, pack in packs if pack is not None
         ]
     }
 
 
+@serves(
+    STATISTICS,
+    "GET",
+    *of_model("/stats"),
+    response_model=schemas.Statistics,
+    responses=errors(*MODEL),
+)
 async def model_statistics(
-    asked: Attended, name: str, version: str | None = None
+    service: CurrentService, name: str, version: str | None = None
 ) -> dict[str, Any]:
     """Statistics of one model, since the server started, also while it was unloaded."""
-    entry, pack = await asked.context.repository.described(name, version)
-    return {"model_stats": [_statistics_of(asked.context, entry, pack)]}
+    entry, pack = await service.repository.described(name, version)
+    return {"model_stats": [_statistics_of(service, entry, pack)]}
 
 
-def _statistics_of(context: Context, entry: Entry, pack: Pack) -> dict[str, Any]:
+def _statistics_of(service: Service, entry: Entry, pack: Pack) -> dict[str, Any]:
     plan_bytes = entry.fitted.plan.total_bytes if entry.fitted is not None else 0
     return {
         "name": entry.model,
         "version": pack.version,
-        **context.metrics.requests.inferences.of(entry.model, pack.version).as_dict(),
+        **service.metrics.requests.inferences.of(entry.model, pack.version).as_dict(),
         "memory_usage": [{"type": "CPU", "id": 0, "byte_size": plan_bytes}],
     }
 
@@ -243,19 +295,34 @@ def _statistics_of(context: Context, entry: Entry, pack: Pack) -> dict[str, Any]
 # The answers are true: nothing is traced, no region is registered. Settings cannot be changed, so they take
 # no POST. Registering a region is always refused, and is in no documentation.
 
+UNSERVED = APIRouter(tags=["not served"], route_class=Route)
+_SYSTEM, _CUDA = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
+_REGIONS = [
+    f"{memory}{region}" for memory in (_SYSTEM, _CUDA) for region in ("/region/{region}", "")
+]
 
-async def trace_settings(asked: Attended) -> dict[str, list[str]]:
+
+@serves(UNSERVED, "GET", "/v2/trace/setting", response_model=schemas.TraceSettings)
+async def trace_settings() -> dict[str, list[str]]:
     """Nothing is traced."""
     return {"trace_level": ["OFF"]}
 
 
-async def model_trace_settings(asked: Attended, name: str) -> dict[str, list[str]]:
+@serves(
+    UNSERVED,
+    "GET",
+    "/v2/models/{name}/trace/setting",
+    response_model=schemas.TraceSettings,
+    responses=errors(*MODEL),
+)
+async def model_trace_settings(service: CurrentService, name: str) -> dict[str, list[str]]:
     """Nothing is traced of this model either."""
-    await asked.context.repository.described(name)
-    return await trace_settings(asked)
+    await service.repository.described(name)
+    return await trace_settings()
 
 
-async def log_settings(asked: Attended) -> dict[str, bool | int | str]:
+@serves(UNSERVED, "GET", "/v2/logging", response_model=schemas.LogSettings)
+async def log_settings() -> dict[str, bool | int | str]:
     """What is logged: everything but details of requests."""
     return {
         "log_file": "",
@@ -267,16 +334,29 @@ async def log_settings(asked: Attended) -> dict[str, bool | int | str]:
     }
 
 
-async def regions(asked: Attended, region: str = "") -> list[Any]:
+@serves(UNSERVED, "GET", *(f"{path}/status" for path in _REGIONS), response_model=schemas.NoRegions)
+async def regions(region: str = "") -> list[Any]:
     """None: no shared memory is registered."""
     return []
 
 
-async def register(asked: Attended, region: str) -> None:
+@serves(
+    UNSERVED,
+    "POST",
+    *(f"{memory}/region/{{region}}/register" for memory in (_SYSTEM, _CUDA)),
+    include_in_schema=False,
+)
+async def register(region: str) -> None:
     """501: shared memory is not served."""
     raise UnsupportedError("shared memory is not served; send tensors as binary data")
 
 
-async def unregister(asked: Attended, region: str = "") -> dict[str, Any]:
+@serves(
+    UNSERVED,
+    "POST",
+    *(f"{path}/unregister" for path in _REGIONS),
+    response_model=schemas.Nothing,
+)
+async def unregister(region: str = "") -> dict[str, Any]:
     """Nothing happens: no shared memory is registered."""
     return {}

@@ -15,14 +15,14 @@ from models.images.picture_rows import PictureTensor
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.packs.manifest import Verb
+from pipeline.budget.request_needs import photograph_bytes, picture_sweep_bytes
 from server.codec.framing import check_not_encoded
 from server.codec.messages import ModelRequest
-from server.context import Context
 from server.errors import InvalidRequestError
-from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
-from server.protocol.routing import Asked
+from server.protocol.http_request import HttpRequest
 from server.protocol.serving import Inference
 from server.requests.pictures import OpenedPicture, PictureLimits
+from server.service import Service
 
 #: The header of an answer to a picture that had no room at its own size, and was decoded at this one.
 DECODED = b"x-image-decoded"
@@ -38,7 +38,7 @@ _DOES: dict[Verb, tuple[str, str]] = {
 _INSTEAD = {"classify": "classifies them", "detect": "detects objects", "segment": "segments them"}
 
 
-async def begin_picture(asked: Asked, wanted: Collection[str] = ()) -> "SentPicture":
+async def begin_picture(asked: HttpRequest, wanted: Collection[str] = ()) -> "SentPicture":
     """Return the beginning of a picture, before the request holds memory; ``wanted``: as of SentPicture.
 
     Raises:
@@ -50,7 +50,7 @@ async def begin_picture(asked: Asked, wanted: Collection[str] = ()) -> "SentPict
 
 
 async def read_picture(
-    asked: Asked,
+    asked: HttpRequest,
     model: Inference,
     verb: Verb,
     begun: "SentPicture | None" = None,
@@ -68,7 +68,7 @@ async def read_picture(
         EncodedError: the body is compressed; pictures are by themselves.
         DisconnectedError: the client went away while sending.
     """
-    context, exchange, manifest = asked.context, asked.exchange, model.manifest
+    service, exchange, manifest = asked.service, asked.exchange, model.manifest
     check_not_encoded(asked.headers)
     recipe = manifest.preprocess
     if recipe is None or verb not in ("infer", manifest.verb):
@@ -80,11 +80,11 @@ async def read_picture(
     opened = await _received(asked, sent, needed, recipe.sees_all)
     await exchange.hold(opened.needed_bytes)
     started = time.perf_counter()
-    tensor, size, decoded = await context.aside.do(_made, context, recipe, opened)
+    tensor, size, decoded = await service.aside.do(_made, service, recipe, opened)
     if decoded != size:
-        asked.said.append((DECODED, b"%dx%d" % decoded))
+        asked.client.more_headers.append((DECODED, b"%dx%d" % decoded))
     seconds = time.perf_counter() - started
-    context.metrics.requests.preprocess(model.name, seconds)
+    service.metrics.requests.preprocess(model.name, seconds)
     await exchange.hold(picture_sweep_bytes(manifest, verb, tensor.n_bytes))
     inputs = {manifest.inputs[0].name: tensor}
     return ModelRequest(inputs, (), decoding_seconds=seconds), size
@@ -99,7 +99,7 @@ def _unable(name: str, verb: Verb, own: Verb | None) -> InvalidRequestError:
 
 
 async def _received(
-    asked: Asked,
+    asked: HttpRequest,
     sent: "SentPicture",
     needed: Callable[[int, Size, int], int],
     may_become: Callable[[Size], bool],
@@ -111,13 +111,13 @@ async def _received(
     mostly in the picture's first bytes, the length of the body in the request's header. As long as either
     is unknown, the request holds all that one may have; then it gives back the rest.
     """
-    exchange, aside = asked.exchange, asked.context.aside
+    exchange, aside = asked.exchange, asked.service.aside
     most = exchange.lease.memory.room_bytes
     opened: OpenedPicture | None = None
     seen = 0
 
     def limits(n_bytes: int) -> PictureLimits:
-        pixels = asked.context.settings.max_image_pixels
+        pixels = asked.service.settings.max_image_pixels
         return PictureLimits(pixels, most, partial(needed, n_bytes), may_become)
 
     while not exchange.is_read:
@@ -135,7 +135,7 @@ async def _received(
 
 
 def _made(
-    context: Context, recipe: Preprocess, opened: OpenedPicture
+    service: Service, recipe: Preprocess, opened: OpenedPicture
 ) -> tuple[PictureTensor, Size, Size]:
     """Return the picture as a network's input, its size, and that at which it was decoded.
 
@@ -147,7 +147,7 @@ def _made(
         del photograph
         return tensor, *sizes
     finally:
-        context.trimming.look()  # here, since the pixels have just been freed
+        service.trimming.look()  # here, since the pixels have just been freed
 
 
 class SentPicture:
@@ -269,7 +269,7 @@ class _Form:
             self.fields[self._field] = b""
         if self._is_file:
             if self._has_begun:
-                raise _no_form("Too many files. Maximum number of files is 1.")
+                raise InvalidRequestError("the form has several files; one is taken: the image")
             self._has_begun = True
 
     def data(self, data: bytes, start: int, end: int) -> None:

@@ -6,25 +6,39 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from fastapi import APIRouter, Query
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from models.classification import top_classes
-from models.detection.boxes import Box, Boxes, BoxLimits, boxes_among, boxes_bytes, seen
+from models.detection.boxes import (
+    Box,
+    Boxes,
+    BoxLimits,
+    boxes_among,
+    boxes_bytes,
+    prototypes_in,
+    seen,
+)
 from models.detection.candidates import Candidates
 from models.detection.recipe import Detection
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from models.segmentation import Bytes, Counted, Mask, classes_of
+from pipeline.budget.request_needs import box_mask_bytes, boxes_room
 from pipeline.execution.given import Arrays
 from server.errors import InvalidRequestError
-from server.memory.request_needs import boxes_room
+from server.protocol import schemas
 from server.protocol.answers import Answer, in_pieces
+from server.protocol.documentation import INFERENCE, PICTURE, PNG_FILE, also, errors, takes
+from server.protocol.http_request import HttpRequest
 from server.protocol.pictures import SentPicture, read_picture
-from server.protocol.routing import Asked
+from server.protocol.routing import CurrentRequest, Route, of_model, serves
 from server.protocol.serving import Inference, Kept
 from server.requests.masks import PACKER_BYTES, png, runs
+
+ROUTER = APIRouter(tags=["inference"], route_class=Route)
 
 # Classification of an image: photograph in, labels out.
 
@@ -35,11 +49,22 @@ class ClassifyQuery(BaseModel):
     top_k: Annotated[int, Field(ge=1)] = 5
 
 
+@serves(
+    ROUTER,
+    "POST",
+    *of_model(":classify"),
+    response_model=schemas.Classification,
+    responses=errors(*INFERENCE),
+    openapi_extra=takes(PICTURE),
+)
 async def classify(
-    asked: Asked, name: str, query: ClassifyQuery, version: str | None = None
+    asked: CurrentRequest,
+    name: str,
+    query: Annotated[ClassifyQuery, Query()],
+    version: str | None = None,
 ) -> dict[str, Any]:
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
-    async with Inference(asked.context, asked.exchange, name, version) as model:
+    async with Inference(asked.service, asked.exchange, name, version) as model:
         with model.reading():
             picture, _ = await read_picture(asked, model, "classify")
         classification = model.manifest.classification
@@ -65,8 +90,11 @@ def _kept_best(scores: NDArray[Any]) -> Kept[NDArray[Any]]:
 
 # Detection of objects: photograph in, labelled boxes out.
 
-# So many boxes are written at once, which takes about a millisecond.
-_BOXES_A_PIECE = 256
+# Boxes of so many numbers are written at once, which takes about a millisecond.
+_NUMBERS_A_PIECE = 1536
+# Of a box without points, and what computing and writing a mask is worth.
+_BOX_NUMBERS = 6
+_MASK_NUMBERS = 1024
 
 Fraction = Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -94,7 +122,20 @@ class FoundObjects:
     delay_ms: float
 
 
-async def detect(asked: Asked, name: str, query: DetectQuery, version: str | None = None) -> Answer:
+@serves(
+    ROUTER,
+    "POST",
+    *of_model(":detect"),
+    response_model=schemas.Detections,
+    responses=errors(*INFERENCE),
+    openapi_extra=takes(PICTURE),
+)
+async def detect(
+    asked: CurrentRequest,
+    name: str,
+    query: Annotated[DetectQuery, Query()],
+    version: str | None = None,
+) -> Answer:
     """Find the objects in the image (raw body, or the file of a multipart form), best score first.
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
@@ -113,7 +154,7 @@ async def detect(asked: Asked, name: str, query: DetectQuery, version: str | Non
 
 
 async def find_objects(
-    asked: Asked,
+    asked: HttpRequest,
     name: str,
     wanted: Callable[[], BoxLimits],
     written: Callable[[FoundObjects], Iterator[bytes]],
@@ -126,20 +167,24 @@ async def find_objects(
     picture already.
     """
     exchange = asked.exchange
-    async with Inference(asked.context, exchange, name, version) as model:
+    async with Inference(asked.service, exchange, name, version) as model:
         with model.reading():
             picture, size = await read_picture(asked, model, "detect", begun)
         limits, recipes = wanted(), _recipes(model.manifest)
 
-        def keep(outputs: Arrays) -> Kept[Candidates]:
-            candidates = seen(
-                outputs, *recipes, limits, boxes_room(exchange.lease.memory.room_bytes)
-            )
-            return Kept(candidates, boxes_bytes(candidates))
+        def keep(outputs: Arrays) -> Kept[tuple[Candidates, NDArray[np.float32] | None]]:
+            mask_bytes = box_mask_bytes(model.manifest)
+            free_bytes = exchange.lease.memory.room_bytes - mask_bytes
+            candidates = seen(outputs, *recipes, limits, boxes_room(free_bytes))
+            prototypes = prototypes_in(outputs, recipes[0])
+            copied = None if prototypes is None else prototypes.copy()
+            return Kept((candidates, copied), boxes_bytes(candidates) + mask_bytes)
 
-        candidates = await model.compute(picture, keep)
+        candidates, prototypes = await model.compute(picture, keep)
         # On a thread: comparing thousands of boxes with each other would hold up the event loop.
-        boxes = await asked.context.aside.do(boxes_among, candidates, *recipes, size, limits)
+        boxes = await asked.service.aside.do(
+            boxes_among, candidates, *recipes, size, limits, prototypes
+        )
         found = FoundObjects(boxes, size, model.pack.version, model.delay_ms)
         return await in_pieces(exchange.client, lambda: written(found))
 
@@ -160,11 +205,13 @@ def box_pieces(
 ) -> Iterator[bytes]:
     """Yield one JSON object: the fields of ``head``, boxes as they are ``written``, those of ``tail``."""
     text = _json(head)[:-1] + f',"{field}":['
-    for first in range(0, len(boxes), _BOXES_A_PIECE):
+    length = _BOX_NUMBERS + boxes.points[:1].size + (_MASK_NUMBERS if boxes.masks else 0)
+    count = max(1, _NUMBERS_A_PIECE // length)
+    for first in range(0, len(boxes), count):
         if first:
             yield text.encode()
             text = ","
-        some = boxes.part(first, first + _BOXES_A_PIECE)
+        some = boxes.part(first, first + count)
         text += ",".join(_json(written(box)) for box in some)
     yield (text + "]," + _json(tail)[1:]).encode()
 
@@ -187,15 +234,26 @@ class SegmentQuery(BaseModel):
     size: Literal["photograph", "network"] = "photograph"
 
 
+@serves(
+    ROUTER,
+    "POST",
+    *of_model(":segment"),
+    response_model=schemas.Segmented,
+    responses={**also(PNG_FILE), **errors(*INFERENCE)},
+    openapi_extra=takes(PICTURE),
+)
 async def segment(
-    asked: Asked, name: str, query: SegmentQuery, version: str | None = None
+    asked: CurrentRequest,
+    name: str,
+    query: Annotated[SegmentQuery, Query()],
+    version: str | None = None,
 ) -> Answer:
     """Say which class each pixel of the image (raw body, or the file of a form) is: runs, or a PNG.
 
     A PNG is sent where `format` or the header `Accept` says so; its pixels are classes, 255 for none.
     """
     client = asked.client
-    async with Inference(asked.context, asked.exchange, name, version) as model:
+    async with Inference(asked.service, asked.exchange, name, version) as model:
         with model.reading():
             picture, size = await read_picture(asked, model, "segment")
         recipe = model.manifest.segmentation

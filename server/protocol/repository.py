@@ -5,31 +5,43 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, ValidationError
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ValidationError
 
+from models.sizes import parse_shapes
+from server.causes import because
 from server.codec.framing import check_not_encoded
-from server.context import Context
 from server.errors import InvalidRequestError, TooLargeError, shown
-from server.failures import FAILURES, reason_of
+from server.faults import FAILURES, reason_of
+from server.protocol import schemas
 from server.protocol.answers import MEDIA_TYPE, Answer, event, event_stream
-from server.protocol.errors import status_of, told
+from server.protocol.documentation import BINARY, LOADING, OBJECT, errors, json_of, takes
+from server.protocol.errors import reported
+from server.protocol.http_request import HttpRequest, Rules
 from server.protocol.metadata import check_override
-from server.protocol.routing import Asked
+from server.protocol.routing import CurrentRequest, Route, route_class, serves
 from server.repository.entry import Entry
 from server.repository.uploads import PlacedVersion, Upload
 from server.requests.exchange import Exchange
-from server.settings.sizes import parse_shapes
+from server.service import Service
 from server.transport.limits import AHEAD_BYTES
+
+INDEX = APIRouter(tags=["repository"], route_class=Route)
+CHANGES = APIRouter(tags=["repository"], route_class=route_class(Rules(admitted="admin")))
+UPLOADS = APIRouter(
+    tags=["repository"], route_class=route_class(Rules(admitted="admin", body="upload"))
+)
+_MODEL = "/v2/repository/models/{name}"
 
 # Parameters of requests about models: small JSON objects, often none.
 
 _MOST_BYTES = 64 << 10
 
 
-async def _read_object(asked: Asked) -> dict[str, Any]:
+async def _read_object(asked: HttpRequest) -> dict[str, Any]:
     """Return the body of the request as a JSON object; an empty body is an empty object.
 
     Raises:
@@ -37,7 +49,7 @@ async def _read_object(asked: Asked) -> dict[str, Any]:
             went away. DeadlineError: it took too long.
     """
     exchange = asked.exchange
-    with exchange.within(asked.context.settings.request_timeout):
+    with exchange.within(asked.service.settings.request_timeout):
         body = await exchange.beginning()
         while not exchange.is_read and len(body) <= _MOST_BYTES:
             await exchange.hold(_MOST_BYTES)
@@ -55,7 +67,7 @@ async def _read_object(asked: Asked) -> dict[str, Any]:
     return document
 
 
-async def _read_parameters(asked: Asked) -> dict[str, Any]:
+async def _read_parameters(asked: HttpRequest) -> dict[str, Any]:
     """Return the ``parameters`` in the body of the request; raises as ``_read_object``."""
     parameters = (await _read_object(asked)).get("parameters", {})
     if not isinstance(parameters, dict):
@@ -78,22 +90,30 @@ def _flag(holder: Mapping[str, Any], name: str) -> bool:
 # The model repository extension: list models, load and unload them while serving.
 
 
-async def index(asked: Asked) -> list[dict[str, Any]]:
+@serves(
+    INDEX,
+    "POST",
+    "/v2/repository/index",
+    response_model=schemas.Index,
+    responses=errors(*OBJECT, 404),
+    openapi_extra=takes(json_of(schemas.IndexRequest, {"ready": True}), is_optional=True),
+)
+async def index(asked: CurrentRequest) -> list[dict[str, Any]]:
     """All models on disk or loaded, their state, and why one does not serve; ``ready``: those that do."""
-    return await states(asked.context, _flag(await _read_object(asked), "ready"))
+    return await states(asked.service, _flag(await _read_object(asked), "ready"))
 
 
-async def states(context: Context, only_ready: bool) -> list[dict[str, Any]]:
+async def states(service: Service, only_ready: bool) -> list[dict[str, Any]]:
     """Return the state of all models on disk or loaded; ``only_ready``: of those that serve."""
-    known = [(entry.model, entry) for entry in context.repository.entries()]
-    on_disk = await asyncio.to_thread(context.repository.models.on_disk)
+    known = [(entry.model, entry) for entry in service.repository.entries()]
+    on_disk = await asyncio.to_thread(service.repository.models.on_disk)
     unknown = [(name, None) for name in {*on_disk}.difference(name for name, _ in known)]
     return [
         {
             "name": name,
             "version": entry.version if entry else None,
             "state": entry.state if entry else "UNAVAILABLE",
-            "reason": reason_of(entry.reason, context.settings.repository)
+            "reason": reason_of(entry.reason, service.settings.repository)
             if entry
             else "not loaded",
         }
@@ -108,15 +128,23 @@ def _by_name_and_version(named: tuple[str, Entry | None]) -> tuple[str, int]:
     return name, int(version) if version and version.isdecimal() else 0
 
 
-async def load(asked: Asked, name: str) -> dict[str, Any]:
+@serves(
+    CHANGES,
+    "POST",
+    f"{_MODEL}/load",
+    response_model=schemas.ModelState,
+    responses=errors(*OBJECT, *LOADING),
+    openapi_extra=takes(json_of(schemas.LoadRequest, {"parameters": {}}), is_optional=True),
+)
+async def load(asked: CurrentRequest, name: str) -> dict[str, Any]:
     """Load the latest version; 409 with the figures when it does not fit in the budget.
 
     A configuration that comes along (``parameters.config``) may not change anything.
     """
-    return await load_model(asked.context, name, await _read_parameters(asked))
+    return await load_model(asked.service, name, await _read_parameters(asked))
 
 
-async def load_model(context: Context, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+async def load_model(service: Service, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Load the latest version of model ``name``.
 
     Raises:
@@ -129,59 +157,65 @@ async def load_model(context: Context, name: str, parameters: Mapping[str, Any])
             raise InvalidRequestError(
                 f"parameters: {shown(parameter)}: models are compiled to packs, none comes by load"
             )
-    entry = await context.repository.load(name)
-    context.metrics.requests.expect(name, entry.version)
+    with because("load request"):
+        entry = await service.repository.load(name)
+    service.metrics.requests.expect(name, entry.version)
     return {"name": name, "state": entry.state}
 
 
-def _whole(value: object) -> object:
-    """Return 8e6 as the integer that it is to JSON, which has one kind of numbers."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _limit_of(document: dict[str, Any]) -> int | None:
+    """Return the bytes that a replan allows; None: what the budget leaves.
+
+    Raises:
+        InvalidRequestError: ``document`` asks for no replan.
+    """
+    try:
+        return schemas.Replan.model_validate(document).memory_bytes
+    except ValidationError:
+        raise InvalidRequestError(
+            'replan takes {"memory_bytes": N}, a number of bytes above 0, or null'
+        ) from None
 
 
-class Replan(BaseModel):
-    """``memory_bytes``: the most that each loaded version may take; null: what the budget leaves it."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    memory_bytes: Annotated[PositiveInt, BeforeValidator(_whole)] | None
-
-    @classmethod
-    def of(cls, document: dict[str, Any]) -> Self:
-        """Return what ``document`` says.
-
-        Raises:
-            InvalidRequestError: it is not of this form.
-        """
-        try:
-            return cls.model_validate(document)
-        except ValidationError:
-            raise InvalidRequestError(
-                'replan takes {"memory_bytes": N}, a number of bytes above 0, or null'
-            ) from None
-
-
-async def replan(asked: Asked, name: str) -> dict[str, Any]:
+@serves(
+    CHANGES,
+    "POST",
+    f"{_MODEL}/replan",
+    response_model=schemas.Replanned,
+    responses=errors(*OBJECT, *LOADING),
+    openapi_extra=takes(json_of(schemas.Replan, {"memory_bytes": 1 << 40})),
+)
+async def replan(asked: CurrentRequest, name: str) -> dict[str, Any]:
     """Serve a loaded model in less memory, or in more again; its requests wait in line meanwhile."""
-    wanted = Replan.of(await _read_object(asked))
-    entries = await asked.context.repository.replan(name, wanted.memory_bytes)
+    limit_bytes = _limit_of(await _read_object(asked))
+    with because("replan request"):
+        entries = await asked.service.repository.replan(name, limit_bytes)
     memory: Counter[str] = Counter()
     for entry in entries:
         memory.update(entry.fitted.plan.memory if entry.fitted else {})
     return {"name": name, "state": entries[-1].state, "memory_bytes": dict(memory) or None}
 
 
-async def unload(asked: Asked, name: str) -> dict[str, Any]:
+@serves(
+    CHANGES,
+    "POST",
+    f"{_MODEL}/unload",
+    response_model=schemas.ModelState,
+    responses=errors(*OBJECT, 403, 404),
+    openapi_extra=takes(json_of(schemas.UnloadRequest, {"parameters": {}}), is_optional=True),
+)
+async def unload(asked: CurrentRequest, name: str) -> dict[str, Any]:
     """Finish the model's requests and give its memory back; no model depends on another."""
-    return await unload_model(asked.context, name, await _read_parameters(asked))
+    return await unload_model(asked.service, name, await _read_parameters(asked))
 
 
 async def unload_model(
-    context: Context, name: str, parameters: Mapping[str, Any]
+    service: Service, name: str, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Unload model ``name``; raises as Repository.unload, and for ``parameters`` of a wrong type."""
     _flag(parameters, "unload_dependents")
-    await context.repository.unload(name)
+    with because("unload request"):
+        await service.repository.unload(name)
     return {"name": name, "state": "UNAVAILABLE"}
 
 
@@ -197,7 +231,17 @@ class UploadQuery(BaseModel):
     shape: list[str] = []
 
 
-async def upload(asked: Asked, name: str, query: UploadQuery) -> Answer | dict[str, Any]:
+@serves(
+    UPLOADS,
+    "POST",
+    f"{_MODEL}/upload",
+    response_model=schemas.Placed,
+    responses=errors(400, 403, 408, 409, 413, 415, 500, 503, 504),
+    openapi_extra=takes(BINARY),
+)
+async def upload(
+    asked: CurrentRequest, name: str, query: Annotated[UploadQuery, Query()]
+) -> Answer | dict[str, Any]:
     """Take the ONNX file that the body is, compile it, and serve it as the next version of the model.
 
     ``shape``: NAME=1,3,224,224, of an input whose file leaves it open; for several inputs repeated.
@@ -209,21 +253,21 @@ async def upload(asked: Asked, name: str, query: UploadQuery) -> Answer | dict[s
     shapes = _shapes(query.shape)
     received = _received(asked, name, shapes)
     if MEDIA_TYPE in (asked.header("accept") or ""):
-        return event_stream(_events(received, asked.context.settings.repository))
+        return event_stream(_events(received, asked.service.settings.repository))
     async with received as taken:
         with asked.exchange.until_left():
             placed = await _placed(taken)
-        return _public(placed, asked.context.settings.repository)
+        return _public(placed, asked.service.settings.repository)
 
 
 @asynccontextmanager
 async def _received(
-    asked: Asked, name: str, shapes: Mapping[str, tuple[int, ...]]
+    asked: HttpRequest, name: str, shapes: Mapping[str, tuple[int, ...]]
 ) -> AsyncIterator[Upload]:
     """Yield the upload of the file that the body is, when all of it has come."""
-    context, exchange = asked.context, asked.exchange
-    async with context.uploads.upload(name, shapes) as taken:
-        with exchange.within(context.settings.upload_timeout, "the file was not read"):
+    service, exchange = asked.service, asked.exchange
+    async with service.uploads.upload(name, shapes) as taken:
+        with exchange.within(service.settings.upload_timeout, "the file was not read"):
             await taken.receive(_parts(exchange))
         yield taken
 
@@ -274,4 +318,5 @@ async def _events(
                     else:
                         yield event("step", {"step": said.step, "detail": said.detail})
         except FAILURES as exc:
-            yield event("error", {"error": told(exc, root), "status": status_of(exc)})
+            fault = reported(exc, root)
+            yield event("error", {**fault.document, "status": fault.code.status})

@@ -1,14 +1,23 @@
 """Schemas of requests and answers for /openapi.json: of the Open Inference Protocol, version 2, and ours.
 
 They are documentation: nothing is parsed or checked by them, but a test compares answers of a running
-server with them. Only an infer request is described by the class that also checks it.
+server with them. Only an infer request and a replan are described by the classes that also check them.
 """
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    RootModel,
+)
 
 from server.codec.messages import Datatype, Parameters
+from server.faults import Code
 
 REFERENCE = "#/components/schemas/{model}"
 
@@ -29,9 +38,10 @@ class OpenSchema(BaseModel):
 
 
 class Error(Schema):
-    """Why there is no answer, in one line."""
+    """Why there is no answer: in one line, and in a word for programs."""
 
     error: str
+    code: str = Field(json_schema_extra={"enum": [*Code]})
 
 
 class ResponseOutput(Schema):
@@ -53,6 +63,12 @@ class InferResponse(Schema):
     model_version: str
     id: str | None = None
     outputs: list[ResponseOutput]
+
+
+class CameraError(Error):
+    """Why there are no predictions, in the form of DeepStack."""
+
+    success: Literal[False]
 
 
 class ImageForm(OpenSchema):
@@ -92,13 +108,28 @@ class ImageSize(Schema):
     height: int
 
 
+class BoxMask(Schema):
+    """A grid over a box. ``runs``: so many cells are not the object, so many are, and so on, by row."""
+
+    width: NonNegativeInt
+    height: NonNegativeInt
+    runs: list[NonNegativeInt]
+
+
 class Detection(Schema):
-    """What is in a box: x_min, y_min, x_max, y_max in pixels of the upright photograph."""
+    """What is in a box: x_min, y_min, x_max, y_max in pixels of the upright photograph.
+
+    ``keypoints``: x, y and perhaps how visible each is, of a network of poses; ``corners``: x, y of each of
+    a rotated box, clockwise, around which ``box`` is upright.
+    """
 
     label: str
     index: NonNegativeInt
     score: float
     box: list[float] = Field(min_length=4, max_length=4)
+    keypoints: list[list[float]] | None = None
+    corners: list[list[float]] | None = None
+    mask: BoxMask | None = None
 
 
 class Detections(Schema):
@@ -225,6 +256,10 @@ class IndexEntry(Schema):
     version: str | None
     state: State
     reason: str
+
+
+class Index(RootModel[list[IndexEntry]]):
+    """Models by name and version."""
 
 
 class ModelState(Schema):
@@ -386,6 +421,19 @@ class LoadRequest(OpenSchema):
     parameters: LoadParameters = LoadParameters()
 
 
+def _whole(value: object) -> object:
+    """Return 8e6 as the integer that it is to JSON, which has one kind of numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class Replan(BaseModel):
+    """``memory_bytes``: the most that each loaded version may take; null: what the budget leaves it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    memory_bytes: Annotated[PositiveInt, BeforeValidator(_whole)] | None
+
+
 class UnloadParameters(OpenSchema):
     """``unload_dependents``: there are none."""
 
@@ -396,6 +444,14 @@ class UnloadRequest(OpenSchema):
     """Parameters of an unload."""
 
     parameters: UnloadParameters = UnloadParameters()
+
+
+class NoRegions(RootModel[Annotated[list[None], Field(max_length=0)]]):
+    """No shared memory is registered."""
+
+
+class Nothing(Schema):
+    """Nothing happened."""
 
 
 class TraceSettings(Schema):

@@ -9,22 +9,22 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from pipeline.execution.errors import DeadlineError
-from pipeline.execution.given import Arrays
-from server.codec.messages import ModelRequest
-from server.context import Context
-from server.errors import LateError, NotServingError
-from server.memory.request_needs import (
+from pipeline.budget.request_needs import (
     CODEC_BYTES,
     RAW_ANSWER_BYTES,
     SHORT_CODEC_BYTES,
     SMALL_BYTES,
 )
+from pipeline.execution.errors import DeadlineError
+from pipeline.execution.given import Arrays
+from server.codec.messages import ModelRequest
+from server.errors import LateError, NotServingError
+from server.faults import outcome_of
 from server.metrics.requests import Passage
-from server.protocol.errors import outcome_of
 from server.repository.entry import Use
 from server.repository.served_engine import ComputedAnswer
 from server.requests.exchange import Exchange, TimeLimit
+from server.service import Service
 
 A = TypeVar("A")
 
@@ -61,18 +61,18 @@ class Inference:
     manifest: Manifest
 
     def __init__(
-        self, context: Context, exchange: Exchange, name: str, version: str | None
+        self, service: Service, exchange: Exchange, name: str, version: str | None
     ) -> None:
-        self.context, self.exchange = context, exchange
+        self.service, self.exchange = service, exchange
         self.name, self._version = name, version
-        self._limit = context.settings.request_timeout
+        self._limit = service.settings.request_timeout
         self._decoding_seconds = 0.0
         self._answer: ComputedAnswer[Any] | None = None
         self._encodes_since = 0.0
 
     async def __aenter__(self) -> Self:
         """Find the model; raises as Repository.use."""
-        repository = self.context.repository
+        repository = self.service.repository
         use = repository.models.use(self.name, self._version)
         if use is None:
             use = await repository.found(self.name, self._version, self._limit)
@@ -96,7 +96,7 @@ class Inference:
                 compute_output=time.perf_counter() - self._encodes_since,
                 lanes=self._answer.lanes,
             )
-        self.context.metrics.requests.end(self.name, self.pack.version, outcome, seconds, passage)
+        self.service.metrics.requests.end(self.name, self.pack.version, outcome, seconds, passage)
         self._came()
         if self.use.uses is not None:
             self.use.uses.end()
@@ -139,7 +139,7 @@ class Inference:
         if self.use.worker is not None:
             expected = self.exchange.expected
             try:
-                is_read = self.exchange.client.is_whole
+                is_read = self.exchange.client.is_complete
                 self.use.worker.check_room(seconds_left - waits_seconds, expected, is_read)
             except LateError:
                 lease.memory.doubt()
@@ -180,7 +180,7 @@ class Inference:
             limit_seconds = self._given(question.timeout_seconds)
             raise DeadlineError(f"no answer within {limit_seconds:g} s") from exc
         await self._hold(answer.outputs)
-        self.context.metrics.requests.sweep(self.name, answer.statistics, answer.queue_seconds)
+        self.service.metrics.requests.sweep(self.name, answer.statistics, answer.queue_seconds)
         self._decoding_seconds, self._answer = question.decoding_seconds, answer
         self._encodes_since = time.perf_counter()
         return answer.outputs.what
@@ -194,7 +194,7 @@ class Inference:
     async def _bring_back(self, question: ModelRequest) -> None:
         """Load an evicted model again for ``question``, which was read without it."""
         before, seconds_left = self.pack, self._left(question.timeout_seconds)
-        self.use = await self.context.repository.use(self.name, self._version, seconds_left)
+        self.use = await self.service.repository.use(self.name, self._version, seconds_left)
         self.pack, self.manifest = self.use.pack, self.use.pack.manifest
         if not _take_the_same(before, self.pack):
             raise NotServingError(

@@ -1,1 +1,1 @@
-"""The models of the service: found, opened, served by a thread each."""
+"""The models of the service: found, opened, served by the threads of all models."""

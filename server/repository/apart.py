@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from models.processes import Child, start
-from pipeline.fitting.wanted import Fitted
-from pipeline.planning.found_plans import FoundPlan, FoundPlans
+from pipeline.budget.search import Search
+from pipeline.fitting.wanted import EnginePlanResult
+from pipeline.planning.found_plans import FoundPlans, StoredPlans
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.program.program import Program
 from pipeline.program.stopping import go_on, tell, telling
 from pipeline.schedule.architectures import Architecture
-from server.memory.search import Search
 from server.repository.limited_process import (
     COMMAND,
     Ended,
@@ -85,7 +85,7 @@ class SearchApart(Search):
                 if isinstance(last, ProgressMessage):
                     tell(*_progress(last.message))
         if isinstance(last, Failed):
-            raise _error(last)
+            raise _error(last) from last.fault
         if not isinstance(last, Ended):
             status = ChildProcessError(child.exit_text())
             raise PlanError(f"the search for a plan ended without a word ({status})") from status
@@ -172,14 +172,14 @@ def searched(function: str, question: Any) -> Any:
 class _Plans:
     """Found plans on their way between processes: lock and store stay."""
 
-    by_key: dict[str, FoundPlan]
+    stored: StoredPlans
 
     @classmethod
     def of(cls, plans: FoundPlans) -> "_Plans":
         return cls(plans.all())
 
     def plans(self) -> FoundPlans:
-        return FoundPlans(self.by_key)
+        return FoundPlans(self.stored)
 
 
 def _portable(argument: Any) -> Any:
@@ -198,13 +198,13 @@ def _plan_caches(arguments: Sequence[Any]) -> list[FoundPlans]:
 class _Slim:
     """A ``fitted`` plan by its choice alone: the rest of the plan is large, and is made of that again."""
 
-    fitted: Fitted
+    fitted: EnginePlanResult
     architecture: Architecture
     choice: Choice
 
 
 def _slim(result: Any) -> Any:
-    if not isinstance(result, Fitted) or type(result.plan) is not Plan:
+    if not isinstance(result, EnginePlanResult) or type(result.plan) is not Plan:
         return result
     without = replace(result, plan=None)  # type: ignore[arg-type]
     return _Slim(without, result.plan.architecture, result.plan.choice)

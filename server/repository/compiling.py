@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from models.processes import StandardError, exit_text, start_async
+from models.sizes import format_size
+from pipeline.execution.shielded import run_to_completion
 from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
 from server.repository.compiling_child import UploadStep, compile_file
 from server.repository.limited_process import (
@@ -22,8 +24,6 @@ from server.repository.limited_process import (
     name_of,
     task,
 )
-from server.requests.waiting import to_its_end
-from server.settings.sizes import format_size
 
 #: Of a line of the process: longer warnings than that are none.
 _MESSAGE_BYTES = 1 << 20
@@ -74,9 +74,10 @@ class Compiler:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-                await to_its_end(process.wait())
+                await run_to_completion(process.wait())
         if not isinstance(last, Ended):
-            raise self._error(last, process.returncode or 0, errors)
+            error = self._error(last, process.returncode or 0, errors)
+            raise error from (last.fault if isinstance(last, Failed) else None)
 
     def _error(self, last: Message | None, status: int, errors: StandardError) -> ServiceError:
         """Return the error of a process whose ``last`` message was no result."""

@@ -13,10 +13,11 @@ from typing import Literal, Self
 from urllib.parse import quote
 
 from models.packs.pack import Pack
-from pipeline.fitting.wanted import Fitted
+from pipeline.budget.errors import RefusedError
+from pipeline.fitting.wanted import PlanResult
 from server.codec.messages import Signature
-from server.errors import LoadingError, NotLoadedError, NotServingError, RefusedError, ServiceError
-from server.failures import may_come_back, reason_of
+from server.errors import LoadingError, NotLoadedError, NotServingError
+from server.faults import Fault, may_come_back, reason_of
 from server.repository.fleet import Place
 from server.repository.on_disk import Slot
 from server.repository.planning_threads import SearchProgress
@@ -79,7 +80,7 @@ State = Literal["READY", "LOADING", "UNAVAILABLE"]
 Absence = Literal["loading", "refused", "evicted", "unloaded", "failed"]
 
 # The errors of requests to a model that does not serve; others are NotServingError.
-_ABSENT: dict[Absence | None, type[ServiceError]] = {
+_ABSENT: dict[Absence | None, type[Exception]] = {
     "loading": LoadingError,
     "refused": RefusedError,
     "unloaded": NotLoadedError,
@@ -143,7 +144,8 @@ class Serving:
     @property
     def why(self) -> str:
         """The fault that keeps it from answering; empty while it answers."""
-        return self.worker.served.fault
+        fault = self.worker.fault
+        return "" if fault is None else fault.message
 
     @property
     def cause(self) -> Absence | None:
@@ -152,7 +154,8 @@ class Serving:
     @property
     def may_pass(self) -> bool:
         """Whether it does not answer, and loading it again may help although nothing was changed."""
-        return bool(self.why) and self.worker.served.fault_may_pass
+        fault = self.worker.fault
+        return fault is not None and not fault.permanent
 
 
 Condition = Unloaded | Loading | Serving
@@ -221,7 +224,7 @@ class Entry:
         """
         condition = self.condition
         if isinstance(condition, Serving) and condition.why:
-            condition.worker.served.leave(reason_of(exc), may_pass=may_come_back(exc))
+            condition.worker.served.leave(Fault.of(exc))
         elif isinstance(condition, Unloaded) and not self.evicted:
             self.become(Unloaded.after(exc))
 
@@ -258,6 +261,11 @@ class Entry:
         """Note that it has been opened again with the plan ``place``."""
         if isinstance(self.condition, Serving):
             self.become(replace(self.condition, place=place))
+
+    def know(self, prepared: Prepared) -> None:
+        """Plan the model that serves by ``prepared`` from now on: the same, with more measurements."""
+        if isinstance(self.condition, Serving):
+            self.become(replace(self.condition, prepared=prepared))
 
     def has(self, slot: Slot) -> bool:
         """Return whether it serves the pack in ``slot``."""
@@ -307,7 +315,7 @@ class Entry:
         return None if self.prepared is None else self.prepared.pack
 
     @property
-    def fitted(self) -> Fitted | None:
+    def fitted(self) -> PlanResult | None:
         return None if self.place is None else self.place.fitted
 
     @property

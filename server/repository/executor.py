@@ -13,16 +13,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 
 from models.runtime.heap import trim_heap
+from models.sizes import format_size
+from pipeline.budget.budget import Budget
+from pipeline.execution.shielded import run_to_completion
+from server.causes import attribution
 from server.errors import FilesChangedError
-from server.memory.budget import Budget
+from server.faults import traceable
 from server.repository.entry import Absence, Entry, Unloaded, Uses
 from server.repository.fleet import Change, Place
 from server.repository.models import Models
 from server.repository.opening import Opener
 from server.repository.preparing import Prepared
 from server.repository.worker import Worker
-from server.requests.waiting import to_its_end, uninterrupted
-from server.settings.sizes import format_size
+from server.requests.waiting import uninterrupted
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +63,7 @@ class Executor:
         try:
             yield undo
         except BaseException:
-            await to_its_end(back())
+            await run_to_completion(back())
             raise
 
     async def change(self, changes: Iterable[Change], undo: Undo) -> None:
@@ -75,24 +78,29 @@ class Executor:
         if entry.serves and entry.place is not place:
             await self.try_reopen(entry, place)
 
-    async def try_reopen(self, entry: Entry, place: Place) -> None:
-        """Open a loaded model again with another plan, if that is possible."""
+    async def try_reopen(self, entry: Entry, place: Place, level: int = logging.INFO) -> None:
+        """Open a loaded model again with another plan, if that is possible; ``level``: as of ``reopen``."""
         try:
-            await self.reopen(entry, place)
+            await self.reopen(entry, place, level)
         except Exception as exc:  # noqa: BLE001  it serves as before, or its state says why not
             if entry.serves:
-                _log.warning("model %s keeps the plan it has: %s", entry.name, exc)
+                message = "model %s keeps the plan it has: %s"
+                _log.warning(message, entry.name, exc, exc_info=traceable(exc))
 
     @uninterrupted
-    async def reopen(self, entry: Entry, place: Place) -> None:
-        """Open a loaded model again with another plan, or if that fails as before, or else close it."""
+    async def reopen(self, entry: Entry, place: Place, level: int = logging.INFO) -> None:
+        """Open a loaded model again with another plan, or if that fails as before, or else close it.
+
+        ``level``: of its log line.
+        """
         model, before, worker = entry.prepared, entry.place, entry.worker
         assert model is not None
         assert before is not None
         assert worker is not None
         if not await asyncio.to_thread(model.is_there):
             raise FilesChangedError(entry.name)
-        _log.info("model %s: planned again, %s", entry.name, _change(before, place))
+        planned = _change(before, place)
+        _log.log(level, "model %s: planned again, %s", entry.name, planned, extra=attribution())
         try:
             await worker.reopen(
                 partial(self._opener.reopen, entry.name, model, place),
@@ -149,7 +157,8 @@ class Executor:
         except Exception as exc:  # noqa: BLE001  the caller gets the first error
             self.keep_lost(entry.name)
             entry.become(Unloaded.after(exc))
-            _log.warning("model %s cannot be served as before: %s", entry.name, exc)
+            message = "model %s cannot be served as before: %s"
+            _log.warning(message, entry.name, exc, exc_info=traceable(exc))
 
     def keep_lost(self, key: str) -> None:
         """Move memory that an engine could not give back from ``key`` to another name, where it stays."""

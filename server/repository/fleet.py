@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from pipeline.fitting.wanted import Fitted
-from pipeline.planning.plan import PipelinePlan, Plan
-from server.errors import FilesChangedError, RefusedError
-from server.memory.budget import Budget
-from server.memory.holdings import Holding
-from server.memory.sharing import Activations, Sharer, Shares, admission, share_out
-from server.settings.sizes import format_least
+from models.sizes import format_least
+from pipeline.budget.budget import Budget
+from pipeline.budget.errors import RefusedError
+from pipeline.budget.holdings import Holding
+from pipeline.budget.sharing import Activations, Sharer, Shares, admission, share_out
+from pipeline.fitting.wanted import PlanResult
+from pipeline.planning.plan import AnyPlan, PartitionedPlan
+from server.errors import FilesChangedError
 
 #: A model is opened again for a larger plan only if that is larger by one part in so many.
 _WORTH = 16
@@ -26,13 +27,13 @@ _WORTH = 16
 class Place:
     """The plan of a model. ``in_turns``: its activations use the arena that other models use, too."""
 
-    fitted: Fitted
+    fitted: PlanResult
     in_turns: bool
 
     @classmethod
-    def of(cls, fitted: Fitted, in_turns: bool) -> Self:
+    def of(cls, fitted: PlanResult, in_turns: bool) -> Self:
         """Return the place of a model in a set that computes ``in_turns``, which pipelines cannot."""
-        return cls(fitted, in_turns and not isinstance(fitted.plan, PipelinePlan))
+        return cls(fitted, in_turns and not isinstance(fitted.plan, PartitionedPlan))
 
     @property
     def holding(self) -> Holding:
@@ -44,9 +45,9 @@ class Place:
         return same and self.in_turns == other.in_turns
 
 
-def _chosen(plan: Plan | PipelinePlan) -> tuple[object, ...]:
+def _chosen(plan: AnyPlan) -> tuple[object, ...]:
     """Return the choices that a plan is made of: the rest follows, and cannot always be compared."""
-    if isinstance(plan, PipelinePlan):
+    if isinstance(plan, PartitionedPlan):
         return plan.cuts, *map(_chosen, plan.partitions)
     return plan.architecture, plan.choice
 
@@ -173,7 +174,7 @@ class Fleet:
         """
         shares = self._shared([newcomer, *absent], [key], at_once=True)
         own = shares.outcomes[len(self.places)]
-        if not isinstance(own, Fitted):
+        if not isinstance(own, PlanResult):
             raise own or RefusedError(f"model {newcomer.name!r} is not planned")
         place, room = Place.of(own, shares.in_turns), self.budget.without([key])
         return place, making_room(place, self.places, self._planned(shares), room)
@@ -226,7 +227,7 @@ class Fleet:
         """Return the new plans of the models that serve; one that gets none, or stays, keeps its own."""
         return {
             name: Place.of(outcome, shares.in_turns)
-            if isinstance(outcome, Fitted) and not self.members[name].stays
+            if isinstance(outcome, PlanResult) and not self.members[name].stays
             else place
             for (name, place), outcome in zip(self.places.items(), shares.outcomes, strict=False)
         }
@@ -264,7 +265,7 @@ def growing(loaded: Places, planned: Places, budget: Budget) -> list[Change]:
     for name in sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget)):
         now, target = loaded[name], planned[name]
         gain = target.fitted.plan.total_bytes - now.fitted.plan.total_bytes
-        is_searched = now.fitted.by_thumb and not target.fitted.by_thumb
+        is_searched = now.fitted.heuristic and not target.fitted.heuristic
         is_larger = gain * _WORTH >= now.fitted.plan.total_bytes
         is_worth = is_searched or is_larger or now.in_turns != target.in_turns
         if not is_worth or target.is_like(now):

@@ -2,8 +2,8 @@
 
 It reads a task from stdin, one JSON object: the ``function`` by module and name, its ``arguments``, the
 ``limits``, and the number of the server's process. To stdout it writes a JSON object a line: ``say``, what
-the function says on the way; at the end ``ended``, its result, or ``error`` and ``message``. The process
-ends when the server does, since no other one would end it.
+the function says on the way; at the end ``ended``, its result, or ``error``, ``message`` and, of a fault
+of the program, ``traceback``. The process ends when the server does, since no other one would end it.
 
 What comes back is data, whatever the process has become of what it was fed: the server builds nothing of
 it but the records that it expects.
@@ -24,6 +24,8 @@ from models.processes import end_with, python_command
 COMMAND = python_command("server.repository.limited_process")
 #: Such a process runs at a lower priority than the service.
 _NICE = 10
+#: The end of a traceback says where.
+_TRACEBACK_CHARACTERS = 16 << 10
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,22 @@ class Ended:
     result: Any
 
 
+class ChildFaultError(Exception):
+    """A fault of the program in such a process; its text is the traceback there."""
+
+
 @dataclass(frozen=True)
 class Failed:
-    """The last message after an error: its class, as module:name, and its text."""
+    """The last message after an error: its class, as module:name, its text, and a fault's traceback."""
 
     error: str
     message: str
+    traceback: str = ""
+
+    @property
+    def fault(self) -> ChildFaultError | None:
+        """The cause of the error that the server raises."""
+        return ChildFaultError(f"in another process:\n{self.traceback}") if self.traceback else None
 
 
 Message = ProgressMessage | Ended | Failed
@@ -92,8 +104,8 @@ def message_of(line: bytes) -> Message:
             return ProgressMessage(message)
         case {"ended": result}:
             return Ended(result)
-        case {"error": str(error), "message": str(text)}:
-            return Failed(error, text)
+        case {"error": str(error), "message": str(text), "traceback": str(traceback)}:
+            return Failed(error, text, traceback[-_TRACEBACK_CHARACTERS:])
     raise ValueError(f"no message: {line[:60]!r}")
 
 
@@ -134,7 +146,19 @@ def main() -> None:
         function = getattr(importlib.import_module(module), name)
         _send({"ended": function(*todo["arguments"])})
     except Exception as exc:  # noqa: BLE001  the server raises it again
-        _send({"error": name_of(type(exc)), "message": str(exc)})
+        traced = "" if isinstance(exc, MemoryError) else _traced(exc)
+        _send({"error": name_of(type(exc)), "message": str(exc), "traceback": traced})
+
+
+def _traced(exc: Exception) -> str:
+    """Return the traceback of ``exc`` if it is a fault of the program."""
+    from traceback import format_exception
+
+    from server.faults import (
+        traceable,
+    )  # the packages below, which most functions import by themselves
+
+    return "".join(format_exception(exc)) if traceable(exc) else ""
 
 
 if __name__ == "__main__":

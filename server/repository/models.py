@@ -4,16 +4,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
 from models.packs.pack import Pack
+from pipeline.budget.budget import Budget
+from pipeline.budget.holdings import Minimum, least_together
+from pipeline.budget.sharing import Activations, Sharer
 from pipeline.execution.errors import DeadlineError
 from server.errors import AwayError, BusyError, NotFoundError, NotServingError, few, shown
-from server.failures import FAILURES
-from server.memory.budget import Budget
-from server.memory.holdings import Minimum, least_together
-from server.memory.sharing import Activations, Sharer
+from server.faults import FAILURES
 from server.repository.entry import Entry, Serving, Use
 from server.repository.model_config import FILE, ModelConfig
 from server.repository.on_disk import Seen, Slot, model_names, slots
@@ -42,6 +42,8 @@ class Models(dict[str, Entry]):
         self._least = least
         #: The least memory of each slot, with the files of which that is true: only of the last version.
         self._minima: dict[str, tuple[Seen, Minimum]] = {}
+        #: The slots of all models as they were when a start looked.
+        self._scanned: Sequence[Slot] | None = None
         #: Ignored fields of configurations as the log named them last, by model.
         self._ignored: dict[str, str] = {}
 
@@ -141,8 +143,20 @@ class Models(dict[str, Entry]):
             where = f"{exc.filename}: " if exc.filename else ""
             raise NotServingError(f"model {model!r}: {where}{exc.strerror or exc}") from exc
 
+    @contextlib.contextmanager
+    def scanned(self, slots: Sequence[Slot]) -> Iterator[None]:
+        """Take ``slots`` for those of all models meanwhile, for a caller that loads one after the other."""
+        self._scanned = slots
+        try:
+            yield
+        finally:
+            self._scanned = None
+
     def slots(self) -> Iterator[Slot]:
         """Yield the slots of all models, as far as they can be read; blocks."""
+        if self._scanned is not None:
+            yield from self._scanned
+            return
         for name in self.names():
             with contextlib.suppress(*FAILURES):  # loading it reports the error
                 yield from self.slots_of(name)

@@ -20,9 +20,9 @@ from models.images.preprocess import read_labels
 from models.packs.folders import is_model_name, versions
 from models.packs.pack import FILES, Pack, read_pack
 from models.packs.records.spans import Span
+from pipeline.execution.shielded import run_to_completion
 from server.errors import AwayError, NotFoundError, shown
 from server.repository.model_config import FILE, ModelConfig, read_model_config
-from server.requests.waiting import to_its_end
 
 #: A change of one of these files makes it another pack. The file of found plans is not among them, since
 #: the service itself writes it.
@@ -81,7 +81,7 @@ class Presence:
 
     async def _asked(self, question: Callable[[Path], bool]) -> bool:
         async with self._turn:
-            return await to_its_end(asyncio.to_thread(question, self._folder))
+            return await run_to_completion(asyncio.to_thread(question, self._folder))
 
 
 def is_folder(path: Path) -> bool:

@@ -11,33 +11,39 @@ from loader.pool.pool import ReadPool
 from loader.readers.files import ReplaceableReader, open_reader
 from loader.readers.interface import Reader
 from models.runtime.heap import trim_heap
+from pipeline.budget.budget import Budget
+from pipeline.budget.sharing import Activations, shared_space
 from pipeline.devices.base import Device
 from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
-from pipeline.fitting.wanted import Fitted
-from pipeline.planning.plan import PipelinePlan, Plan
+from pipeline.execution.shielded import run_to_completion
+from pipeline.fitting.wanted import EnginePlanResult, PlanResult
+from pipeline.planning.plan import PartitionedPlan, Plan
 from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
 from pipeline.program.program import Program
-from server.memory.budget import Budget
-from server.memory.sharing import Activations, shared_space
+from server.errors import few
 from server.repository.fleet import Place
 from server.repository.on_disk import Slot
 from server.repository.preparing import Prepared, batching_of, naming
 from server.repository.served_engine import Running
 from server.repository.worker import Worker
-from server.requests.waiting import in_thread, to_its_end
+from server.requests.waiting import in_thread
 from server.scheduling.dispatcher import Dispatcher
 from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-# The message does not say how much a profile gains: that depends on the machine.
+# The messages do not say how much a profile gains: that depends on the machine.
 _NO_PROFILE = (
-    "model %s has no profile: its memory is planned by rules of thumb and its delay is not predicted; "
+    "model %s has no profile: its plans follow estimates and its delay is not predicted; "
     "`layerstream profile %s` measures this machine, load the model again afterwards"
+)
+_NO_PROFILES = (
+    "%d models have no profile (%s): their plans follow estimates and their delay is not "
+    "predicted; `layerstream profile %s` measures one on this machine, load it again afterwards"
 )
 
 
@@ -53,8 +59,9 @@ class Opener:
         self._arena = self._shared_arena()
         #: The first core for the partitions of the next model: cores are given out in turn.
         self._next_core = 0
-        #: Packs without a profile that the log has named.
-        self._unprofiled: set[Path] = set()
+        #: Packs without a profile, and their models; those of them that the log has named.
+        self._unprofiled: dict[Path, str] = {}
+        self._named: set[Path] = set()
         #: As the settings say, but "own" if the device cannot share activations.
         self.activations: Activations = settings.activations if self._arena else "own"
 
@@ -73,7 +80,7 @@ class Opener:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await to_its_end(self._undone(key, opening))
+            await run_to_completion(self._undone(key, opening))
             raise
 
     async def _undone(self, key: str, opening: "asyncio.Task[Worker]") -> None:
@@ -103,7 +110,8 @@ class Opener:
                 self._budget.release(key)
                 raise
         with contextlib.suppress(OSError):  # a file that only a log line needs
-            self._tell_of_profile(name, model.pack.folder)
+            if not (model.pack.folder / FILE).exists():
+                self._unprofiled[model.pack.folder] = name
         return worker
 
     def _started(self, running: Running, slot: Slot) -> Worker:
@@ -121,11 +129,16 @@ class Opener:
                 raise DrainError(running.engine.broken) from exc
             raise
 
-    def _tell_of_profile(self, name: str, folder: Path) -> None:
-        """Log that there is none, once for each pack: one that is evicted is opened again and again."""
-        if not (folder / FILE).exists() and folder not in self._unprofiled:
-            self._unprofiled.add(folder)
+    def log_unprofiled(self) -> None:
+        """Log which models that were opened have no profile, in one line, and each pack once."""
+        opened = list(self._unprofiled.items())  # threads may add to it
+        new = {folder: name for folder, name in opened if folder not in self._named}
+        self._named.update(new)
+        if len(new) == 1:
+            ((folder, name),) = new.items()
             _log.info(_NO_PROFILE, name, folder)
+        elif new:
+            _log.info(_NO_PROFILES, len(new), few(list(new.values())), next(iter(new)))
 
     def reopen(self, name: str, model: Prepared, place: Place) -> Running:
         """Open ``model``, whose engine has been closed, with another plan; blocks.
@@ -148,7 +161,7 @@ class Opener:
         program, plan = model.program, place.fitted.plan
         if model.profile is not None:  # other models may have been prepared since
             self._device.tune(model.profile.tuning)
-        if isinstance(plan, PipelinePlan):
+        if isinstance(plan, PartitionedPlan):
             return self._pipeline(program, plan)
         reader = ReplaceableReader(open_reader(program.pack.weights_path))
         verify = self._settings.verify == "always"
@@ -157,7 +170,7 @@ class Opener:
         watch, fitted = _watch(place.fitted, model.profile), place.fitted
         return Running(engine, reader, watch, fitted.predicted_seconds, fitted.bound_seconds)
 
-    def _pipeline(self, program: Program, plan: PipelinePlan) -> Running:
+    def _pipeline(self, program: Program, plan: PartitionedPlan) -> Running:
         """Open an engine for each partition, each on a core of its own if there are so many."""
         workers = len(plan.partitions)
         cores = cores_for(workers, self._next_core)
@@ -199,7 +212,9 @@ class Opener:
         return None if space is None else SharedArena(space)
 
 
-def _watch(fitted: Fitted, profile: Profile | None) -> BoundWatch | None:
+def _watch(fitted: PlanResult, profile: Profile | None) -> BoundWatch | None:
     """Return a watch over the bound of sweeps, if the limits of exactly this plan were measured."""
-    limits = profile.limits_of(fitted.plan) if profile is not None else None
+    if profile is None or not isinstance(fitted, EnginePlanResult):
+        return None
+    limits = profile.limits_of(fitted.plan)
     return BoundWatch(fitted.plan, limits) if limits is not None else None

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, TypeVar
 
+from pipeline.execution.shielded import run_to_completion
 from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when
 from server.errors import NotServingError
-from server.requests.waiting import to_its_end
 
 #: How many plan at once; further ones wait.
 _MOST = 8
@@ -87,7 +87,7 @@ class PlanningThreads:
             unwanted.set()
             self._abandoned.add(planned)
             planned.add_done_callback(self._end)
-            await to_its_end(asyncio.wait({planned}, timeout=_END_SECONDS))
+            await run_to_completion(asyncio.wait({planned}, timeout=_END_SECONDS))
             raise
 
     def when_over(self, call: Callable[[], None]) -> None:

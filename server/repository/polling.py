@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.packs.folders import versions
-from server.errors import NotFoundError
-from server.failures import FAILURES
+from server.causes import because
+from server.errors import NotFoundError, system_hint
+from server.faults import FAILURES
 from server.repository.entry import Entry
 from server.repository.on_disk import PACK_FILES, Seen, look, model_names
 from server.repository.repository import Repository
@@ -149,9 +150,10 @@ class Poller:
             return
         try:
             is_unloaded = self._repository.models.is_unloaded
-            await self._repository.load(name, is_whole=False, unless=is_unloaded)
+            with because("its files are new or changed"):
+                await self._repository.load(name, is_whole=False, unless=is_unloaded)
         except FAILURES as exc:
-            _log.warning("model %s: not taken: %s", name, exc)
+            _log.warning("model %s: not taken: %s", name, f"{exc}{system_hint(exc)}")
             self._retrier.not_loaded(name, exc)
         else:
             self._retrier.forget(name)
@@ -177,6 +179,7 @@ async def follow(repository: Repository) -> None:
     for name in models.names():
         if not stays_away(name):
             try:
-                await repository.load(name, unless=stays_away)
+                with because("SIGHUP"):
+                    await repository.load(name, unless=stays_away)
             except FAILURES as exc:
-                _log.error("not served: model %s: %s", name, exc)
+                _log.error("not served: model %s: %s", name, f"{exc}{system_hint(exc)}")

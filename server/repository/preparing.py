@@ -6,30 +6,39 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.packs.pack import Pack, open_pack
+from pipeline.budget.budget import Budget, check_requests
+from pipeline.budget.errors import RefusedError
+from pipeline.budget.holdings import Minimum
+from pipeline.budget.request_needs import Need, short_infer_bytes
+from pipeline.budget.sharing import Sharer, partitioned_sharer, sharer
 from pipeline.devices.base import Device, DeviceMemoryError
+from pipeline.fitting.judge import judged
 from pipeline.fitting.trade_off import FrontierPoint, frontier
+from pipeline.fitting.wanted import EnginePlanResult
 from pipeline.planning.found_plans import FoundPlans
-from pipeline.planning.plan import PlanError
+from pipeline.planning.make import make_plan, of_weights
+from pipeline.planning.plan import Choice, PlanError
 from pipeline.profiles.found_plans_file import plans_of
-from pipeline.profiles.profile import Profile
-from pipeline.profiles.profile_file import find_profile, prepared
-from pipeline.program.program import Program
+from pipeline.profiles.profile import MeasuredPlan, Profile, ProfileError
+from pipeline.profiles.profile_file import find_profile, prepared, save_profile
+from pipeline.program.program import Program, letting_go
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.codec.messages import Signature
-from server.errors import NotServingError, RefusedError
-from server.memory.budget import Budget, check_requests
-from server.memory.holdings import Minimum
+from server.errors import NotServingError
 from server.memory.process_memory import free_bytes
-from server.memory.request_needs import Need, short_infer_bytes
-from server.memory.sharing import Sharer, partitioned_sharer, sharer
 from server.repository.apart import SearchApart
 from server.repository.on_disk import Slot, is_still, labelled
 from server.scheduling.sweeps import ALONE, Batching
 from server.settings.per_model import MOST_LANES, of_model
 from server.settings.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from pipeline.measuring.plan_races import Entrant
 
 #: What Python says, in no class of its own.
 _NO_THREAD = "can't start new thread"
@@ -162,11 +171,50 @@ class Preparer:
         """Return the plans that ``model`` may have, as ``figures`` of a frontier; blocks.
 
         Raises:
-            PlanError, ProfileError: it has none.
+            PlanError: it has none.
         """
         resident = self._device.adapt(ARCHITECTURES["pre"])
         asked = model.program, self._architecture(), resident, model.profile, model.known
         return self._search.fully(figures, *asked)
+
+    def race(self, model: Prepared, n_bytes: int, serving: Choice) -> "list[Entrant]":
+        """Return plans of ``model`` within ``n_bytes``, as ``budget_entrants`` says; blocks.
+
+        Raises:
+            PlanError: there are none.
+        """
+        from pipeline.measuring.plan_races import budget_entrants
+
+        assert model.profile is not None
+        of = model.program, self._architecture(), model.profile, n_bytes, serving, model.known
+        with letting_go(model.program):
+            return self._search.fully(budget_entrants, *of)
+
+    def planned(self, model: Prepared, choice: Choice) -> EnginePlanResult:
+        """Return the plan of ``choice``; what was made of the program stays for the next one; blocks."""
+        architecture = of_weights(self._architecture(), model.program)
+        plan = make_plan(model.program, architecture, choice=choice)
+        return judged(model.program, plan, model.profile)
+
+    def measured(self, model: Prepared, plans: tuple[MeasuredPlan, ...]) -> Prepared:
+        """Return ``model`` with what was measured of ``plans``, and keep that in its profile; blocks.
+
+        Where the profile cannot be written, it holds as long as this process.
+
+        Raises:
+            ReadError: the weights cannot be read.
+        """
+        # Another process may have measured it meanwhile.
+        profile = find_profile(model.pack, self._device, logging.DEBUG) or model.profile
+        assert profile is not None
+        profile = profile.with_plans(plans)
+        try:
+            save_profile(profile, model.pack)
+        except ProfileError as exc:
+            _log.debug("%s: what was measured is not kept", exc)
+        # Of plans with several lanes none is measured.
+        shared = self._sharer(model.slot, model.program, profile, model.known)
+        return replace(model, profile=profile, sharer=shared)
 
     def _open(self, slot: Slot, level: int = logging.WARNING) -> Prepared:
         """Open the pack in ``slot``, for one lane; ``level``: of log lines about its profile.

@@ -11,18 +11,22 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loader.pool.pool import ReadPool
 from models.packs.folders import clear_repository
 from models.packs.pack import Pack, read_pack
 from models.runtime.heap import give_back
+from models.sizes import format_size
+from pipeline.budget.budget import Budget
+from pipeline.budget.request_needs import short_infer_bytes
 from pipeline.devices.base import Device
 from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
+from server.causes import attribution, because
 from server.codec.messages import Signature
 from server.errors import (
     ConflictError,
@@ -30,9 +34,7 @@ from server.errors import (
     NotLoadedError,
     shown,
 )
-from server.failures import FAILURES
-from server.memory.budget import Budget
-from server.memory.request_needs import short_infer_bytes
+from server.faults import FAILURES
 from server.repository.entry import Entry, Unloaded, Use, how_to_load
 from server.repository.executor import Executor
 from server.repository.model_config import ModelConfig, ModelConfigError
@@ -45,10 +47,13 @@ from server.repository.on_disk import (
     missing_versions,
 )
 from server.repository.opening import Opener
-from server.repository.preparing import Preparer
+from server.repository.preparing import Preparer, naming
 from server.repository.wishes import Wishes
 from server.repository.worker import Worker
 from server.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from server.repository.tuning import Tuner
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +72,7 @@ class Repository:
         self._evicts = settings.budget_policy == "evict-lru"
         # Reading a request and computing may each take the time limit.
         patience = 2 * settings.request_timeout
+        self._budget = budget
         self._executor = Executor(self.models, budget, self._opener, patience)
         self._wishes = Wishes(
             *(self.models, budget, self._preparer, self._executor),
@@ -109,19 +115,22 @@ class Repository:
         ``set_aside`` is called before the first: it reserves memory that models do not share. No other call
         changes what is loaded meanwhile. Raises the errors of ``set_aside``; NotFoundError: no repository.
         """
-        async with self._wishes.alone():
+        async with self._exclusive():
             root = self._settings.repository
-            for folder in await self._wishes.run_in_thread(lambda: clear_repository(root)):
-                _log.warning("%s: removed: left by a compilation that was killed", folder)
-            for slot in await self._wishes.run_in_thread(lambda: [*self.models.slots()]):
+            for path in await self._wishes.run_in_thread(lambda: clear_repository(root)):
+                _log.warning("%s: removed: left by a process that was killed", path)
+            slots = await self._wishes.run_in_thread(lambda: [*self.models.slots()])
+            for slot in slots:
                 self.models.known(slot.name, slot.model).become(_COMING)
-            await set_aside()
-            await self._load_served()
+            with self.models.scanned(slots):
+                await set_aside()
+                await self._load_served()
 
     async def _load_served(self) -> None:
         for name in self.models.names():
             try:
-                await self._load(name, evicts=False)
+                with because("start"):
+                    await self._load(name, evicts=False)
             except NotFoundError as exc:
                 if not self.models.of(name):  # it was never there
                     raise
@@ -164,7 +173,7 @@ class Repository:
         if not is_whole:
             with self._noting(name):
                 await self._whole(name)
-        async with self._wishes.alone():
+        async with self._exclusive():
             if unless(name):
                 return self.models.find(name)
             entry = await self._load(name, self._evicts)
@@ -183,7 +192,8 @@ class Repository:
         for slot_name, why in missing.items():
             # It is to be served and is not on disk; it is closed if it was loaded.
             entry = self.models.known(slot_name, name)
-            await self._wishes.let_go(entry, why, patiently=True, may_pass=True)
+            with because(why):
+                await self._wishes.let_go(entry, why, patiently=True, may_pass=True)
             entry.version = slot_name.rpartition("/")[2]
         failures = []
         for slot in slots:
@@ -205,9 +215,19 @@ class Repository:
         """
         with self._noting(name):
             await self._whole(name)
-        async with self._wishes.alone():
+        async with self._exclusive():
             if not (self.models.is_unloaded(name) or self.models.is_evicted(name)):
-                await self._load(name, self._evicts)
+                with because("another try"):
+                    await self._load(name, self._evicts)
+
+    @contextlib.asynccontextmanager
+    async def _exclusive(self) -> AsyncIterator[None]:
+        """Let no other call change what is loaded; then log which models have no profile."""
+        async with self._wishes.alone():
+            try:
+                yield
+            finally:
+                self._opener.log_unprofiled()
 
     @contextlib.contextmanager
     def _noting(self, name: str) -> Iterator[None]:
@@ -224,7 +244,8 @@ class Repository:
         for slot in slots:
             entry = self.models.get(slot.name)
             if entry is None or entry.slot is None or entry.slot.seen != slot.seen:
-                await self._wishes.run_in_thread(partial(check_whole, slot.folder))
+                with naming(name):
+                    await self._wishes.run_in_thread(partial(check_whole, slot.folder))
         return slots
 
     async def unload(self, name: str) -> None:
@@ -233,7 +254,7 @@ class Repository:
         Raises:
             NotFoundError: no such model is known.
         """
-        async with self._wishes.alone():
+        async with self._exclusive():
             entries = self.models.of(name)
             if not entries:
                 error = NotFoundError(f"model {shown(name)}: not in the repository")
@@ -244,7 +265,7 @@ class Repository:
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests; drop its entries."""
-        async with self._wishes.alone():
+        async with self._exclusive():
             await self._remove(name, ())
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
@@ -253,9 +274,8 @@ class Repository:
         for entry in self.models.of(name):
             if entry.name in kept:
                 continue
-            if entry.worker is not None:
-                _log.info("model %s: %s", entry.name, gone)
-            await self._wishes.let_go(entry, gone, patiently=True)
+            with because(gone):
+                await self._wishes.let_go(entry, gone, patiently=True)
             if not entry.is_lost:
                 del self.models[entry.name]
 
@@ -339,20 +359,22 @@ class Repository:
         again. Return whether it was loaded: False if a client has loaded or unloaded it meanwhile. Raises
         as ``load``.
         """
-        async with self._wishes.alone():
+        async with self._exclusive():
             if entry.worker is not given_up:
                 return False
             await self._executor.close(entry, why, "evicted" if self._evicts else "failed")
-            await self._bring_back(entry)
+            with because(why):
+                await self._bring_back(entry)
             return True
 
     async def _fetch(self, entry: Entry) -> bool:
         """Load an evicted model again, if a request waits for it; return whether. Raises as ``load``."""
-        async with self._wishes.alone():
+        async with self._exclusive():
             # It may have been loaded or unloaded before this call had its turn.
             is_wanted = entry.evicted and len(entry.uses) > 0
             if is_wanted:
-                await self._bring_back(entry)
+                with because("a request to it"):
+                    await self._bring_back(entry)
             return is_wanted
 
     async def _bring_back(self, entry: Entry) -> None:
@@ -386,14 +408,25 @@ class Repository:
             is evicted. RefusedError: its least plan is larger. After an error nothing has changed.
             Otherwise as ``load``.
         """
-        async with self._wishes.alone():
+        async with self._exclusive():
             if (latest := self.models.find(name)).evicted:
                 raise ConflictError(latest.message)
             latest.serving()
             loaded = [entry for entry in self.models.of(name) if entry.serves]
             loaded.sort(key=lambda entry: entry is latest)
             await self._wishes.replan(loaded, most_bytes)
+            limit = "no limit" if most_bytes is None else f"at most {format_size(most_bytes)}"
+            _log.info("model %s: limit of its memory: %s", name, limit, extra=attribution())
             return loaded
+
+    def tuner(self) -> "Tuner":
+        """Return what races plans of the loaded models in idle time."""
+        from server.repository.tuning import Tuner
+
+        return Tuner(
+            *(self.models, self._budget, self._wishes, self._preparer, self._executor),
+            limit_seconds=self._settings.request_timeout,
+        )
 
     @property
     def search(self) -> str | None:
@@ -407,7 +440,7 @@ class Repository:
         ``heard``: called with the progress, on another thread. When this is cancelled, the search ends.
 
         Raises:
-            PlanError, ProfileError: it has no plans. NotServingError: the server ends, or it is not loaded.
+            PlanError: it has no plans. NotServingError: the server ends, or it is not loaded.
         """
         model = self.models.find(name).serving().prepared
 
@@ -424,7 +457,7 @@ class Repository:
         """Drain and close every model; a load that is still planning ends with an error."""
         self._wishes.close()
         await self._arrivals.close()
-        async with self._wishes.alone():
+        async with self._exclusive():
             for entry in self.entries():
                 await self._executor.close(entry, "the server is stopping")
         await asyncio.to_thread(self._opener.close)

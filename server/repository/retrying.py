@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from server.errors import RefusedError
-from server.failures import FAILURES, may_come_back
+from pipeline.budget.errors import RefusedError
+from server.errors import system_hint
+from server.faults import FAILURES, may_come_back
 from server.repository.repository import Repository
 from server.repository.worker import Worker
 
@@ -161,7 +162,7 @@ class Retrier:
             await self._repository.retry(name)
         except FAILURES as exc:
             if self._logged.get(name) != str(exc):
-                _log.warning("model %s: not loaded again: %s", name, exc)
+                _log.warning("model %s: not loaded again: %s", name, f"{exc}{system_hint(exc)}")
             self._logged[name] = str(exc)
             if isinstance(exc, RefusedError):  # another model has its room by now
                 self._pending.add(name)

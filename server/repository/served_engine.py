@@ -9,20 +9,21 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from loader.errors import FileChangedError, FileLostError, LoaderError
 from loader.readers.interface import Reader
 from pipeline.execution.answering import Answering
 from pipeline.execution.baton import FREE, ComputeClaim
-from pipeline.execution.errors import ArenaLostError, DrainError
-from pipeline.execution.given import Take, Tensors
+from pipeline.execution.errors import ArenaLostError, CancelledError, DrainError
+from pipeline.execution.given import Arrays, Take, Tensors
 from pipeline.execution.lane import Lane
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
 from server.errors import NotServingError
-from server.failures import may_come_back
+from server.faults import Code, Fault, traceable
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ _QUICK_SECONDS = 0.0005
 _FORGETTING = 1.02
 # The part of its time that a sweep waits for weights is averaged over so many sweeps.
 _STALLS_OF = 4
+
+# After so many passes of an engine the shortest recent one is what it takes, and not an accident.
+_STEADY_PASSES = 32
 
 # Errors of a disk that is not there any more.
 _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN, errno.ENOTCONN})
@@ -71,18 +75,16 @@ class ServedEngine:
     """Answers with the engine ``running``, on ``engine.callers`` threads at a time."""
 
     def __init__(self, running: Running) -> None:
-        self._run(running)
         #: Answered sweeps, their requests, and the seconds that they took beside waiting for others.
         self.sweeps, self.requests, self.sweep_seconds = 0, 0, 0.0
+        self._run(running)
         #: The part of its time in which a sweep waits for weights, recently.
         self.stalls = 0.0
         self._counting = threading.Lock()
         #: Why the memory of an engine that could not be opened stays reserved; empty if there is none.
         self.lost = ""
-        #: Why no request can be answered until the model is loaded again; empty as long as some can.
-        self.fault = ""
-        #: Whether loading it again may help although nothing was changed.
-        self.fault_may_pass = False
+        #: Why no request can be answered until the model is loaded again; None as long as some can.
+        self.fault: Fault | None = None
 
     def _run(self, running: Running) -> None:
         """Have ``running`` answer from now on."""
@@ -90,6 +92,8 @@ class ServedEngine:
         self.engine = running.engine
         #: What a sweep takes when nothing holds it up, of late.
         self.usual_seconds = math.inf
+        #: Answered passes over the weights before this engine.
+        self._earlier_passes = self.sweeps
         self._reads_nothing = self.engine.reads_nothing
         # Not where nodes run whose time depends on the data, such as loops: what is usual says nothing. Nor
         # where a sweep may have to wait for those of other models, or is judged.
@@ -116,6 +120,38 @@ class ServedEngine:
     def is_quick(self) -> bool:
         """Whether an answer takes next to nothing, without reads."""
         return self._may_be_quick and self.usual_seconds < _QUICK_SECONDS
+
+    @property
+    def steady_seconds(self) -> float | None:
+        """The shortest recent pass of this engine for requests; None before there were enough."""
+        count = self.sweeps - self._earlier_passes
+        return self.usual_seconds if count >= _STEADY_PASSES else None
+
+    def measure(
+        self,
+        inputs: Tensors,
+        limit_seconds: float,
+        stopped: Callable[[], bool],
+        claim: ComputeClaim = FREE,
+    ) -> float | None:
+        """Run a pass over the weights that answers no request; return its seconds, None if ``stopped``.
+
+        No figure counts it. When this returns, its reads ahead have ended.
+
+        Raises:
+            NotServingError: it is out of service. Otherwise see Engine.answer.
+        """
+        if self.fault:
+            raise self.out_of_service()
+        deadline = time.monotonic() + limit_seconds
+        (outcome,) = self.engine.run_lanes([Lane(inputs, deadline, stopped, _nothing)], claim=claim)
+        if isinstance(outcome, CancelledError):
+            return None
+        if isinstance(outcome, Exception):
+            self._judge(outcome)
+            raise outcome
+        self.engine.settle()
+        return outcome[1].delay_seconds
 
     def answer(self, inputs: Tensors, deadline: float, take: Take[T]) -> ComputedAnswer[T]:
         """Answer one request that has not waited. Raises the errors that ``sweep`` returns."""
@@ -179,22 +215,23 @@ class ServedEngine:
     def _judge(self, exc: Exception) -> None:
         """Leave service where ``exc`` would meet every later request, too."""
         if self.engine.broken:
-            self.leave(self.engine.broken)
+            self._leave_broken(self.engine.broken)
         elif isinstance(exc, FileLostError) or _is_gone(exc):
-            self.leave(str(exc), may_pass=True)
+            self.leave(replace(Fault.of(exc), permanent=False))
         elif isinstance(exc, FileChangedError | ArenaLostError):
-            self.leave(str(exc))
+            self.leave(replace(Fault.of(exc), permanent=True))
 
-    def leave(self, fault: str, *, may_pass: bool = False) -> None:
-        """Leave service, if there is a fault; answers that other threads have computed still go out.
+    def leave(self, fault: Fault) -> None:
+        """Leave service; answers that other threads have computed still go out."""
+        if self.fault is None or fault.message != self.fault.message:
+            traceback = fault.cause and traceable(fault.cause)
+            _log.error("model %s leaves service: %s", self.name, fault, exc_info=traceback)
+        self.fault = fault.settled
 
-        ``may_pass``: loading it again may help although nothing was changed.
-        """
-        if fault:
-            if fault != self.fault:
-                _log.error("model %s leaves service: %s", self.name, fault)
-            self.fault_may_pass = may_pass
-            self.fault = fault
+    def _leave_broken(self, reason: str) -> None:
+        """Leave service for good, because of ``reason``, unless that is empty."""
+        if reason:
+            self.leave(Fault(Code.ENGINE_FAILED, reason))
 
     def judge(self, events: Sequence[TraceEvent], delay_seconds: float) -> None:
         """Log when a sweep has taken longer than its bound; its answer has gone out by now."""
@@ -232,8 +269,8 @@ class ServedEngine:
                 try:
                     self._open(back)
                 except Exception as worse:  # noqa: BLE001  the first error is the reason
-                    fault = f"it could not be opened again: {worse}"
-                    self.leave(fault, may_pass=may_come_back(worse))
+                    reason = f"it could not be opened again: {worse}"
+                    self.leave(replace(Fault.of(worse), message=reason))
             raise
 
     def _open(self, make: Callable[[], Running]) -> None:
@@ -241,7 +278,7 @@ class ServedEngine:
             self._run(make())
         except DrainError as exc:  # the disk may still write to what was reserved
             self.lost = str(exc)
-            self.leave(self.lost)
+            self._leave_broken(self.lost)
             raise
 
     def _close(self) -> None:
@@ -249,9 +286,14 @@ class ServedEngine:
         try:
             self.engine.close()
         except Exception as exc:  # noqa: BLE001  later requests get this fault as their error
-            self.leave(f"it could not be closed: {exc}")
+            reason = f"it could not be closed: {exc}"
+            self.leave(replace(Fault.of(exc), message=reason, permanent=True))
         else:
-            self.leave(self.engine.broken)
+            self._leave_broken(self.engine.broken)
+
+
+def _nothing(outputs: Arrays) -> None:
+    """Take nothing of the outputs."""
 
 
 def _is_gone(exc: Exception) -> bool:

@@ -9,9 +9,14 @@ from pathlib import Path
 
 from models.packs.folders import versions
 from models.packs.pack import Pack, open_pack
+from pipeline.budget.budget import Budget, check_requests
+from pipeline.budget.errors import RefusedError
+from pipeline.budget.holdings import Minimum, least_together, needed_by
+from pipeline.budget.request_needs import Need, Smallest, smallest_budgets
+from pipeline.budget.sharing import Activations, Sharer, missing_bytes, share_one_by_one, sharer
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import LEAST, Fitted
+from pipeline.fitting.wanted import LEAST, PlanResult
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine
@@ -21,12 +26,8 @@ from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.errors import NotFoundError, RefusedError, shown
-from server.failures import FAILURES
-from server.memory.budget import Budget, check_requests
-from server.memory.holdings import Minimum, least_together, needed_by
-from server.memory.request_needs import Need, Smallest, smallest_budgets
-from server.memory.sharing import Activations, Sharer, missing_bytes, share_one_by_one, sharer
+from server.errors import NotFoundError, shown
+from server.faults import FAILURES
 from server.repository.on_disk import model_names
 
 _ARCHITECTURE = ARCHITECTURES["auto"]
@@ -140,7 +141,7 @@ def judge(
     shares = share_one_by_one(sharers, budget, activations)
     missing = missing_bytes(sharers, shares, budget)
     for each, outcome, lacking in zip(sharers, shares.outcomes, missing, strict=True):
-        if isinstance(outcome, Fitted):
+        if isinstance(outcome, PlanResult):
             verdicts[each.name] = Verdict(outcome.plan.total_bytes)
         else:
             verdicts[each.name] = Verdict(reason=str(outcome), missing_bytes=lacking)

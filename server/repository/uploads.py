@@ -18,7 +18,11 @@ from typing import Any, Literal
 
 import aiofiles
 
-from models.packs.folders import is_model_name, locked_folder, versions
+from models.atomic_folders import locked_folder
+from models.packs.folders import is_model_name, versions
+from models.sizes import format_size
+from pipeline.execution.shielded import run_to_completion
+from server.causes import attribution, because
 from server.errors import (
     BusyError,
     ConflictError,
@@ -27,12 +31,11 @@ from server.errors import (
     SpoolError,
     shown,
 )
-from server.failures import FAILURES, reason_of
+from server.faults import FAILURES, reason_of
 from server.repository.compiling import Compiler
 from server.repository.compiling_child import UploadStep
 from server.repository.repository import Repository
-from server.requests.waiting import held, to_its_end
-from server.settings.sizes import format_size
+from server.requests.waiting import held
 
 _log = logging.getLogger(__name__)
 
@@ -64,8 +67,10 @@ class Turns(asyncio.Lock):
             self._waiting -= 1
 
 
-def check_takes_versions(root: Path, name: str) -> None:
-    """Check that a new version of ``name`` in the repository ``root`` could be served; blocks.
+def folder_for_versions(root: Path, name: str) -> Path:
+    """Return where a new version of ``name`` in the repository ``root`` is made; blocks.
+
+    That is in its folder, if it is there: it may be a link to another disk, to which nothing is renamed.
 
     Raises:
         ConflictError: it could not, because of what has that name in the repository.
@@ -78,6 +83,7 @@ def check_takes_versions(root: Path, name: str) -> None:
             f"model {name!r}: {name} is a pack itself, beside which no version is served; move its files "
             f"to {name}/1 and load it, then upload the next version"
         )
+    return folder if folder.is_dir() else root
 
 
 def place(pack_folder: Path, root: Path) -> Path:
@@ -168,17 +174,17 @@ class Uploads:
         self._underway[name] = None
         stack = contextlib.ExitStack()
         try:
-            hidden = locked_folder(self._repository.root, f"upload-{name}")
             with _disk():
-                await asyncio.to_thread(check_takes_versions, self._repository.root, name)
-                folder = await to_its_end(asyncio.to_thread(stack.enter_context, hidden))
+                parent = await asyncio.to_thread(folder_for_versions, self._repository.root, name)
+                hidden = locked_folder(parent, f"upload-{name}")
+                folder = await run_to_completion(asyncio.to_thread(stack.enter_context, hidden))
             compiled = self._compiler.compiled(folder / f"{name}.onnx", folder / name, shapes)
             upload = Upload(name, folder, self._repository, compiled, self._turns)
             self._underway[name] = upload
             yield upload
         finally:
             del self._underway[name]
-            await to_its_end(asyncio.to_thread(stack.close))
+            await run_to_completion(asyncio.to_thread(stack.close))
 
 
 class Upload:
@@ -234,8 +240,12 @@ class Upload:
             async for step in steps:
                 yield step
         with _disk():
-            pack = await to_its_end(asyncio.to_thread(place, pack_folder, self._repository.root))
-        _log.info("model %s: version %s was uploaded", self._name, pack.name)
+            pack = await run_to_completion(
+                asyncio.to_thread(place, pack_folder, self._repository.root)
+            )
+        _log.info(
+            "model %s: version %s uploaded", self._name, pack.name, extra=attribution("upload")
+        )
         yield self._next("load")
         yield await self._loaded(pack.name)
 
@@ -259,7 +269,8 @@ class Upload:
         """Load the model, and return whether ``version`` serves."""
         reason = ""
         try:
-            await self._repository.load(self._name)
+            with because("upload"):
+                await self._repository.load(self._name)
         except FAILURES as exc:
             reason = reason_of(exc)
         serves = version in self._repository.models.versions(self._name)

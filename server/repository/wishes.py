@@ -9,16 +9,28 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from models.runtime.heap import give_back
+from models.sizes import format_size
+from pipeline.budget.budget import Budget
+from pipeline.budget.errors import RefusedError
+from pipeline.budget.sharing import Activations, Sharer
+from pipeline.execution.shielded import run_to_completion
 from pipeline.program.stopping import telling
-from server.errors import FilesChangedError, NotServingError, RefusedError
-from server.failures import FAILURES
-from server.memory.budget import Budget
-from server.memory.sharing import Activations, Sharer
+from server.causes import attribution, because
+from server.errors import FilesChangedError, NotServingError
+from server.faults import FAILURES
 from server.repository.entry import Absence, Entry, Loading, Unloaded
 from server.repository.executor import Executor, Undo
 from server.repository.fleet import Change, Fleet, Member, Place
@@ -60,6 +72,8 @@ class Wishes:
         self.search: SearchProgress | None = None
         self._alone = asyncio.Lock()
         self._growth: asyncio.Task[None] | None = None
+        #: What is done in idle time now, under the lock.
+        self._idle_work: asyncio.Task[None] | None = None
         self._closed = False
 
     @contextlib.asynccontextmanager
@@ -81,7 +95,12 @@ class Wishes:
 
     @contextlib.asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
-        """Hold the lock until ``run_in_thread`` has finished, also where its caller was cancelled."""
+        """Hold the lock until ``run_in_thread`` has finished, also where its caller was cancelled.
+
+        What is done in idle time ends before.
+        """
+        if self._idle_work is not None:
+            self._idle_work.cancel()
         await self._alone.acquire()
         try:
             yield
@@ -91,6 +110,28 @@ class Wishes:
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Return the result of ``work``, which blocks, from inside ``alone``; raises as PlanningThreads."""
         return await self.planning.run(work)
+
+    async def in_idle_time(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do ``work`` if no other call changes what is loaded, until one does: it is cancelled then.
+
+        It has ended before this does. Raises the errors of ``work``.
+        """
+        if self._closed or self._alone.locked():
+            return
+        async with self._exclusive():
+            task = self._idle_work = asyncio.create_task(work())
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                task.cancel()
+                await run_to_completion(asyncio.wait({task}))
+                if not task.cancelled():
+                    task.exception()  # seen, or the loop complains
+                raise
+            finally:
+                self._idle_work = None
+            if not task.cancelled():
+                task.result()
 
     def grow_later(self) -> None:
         """Let the loaded models use free memory, in the background, when no other call changes them."""
@@ -111,9 +152,12 @@ class Wishes:
         patiently: bool = False,
         may_pass: bool = False,
     ) -> None:
-        """Close ``entry`` as the executor does; other models may use its memory then."""
+        """Close ``entry`` as the executor does, and log it; other models may use its memory then."""
         if entry.worker is not None:
             self.grow_later()
+        if entry.worker is not None or entry.evicted:
+            what = "evicted" if cause == "evicted" else "unloaded"
+            _log.info("model %s: %s", entry.name, what, extra=attribution())
         await self._executor.close(entry, why, cause, patiently=patiently, may_pass=may_pass)
 
     async def bring(self, slot: Slot, evicts: bool) -> None:
@@ -127,8 +171,9 @@ class Wishes:
         if not entry.serves:
             with entry.coming_back() if entry.evicted else contextlib.nullcontext():
                 await self._anew(entry, slot, evicts)
+            self._log_loaded(entry, "")
             return
-        _log.info("model %s: changed on disk, version %s comes", slot.name, slot.folder.name)
+        before = entry.version
         try:
             await self._replace(entry, slot, evicts)
         except Exception as exc:
@@ -137,6 +182,12 @@ class Wishes:
             ):  # the former version could not be opened again
                 self._note(entry, exc, was_evicted=False)
             raise
+        self._log_loaded(entry, f" in place of {before}")
+
+    def _log_loaded(self, entry: Entry, instead: str) -> None:
+        memory = format_size(entry.fitted.plan.total_bytes) if entry.fitted else "no memory"
+        version = f"version {entry.version}{instead}"
+        _log.info("model %s: loaded, %s, %s", entry.name, version, memory, extra=attribution())
 
     async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> None:
         """Load the pack in ``slot`` for ``entry``, which does not serve."""
@@ -183,11 +234,12 @@ class Wishes:
             place, changes = await self._coming(await self._fleet(), key, model)
             try:
                 async with self._executor.undoing() as undo:
-                    await self._executor.change(changes, undo)
+                    with because(f"model {model.slot.name} comes"):
+                        await self._executor.change(changes, undo)
                     opened = await opens(place)
             except FilesChangedError:
                 continue
-            if changes or place.fitted.by_thumb:
+            if changes or place.fitted.heuristic:
                 self.grow_later()
             return opened
 
@@ -242,8 +294,8 @@ class Wishes:
         for name in await self._going(await self._fleet(), slot) or []:
             entry = self._models[name]
             if entry.serves:
-                _log.info("model %s: evicted, %s comes", name, slot.name)
-                await self.let_go(entry, _EVICTED, "evicted", patiently=True)
+                with because(f"model {slot.name} comes"):
+                    await self.let_go(entry, _EVICTED, "evicted", patiently=True)
                 entry.evictions += 1
             else:
                 cause: Absence = "evicted" if entry.may_pass else "failed"
@@ -279,8 +331,9 @@ class Wishes:
                 return
 
     async def _grown(self) -> None:
-        async with self._exclusive():
-            await self._grow()
+        with because("a better plan", by_server=True):
+            async with self._exclusive():
+                await self._grow()
 
     async def _grow(self) -> None:
         """Let the loaded models use free memory, each with the best plan that a search finds."""
@@ -366,7 +419,7 @@ class Wishes:
                 decision = decide()
                 for model in models:
                     # A pack that is being removed or replaced gets no new file.
-                    if model.is_there():
+                    if not model.known.is_saved and model.is_there():
                         model.known.save()
                 return decision
             finally:  # before models are opened with the plans

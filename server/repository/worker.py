@@ -1,11 +1,12 @@
-"""One thread a model, or several where it computes in partitions, which take sweeps from a line.
+"""One model that serves: its line, and what the threads of all models do with its batches.
 
-The event loop itself computes very short answers while the thread is idle: handing one over takes longer.
+The event loop itself computes very short answers while nothing runs: handing one over takes longer.
 
 Invariant: every request that was accepted gets a result or an error, also when the worker closes.
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,12 +19,14 @@ from pipeline.execution.answering import Answering
 from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
+from pipeline.execution.shielded import run_to_completion
 from pipeline.schedule.trace import TraceEvent
 from server.errors import DisconnectedError, LateError
+from server.faults import Code, Fault
 from server.repository.served_engine import ComputedAnswer, Running, ServedEngine
-from server.repository.working import Job, Reopening, Underway, jobs_of
+from server.repository.working import EngineChange, Job, Underway, jobs_of
 from server.requests.exchange import Client, Exchange
-from server.requests.waiting import settle, tell, to_its_end
+from server.requests.waiting import settle, tell
 from server.scheduling.agenda import Expected
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
@@ -39,7 +42,7 @@ class Worker:
     requests may share sweeps, as far as the plan has lanes.
 
     Raises:
-        RuntimeError: the system gives no thread; no thread is left, and ``running`` is the caller's.
+        RuntimeError: the system gives no thread; ``running`` is the caller's.
     """
 
     def __init__(
@@ -53,45 +56,24 @@ class Worker:
         self._dispatcher = dispatcher or Dispatcher()
         self._callers = self.engine.callers
         self._batching = batching
-        #: What waits for its threads.
-        self.line: Line[Reopening] = self._dispatcher.line(self.served.name, limit, self._callers)
+        #: What waits to be computed.
+        self.line: Line[EngineChange] = self._dispatcher.line(
+            self.served.name, limit, self._run, self._callers
+        )
         self._follow(running)
         self._underway = Underway()
-        #: Whether its threads are stuck and were given up.
+        #: The shortest time that a request had for its answer.
+        self.min_limit_seconds = math.inf
+        #: Whether its sweeps are stuck and were given up.
         self.abandoned = False
-        #: Released by each thread that ends, and for all of them when they are given up.
-        self._over = threading.Semaphore(0)
-        self._threads = [
-            threading.Thread(target=self._work, name=f"engine-{self.served.name}", daemon=True)
-            for _ in range(self._callers)
-        ]
-        self._start()
-
-    def _start(self) -> None:
-        """Start the threads, or none of them.
-
-        Raises:
-            RuntimeError: the system allows no more.
-        """
-        started = []
-        try:
-            for thread in self._threads:
-                thread.start()
-                started.append(thread)
-        except BaseException:
-            self.line.close()  # which ends those that were started
-            for thread in started:
-                thread.join()
-            self._dispatcher.forget(self.line.key)
-            raise
 
     @property
     def engine(self) -> Answering:
         return self.served.engine
 
     @property
-    def fault(self) -> str:
-        """Why no request can be answered until the model is loaded again; empty as long as some can."""
+    def fault(self) -> Fault | None:
+        """Why no request can be answered until the model is loaded again; None as long as some can."""
         return self.served.fault
 
     def stuck_seconds(self) -> float:
@@ -108,15 +90,14 @@ class Worker:
     def abandon(self, why: str) -> None:
         """Give up the stuck sweeps; requests in line get ``why`` as their error."""
         self.abandoned = True
-        self.served.leave(why, may_pass=True)
+        self.served.leave(Fault(Code.ENGINE_FAILED, why, permanent=False))
         self.line.close()
-        waiting: list[Job | Reopening] = [*self.line.take_changes()]
+        waiting: list[Job | EngineChange] = [*self.line.take_changes()]
         waiting += cast(list[Job], self.line.take_waiting())
         for each in waiting:
             tell(each.future, self.served.out_of_service())
         self._underway.end_claims()
-        self.line.give_up()
-        self._over.release(self._callers)
+        self.line.abandon()
 
     def check_room(
         self, seconds: float | None = None, expected: Expected | None = None, is_read: bool = True
@@ -167,6 +148,7 @@ class Worker:
             late that was let in. NotServingError: the worker is closing. DisconnectedError: the client
             left. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
+        self.min_limit_seconds = min(self.min_limit_seconds, limit_seconds)
         if not (self.served.is_quick and self.line.idle):
             return await self._queued(inputs, limit_seconds, take, priority, exchange.client)
         # On this thread, the event loop's, while the worker's own sleeps.
@@ -213,7 +195,7 @@ class Worker:
         self._dispatcher.costs.see_outside(time.monotonic() - finished_at)
 
     async def reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
-        """Close the engine and serve with the one that ``make`` opens, on the worker's thread.
+        """Close the engine and serve with the one that ``make`` opens, on a thread.
 
         Requests that run are answered first, those in line wait. After an error ``back`` opens the engine
         that serves; where that fails, too, the model leaves service. Runs to its end even when cancelled.
@@ -221,58 +203,103 @@ class Worker:
         Raises:
             NotServingError: the worker is closing, or has a fault. Otherwise the error of ``make``.
         """
-        job = Reopening(make, back, asyncio.get_running_loop().create_future())
-        self.line.join_first(job)
-        await to_its_end(job.future)
+        await self._between(partial(self._reopen, make, back))
+
+    async def measure(
+        self, inputs: Tensors, limit_seconds: float, stopped: Callable[[], bool]
+    ) -> float | None:
+        """Run a pass that answers no request, while no request runs; return its seconds.
+
+        Return None if other models computed meanwhile, or if ``stopped``, which is called between kernels
+        on another thread, returned true. Requests in line wait. If this is cancelled, the pass ends first.
+
+        Raises:
+            NotServingError: the worker is closing, or has a fault. Otherwise see Engine.answer.
+        """
+        cancelled = threading.Event()
+        measuring = asyncio.ensure_future(
+            self._between(
+                partial(
+                    self._measure, inputs, limit_seconds, lambda: cancelled.is_set() or stopped()
+                )
+            )
+        )
+        try:
+            return await asyncio.shield(measuring)
+        except asyncio.CancelledError:
+            cancelled.set()
+            await run_to_completion(asyncio.wait({measuring}))
+            if not measuring.cancelled():
+                measuring.exception()  # seen, or the loop complains
+            raise
+
+    async def _between(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` does on a thread, before requests that wait; runs to its end.
+
+        Raises:
+            NotServingError: the worker is closing. Otherwise the errors of ``work``.
+        """
+        change = EngineChange(work, asyncio.get_running_loop().create_future())
+        self.line.join_first(change)
+        result: T = await run_to_completion(change.future)
+        return result
 
     async def close(self) -> None:
-        """Refuse new requests, answer those accepted, end the threads, close the engine.
+        """Refuse new requests, answer those accepted, close the engine.
 
-        When the worker is ``abandoned``, return at once: the threads do not end, the engine stays open.
+        When the worker is ``abandoned``, return at once: what runs does not end, the engine stays open.
         """
         self.line.close()
         await asyncio.to_thread(self._wait_unless_abandoned)
 
     def wait(self) -> None:
-        """Wait until the threads of a closed worker have ended, and close the engine; blocks."""
-        for thread in self._threads:
-            thread.join()
+        """Wait until nothing of a closed worker runs any more, and close the engine; blocks."""
+        self.line.wait_until_over()
         self._dispatcher.forget(self.line.key)
         self.engine.close()
 
     def _wait_unless_abandoned(self) -> None:
-        for _ in self._threads:
-            self._over.acquire()
-        self._over.release(self._callers)  # so that closing it once more does not wait
+        self.line.wait_until_over(or_abandoned=True)
         if not self.abandoned:
             self.wait()
 
-    def _work(self) -> None:
+    def _run(self, what: Sweep | EngineChange) -> None:
+        """Compute a batch, or change the engine; on one of the threads of all models."""
+        if not isinstance(what, EngineChange):
+            self._compute(what)
+            return
         try:
-            while (job := self.line.take()) is not None:
-                if isinstance(job, Reopening):
-                    try:
-                        self._reopen(job)  # nothing else runs: the line sees to that
-                    finally:
-                        self.line.made(job)
-                else:
-                    self._compute(job)
-                del job  # else its memory would be kept while the thread waits for the next one
+            self._change(what)  # nothing else runs: the line sees to that
         finally:
-            self._over.release()
+            self.line.made(what)
 
-    def _reopen(self, job: Reopening) -> None:
+    def _change(self, change: EngineChange) -> None:
         try:
-            self.served.reopen(job.make, job.back)
-        except Exception as exc:  # noqa: BLE001  the caller of ``reopen`` gets the error
-            tell(job.future, exc)
+            result = change.work()
+        except Exception as exc:  # noqa: BLE001  who asked for the change gets the error
+            tell(change.future, exc)
         else:
-            tell(job.future, None)
-        self._follow(self.served.running)
+            tell(change.future, result)
+
+    def _reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
+        try:
+            self.served.reopen(make, back)
+        finally:
+            self._follow(self.served.running)
+
+    def _measure(
+        self, inputs: Tensors, limit_seconds: float, stopped: Callable[[], bool]
+    ) -> float | None:
+        claim = self._dispatcher.claim(self._callers, self.served.stalls)
+        try:
+            seconds = self.served.measure(inputs, limit_seconds, stopped, claim)
+        finally:
+            claim.give()
+        return None if claim.waited_seconds else seconds
 
     def _follow(self, running: Running) -> None:
         """Tell the line how long sweeps of the new engine take, and how many requests one carries."""
-        lanes = running.engine.plan.choice.lanes
+        lanes = running.engine.plan.batch_size
         batching = self._batching.within(lanes) if self._callers == 1 else ALONE
         self.line.follow(batching, running.engine.takes_turns)
         self._dispatcher.expect(self.line.key, running.predicted_seconds, running.bound_seconds)

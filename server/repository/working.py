@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.given import Take, Tensors
 from pipeline.execution.lane import Lane
-from server.repository.served_engine import ComputedAnswer, Running
+from server.repository.served_engine import ComputedAnswer
 from server.scheduling.sweeps import Sweep, Ticket, level
 
 
@@ -52,12 +52,11 @@ class Job(Ticket):
 
 
 @dataclass(eq=False)
-class Reopening:
-    """A change in line: the engine that ``make`` opens replaces the old one; if that fails, ``back``'s."""
+class EngineChange:
+    """A change in line: ``work`` is done on a thread while no request to the model runs."""
 
-    make: Callable[[], Running]
-    back: Callable[[], Running]
-    future: "asyncio.Future[None]"
+    work: Callable[[], Any]
+    future: "asyncio.Future[Any]"
 
 
 def jobs_of(sweep: Sweep) -> tuple[Job, ...]:

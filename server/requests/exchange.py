@@ -44,7 +44,7 @@ class Client(Protocol):
         """How long the body is, by its header; 0: it does not say."""
 
     @property
-    def at(self) -> float | None:
+    def arrived_at(self) -> float | None:
         """When the first byte of the request came, on time.monotonic's clock; None: unknown."""
 
     @property
@@ -52,7 +52,7 @@ class Client(Protocol):
         """What the line of its model expects, where it was let in before it was read; else None."""
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the body is here to its end."""
 
     async def part(self, reads_ahead: bool = False) -> bytes:
@@ -63,6 +63,9 @@ class Client(Protocol):
         Raises:
             DisconnectedError: nothing more comes.
         """
+
+    def connection_bytes(self) -> int | None:
+        """Return how many bytes have come, of a client whose body comes as one part; else None."""
 
     @property
     def wants_body(self) -> bool:
@@ -114,7 +117,7 @@ class Exchange:
         self._closed = closed
         self._clock = asyncio.get_running_loop().time
         #: When the first byte of the request came, on time.monotonic's clock, or else its first part.
-        self.arrived_at = time.monotonic() if client.at is None else client.at
+        self.arrived_at = time.monotonic() if client.arrived_at is None else client.arrived_at
         #: How long the body is, by its header; 0: it does not say.
         self.declared_bytes = client.declared_bytes
         #: As Client has it, until it joins.
@@ -127,6 +130,8 @@ class Exchange:
         self.may_be_hastened = False
         # Since when the client keeps it waiting, on the loop's clock.
         self._waits_since: float | None = None
+        # What a client had sent whose body comes as one part, at the last look that saw progress.
+        self._connection_bytes: int | None = None
         # Since it last made progress: how long the client kept it waiting, how many bytes have moved.
         self._waited, self._progress = 0.0, 0
         # How long the client kept it waiting for the body.
@@ -159,15 +164,16 @@ class Exchange:
             TooLargeError: the body is over the limit. DisconnectedError: the client went away.
         """
         client = self.client
-        if client.is_whole:
+        if client.is_complete:
             part = await client.part()
         else:
             self.arm()
             self._waits_since = began = self._clock()
+            self._connection_bytes = None
             part = await client.part(reads_ahead)
             self._has_come(len(part), self._clock() - began)
-        self.is_read = client.is_whole
-        if client.at is None and not self.received_bytes:
+        self.is_read = client.is_complete
+        if client.arrived_at is None and not self.received_bytes:
             self.arrived_at = time.monotonic()
         self.received_bytes += len(part)
         if self.received_bytes > self.body_limit.n_bytes:
@@ -235,7 +241,7 @@ class Exchange:
         Raises:
             BusyError: it will not.
         """
-        if not self.client.is_whole:
+        if not self.client.is_complete:
             self.lease.check_room()
 
     # Its time
@@ -281,6 +287,27 @@ class Exchange:
     def stalled_seconds(self, now: float) -> float:
         """How long the client has kept it waiting without progress; 0 while nothing is expected of it."""
         return 0.0 if self._waits_since is None else self._waited + now - self._waits_since
+
+    def is_stalled(self, now: float, limit_seconds: float) -> bool:
+        """Return whether the client has made next to no progress for so long.
+
+        Of a body that comes as one part, progress is what its connection receives in the second half of the
+        time, and the half of what must come in all of it.
+        """
+        stalled_seconds = self.stalled_seconds(now)
+        if stalled_seconds < limit_seconds / 2:
+            return False
+        count = None if self.is_read else self.client.connection_bytes()
+        if count is not None:
+            before = self._connection_bytes
+            if before is None:
+                self._connection_bytes = count
+                return False
+            if count - before >= PROGRESS_BYTES // 2:
+                self._connection_bytes = count
+                self._waits_since, self._waited = now, 0.0
+                return False
+        return stalled_seconds >= limit_seconds
 
     def late_seconds(self, now: float) -> float:
         """Return how late, by a fair pace, a body is that still comes and may be hastened."""
@@ -399,7 +426,7 @@ class Exchanges:
         hurry = hurry or self.memory.waiting > 0
         limit = GRACE_SECONDS if hurry else self._stall_seconds
         for exchange in self._open:
-            if exchange.stalled_seconds(now) >= limit:
+            if exchange.is_stalled(now, limit):
                 self.stalled += 1
                 exchange.end(StalledError(f"the client made next to no progress for {limit:g} s"))
         self._hasten(now)

@@ -23,8 +23,8 @@ from models.images.containers.source import (
     ViewFile,
 )
 from models.images.placement import Size
+from models.sizes import format_size
 from server.errors import InvalidRequestError, TooLargeError
-from server.settings.sizes import format_size
 
 # What reads them is here from the start. Else the first file that is neither JPEG nor PNG, or is broken,
 # would have Pillow import all that it has: 50 modules, of the memory of requests.

@@ -11,6 +11,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple
 
+from pipeline.execution.shielded import run_to_completion
+
 T = TypeVar("T")
 P = ParamSpec("P")
 Ps = TypeVarTuple("Ps")
@@ -42,20 +44,24 @@ def settle(future: "asyncio.Future[Any]", said: object) -> None:
 class Aside:
     """Up to ``limit`` threads for work that would hold up the event loop for milliseconds.
 
+    One starts where all others work: a server with few clients has few.
+
     ``asyncio.to_thread`` goes by way of two kinds of futures, which takes ten times as many calls.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._threads: list[threading.Thread] = []
+        #: Threads that have nothing to do, less calls that they are about to take.
+        self._idle = threading.Semaphore(0)
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     async def do(self, work: Callable[[*Ps], T], *args: *Ps) -> T:
         """Return what ``work`` returns, on a thread; a cancellation is raised when it has ended."""
-        return await to_its_end(self._given(work, *args))
+        return await run_to_completion(self._given(work, *args))
 
     def _given(self, work: Callable[[*Ps], T], *args: *Ps) -> "asyncio.Future[T]":
-        if len(self._threads) < self._limit:
+        if not self._idle.acquire(blocking=False) and len(self._threads) < self._limit:
             self._add()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put(partial(_do, future, work, *args))
@@ -89,6 +95,7 @@ class Aside:
         while (call := self._calls.get()) is not None:
             call()
             del call  # else what it refers to would be kept while the thread waits for the next one
+            self._idle.release()
 
 
 def _do(future: "asyncio.Future[T]", work: Callable[[*Ps], T], *args: *Ps) -> None:
@@ -99,7 +106,7 @@ def _do(future: "asyncio.Future[T]", work: Callable[[*Ps], T], *args: *Ps) -> No
     else:
         tell(future, done)
     finally:
-        del future  # see to_its_end
+        del future  # see run_to_completion
 
 
 async def in_thread(work: Callable[[*Ps], T], *args: *Ps) -> T:
@@ -126,41 +133,14 @@ def _call_last(calls: list[Callable[[], T]]) -> T:
 # Work that must not stop half done.
 
 
-async def to_its_end(work: Awaitable[T]) -> T:
-    """Return what ``work`` returns; a cancellation is raised when it has ended, not before."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        # Another future than that of the work, which would be cancelled with the task that waits for it.
-        ended = task.get_loop().create_future()
-        task.add_done_callback(partial(_note, ended))
-        try:
-            await ended
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        if not task.cancelled():
-            task.exception()  # seen, or the loop complains
-        raise asyncio.CancelledError
-    try:
-        return task.result()
-    finally:
-        # The error of a future refers to this frame: a circle, which only the garbage collector would free.
-        del task, work
-
-
-def _note(ended: "asyncio.Future[None]", _: object) -> None:
-    settle(ended, None)
-
-
 def uninterrupted(
     method: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Have each call of ``method`` run to its end, as ``to_its_end`` does."""
+    """Have each call of ``method`` run to its end, as ``run_to_completion`` does."""
 
     @functools.wraps(method)
     async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await to_its_end(method(*args, **kwargs))
+        return await run_to_completion(method(*args, **kwargs))
 
     return whole
 
@@ -182,9 +162,9 @@ async def held(
         return found
 
     try:
-        yield await to_its_end(opened())
+        yield await run_to_completion(opened())
     finally:
-        await to_its_end(stack.aclose())
+        await run_to_completion(stack.aclose())
 
 
 # Waits that end with an error.

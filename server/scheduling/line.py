@@ -1,17 +1,16 @@
-"""The line of one model: a bounded one from which threads take batches and changes of the plan.
+"""The line of one model: a bounded queue of requests, which batches take, and of changes of its plan.
 
 Invariant: a request is let in or refused when it joins; one that was let in stays until a batch takes it,
 or until its client leaves. What a decision depends on changes only within ``Line._deciding``, after which
-the batches that may begin do, and for the others it is set when a thread looks again.
+the batches and changes that may begin go to the threads of all models (dispatcher.py).
 """
 
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from server.errors import BusyError, LateError, NotServingError
 from server.scheduling.agenda import Agenda, Expected
@@ -25,8 +24,8 @@ C = TypeVar("C")
 class Desk:
     """What the lines of one run queue share.
 
-    ``dispatch``: hands out the batches that begin now, and says when to look again, under the lock.
-    ``condition``: what threads wait for, of a lock.
+    ``dispatch``: hands out the batches that begin now, under the lock. ``hand_out``: has a thread run a
+    batch or a change of a line, under the lock. ``finished``: of the lock; notified when one may be over.
     """
 
     lock: threading.RLock
@@ -34,53 +33,58 @@ class Desk:
     costs: Costs
     agenda: Agenda
     dispatch: Callable[[], None]
-    condition: Callable[[threading.RLock], threading.Condition]
+    hand_out: "Callable[[Line[Any], Any], None]"
+    finished: threading.Condition
 
 
 class Line(Generic[C]):
     """Requests and changes of its plan (of type C) that wait for the model ``name``. Thread-safe.
 
-    ``key``: the model in the run queue. ``limit``: of requests that wait. ``threads`` take from it.
+    ``key``: the model in the run queue. ``limit``: of requests that wait. ``concurrency``: how many batches
+    run at once. ``run``: runs a batch or a change, on a thread, and then calls ``done`` or ``made``.
     """
 
-    def __init__(self, desk: Desk, name: str, key: str, limit: int, threads: int) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        name: str,
+        key: str,
+        limit: int,
+        concurrency: int,
+        run: Callable[[Sweep | C], None],
+    ) -> None:
         self.key = key
         self.batching: Batching = ALONE
         #: Whether batches of this model use an arena that other models use, too.
         self.takes_turns = False
-        #: How often ``take`` has looked for work: it sleeps while none comes, which a test checks.
-        self.wake_ups = 0
         self._desk = desk
         self._name = name
         self._limit = limit
-        self._threads = threads
+        self._concurrency = concurrency
+        self._run = run
         self._waiting: set[Ticket] = set()
-        self._granted: deque[Sweep] = deque()
         #: Batches that were handed out; how long it took until a thread had each, once one has.
         self._running: dict[Sweep, float] = {}
         self._changes: deque[C] = deque()
-        #: Changes that a thread has taken and is making.
+        #: Changes that were handed out.
         self._making: list[C] = []
-        self._closed = False
-        self._idle = 0
-        #: When a thread has to check for a batch that waits for more requests; no later than that is ready.
-        self._check_at = math.inf
+        #: Batches and changes that were handed out and have not returned, also those given up.
+        self._handed_out = 0
+        self._closed = self._is_abandoned = False
         self._lock = desk.lock
-        self._changed = desk.condition(desk.lock)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def idle(self) -> bool:
-        """Whether it is open, nothing waits, and all threads wait for work."""
-        busy = self._closed or self._waiting or self._granted or self._changes
-        return not busy and self._idle == self._threads
+        """Whether it is open, nothing waits and nothing runs."""
+        return not (self._closed or self._waiting or self._changes or self._handed_out)
 
     @property
     def can_begin(self) -> bool:
-        """Whether a thread is free for a batch."""
-        return self._idle > len(self._granted) and not self.changing
+        """Whether one more batch may run."""
+        return len(self._running) < self._concurrency and not self.changing
 
     @property
     def changing(self) -> bool:
@@ -102,7 +106,18 @@ class Line(Generic[C]):
         """Hold the lock for a change of what a decision depends on, and decide anew after it."""
         with self._lock:
             yield
+            self._begin_change()
             self._desk.dispatch()
+
+    def _begin_change(self) -> None:
+        """Hand out the next change if nothing else runs: until then it can be taken back."""
+        if self._changes and not (self._running or self._making):
+            self._making.append(self._changes.popleft())
+            self._hand_out(self._making[-1])
+
+    def _hand_out(self, what: Sweep | C) -> None:
+        self._handed_out += 1
+        self._desk.hand_out(self, what)
 
     def follow(self, batching: Batching, takes_turns: bool) -> None:
         """Let requests share batches as ``batching`` says; ``takes_turns``: as the attribute."""
@@ -177,11 +192,10 @@ class Line(Generic[C]):
             if self._closed:
                 raise self._leaving()
             self._changes.append(change)
-            self._changed.notify()
 
     def made(self, change: C) -> None:
-        """Note that ``change``, which a thread has taken, has been made or has failed."""
-        with self._deciding():
+        """Note that ``change``, which was handed out, has been made or has failed."""
+        with self._lock:
             self._making.remove(change)
 
     def take_changes(self) -> list[C]:
@@ -192,11 +206,11 @@ class Line(Generic[C]):
             return changes
 
     def take_waiting(self) -> list[Ticket]:
-        """Take the requests that wait out of the line, before a thread begins with one of them."""
+        """Take the requests that wait out of the line, before a batch takes one of them."""
         with self._deciding():
             tickets = list(self._waiting)
             for ticket in tickets:
-                self._forget(ticket)
+                self._waiting.discard(ticket)
                 self._desk.agenda.leave(ticket)
             return tickets
 
@@ -205,46 +219,28 @@ class Line(Generic[C]):
         if ticket not in self._waiting:
             return  # most have been computed, and need no decision
         with self._deciding():
-            self._forget(ticket)
+            self._waiting.discard(ticket)
             self._desk.agenda.leave(ticket)
 
     def grant(self, batch: Sweep) -> None:
-        """Hand ``batch`` to a thread; the lock is held."""
-        self._granted.append(batch)
+        """Hand ``batch`` out; the lock is held."""
         self._running[batch] = self._desk.clock()
         for ticket in batch.tickets:
-            self._forget(ticket)
-        self._changed.notify()
+            self._waiting.discard(ticket)
+        self._hand_out(batch)
 
-    def check_at(self, moment: float) -> None:
-        """Have threads check again at ``moment``, if they would later; the lock is held."""
-        if moment < self._check_at:
-            self._check_at = moment
-            self._changed.notify_all()
-
-    def take(self) -> Sweep | C | None:
-        """Wait for a batch or a change, and return it; None when the line is closed and empty."""
+    def run(self, what: Sweep | C) -> None:
+        """Run a batch or a change that was handed out, on the thread that calls this."""
         with self._lock:
-            self._idle += 1
-            try:
-                while True:
-                    self.wake_ups += 1
-                    if self._check_at <= self._desk.clock():
-                        self._check_at = math.inf
-                    self._desk.dispatch()
-                    if self._granted:
-                        batch = self._granted.popleft()
-                        self._running[batch] = self._desk.clock() - self._running[batch]
-                        return batch
-                    # A change is made while nothing else is: until then it can be taken back.
-                    if self._changes and not (self._running or self._making):
-                        self._making.append(self._changes.popleft())
-                        return self._making[-1]
-                    if self._closed and not self._waiting:
-                        return None
-                    self._changed.wait(self._patience())
-            finally:
-                self._idle -= 1
+            if what in self._running:
+                self._running[what] = self._desk.clock() - self._running[what]
+        self._run(what)
+
+    def returned(self) -> None:
+        """Note that ``run`` has returned; what may begin now goes to threads. The lock is held."""
+        with self._deciding():
+            self._handed_out -= 1
+        self._desk.finished.notify_all()
 
     def done(self, batch: Sweep, seconds: float | None, late: bool = False) -> None:
         """Note that ``batch`` has ended, after so many ``seconds`` of computing; None: unknown.
@@ -252,27 +248,40 @@ class Line(Generic[C]):
         It costs the time, too, in which its thread woke: the next batch begins as much later. ``late``: as
         Costs.see.
         """
-        with self._deciding():
+        with self._lock:  # the thread comes back next, and then others may begin
             if batch not in self._running:
-                return  # ``give_up`` has ended it already
+                return  # ``abandon`` has ended it already
             woke_seconds = self._running.pop(batch)
             if seconds is not None:
                 self._desk.costs.see(self.key, len(batch.tickets), woke_seconds + seconds, late)
             self._desk.agenda.end(batch, self._desk.clock())
-            if self._changes and not self._running:
-                self._changed.notify_all()
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Count the batches that run here, which are stuck, as ended, so that others may begin."""
-        with self._lock:
+        with self._deciding():
             for batch in list(self._running):
                 self.done(batch, None)
+            self._is_abandoned = True
+            self._desk.finished.notify_all()
 
     def close(self) -> None:
         """Refuse new requests; those that wait are still taken."""
         with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._desk.finished.notify_all()
+
+    def wait_until_over(self, *, or_abandoned: bool = False) -> None:
+        """Wait until it is closed and empty, and all that it handed out has returned; blocks.
+
+        ``or_abandoned``: or until what runs here was abandoned.
+        """
+        with self._lock:
+            while not (self._is_over or (or_abandoned and self._is_abandoned)):
+                self._desk.finished.wait()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closed and not (self._waiting or self._changes or self._handed_out)
 
     def _late(self, seconds: float) -> LateError:
         if self._desk.agenda.is_idle:
@@ -281,19 +290,6 @@ class Line(Generic[C]):
             f"model {self._name!r}: no answer in time, but {max(seconds, 0.01):.2f} s later",
             seconds,
         )
-
-    def _forget(self, ticket: Ticket) -> None:
-        self._waiting.discard(ticket)
-        if self._closed and not self._waiting:
-            self._changed.notify_all()
-
-    def _patience(self) -> float | None:
-        """Return how long to sleep at most: until a batch has waited long enough for more requests."""
-        if not self._waiting:
-            self._check_at = math.inf
-        if self._check_at == math.inf:
-            return None
-        return min(self._check_at - self._desk.clock(), threading.TIMEOUT_MAX)
 
     def _leaving(self) -> NotServingError:
         return NotServingError(f"model {self._name!r} is leaving service")

@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from models.sizes import Size
 from pipeline.devices.names import Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import shown
@@ -30,7 +31,6 @@ from server.settings.per_model import (
     parse_per_model,
     whole,
 )
-from server.settings.sizes import Size
 
 # What groups of settings share: their base class, and annotations that say more of a field than its type.
 
@@ -107,10 +107,18 @@ class ModelSettings(Group):
         description="Partitions of a model that compute at once, for consecutive requests, each on a "
         "core: 2 of all models, resnet50=2 of one. Then kernels of all models have one thread.",
     )
+    tune: bool = Field(
+        False,
+        description="Race plans of a model against each other when no request comes, in the memory that it "
+        "has, and serve with the fastest. Of models with a profile (layerstream profile).",
+    )
     verify: Literal["first", "always"] = Field(
         "first", description="Checksums of weights: on the first sweep, or on every one."
     )
     exit_on_error: bool = Field(False, description="End when one of the models cannot be served.")
+    strict_readiness: bool = Field(
+        False, description="The server is ready when all models are, as Triton's; else when one is."
+    )
     device: str = Field("cpu", description="What computes: cpu, cuda, cuda:1, ...")
     memory_kind: Annotated[Kind | None, Default("as the profile found fastest")] = Field(
         None, description="CUDA: how weights reach kernels."

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
 
+from models.sizes import parse_size
 from server.settings.groups import (
     AccessSettings,
     LimitSettings,
@@ -24,7 +25,6 @@ from server.settings.groups import (
     SchedulingSettings,
     UploadSettings,
 )
-from server.settings.sizes import parse_size
 from server.settings.sources import PREFIX, Sources, read_file, unknown_variables, variables
 
 _log = logging.getLogger(__name__)

@@ -7,6 +7,9 @@ import socket
 from functools import partial
 from typing import Any, Protocol
 
+from server.errors import system_hint
+from server.transport.http1 import HEAD_END
+from server.transport.limits import HEADER_BYTES
 from server.transport.proxy_protocol import Announcements
 from server.transport.registry import Registry, Visitor
 
@@ -19,6 +22,10 @@ _RETRY_SECONDS = 0.2
 _QUIET_SECONDS = 60.0
 # While visitors wait, they are looked at so often: no event says that a connection has fallen silent.
 _LOOK_SECONDS = 0.05
+# All visitors are looked at in one buffer, as large as a head may be.
+_PEEKED = bytearray(HEADER_BYTES)
+# A record of TLS begins with its type, its version and the length of what follows.
+_HANDSHAKE, _RECORD_BYTES = 22, 5
 
 
 class Create(Protocol):
@@ -55,7 +62,8 @@ async def _accept(listener: socket.socket, registry: Registry, door: "_Door") ->
             # There is no descriptor or no memory: a silent connection is closed to free one.
             if loop.time() - said_at >= _QUIET_SECONDS:
                 said_at = loop.time()
-                _log.warning("cannot accept connections: %s", exc.strerror or exc)
+                words = f"{exc.strerror or exc}{system_hint(exc)}"
+                _log.warning("cannot accept connections: %s", words)
             registry.spare(loop.time())
             await asyncio.sleep(_RETRY_SECONDS)
             continue
@@ -91,7 +99,8 @@ def _others(listener: socket.socket) -> list[_Knocking]:
 class _Door:
     """Makes connections of the visitors that ``registry`` lets in or turns away.
 
-    A visitor is a socket that was accepted and has no place yet.
+    A visitor is a socket that was accepted and has no place yet. What it has sent is checked and not
+    read: a complete head goes before a partial one.
     """
 
     def __init__(self, registry: Registry, create: Create) -> None:
@@ -99,6 +108,8 @@ class _Door:
         self._create = create
         self._loop = asyncio.get_running_loop()
         self._coming: set[asyncio.Task[None]] = set()
+        self._unchecked: list[Visitor] = []
+        self._checked_at = float("-inf")
         self._announcements = Announcements(registry, self._knock)
 
     def take(self, visitor: Visitor) -> None:
@@ -109,6 +120,7 @@ class _Door:
             self._knock(visitor)
 
     def _knock(self, visitor: Visitor) -> None:
+        self._unchecked.append(visitor)
         refused = self._registry.knock(visitor, self._loop.time())
         if refused is not None:
             self._begin(refused, has_place=False)
@@ -123,16 +135,28 @@ class _Door:
             except Exception:  # noqa: BLE001  without this task no newcomer would ever be let in again
                 _log.exception("a look at the newcomers failed")
             look_again = _LOOK_SECONDS if self._registry.waiting else None
+            # Not wait_for, which forgets that it was cancelled where a place comes free in the same moment.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), look_again)
+                async with asyncio.timeout(look_again):
+                    await changed.wait()
 
     def _open(self) -> None:
         """Let in the visitors that have a place by now, and refuse those that have waited too long."""
         now = self._loop.time()
+        self._check(now)
         for visitor in self._registry.let_in(now):
             self._begin(visitor, has_place=True)
         for visitor in self._registry.turn_away(now):
             self._begin(visitor, has_place=False)
+
+    def _check(self, now: float) -> None:
+        """Report to the registry which connections have sent a request: the new ones, regularly all."""
+        waiting, self._unchecked = self._unchecked, []
+        if now - self._checked_at >= _LOOK_SECONDS:
+            self._checked_at, waiting = now, list(self._registry.door)
+        for pending in waiting:
+            if not self._registry.is_ready(pending):
+                self._registry.report(pending, _has_request(pending.sock), now)
 
     async def shut(self) -> None:
         """Let in the visitors that have a place and refuse the others; return when each is a connection."""
@@ -161,6 +185,17 @@ class _Door:
             sock.close()  # the client left
             if has_place:
                 self._registry.missed(visitor.peer)
+
+
+def _has_request(sock: socket.socket) -> bool:
+    """Return whether the head of a request has come, or the first message of TLS; nothing is read."""
+    try:
+        count = sock.recv_into(_PEEKED, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError:  # nothing has come, or the client left
+        return False
+    if _PEEKED[0] == _HANDSHAKE and count >= _RECORD_BYTES:
+        return count >= _RECORD_BYTES + int.from_bytes(_PEEKED[3:_RECORD_BYTES])
+    return count == len(_PEEKED) or HEAD_END in _PEEKED[:count].lstrip(HEAD_END)
 
 
 def _host(address: Any) -> str:

@@ -3,8 +3,10 @@
 import ssl
 from pathlib import Path
 
+from server.errors import ServiceError
 
-class CertificateError(Exception):
+
+class CertificateError(ServiceError):
     """The files are no certificate with its key; the message has the file."""
 
 

@@ -1,4 +1,4 @@
-"""One HTTP connection: hands requests to the application, within bounds of bytes and time.
+"""One HTTP connection: hands requests to an ASGI application, within bounds of bytes and time.
 
 It reads at most READ_BYTES at a time, and no further into a body than the application asked for. A request
 begins when the intake lets it, and may be refused instead. A connection that ends before its request was
@@ -14,13 +14,15 @@ import fcntl
 import logging
 import termios
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
+from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
 
-from server.errors import DisconnectedError
+from server.faults import Code
 from server.transport.arrivals import ArrivalTimes
+from server.transport.extension import EXTENSION
 from server.transport.giving_way import Worth
 from server.transport.http1 import Event, Head, Refusal, Requests, WireAnswer
 from server.transport.intake import Intake, Refused
@@ -54,13 +56,18 @@ _NO_BODY = "the body did not come in time, and others wait for the connection"
 _NO_PLACE = "all connections are taken (setting max_connections)"
 _STOPPING = "the server is stopping"
 _FAULT = "internal error; the log has the details"
+_DISCONNECT: Message = {"type": "http.disconnect"}
+_ASGI = {"version": "3.0", "spec_version": "2.4"}
 
 
 class Request:
     """A request of ``connection`` from its head on, for the intake and for the application.
 
+    An application reads it with ``receive`` and answers with ``send``, as ASGI has them. The request itself
+    is the extension of its scope (``extension.py``).
+
     ``client``: its client's address, as far as it is known; ``owner``: of that address, as limits count.
-    ``at``: when its first byte came, on time.monotonic's clock; ``answerable_at``: when it could be
+    ``arrived_at``: when its first byte came, on time.monotonic's clock; ``answerable_at``: when it could be
     answered.
     """
 
@@ -72,26 +79,28 @@ class Request:
         client: Address,
         owner: str,
         *,
-        at: float,
+        arrived_at: float,
         answerable_at: float,
     ) -> None:
         self._connection = connection
         self.head, self.headers = head, head.headers
         self.client, self.owner = client, owner
-        self.at, self.answerable_at = at, answerable_at
+        self.arrived_at, self.answerable_at = arrived_at, answerable_at
         self.declared_bytes = head.n_bytes or 0
         #: As Arrived has it.
         self.expected: Any = None
         #: What has come of the body and was not handed on.
         self.body = bytearray()
         #: Whether all of the body has come.
-        self.is_whole = False
+        self.is_complete = False
         #: Whether the client does not wait for the answer any more.
         self.is_gone = False
         self.answer = answer
         #: Whether more than one read of the body may lie here unread.
         self.reads_ahead = False
-        # Done when there is what ``part`` waits for; None: no call of it has waited.
+        # Whether the application has received the body to its end.
+        self._is_received = False
+        # Done when there is what ``receive`` waits for; None: no call of it has waited.
         self._news: asyncio.Future[None] | None = None
         # Called when the client leaves.
         self._leaves: Callable[[], None] | None = None
@@ -109,8 +118,8 @@ class Request:
     def refuse(self, answer: Refused) -> None:
         """Send ``answer`` without beginning the request; the rest of its body is dropped."""
         if not self.is_gone:
-            self.answer.begin(answer.status, answer.headers)
-            self._connection.write(self.answer.body(answer.body, more=False))
+            self.answer.begin(answer.status_code, answer.raw_headers)
+            self._connection.write(self.answer.body(answer.content, more=False))
             self._connection.answered(self)
 
     def leave(self) -> None:
@@ -121,7 +130,7 @@ class Request:
             self._leaves()
 
     def tell(self) -> None:
-        """Let ``part`` go on: more of the body has come, or its end, or the client has left."""
+        """Let ``receive`` go on: more of the body has come, or its end, or the client has left."""
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
@@ -129,7 +138,7 @@ class Request:
         """Let the application answer; where it fails, answer with an error."""
         connection, answer = self._connection, self.answer
         try:
-            await connection.answer(self)
+            await connection.app(self._scope(), self.receive, self.send)
         except asyncio.CancelledError:
             pass  # the server ends, and has waited as long as it may
         except Exception:  # noqa: BLE001  after any error the client gets an answer
@@ -137,58 +146,48 @@ class Request:
         if self.is_gone or answer.is_complete:
             return
         if not answer.is_begun:
-            connection.refuse(500, _FAULT)
+            connection.refuse(Code.INTERNAL, _FAULT)
         else:
             connection.end()  # an answer that breaks off shows the client that it is not whole
 
     # For the application
 
-    @property
-    def scheme(self) -> str:
-        return self._connection.scheme
+    def _scope(self) -> Scope:
+        head, connection = self.head, self._connection
+        return {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": head.version,
+            "scheme": connection.scheme,
+            "method": head.method,
+            "path": head.path,
+            "raw_path": head.raw_path,
+            "query_string": head.query,
+            "root_path": "",
+            "headers": head.headers,
+            "client": self.client,
+            "server": connection.server,
+            "extensions": {EXTENSION: self},
+        }
 
-    @property
-    def server(self) -> Address:
-        """The end of the connection on this machine."""
-        return self._connection.server
+    async def receive(self) -> Message:
+        """Wait for more of the body, or behind its end for the client to leave, and return that.
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether the application has started its answer; False for a client that has left.
-
-        A client whose body is not valid gets an error while the application works, which then fails because
-        of that: its own error is not sent, and is no fault of the application.
+        Until then one read of the body may lie here unread; with ``reads_ahead`` AHEAD_BYTES.
         """
-        return self.answer.is_begun and not self.is_gone
-
-    @property
-    def wants_body(self) -> bool:
-        return self.head.method != "HEAD"
-
-    @property
-    def takes_chunks(self) -> bool:
-        return self.head.version >= "1.1"
-
-    async def part(self, reads_ahead: bool = False) -> bytes:
-        """Wait for more of the body, and hand on what has come.
-
-        ``reads_ahead``: from now on AHEAD_BYTES of it may lie here unread, since memory is held for it.
-
-        Raises:
-            DisconnectedError: the client has left, or has had its answer.
-        """
-        if self.answer.expects and not self._connection.is_closing():
-            self._connection.write(self.answer.proceed())
-        self.reads_ahead = reads_ahead
-        if not (self.is_whole or self.is_gone or self.answer.is_complete):
-            self._connection.read_on()
-            if not self.body:
-                self._news = self._connection.loop.create_future()
-                await self._news
-        if self.is_gone or self.answer.is_complete:
-            raise DisconnectedError("the client went away while sending")
-        body, self.body = bytes(self.body), bytearray()
-        return body
+        connection, answer = self._connection, self.answer
+        if answer.expects and not connection.is_closing():
+            connection.write(answer.proceed())
+        if not self.is_complete or self._is_received:
+            connection.read_on()
+        while not (self.is_gone or answer.is_complete):
+            if not self._is_received and (self.body or self.is_complete):
+                body, self.body = bytes(self.body), bytearray()
+                self._is_received = self.is_complete
+                return {"type": "http.request", "body": body, "more_body": not self.is_complete}
+            self._news = connection.loop.create_future()
+            await self._news
+        return _DISCONNECT
 
     def on_leave(self, leaves: Callable[[], None] | None) -> None:
         """Have ``leaves`` called when the client no longer waits for the answer; None: nothing."""
@@ -196,25 +195,18 @@ class Request:
         if leaves is not None:
             leaves() if self.is_gone else self._connection.read_on()
 
-    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """Begin the answer; its head is sent together with the first bytes of the body.
+    async def send(self, message: Message) -> None:
+        """Begin the answer, whose head goes with the first part of its body, or send such a part.
+
+        Returns when the client takes bytes; to a client that has left nothing is sent.
 
         Raises:
-            RuntimeError: it has started already, or a header has a line end in it.
+            RuntimeError: the answer has started already, or has not, or is not as long as it says, or a
+                header has a line end in it.
         """
-        if self.is_gone:
+        if message["type"] == "http.response.start":
+            self._start(message)
             return
-        connection, answer = self._connection, self.answer
-        if answer.keeps and connection.is_wanted_back():
-            answer.keeps = False
-        answer.begin(status, headers)
-
-    async def send(self, data: bytes | memoryview, more: bool = False) -> None:
-        """Send a part of the body of the answer, the last one where there is no ``more``.
-
-        Raises:
-            RuntimeError: the answer has not begun, or is not as long as it says.
-        """
         connection, answer = self._connection, self.answer
         if connection.writable is not None and not self.is_gone:
             await connection.writable.wait()
@@ -222,9 +214,19 @@ class Request:
             return
         if not answer.is_begun:
             raise RuntimeError("the answer has not begun")
-        connection.write(answer.body(data, more))
+        more = message.get("more_body", False)
+        connection.write(answer.body(message.get("body", b""), more))
         if not more:
+            self.tell()
             connection.answered(self)
+
+    def _start(self, message: Message) -> None:
+        if self.is_gone:
+            return
+        connection, answer = self._connection, self.answer
+        if answer.keeps and connection.is_wanted_back():
+            answer.keeps = False
+        answer.begin(message["status"], message.get("headers", ()))
 
     def abort(self) -> None:
         """Cut the connection off."""
@@ -232,7 +234,7 @@ class Request:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection that ``registry`` counts, whose requests ``answer`` answers.
+    """A connection that ``registry`` counts, whose requests ``app`` answers.
 
     Without ``has_place`` its request is refused. ``state``: the connections and tasks for which uvicorn
     waits when it ends. ``intake``: None: every request begins at once. ``visitor``: its client and its
@@ -241,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        answer: "Callable[[Request], Awaitable[None]]",
+        app: ASGIApp,
         state: ServerState,
         registry: Registry,
         intake: Intake | None = None,
@@ -250,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
         has_place: bool = True,
         arrivals: ArrivalTimes | None = None,
     ) -> None:
-        self.answer = answer
+        self.app = app
         self.loop = asyncio.get_running_loop()
         self._clock = time.monotonic
         self.state = state
@@ -331,7 +333,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._ended_at is not None:
             return
         if not self._has_place:
-            self.refuse(503, _STOPPING if self._registry.draining else _NO_PLACE)
+            if self._registry.draining:
+                self.refuse(Code.NOT_SERVING, _STOPPING)
+            else:
+                self.refuse(Code.BUSY, _NO_PLACE)
             return
         requests = self._requests
         if requests.is_between:
@@ -367,7 +372,13 @@ class Connection(asyncio.BufferedProtocol):
         assert answer is not None
         answerable_at = max(self._at, self._answered_at)
         return Request(
-            self, head, answer, client, client_owner, at=self._at, answerable_at=answerable_at
+            self,
+            head,
+            answer,
+            client,
+            client_owner,
+            arrived_at=self._at,
+            answerable_at=answerable_at,
         )
 
     def _take_body(self, data: bytes) -> None:
@@ -385,7 +396,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_end(self) -> None:
         request = self._request
         assert request is not None
-        request.is_whole = True
+        request.is_complete = True
         request.tell()
         if request.answer.is_complete:
             self._since = self.loop.time()
@@ -398,7 +409,7 @@ class Connection(asyncio.BufferedProtocol):
             is_paused = False
         else:
             most = AHEAD_BYTES if self._reads_ahead else 1
-            is_unread = not request.is_whole and len(request.body) >= most
+            is_unread = not request.is_complete and len(request.body) >= most
             is_paused = bool(self._requests.rest) or is_unread
         if is_paused != self._is_paused:
             self._pause(is_paused)
@@ -457,7 +468,7 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None:
             self.write(request.answer.held())
         self._requests.stop()  # requests behind the last one get no answer
-        if request is not None and request.is_whole and not _has_unread(self.transport):
+        if request is not None and request.is_complete and not _has_unread(self.transport):
             self._close()
             return
         self._end_behind_reading()
@@ -488,7 +499,7 @@ class Connection(asyncio.BufferedProtocol):
         """Cut the connection off."""
         self.transport.abort()
 
-    def refuse(self, status: int, message: str) -> None:
+    def refuse(self, code: Code, message: str) -> None:
         """Answer bytes that are no whole request with an error, and end; cut off an answer that has begun.
 
         Where they belong to a request that has had its answer, there is no other.
@@ -501,7 +512,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if running is not None:
             running.leave()  # a task that waits for its body goes on
-        self.write(self._requests.refuse(status, message))
+        self.write(self._requests.refuse(code, message))
         self._request = None
         self.end()
 
@@ -517,13 +528,13 @@ class Connection(asyncio.BufferedProtocol):
     def _reads_ahead(self) -> bool:
         """Whether the body that comes may lie here unread, as far as its reader holds memory for it."""
         request = self._request
-        return request is not None and request.reads_ahead and not request.is_whole
+        return request is not None and request.reads_ahead and not request.is_complete
 
     @property
     def _is_left_over(self) -> bool:
         """Whether the last answer is complete and the rest of the body that it refused still comes."""
         request = self._request
-        return request is not None and request.answer.is_complete and not request.is_whole
+        return request is not None and request.answer.is_complete and not request.is_complete
 
     def is_closing(self) -> bool:
         """Return whether nothing more can be sent."""
@@ -539,7 +550,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _waits_for_body(self, request: Request) -> bool:
         """Return whether ``request`` waits for the client to send its body, not for the application."""
-        wants_more = not (request.is_whole or request.body or request.answer.is_begun)
+        wants_more = not (request.is_complete or request.body or request.answer.is_begun)
         return wants_more and not (request.answer.expects or self._is_paused)
 
     def silence(self, now: float) -> float | None:
@@ -578,7 +589,7 @@ class Connection(asyncio.BufferedProtocol):
         if is_ending or self._blocked_since is not None:
             self.transport.abort()
         elif self._requests.is_heading:
-            self.refuse(408, _NO_HEADER)
+            self.refuse(Code.STALLED, _NO_HEADER)
         else:
             return self._is_let_go()
         return True
@@ -589,7 +600,7 @@ class Connection(asyncio.BufferedProtocol):
             return self._is_let_go()
         if _has_unread(self.transport):
             return False
-        self.refuse(408, _NO_BODY if running else _NO_HEADER)
+        self.refuse(Code.STALLED, _NO_BODY if running else _NO_HEADER)
         return True
 
     def _is_let_go(self) -> bool:

@@ -10,6 +10,7 @@ import contextlib
 import ssl
 from typing import Any, cast
 
+from server.faults import Code
 from server.transport.connection import BUFFER, Connection
 from server.transport.http1 import refused
 from server.transport.limits import READ_BYTES
@@ -141,7 +142,7 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         self._ended = True
         if exc.reason == "HTTP_REQUEST":
             usual = self._connection.state.default_headers
-            self._raw.write(refused(400, _PLAIN, usual))
+            self._raw.write(refused(Code.INVALID_REQUEST, _PLAIN, usual))
         self._send()
         self._raw.close()
 

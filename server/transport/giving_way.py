@@ -66,23 +66,26 @@ class Claim:
     """A newcomer's claim to the place of another connection.
 
     ``holds``: how many places its peer counts as having; ``fair``: how many each peer would have if all had
-    equally many.
+    equally many; ``has_request``: whether the newcomer has sent the head of a request.
     """
 
     peer: Peer
     holds: int
     fair: int
+    has_request: bool = False
 
     def reaches(self, worth: Worth, peer: Peer, holds: int) -> bool:
         """Return whether a silent connection of ``peer``, which ``holds`` so many places, gives way.
 
         A connection without a request gives way to any newcomer. Another one gives way only to a different
         peer that has fewer places, and no peer falls below its fair share by that. The exception is a first
-        request that has stalled: it gives way also below that share.
+        request that has stalled: it gives way also below that share, and to a request of its own peer.
         """
         if worth <= Worth.EMPTY:
             return True
-        if peer == self.peer or holds <= self.holds:
+        if peer == self.peer:
+            return self.has_request and worth == Worth.UNANSWERED
+        if holds <= self.holds:
             return False
         return worth == Worth.UNANSWERED or peer.is_proxy or holds >= self.fair
 

@@ -15,11 +15,13 @@ from urllib.parse import unquote
 import httptools
 import orjson
 
+from server.faults import Code, Fault
 from server.transport.limits import HEADER_BYTES, HEADER_FIELDS
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-_END = b"\r\n\r\n"
+#: Ends a head; empty lines before one are skipped.
+HEAD_END = b"\r\n\r\n"
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 # The first bytes of something that may become a request.
 _BEGINNING = re.compile(_TOKEN + rb"{0,32}(?: |\Z)")
@@ -64,7 +66,7 @@ class End(NamedTuple):
 class Refusal(NamedTuple):
     """The bytes are no request, or exceed a limit; it is the last event."""
 
-    status: int
+    code: Code
     message: str
 
 
@@ -137,43 +139,45 @@ class Requests:
                 self.stop()
         return self.receive(b"") if self.rest else []
 
-    def refuse(self, status: int, message: str) -> bytes:
+    def refuse(self, code: Code, message: str) -> bytes:
         """Answer what is no whole request, and stop; return b"" if its request has its answer already."""
         self.stop()
         if self.answer is None:
             self.answer = WireAnswer(_NO_HEAD, self._usual())
-        return b"" if self.answer.is_begun else self.answer.refuse(status, message)
+        return b"" if self.answer.is_begun else self.answer.refuse(code, message)
 
     def stop(self) -> None:
         """Drop all bytes, also those that come later."""
         self._state, self.rest = _OVER, b""
 
-    def _refuse(self, status: int, message: str) -> None:
-        self._events.append(Refusal(status, message))
+    def _refuse(self, code: Code, message: str) -> None:
+        self._events.append(Refusal(code, message))
         self.stop()
 
     # The head
 
     def _read_head(self) -> bool:
         """Parse a head if all of it has come, refuse one that is wrong; return whether it is whole."""
-        if self.rest[0] in _END:
+        if self.rest[0] in HEAD_END:
             before = len(self.rest)
-            self.rest = self.rest.lstrip(_END)
+            self.rest = self.rest.lstrip(HEAD_END)
             self._skipped += before - len(self.rest)
         most = max(HEADER_BYTES - self._skipped, 0)
-        end = self.rest.find(_END, 0, most) + len(_END)
-        is_whole = end >= len(_END)
+        end = self.rest.find(HEAD_END, 0, most) + len(HEAD_END)
+        is_whole = end >= len(HEAD_END)
         head = self.rest[: end if is_whole else most]
         has_lines = head.count(b"\n") == head.count(b"\r\n")
         if is_whole and has_lines:
             self.rest = self.rest[end:]
             self._feed(head)
         elif not _BEGINNING.match(head):
-            self._refuse(400, _NO_REQUEST)
+            self._refuse(Code.INVALID_REQUEST, _NO_REQUEST)
         elif not has_lines:
-            self._refuse(400, _NO_LINES)
+            self._refuse(Code.INVALID_REQUEST, _NO_LINES)
         elif len(head) == most:
-            self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")
+            self._refuse(
+                Code.HEADERS_TOO_LARGE, f"the header is over the limit of {HEADER_BYTES} bytes"
+            )
         return is_whole
 
     def _feed(self, head: bytes) -> None:
@@ -232,10 +236,10 @@ class Requests:
         assert parser is not None
         method, version = parser.get_method().decode("ascii"), parser.get_http_version()
         if method == "CONNECT":
-            self._refuse(501, _UNKNOWN % method)
+            self._refuse(Code.UNSUPPORTED, _UNKNOWN % method)
             return
         if version > "1.1":
-            self._refuse(400, _NOT_SPOKEN % version)
+            self._refuse(Code.INVALID_REQUEST, _NOT_SPOKEN % version)
             return
         first = dict(reversed(headers))
         hosts = int(b"host" in first)
@@ -245,12 +249,15 @@ class Requests:
             url = httptools.parse_url(self._url)
             path = url.path.decode("ascii")
         except (httptools.HttpParserError, AttributeError, UnicodeDecodeError):
-            self._refuse(400, _NO_PATH)
+            self._refuse(Code.INVALID_REQUEST, _NO_PATH)
             return
         if len(headers) > HEADER_FIELDS:
-            self._refuse(431, f"the header has over {HEADER_FIELDS} fields")
+            self._refuse(Code.HEADERS_TOO_LARGE, f"the header has over {HEADER_FIELDS} fields")
         elif hosts > 1 or (hosts == 0 and version == "1.1"):
-            self._refuse(400, f"a request has one Host header, this one has {hosts or 'none'}")
+            self._refuse(
+                Code.INVALID_REQUEST,
+                f"a request has one Host header, this one has {hosts or 'none'}",
+            )
         else:
             if url.host is not None:  # RFC 9112, section 3.2.2: it counts more than the header
                 headers = [_host(url), *(field for field in headers if field[0] != b"host")]
@@ -322,7 +329,7 @@ class _Chunks:
         """Read ``data`` from ``offset`` up to a line end; return where that is, and a size after it."""
         if self._others >= HEADER_BYTES:
             message = f"the chunks have {HEADER_BYTES} bytes without any of the body"
-            self.fault = Refusal(431, message)
+            self.fault = Refusal(Code.HEADERS_TOO_LARGE, message)
             return offset, 0
         end = data.find(b"\n", offset) + 1 or len(data)
         end = min(end, offset + HEADER_BYTES - self._others)
@@ -339,7 +346,7 @@ class _Chunks:
             size = int(matched[1], 16)
             self._line, self._in_trailers = b"", not size
         elif not _SIZE_BEGINNING.fullmatch(self._line):
-            self.fault = Refusal(400, _NO_CHUNKS)
+            self.fault = Refusal(Code.INVALID_REQUEST, _NO_CHUNKS)
         return size
 
     def _read_trailer(self) -> int:
@@ -348,24 +355,26 @@ class _Chunks:
             self._line = b""
             self.is_complete = line == b"\r\n"
             if not (self.is_complete or _TRAILER.fullmatch(line)):
-                self.fault = Refusal(400, _NO_CHUNKS)
+                self.fault = Refusal(Code.INVALID_REQUEST, _NO_CHUNKS)
         return 0
 
 
 def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
     """Return the refusal of ``head``, which the parser cannot read, with a message that says why."""
-    first, *fields = head[: -len(_END)].split(b"\r\n")
+    first, *fields = head[: -len(HEAD_END)].split(b"\r\n")
     line = _FIRST_LINE.fullmatch(first)
     if line is None:
-        return Refusal(400, _NO_PROXY if first.startswith(b"PROXY ") else _NO_REQUEST)
+        return Refusal(
+            Code.INVALID_REQUEST, _NO_PROXY if first.startswith(b"PROXY ") else _NO_REQUEST
+        )
     if line[3] is not None and not line[3].startswith(b"1."):
-        return Refusal(400, _NOT_SPOKEN % line[3].decode())
+        return Refusal(Code.INVALID_REQUEST, _NOT_SPOKEN % line[3].decode())
     if is_method_unknown:
-        return Refusal(501, _UNKNOWN % line[1].decode())
+        return Refusal(Code.UNSUPPORTED, _UNKNOWN % line[1].decode())
     if not all(_FIELD.fullmatch(field) for field in fields):
-        return Refusal(400, _NO_FIELD)
+        return Refusal(Code.INVALID_REQUEST, _NO_FIELD)
     is_about_length = re.search(rb"(?i)\r\n(content-length|transfer-encoding):", head)
-    return Refusal(400, _NO_LENGTH if is_about_length else _NO_REQUEST)
+    return Refusal(Code.INVALID_REQUEST, _NO_LENGTH if is_about_length else _NO_REQUEST)
 
 
 def _host(url: Any) -> tuple[bytes, bytes]:
@@ -438,7 +447,7 @@ class WireAnswer:
             lines.append(b"connection: keep-alive")
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked")
-        head = b"\r\n".join(lines) + _END
+        head = b"\r\n".join(lines) + HEAD_END
         if len(head.splitlines()) != len(lines) + 1 or b"\0" in head:
             raise RuntimeError("a header of the answer has a line end in it")
         self._held, self.is_begun, self.expects = head, True, False
@@ -471,24 +480,24 @@ class WireAnswer:
         head, self._held = self._held, b""
         return head
 
-    def refuse(self, status: int, message: str) -> bytes:
+    def refuse(self, code: Code, message: str) -> bytes:
         """Return all of an error, the last answer of its connection; raises as ``begin``."""
-        body = orjson.dumps({"error": message})
+        body = orjson.dumps(Fault(code, message).document)
         headers = [
             (b"content-length", b"%d" % len(body)),
             (b"content-type", b"application/json"),
             (b"x-request-id", b"%032x" % getrandbits(128)),
         ]
-        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        if code.status == HTTPStatus.SERVICE_UNAVAILABLE:
             headers.append((b"retry-after", b"1"))
         self.keeps = False
-        self.begin(status, headers)
+        self.begin(code.status, headers)
         return bytes(self.body(body, more=False))
 
 
 _NO_HEAD: Final = Head("", "1.1", "", b"", b"", [], keeps=False, expects=False)
 
 
-def refused(status: int, message: str, usual: Headers = ()) -> bytes:
+def refused(code: Code, message: str, usual: Headers = ()) -> bytes:
     """Return the answer to bytes that are no whole request: the last answer of a connection."""
-    return WireAnswer(_NO_HEAD, usual).refuse(status, message)
+    return WireAnswer(_NO_HEAD, usual).refuse(code, message)

@@ -36,11 +36,11 @@ _LATE = "the server has more requests than it can answer in time"
 
 
 class Refused(Protocol):
-    """The answer to a request that does not begin; ``body``: bytes that are here."""
+    """The answer to a request that does not begin; ``content``: bytes that are here."""
 
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: Any
+    status_code: int
+    raw_headers: list[tuple[bytes, bytes]]
+    content: Any
 
 
 class Arrived(Protocol):
@@ -63,7 +63,7 @@ class Arrived(Protocol):
         """The bytes of its body that have come."""
 
     @property
-    def at(self) -> float:
+    def arrived_at(self) -> float:
         """When its first byte came, on time.monotonic's clock."""
 
     @property

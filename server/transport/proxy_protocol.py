@@ -12,10 +12,10 @@ import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
+from server.faults import Code
 from server.transport.http1 import refused
 from server.transport.limits import GRACE_SECONDS, PARTING_SECONDS, READ_BYTES
 from server.transport.registry import Registry, Visitor
@@ -189,7 +189,7 @@ class Announcements:
         try:
             header = read_header(begun + data)
         except ProxyHeaderError as exc:
-            self._refuse(visitor, HTTPStatus.BAD_REQUEST, str(exc))
+            self._refuse(visitor, Code.INVALID_REQUEST, str(exc))
             return
         sock.recv(len(data) if header is None else header.size - len(begun))
         if header is None:
@@ -205,9 +205,9 @@ class Announcements:
         return Visitor(self._registry.peer(client[0]), visitor.sock, client)
 
     def _expire(self, visitor: Visitor) -> None:
-        self._refuse(visitor, HTTPStatus.REQUEST_TIMEOUT, _LATE)
+        self._refuse(visitor, Code.STALLED, _LATE)
 
-    def _refuse(self, visitor: Visitor, status: int, why: str) -> None:
+    def _refuse(self, visitor: Visitor, code: Code, why: str) -> None:
         """Send an error to the client, and log one at most once a minute."""
         now, sock = self._loop.time(), visitor.sock
         if now - self._said_at >= _QUIET_SECONDS:
@@ -215,7 +215,7 @@ class Announcements:
             _log.warning("from the proxy %s: %s", visitor.peer.name or "(Unix socket)", why)
         self._forget(visitor)
         with contextlib.suppress(OSError):
-            sock.send(refused(status, why))
+            sock.send(refused(code, why))
             sock.shutdown(socket.SHUT_WR)
         # Its bytes are read on for a while: closing at once would reset the connection and lose the answer.
         self._ending[sock] = self._loop.call_later(GRACE_SECONDS, self._close, sock)

@@ -18,6 +18,7 @@ from server.transport.giving_way import Claim, CountedConnection, Leavers, Peer,
 from server.transport.limits import (
     ENDING_CONNECTIONS,
     GRACE_SECONDS,
+    PROMPT_SECONDS,
     WAIT_SECONDS,
     ConnectionLimits,
 )
@@ -52,6 +53,9 @@ class Registry:
         self._coming: Counter[Peer] = Counter()
         #: The visitors.
         self.door: _Lines[Visitor] = _Lines()
+        # Those of them that have sent a request, and those that have had time for that and have not.
+        self._ready: _Lines[Visitor] = _Lines()
+        self._silent: _Lines[Visitor] = _Lines()
         self._ending: _Lines[CountedConnection] = _Lines()
         # Connections whose current answer is their last one, and when it began.
         self._promised: dict[CountedConnection, float] = {}
@@ -135,28 +139,61 @@ class Registry:
         if len(self.door) <= self.limits.waiting:
             return None
         self.refused += 1
-        return self.door.pop_of_most()
+        longest = self.door.of(self.door.peer_of_most())
+        return self._dequeue(min(longest, key=self.is_ready))
+
+    def is_ready(self, pending: Visitor) -> bool:
+        """Return whether ``pending`` waits and has sent a request."""
+        return self._ready.added_at(pending.peer, pending) is not None
+
+    def report(self, pending: Visitor, has_request: bool, now: float) -> None:
+        """Note whether ``pending`` has sent the head of a request; one that waits no more is ignored."""
+        peer = pending.peer
+        since = self.door.added_at(peer, pending)
+        if since is None:
+            return
+        if has_request:
+            self._silent.remove(peer, pending)
+            self._ready.add(peer, pending, now)
+        elif now - since >= PROMPT_SECONDS:
+            self._silent.add(peer, pending, now)
 
     def let_in(self, now: float) -> list[Visitor]:
         """Return the visitors for which a place is kept from ``now`` on, until each is added or missed.
 
-        Peers with the fewest places come first. A peer may have all places that are free.
+        Peers with the fewest places come first, of a peer the visitors with a request. A peer may have all
+        places that are free.
         """
         admitted: list[Visitor] = []
         shut: set[Peer] = set()
-        while peers := [peer for peer in self.door.peers if peer not in shut]:
-            peer = min(peers, key=lambda each: (self._claimed(each), self.door.since(each)))
-            if self._is_at_limit(peer) and not self._is_given_way(now, self._own(peer)):
+        lines = self.door
+        while peers := [peer for peer in lines.peers if peer not in shut]:
+            peer = min(peers, key=self._priority)
+            is_ready = peer in self._ready.peers
+            if self._is_at_limit(peer) and not self._is_given_way(now, self._own(peer, is_ready)):
                 shut.add(peer)
                 continue
             if self._held.total() >= self.limits.total and not self._is_given_way(
-                now, self._claim(peer)
+                now, self._claim(peer, is_ready)
             ):
-                break
+                if is_ready:
+                    break
+                lines = self._ready  # a stalled connection gives way to a request alone
+                continue
             self._held[peer] += 1
             self._coming[peer] += 1
-            admitted.append(self.door.pop(peer))
+            admitted.append(self._dequeue((self._ready if is_ready else self.door).first(peer)))
         return admitted
+
+    def _priority(self, peer: Peer) -> tuple[int, bool, float]:
+        """Return a key by which peers are sorted, the first one to be admitted."""
+        return self._claimed(peer), peer not in self._ready.peers, self.door.since(peer)
+
+    def _dequeue(self, pending: Visitor) -> Visitor:
+        """Have ``pending`` wait no more, and return it."""
+        for line in (self.door, self._ready, self._silent):
+            line.remove(pending.peer, pending)
+        return pending
 
     def turn_away(self, now: float) -> list[Visitor]:
         """Return the visitors that have waited too long, as many as may be ending at a time."""
@@ -165,13 +202,13 @@ class Registry:
             while peer in self.door.peers and self.door.since(peer) <= now - WAIT_SECONDS:
                 if len(self._ending) + len(refused) >= ENDING_CONNECTIONS and not self._hurry(now):
                     break
-                refused.append(self.door.pop(peer))
+                refused.append(self._dequeue(self.door.first(peer)))
         self.refused += len(refused)
         return refused
 
     def turn_all_away(self) -> list[Visitor]:
         """Return all visitors: the server ends."""
-        return [self.door.pop(peer) for peer in list(self.door.peers) for _ in self.door.of(peer)]
+        return [self._dequeue(pending) for pending in list(self.door)]
 
     def _hurry(self, now: float) -> bool:
         """Cut off a connection that has had time to take its last answer; return whether there was one."""
@@ -187,7 +224,7 @@ class Registry:
         """Return whether the answer that ``member`` begins is its last, so that a visitor gets its place.
 
         No more connections give up their places so than visitors wait, and none does for a peer that has
-        more places than its own.
+        more places than its own. Visitors that have had time to send a request and have not do not count.
         """
         if self.draining:
             return True
@@ -196,12 +233,13 @@ class Registry:
             if now - self._promised[first] < _PROMISE_SECONDS:
                 break
             del self._promised[first]
-        if len(self._promised) >= len(self.door):
+        if len(self._promised) >= len(self.door) - len(self._silent):
             return False
         holds = self._counted(member.peer)
         is_wanted = any(
             self._claimed(peer) <= holds and self._would_take(peer, member.peer)
             for peer in self.door.peers
+            if self.door.length(peer) > self._silent.length(peer)
         )
         if is_wanted:
             self._promised[member] = now
@@ -235,13 +273,15 @@ class Registry:
             self.dropped += 1
         return member is not None
 
-    def _claim(self, peer: Peer) -> _May:
+    def _claim(self, peer: Peer, has_request: bool) -> _May:
         n_peers = len(self._held) + (peer not in self._held)
-        claim = Claim(peer, self._claimed(peer), self.limits.total // n_peers)
+        fair = self.limits.total // n_peers
+        claim = Claim(peer, self._claimed(peer), fair, has_request=has_request)
         return lambda worth, member: claim.reaches(worth, member.peer, self._counted(member.peer))
 
-    def _own(self, peer: Peer) -> _May:
-        return lambda worth, member: member.peer == peer and worth <= Worth.EMPTY
+    def _own(self, peer: Peer, has_request: bool) -> _May:
+        limit = Worth.UNANSWERED if has_request else Worth.EMPTY
+        return lambda worth, member: member.peer == peer and worth <= limit
 
     def _is_at_limit(self, peer: Peer) -> bool:
         limit = self.limits.per_address
@@ -290,6 +330,18 @@ class _Lines(Generic[_Item]):
         """Return the line of ``peer`` as it is now."""
         return list(self._lines.get(peer, ()))
 
+    def length(self, peer: Peer) -> int:
+        """Return how many items the line of ``peer`` has."""
+        return len(self._lines.get(peer, ()))
+
+    def first(self, peer: Peer) -> _Item:
+        """Return the first item in the line of ``peer``."""
+        return next(iter(self._lines[peer]))
+
+    def added_at(self, peer: Peer, item: _Item) -> float | None:
+        """Return when ``item`` was added to the line of ``peer``; None: it is not in it."""
+        return self._lines.get(peer, {}).get(item)
+
     def since(self, peer: Peer) -> float:
         """Return when the first item of ``peer`` joined its line."""
         return next(iter(self._lines[peer].values()))
@@ -302,7 +354,7 @@ class _Lines(Generic[_Item]):
 
     def pop(self, peer: Peer) -> _Item:
         """Take the first item of ``peer`` out of its line."""
-        item = next(iter(self._lines[peer]))
+        item = self.first(peer)
         self.remove(peer, item)
         return item
 

@@ -1,4 +1,4 @@
-"""uvicorn's server with our own connections: it accepts them, and ends when it gets a signal.
+"""uvicorn's server with our own connections: it accepts them, and ends when an event is set.
 
 Requests are answered from the moment the socket is open; steps of the start that take long run beside them.
 """
@@ -6,19 +6,15 @@ Requests are answered from the moment the socket is open; steps of the start tha
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import socket
-import time
-from collections.abc import Awaitable, Callable
-from types import FrameType
+from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 
 from server.transport.accepting import accept
 from server.transport.arrivals import ArrivalTimes
 from server.transport.certificate import Certificate
-from server.transport.connection import Connection, Request
+from server.transport.connection import Connection
 from server.transport.encryption import Encrypted
 from server.transport.intake import Intake, Reception
 from server.transport.registry import Registry, Visitor
@@ -26,18 +22,16 @@ from server.transport.registry import Registry, Visitor
 _log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 0.25
-_SAME_SIGNAL_SECONDS = 0.1
 
 
 class Server(uvicorn.Server):
-    """Answers requests on ``listener`` with ``answer``, encrypted if there is a ``certificate``.
+    """Answers requests on ``listener`` with the application in ``config``.
 
-    Of the application in ``config`` it runs only the lifespan. ``begin`` runs once requests are accepted;
-    an error of it ends the server, and ``run_until_told`` raises it. It is cancelled when the server ends
-    before. ``stopping`` is called when no more requests are accepted, ``sweep`` every quarter of a second
-    with the time of the loop, from the start to the end of draining. ``reception``: knows deadlines of
-    requests; None: every request begins at once. ``waits``: clients wait until ``begin`` has ended, and if
-    it fails, for the next server: the service manager keeps the listener open.
+    They are encrypted if there is a ``certificate``. ``begin`` runs once requests are accepted; an error of
+    it ends the server, and ``run_until`` raises it. It is cancelled when the server ends before.
+    ``stopping`` is called when no more requests are accepted. ``reception``: knows deadlines of requests;
+    None: every request begins at once. ``waits``: clients wait until ``begin`` has ended, and if it fails,
+    for the next server: the service manager keeps the listener open.
     """
 
     def __init__(
@@ -46,33 +40,43 @@ class Server(uvicorn.Server):
         listener: socket.socket,
         registry: Registry,
         *,
-        answer: Callable[[Request], Awaitable[None]],
         begin: Callable[[], Awaitable[None]],
         stopping: Callable[[], None],
-        sweep: Callable[[float], None],
         certificate: Certificate | None = None,
         reception: Reception | None = None,
         waits: bool = False,
     ) -> None:
         super().__init__(config)
         self._waits = waits
-        self._answer, self._reception = answer, reception
+        self._reception = reception
         self._arrivals = ArrivalTimes()
         self._listener = listener
         self._registry = registry
         self._certificate = certificate
-        self._begin, self._stopping, self._sweep = begin, stopping, sweep
+        self._begin, self._stopping = begin, stopping
         self._beginning: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._told_at: float | None = None
         self._intake: Intake | None = None
 
-    async def run_until_told(self) -> None:
-        """Serve until a signal comes, then drain; raises the error of ``begin``."""
-        await self.serve()
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set, then drain; raises the error of ``begin``."""
+        stopping = asyncio.create_task(self._exit_at(stop))
+        try:
+            await self.serve()
+        finally:
+            await _ended([stopping])
         if self._beginning is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._beginning
+
+    async def _exit_at(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the caller, who has an event for them."""
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
@@ -107,25 +111,13 @@ class Server(uvicorn.Server):
         await super().shutdown([])
         await _ended(self._tasks[1:])
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal; end at once at a second one, since no written data could be lost.
-
-        A signal within a tenth of a second counts as the same: GNU timeout sends it to the process, then to
-        its group.
-        """
-        now = time.monotonic()
-        if self._told_at is None:
-            self._told_at = now
-            super().handle_exit(sig, frame)
-        elif now - self._told_at >= _SAME_SIGNAL_SECONDS:
-            _log.warning("told to stop a second time: ending at once")
-            signal.signal(sig, signal.SIG_DFL)
-            os.kill(os.getpid(), sig)
-
     def _connection(self, visitor: Visitor, *, has_place: bool) -> asyncio.BaseProtocol:
-        answer, certificate = self._answer, self._certificate
+        certificate = self._certificate
         connection = Connection(
-            *(answer, self.server_state, self._registry, self._intake),
+            self.config.loaded_app,
+            self.server_state,
+            self._registry,
+            self._intake,
             visitor=visitor,
             has_place=has_place,
             arrivals=self._arrivals,
@@ -139,7 +131,6 @@ class Server(uvicorn.Server):
             try:
                 self._arrivals.compare()
                 self._registry.sweep(loop.time())
-                self._sweep(loop.time())
             except Exception:  # noqa: BLE001  without this task no connection would be cut off again
                 _log.exception("a look at the connections failed")
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,11 +15,13 @@ import httpx
 import numpy as np
 import onnx.parser
 import pytest
+from numpy.typing import NDArray
 
+from cli.running.files import save_outputs
 from models.packs.pack import open_pack
+from pipeline.budget import search
 from pipeline.execution.engine import Engine
-from server.context import StartupError
-from server.memory import search
+from server.operation.starting import StartupError
 from server.settings.settings import Settings
 from server.settings.table import settings_table
 from server.transport.listener import listen
@@ -275,6 +278,27 @@ def test_run_one_tensor(cli: Cli, packs: Packs, tiny: Path, tmp_path: Path) -> N
     close({"logits": np.load(output)}, packs.expected("tiny", inputs))
 
 
+@over(
+    "array",
+    [
+        np.arange(200_000, dtype=np.float32).reshape(2, 100_000),
+        np.asfortranarray(np.arange(6, dtype=np.int64).reshape(2, 3)),
+        np.arange(12, dtype=np.uint8).reshape(3, 4)[:, ::2],
+        np.array(True),
+        np.zeros((0, 4), np.float16),
+        np.array(["a", "\u00e9\u00e9"], object),
+    ],
+)
+@pytest.mark.parametrize("name", ["y.npy", "y.npz"])
+def test_outputs_are_files_that_numpy_reads(array: NDArray[Any], name: str, tmp_path: Path) -> None:
+    save_outputs(tmp_path / name, {"y": array})
+    loaded = np.load(tmp_path / name)
+    again = loaded if name == "y.npy" else loaded["y"]
+    assert again.tolist() == array.tolist()
+    assert again.shape == array.shape
+    assert array.dtype in (again.dtype, np.dtype(object))
+
+
 def test_run_a_model_without_inputs(cli: Cli, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g () => (float[3] y) <float[3] a = {-1, 2, 3}>'
@@ -305,7 +329,7 @@ def test_one_answer_waits_for_no_search(
     image = write(tmp_path / "cat.png", picture())
     least = cli("inspect", tiny, "--json").document["smallest_budget_bytes"]
     asked = ("run", tiny, "--image", image, "--budget", f"{least + (16 << 10)}B")
-    hint = "by rules of thumb"
+    hint = "found without a search"
     assert hint in cli(*asked).out
     assert hint not in cli(*asked, "--repeat", 1).out  # which measures, and has searched
 
@@ -571,6 +595,17 @@ def test_a_start_that_may_go_better_the_next_time_is_a_failure(
     monkeypatch.setattr("server.serve.run", fails)
     refused = cli("serve", "--repository", tmp_path, "--budget", "16MiB")
     refused.refuses(FAILED if may_pass else BAD, "Input/output error")
+
+
+def test_a_refusal_of_several_models_is_a_line_each(cli: Cli, packs: Packs, tmp_path: Path) -> None:
+    for name in ("pair", "tiny"):
+        shutil.copytree(packs.repository / name, tmp_path / name)
+        (tmp_path / name / "1" / "manifest.json").write_text("{}")
+    refused = cli("serve", "--repository", tmp_path, "--budget", "64MiB", "--port", 0)
+    assert refused.code == BAD
+    lines = refused.err.splitlines()[-2:]
+    for name, line in zip(("pair", "tiny"), lines, strict=True):
+        assert line.startswith(f"layerstream: model '{name}': {tmp_path / name / '1'}")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,11 @@ from shutil import copytree
 import pytest
 
 from cli.commands import COMMANDS, loaded
-from cli.printing.output import occupy_descriptors
+from cli.printing.output import (
+    lose_output_where_there_is_none,
+    occupy_descriptors,
+    standard_output,
+)
 from cli.reference import commands
 from models import photographs
 from tests.examples import over
@@ -78,7 +82,7 @@ def test_a_first_answer_waits_for_nothing_that_it_does_not_need(
     assert "ms waiting for weights" in done.stdout
     imported = set(json.loads(done.stderr.splitlines()[-1]))
     late = {
-        "pipeline.planning.thumb",
+        "pipeline.planning.smallest",
         "rich.console",
         "pipeline.benchmark",
         "numpy.random",
@@ -157,6 +161,17 @@ def test_output_that_is_closed_is_said_to_be_so(
         patch.setattr(sys, "__stdout__", None)
         refused = cli(*words)
     refused.refuses(1, "standard output cannot be written: Bad file descriptor")
+
+
+def test_a_service_goes_on_without_an_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of ``layerstream up FILE >&-``, which prints what can be asked of it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        patch.setattr(sys, "__stdout__", None)
+        with standard_output():
+            lose_output_where_there_is_none()
+            print("# nobody reads this", flush=True)
+            sys.stdout.close()
 
 
 def test_a_command_without_an_error_output_ends_as_with_one(

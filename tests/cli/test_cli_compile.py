@@ -78,7 +78,7 @@ def test_the_smallest_budget_works_when_typed_back(cli: Cli, tmp_path: Path) -> 
 
 
 def test_one_number_is_enough_for_inspect_run_and_plan(cli: Cli, tmp_path: Path) -> None:
-    """Also where inputs and outputs are large: a request holds one after the other."""
+    """Also where inputs and outputs are large, and inputs are needed again: outputs are never held."""
     text = (
         "wide (float[1,3,256,256] x) => (float[1,4,256,256] y) { y = Conv<pads=[1,1,1,1]>(x, w) }"
     )
@@ -90,13 +90,12 @@ def test_one_number_is_enough_for_inspect_run_and_plan(cli: Cli, tmp_path: Path)
     assert listed["smallest_budget_bytes"] == least
     np.save(tmp_path / "x.npy", np.ones((1, 3, 256, 256), np.float32))
     asked = ("run", pack, "--input", tmp_path / "x.npy", "--budget", f"{least}B", "--json")
-    for more in ((), ("--output", tmp_path / "y.npy"), ("--repeat", 1)):
+    keeps = "--output", tmp_path / "y.npy"
+    for more in ((), keeps, ("--repeat", 1), (*keeps, "--repeat", 1)):
         ran = cli(*asked, *more).document["plan"]
         assert ran["total_bytes"] <= least
         share = f"--request-memory={ran['request_bytes']}B"
-        (planned,) = cli("plan", pack, f"--budget={least}B", share, "--quick", "--json").document[
-            "packs"
-        ]
+        (planned,) = cli("plan", pack, f"--budget={least}B", share, "--json").document["packs"]
         assert planned["total_bytes"] == ran["total_bytes"] - ran["request_bytes"]
 
 
@@ -112,6 +111,27 @@ def test_a_batch_that_keeps_layers_whole_is_a_warning(cli: Cli, tmp_path: Path) 
     assert several.err == f"layerstream: warning: {warning}\n"
     again = cli("compile", source, "-o", tmp_path / "fixed", "--batch", 3, "--shape", "x=2,512")
     again.refuses(BAD, "--batch 3 changes nothing", "'x' by --shape")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # The state of a recurrent network; rows of a matrix that is no batch of the other input.
+        "s (float[2,1,128] h, float[1,1,128] x) => (float y, float z) "
+        "{ r = ReduceSum<keepdims=1>(h)\n y, z = LSTM<hidden_size=128>(x, w, q)\n k = Add(z, r) }",
+        "t (float[5,1,128] x) => (float y, float z) { y, z = LSTM<hidden_size=128>(x, w, q) }",
+        "p (float[2,128] points, float[1,3] eye) => (float y, float z) "
+        "{ y = Gemm<transB=1>(points, g)\n z = Neg(eye) }",
+    ],
+)
+def test_what_is_no_batch_is_called_none(text: str, cli: Cli, tmp_path: Path) -> None:
+    sizes = {"w": (1, 512, 128), "q": (1, 512, 128), "g": (508, 128)}
+    weights = {
+        name: size for name, size in sizes.items() if f" {name})" in text or f" {name}," in text
+    }
+    source = written(parsed(text, weights), tmp_path / "m.onnx")
+    compiled = cli("compile", source, "-o", tmp_path / "m", "--chunk", "4KiB", "--json")
+    assert not [line for line in compiled.document["warnings"] if "batch" in line]
 
 
 # Outside of the blocked layout batches have chunks, too.

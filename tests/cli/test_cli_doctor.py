@@ -1,9 +1,12 @@
 """``layerstream doctor``: defects that are planted are found, and a healthy machine has none."""
 
+import contextlib
 import json
 import os
+import pwd
 import resource
 import socket
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -13,16 +16,16 @@ import pytest
 from cli import checks, doctor
 from cli.checks import Finding, worst
 from cli.printing.sentences import typed
+from loader.native.compiling import LibraryError
 from loader.readers.disk import Disk, PacedReader
 from loader.readers.files import BufferedReader, open_reader
 from models.packs.pack import open_pack
+from models.sizes import format_size, parse_size
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.library import LibraryError
 from pipeline.measuring.profiling import profile_pack
 from pipeline.profiles.profile_file import save_profile
 from server.memory.process_memory import MemoryLimit
 from server.operation.process import ProcessMemory
-from server.settings.sizes import format_size, parse_size
 from tests.server.support import FAILED, Cli, Packs
 
 MIB = 1 << 20
@@ -71,6 +74,79 @@ def test_a_sound_pack(profiled: Path, device: CpuDevice) -> None:
     is_told(found(told, "tiny"), "ok", "version 1")
     assert found(told, "tiny: profile").verdict in ("ok", "warn")  # others may have been busy
     assert found(told, "tiny: reads").reason.count("profile's time") == 1
+
+
+def test_weights_are_verified_by_themselves_where_that_is_soon_over(
+    profiled: Path, device: CpuDevice, tmp_path: Path
+) -> None:
+    copytree(profiled, tmp_path / "tiny")
+    weights = open_pack(tmp_path / "tiny").weights_path
+    assert found(checks.findings(tmp_path / "tiny", device), "tiny: checksums").verdict == "ok"
+    with weights.open("r+b") as file:  # one bit
+        file.seek(weights.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+    finding = found(checks.findings(tmp_path / "tiny", device), "tiny: checksums")
+    is_told(finding, "fail", "weights.bin", "not those of the manifest")
+
+
+def test_weights_that_take_long_are_verified_on_request(
+    profiled: Path, device: CpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_FULL_SECONDS", 0.0)
+    finding = found(checks.findings(profiled, device), "tiny: checksums")
+    assert finding.reason.startswith("not verified: ")
+    assert "--full" in finding.reason
+    finding = found(checks.findings(profiled, device, full=True), "tiny: checksums")
+    assert finding.reason.startswith("all ")
+
+
+UNIT = "usr/lib/systemd/system/layerstream.service"
+
+
+def test_the_user_of_the_service_is_that_of_its_unit(tmp_path: Path) -> None:
+    assert doctor.service_user(tmp_path) is None
+    _write(tmp_path / UNIT, "[Service]\nUser=layerstream\nGroup=layerstream")
+    assert doctor.service_user(tmp_path) == "layerstream"
+    drop_in = "etc/systemd/system/layerstream.service.d/user.conf"
+    _write(tmp_path / drop_in, "[Service]\nUser=camera")
+    assert doctor.service_user(tmp_path) == "camera"
+
+
+def test_files_are_looked_at_as_the_user_of_the_service(
+    profiled: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Root reads everything, and the service does not: here by a fake of whom the system lets in."""
+    keys = tmp_path / "keys"
+    keys.touch()
+    me = pwd.getpwuid(os.geteuid())
+    monkeypatch.setattr(doctor, "_acting_as", lambda _: contextlib.nullcontext())
+    (finding,) = doctor.check_user(me.pw_name, [profiled], [keys, None])
+    is_told(finding, "ok", f"{me.pw_name} reads all")
+    refused = {keys: "Permission denied"}
+    monkeypatch.setattr(doctor, "_refusal", lambda file: refused.get(file, ""))
+    (finding,) = doctor.check_user(me.pw_name, [profiled], [keys])
+    is_told(finding, "fail", f"{me.pw_name} cannot read {keys}: Permission denied")
+    assert list(doctor.check_user(None, [profiled], [keys])) == []
+    (finding,) = doctor.check_user("nobody-of-that-name", [profiled], [])
+    is_told(finding, "fail", "no user")
+
+
+def test_another_user_cannot_check_as_that_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1)
+    (finding,) = doctor.check_user("root", [], [])
+    is_told(finding, "warn", "root serves")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_root_acts_as_the_user_and_is_root_afterwards() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        file = Path(folder, "file")
+        file.touch(mode=0o600)
+        (finding,) = doctor.check_user("nobody", [], [file])
+        is_told(finding, "fail", f"nobody cannot read {file}: Permission denied")
+    assert (os.geteuid(), os.getegid()) == (0, 0)
 
 
 def test_a_budget_that_is_too_small_for_the_packs(profiled: Path, device: CpuDevice) -> None:
@@ -210,6 +286,11 @@ def test_no_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_library", lambda: LibraryError("not built"))
     told = checks.processor(checks.ROOT)
     is_told(found(told, "native kernels"), "warn", "not built")
+
+
+def test_no_native_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_reader", lambda: LibraryError("not built"))
+    is_told(found(checks.processor(checks.ROOT), "native reads"), "warn", "not built")
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ from PIL import Image
 from cli.running.drawing import draw_boxes, line_width, text_color
 from models.compiler import compile_onnx
 from models.detection.boxes import Box
+from models.detection.masks import BoxMask
 from models.images.preprocess import Preprocess
 from models.segmentation import color_of
 from tests.examples import examples
 from tests.models.detector import NAMES, SCENES, SIZES_RECORD, Scene, square_finder
+from tests.models.exporters import FILES, model_of
 from tests.server.support import BAD, Cli, Packs
 
 SCENE = SCENES["wide"]
@@ -257,3 +259,37 @@ def test_a_photograph_is_drawn_in_its_colours() -> None:
     changed = (pixels(drawn) != pixels(image)).any(axis=2)
     assert changed[150:240, 110:290].sum() == 0
     assert changed[:, :90].sum() == 0
+
+
+def test_visible_key_points_are_dots() -> None:
+    points = [[20, 20, 0.9], [60, 20, 0.1], [1e30, -5, 0.9]]
+    box = Box(0, "a", 0.5, (5, 5, 90, 90), keypoints=points)
+    drawn = pixels(draw_boxes(Image.new("RGB", (100, 100)), [box]))
+    assert tuple(drawn[20, 20]) == color_of(0)
+    assert not drawn[20, 60].any()
+
+
+def test_a_rotated_box_is_drawn_between_its_corners() -> None:
+    corners = [[50, 30], [90, 60], [50, 90], [10, 60]]
+    drawn = pixels(
+        draw_boxes(Image.new("RGB", (100, 100)), [Box(0, "", 0.5, (10, 30, 90, 90), None, corners)])
+    )
+    assert tuple(drawn[45, 70]) == color_of(0)  # in the middle of a side
+    assert not drawn[88, 88].any()  # the corner of the upright box
+
+
+def test_a_mask_is_laid_over_the_object() -> None:
+    box = Box(0, "", 0.5, (20, 20, 60, 60), mask=BoxMask(2, 1, [1, 1]))
+    drawn = pixels(draw_boxes(Image.new("RGB", (100, 100)), [box]))
+    assert not drawn[50, 25].any()
+    assert tuple(drawn[50, 55]) == tuple(round(value * 128 / 255) for value in color_of(0))
+
+
+def test_a_file_of_ultralytics_needs_nothing_else(cli: Cli, tmp_path: Path, photo: Path) -> None:
+    onnx.save(model_of(FILES["yolov8n"]), tmp_path / "yolov8n.onnx")
+    pack = compile_onnx(tmp_path / "yolov8n.onnx", tmp_path / "packs" / "yolov8n")
+    printed = cli("run", pack, "--image", photo)
+    assert printed.code == 0
+    assert "person" in printed.out
+    detections = cli("run", pack, "--image", photo, "--json").document["detections"]
+    assert {item["label"] for item in detections} == {"person", "bicycle", "car"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models import photographs
-from models.compiler.analysis.graph import Graph
+from models.graphs.graph import Graph
 from models.packs.pack import Pack
 from tests.models.nets import parsed, written
 from tests.server.support import BAD, Cli

@@ -9,7 +9,13 @@ import pytest
 
 from cli.printing.sentences import typed
 from models.packs.pack import open_pack
+from pipeline.devices.cpu import CpuDevice
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Wanted
+from pipeline.profiles.profile_file import prepared, save_profile
+from pipeline.schedule.architectures import ARCHITECTURES
 from tests.cli.test_cli_tables import save
+from tests.pipeline.made_profiles import limits
 from tests.server.conftest import SettingsFactory
 from tests.server.support import BAD, REQUEST_MEMORY, Cli, Packs, serving
 
@@ -86,8 +92,8 @@ async def test_it_says_what_the_server_does(
     document = cli(*command, "--json").document
     changes = {"budget": budget, "request_memory": None, "models": (), "repository": repository}
     async with serving(settings(**changes)) as service:
-        entries = {entry.name: entry for entry in service.context.repository.entries()}
-        assert service.context.budget.request_bytes == document["request_bytes"]
+        entries = {entry.name: entry for entry in service.inside.repository.entries()}
+        assert service.inside.budget.request_bytes == document["request_bytes"]
         for row in document["models"]:
             entry = entries[row["model"]]
             assert row["served"] == entry.serves
@@ -109,7 +115,7 @@ async def test_it_takes_turns_where_the_server_does(
     command = ("list", packs.repository, *options, "--budget", f"{budget}B", "--threads", 1)
     rows = cli(*command, "--json").document["models"]
     async with serving(settings(budget=budget, models=names)) as service:
-        entries = {entry.name: entry for entry in service.context.repository.entries()}
+        entries = {entry.name: entry for entry in service.inside.repository.entries()}
         for row in rows:
             assert row["served"] == entries[row["model"]].serves
             assert row["served"] or row["reason"] == entries[row["model"]].reason
@@ -130,6 +136,10 @@ def test_it_counts_the_models_that_shall_be_served(cli: Cli, repository: Path) -
 def test_a_profile_of_nearly_here_gives_no_bound(cli: Cli, repository: Path) -> None:
     folder = repository / "pair" / "1"
     save(open_pack(folder))
+    program, profile = prepared(open_pack(folder), CpuDevice(1))
+    assert profile is not None
+    best = fit(program, ARCHITECTURES["auto"], Wanted(total_bytes=64 << 20), profile).plan
+    save_profile(profile.with_limits(best, limits(program, best, profile)), program.pack)
     file = folder / "profile.json"
     document = json.loads(file.read_text())
     for kernel, cell, exact in (
@@ -146,23 +156,25 @@ def test_a_profile_of_nearly_here_gives_no_bound(cli: Cli, repository: Path) -> 
         assert (plan["bound_ms"] is not None) == exact
 
 
-async def test_a_profile_that_lacks_a_kernel_fails_its_model_alone(
+async def test_a_profile_that_lacks_a_piece_is_as_none(
     cli: Cli, settings: SettingsFactory, repository: Path
 ) -> None:
     folder = repository / "pair" / "1"
     save(open_pack(folder))
     document = json.loads((folder / "profile.json").read_text())
-    document["kernels"].popitem()
+    document["pieces"].pop()
     (folder / "profile.json").write_text(json.dumps(document))
     command = ("list", repository, "--budget", "64MiB", "--threads", 1)
     rows = cli(*command, "--json").document["models"]
-    assert [row["served"] for row in rows] == [False, True, True]
-    assert re.search("^pair: the profile has no time of kernel", cli(*command).out, re.MULTILINE)
+    assert [row["served"] for row in rows] == [True] * 3
+    assert not rows[0]["profile"]
     changes = {"budget": 64 << 20, "request_memory": None, "models": (), "repository": repository}
     async with serving(settings(**changes)) as service:
-        entries = {entry.name: entry for entry in service.context.repository.entries()}
-        assert [entries[row["model"]].serves for row in rows] == [row["served"] for row in rows]
-        assert entries["pair"].reason == rows[0]["reason"]
+        entries = {entry.name: entry for entry in service.inside.repository.entries()}
+        assert all(entries[row["model"]].serves for row in rows)
+        fitted = entries["pair"].fitted
+        assert fitted is not None
+        assert fitted.prediction is None
 
 
 def test_what_is_missing_is_enough(cli: Cli, repository: Path) -> None:

@@ -1,6 +1,7 @@
 """``layerstream up``: what it takes, what it compiles again, and that the lines which it prints work."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -11,17 +12,24 @@ from pathlib import Path
 from shutil import copy, copytree
 
 import pytest
-import typer
 from onnx import load, save_model
 
 from cli import NO_MEMORY
-from cli.model_sources import RECIPES, Source, pack_of, sources_of
+from cli.model_sources import (
+    RECIPES,
+    FailedCommandError,
+    check_sources,
+    pack_of,
+    sources_of,
+)
+from cli.source_records import Source
 from models.packs.folders import versions
 from models.packs.pack import read_pack
 from models.packs.target import host_target
 from pipeline.checking import Depth
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import MemoryLimit
+from tests.models.exporters import FILES, model_of
 from tests.server.support import BAD, FAILED, LIMIT_SECONDS, Cli, Packs
 
 ISA = host_target().isa
@@ -42,7 +50,7 @@ def in_process(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         if done.code == NO_MEMORY:
             raise MemoryError("more memory than there is")
         if done.code:
-            raise typer.Exit(done.code)
+            raise FailedCommandError(done.err.strip().removeprefix("layerstream: "), done.code)
         return done.out.encode()
 
     monkeypatch.setattr("cli.model_sources._run", run)
@@ -86,6 +94,15 @@ def test_lines_to_copy_work_in_the_memory_that_suffices(
     assert '"predictions"' in answers[1]
     assert '"scores"' in answers[0]
     assert '"hidden"' in answers[0]
+
+
+@pytest.mark.slow
+def test_a_file_of_ultralytics_answers_with_names(tmp_path: Path) -> None:
+    save_model(model_of(FILES["yolov8n"]), tmp_path / "yolov8n.onnx")
+    with running(tmp_path / "yolov8n.onnx", "--port", 0, "--memory", "256MiB") as process:
+        (answer,) = asked(process, 1)
+    labels = {item["label"] for item in json.loads(answer)["detections"]}
+    assert labels == {"person", "bicycle", "car"}
 
 
 def pairs(folder: Path) -> list[Path]:
@@ -257,14 +274,14 @@ def test_a_file_that_is_no_model_leaves_what_was_there(
 ) -> None:
     bad = onnx.with_name("bad.onnx")
     bad.write_text("no model")
-    with pytest.raises(typer.Exit):
+    with pytest.raises(FailedCommandError):
         pack_of(Source("bad", (bad,)), tmp_path / "packs", ISA)
     assert not (tmp_path / "packs").exists()
     folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs", ISA)
     first = manifest(folder)
     onnx.write_text("no model")
     capsys.readouterr()
-    with pytest.raises(typer.Exit):
+    with pytest.raises(FailedCommandError):
         pack_of(Source("pair", (onnx,)), tmp_path / "packs", ISA)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"layerstream: {onnx}")
@@ -333,6 +350,66 @@ def test_a_port_that_is_taken_is_told_before_anything_is_compiled(cli: Cli, onnx
         refused = cli("up", onnx, "--memory", "400MiB", "--port", taken.getsockname()[1])
     assert "another port: --port" in refused.err
     assert not (onnx.parent / ".layerstream").exists()
+
+
+def test_what_a_start_needs_is_checked_before_anything_is_compiled(
+    cli: Cli, onnx: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "keys").write_text("no keys\n")
+    copytree(onnx.parent, tmp_path / "other")
+    (used := tmp_path / "used" / "pair").mkdir(parents=True)
+    (used / "1").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        cases = (
+            (("--keys", tmp_path / "keys"), "keys:1: "),
+            (("--tls-certificate", onnx, "--tls-key", onnx), "not a certificate"),
+            (("--grpc-port", listener.getsockname()[1]), "another port: --grpc-port"),
+            (("--unix-socket", tmp_path / "keys"), "there is something that is no socket"),
+            (("--shape", "input"), "--shape"),
+            (("--labels", tmp_path / "labels"), "labels: No such file"),
+            (("--repository", used.parent), "something else is there"),
+        )
+        for words, reason in cases:
+            refused = cli("up", onnx, "--memory", "400MiB", "--port", 0, *words)
+            assert (refused.code, reason in refused.err) == (BAD, True), refused.err
+            assert not (onnx.parent / ".layerstream").exists()
+            assert not (used / "made.json").exists()
+
+
+def test_a_link_in_a_repository_of_the_user_stays(packs: Packs, tmp_path: Path) -> None:
+    (tmp_path / "packs").mkdir()
+    link = tmp_path / "packs" / "tiny"
+    (hidden := tmp_path / ".layerstream").mkdir()
+    (source,) = sources_of([packs.repository / "tiny"], {})
+    for target in (packs.repository / "pair", tmp_path / "nowhere"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        with pytest.raises(InputError, match=r"a link to .* which stays"):
+            check_sources([source], link.parent)
+        with pytest.raises(InputError, match=r"a link to .* which stays"):
+            pack_of(source, link.parent, ISA)
+        assert link.readlink() == target
+        (hidden / "tiny").unlink(missing_ok=True)
+        (hidden / "tiny").symlink_to(target)
+        assert pack_of(source, hidden, ISA).resolve() == packs.repository / "tiny"
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_file_that_cannot_be_compiled_leaves_the_others_to_be_served(
+    cli: Cli, onnx: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[tuple[str, ...]] = []
+    monkeypatch.setattr("cli.up.serving", lambda settings, _: served.append(settings().models))
+    bad = onnx.with_name("bad.onnx")
+    bad.write_text("no model")
+    command = ("up", bad, "--memory", "512MB", "--port", 0)
+    standalone = cli(*command)
+    assert (standalone.code, served) == (BAD, [])
+    assert standalone.out.startswith(f"# bad is not served: {bad}: ")
+    assert not (onnx.parent / ".layerstream").exists()
+    several = cli(*command, packs.repository / "tiny")
+    assert (several.code, served) == (0, [("tiny",)])
+    assert several.out == standalone.out
 
 
 def test_memory_that_is_not_there_is_refused_before_anything_is_compiled(

@@ -114,7 +114,7 @@ def test_inspect_says_what_the_smallest_budget_costs(output: Any, flow: Pack) ->
     assert first["estimated"]
     (line,) = (row for row in output("inspect", flow.folder).splitlines() if "the time with" in row)
     assert f"about {first['times']:.1f} x the time with all its memory" in line
-    assert line.endswith("(estimated: no profile)")
+    assert line.endswith("(estimated)")
 
 
 def test_inspect_says_what_runs_in_one_pass(output: Any, flow: Pack) -> None:

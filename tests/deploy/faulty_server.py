@@ -11,16 +11,16 @@ from pathlib import Path
 from types import FrameType
 
 from cli import main
-from loader.readers.fakes import Fault, FaultyReader
+from loader.readers.fakes import FaultyReader, ReadFault
 from loader.readers.files import open_reader
 from loader.readers.interface import Reader
 from server.repository import opening
 
 _LEAK_BYTES = 100 << 20
 _FAULTS = {
-    "io error": Fault("io error", times=None),
-    "gone": Fault("gone"),
-    "slow": Fault("slow", times=None, factor=100.0),
+    "io error": ReadFault("io error", times=None),
+    "gone": ReadFault("gone"),
+    "slow": ReadFault("slow", times=None, factor=100.0),
 }
 
 _begun = threading.Event()

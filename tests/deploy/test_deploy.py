@@ -126,6 +126,7 @@ def test_unit_reports_readiness_and_is_watched() -> None:
     assert "WatchdogSec" in unit
     assert unit["ExecReload"] == ['/bin/sh -c "kill -HUP $MAINPID"']
     assert "TimeoutStopSec" in unit
+    assert unit["SyslogIdentifier"] == ["layerstream"]  # not env, which ExecStart names
 
 
 def seconds(unit: dict[str, list[str]], name: str) -> float:

@@ -123,8 +123,8 @@ def test_a_package_is_made_of_this_checkout(tmp_path: Path) -> None:
     run("dpkg-deb", "--extract", package, tmp_path / "root")
     package.unlink()
     program = tmp_path / "root" / "opt" / "layerstream"
-    libraries = list(program.rglob("elementwise-*.so"))
-    assert len(libraries) == 1
+    for name in ("elementwise", "reads"):
+        assert len(list(program.rglob(f"{name}-*.so"))) == 1
     python = shutil.which("python3.11") or pytest.skip("there is no Python 3.11")
     found = run(
         *("/usr/bin/env", f"PYTHONPATH={program}/lib/python3.11/site-packages", python, "-P", "-c"),

@@ -198,7 +198,7 @@ def held(server: Server) -> Iterator[Exchange]:
             for _ in range(PLACES - 1):
                 watching = stack.enter_context(Wire(server))
                 watching.send(ask("GET", "/page/events"))
-                watching.first_event()
+                watching.first_events()
             yield "no place", http(server, ask("GET", "/v2/health/live"))
         yield "who has one", first.answer()
 

@@ -61,7 +61,7 @@ def about(server: Server) -> Iterator[Exchange]:
         yield f"page file {path!r}", http(server, ask("GET", f"/page/files/{path}"))
     with Wire(server) as wire:
         wire.send(ask("GET", "/page/events"))
-        yield "page events", wire.first_event()
+        yield "page events", wire.first_events()
     yield "HEAD of page events", http(server, ask("HEAD", "/page/events"))
     for name in ("photo", "spare", "nobody"):
         request = ask("GET", f"/page/models/{name}/arena")

@@ -15,9 +15,11 @@ import grpc
 from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
 
+from server.grpc.details import KEY as DETAILS
 from server.grpc.messages import inference_pb2 as messages
 from server.page.routes import STATIC
 from tests.exchanges.servers import LIMIT_SECONDS, Server
+from tests.server.grpc.stubs import reason_of_details
 
 #: What was asked, and what was seen of the answer.
 Exchange = tuple[str, list[str]]
@@ -190,10 +192,11 @@ class Wire:
         self.file.readline()
         return found
 
-    def first_event(self) -> list[str]:
-        """Return the head of an answer that goes on, and its first event."""
+    def first_events(self) -> list[str]:
+        """Return the head of an answer that goes on, and its first two events."""
         head = [line.rstrip(b"\r\n").decode() for line in iter(self._line, b"")]
-        return [*steady("\n".join(head)).split("\n"), structure(self._chunk())]
+        events = [structure(self._chunk()) for _ in range(2)]
+        return [*steady("\n".join(head)).split("\n"), *events]
 
     def end(self) -> str:
         """Return whether another request is answered."""
@@ -286,7 +289,8 @@ def told(method: str, begun: Any) -> Iterator[str]:
 
 def _pairs(when: str, found: Any) -> Iterator[str]:
     for key, value in found or ():
-        yield f"{when} {steady(f'{key}: {value}')}"
+        text = reason_of_details(value) if key == DETAILS else value
+        yield f"{when} {steady(f'{key}: {text}')}"
 
 
 def closed(connection: socket.socket) -> str:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, cast
 from loader.pool.pool import ReadPool
 from models.errors import ModelError
 from server.errors import NotFoundError, NotServingError
-from server.failures import FAILURES
+from server.faults import FAILURES, Code, Fault
 from server.operation import watching
 from server.repository.on_disk import slots
 from server.repository.polling import Poller, follow
@@ -197,7 +197,7 @@ class Fleet:
 
     def _fault(self, step: Step) -> None:
         for worker in self._workers(step.name):
-            worker.served.leave("the disk is gone")
+            worker.served.leave(Fault(Code.READ_FAILED, "the disk is gone"))
 
     def _hang(self, step: Step) -> None:
         for worker in self._workers(step.name):

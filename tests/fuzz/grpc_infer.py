@@ -20,11 +20,11 @@ import onnx
 from grpc import aio
 
 from models.compiler import compile_onnx
-from server.context import Context
 from server.grpc.call import SERVICE
 from server.grpc.messages import inference_pb2 as messages
 from server.grpc.server import GrpcServer
 from server.grpc.service import METHODS
+from server.service import Service
 from server.settings.settings import Settings
 from tests.fuzz.grpc_messages import FIELDS, Sent, draw, packed
 from tests.fuzz.http_infer import COPIES, copies_model
@@ -54,7 +54,7 @@ class GrpcInferFuzzer:
         onnx.save(copies_model(), folder / "copies.onnx")
         compile_onnx(folder / "copies.onnx", folder / "repository" / "copies")
         values = {"repository": folder / "repository", "budget": 16 << 20, "threads": 1}
-        self._context = Context(Settings.model_validate(values))
+        self._service = Service(Settings.model_validate(values))
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
@@ -62,8 +62,9 @@ class GrpcInferFuzzer:
         return self
 
     async def _start(self) -> None:
-        await self._context.start()
-        self._server = GrpcServer(self._context, None)
+        await self._service.__aenter__()
+        await self._service.loaded()
+        self._server = GrpcServer(self._service, None)
         port = await self._server.start("127.0.0.1", 0)
         self._channel = aio.insecure_channel(f"127.0.0.1:{port}")
 
@@ -74,7 +75,7 @@ class GrpcInferFuzzer:
     async def _stop(self) -> None:
         await self._channel.close()
         await self._server.end()
-        await self._context.stop()
+        await self._service.close()
 
     def run(self, number: int) -> bool:
         """Send the messages of one example; return whether one was answered."""
@@ -100,7 +101,7 @@ class GrpcInferFuzzer:
         return any(answered.found is not None for answered in found)
 
     def _holds_something(self) -> bool:
-        return bool(self._context.request_memory.used_bytes or len(self._context.exchanges))
+        return bool(self._service.request_memory.used_bytes or len(self._service.exchanges))
 
     async def _ask(self, method: str, data: bytes) -> Answered:
         call: Any = self._channel.unary_unary(f"/{SERVICE}/{method}")

@@ -20,12 +20,12 @@ from tritonclient.http import InferResult
 
 from models.compiler import compile_onnx
 from models.packs.records.ports import Port
+from server.app import create_app
 from server.codec.framing import CODINGS
-from server.serve import create_app
+from server.service import Service
 from server.settings.settings import Settings
 from tests.fuzz.infer import encoded
 from tests.fuzz.pack import chosen_run, run_examples
-from tests.server.asgi import as_asgi
 from tests.server.clients.messages import plain
 from tests.server.codec.infer_cases import chunks
 from tests.server.codec.infer_oracle import Meaning, Refused, meaning
@@ -50,6 +50,11 @@ def copies_model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
+async def _entered(service: Service) -> None:
+    await service.__aenter__()
+    await service.loaded()
+
+
 class HttpInferFuzzer:
     """A service with a model that copies its inputs; a context manager."""
 
@@ -63,14 +68,14 @@ class HttpInferFuzzer:
         self._outputs: tuple[Port, ...] = ()
 
     def __enter__(self) -> Self:
-        context = self._app.state.context
-        self._runner.run(context.start())
-        manifest = context.repository.models.serving("copies")[1].manifest
+        service = self._app.state.service
+        self._runner.run(_entered(service))
+        manifest = service.repository.models.serving("copies")[1].manifest
         self._ports, self._outputs = manifest.inputs, manifest.outputs
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._runner.run(self._app.state.context.stop())
+        self._runner.run(self._app.state.service.close())
         self._runner.close()
 
     def run(self, number: int) -> bool:
@@ -88,9 +93,9 @@ class HttpInferFuzzer:
         if rng.random() < 0.1:
             expected, sent = None, self._damaged(rng, sent, headers)
         status, answer, length = self._runner.run(self._ask(list(chunks(rng, sent)), headers))
-        context = self._app.state.context
-        assert context.request_memory.used_bytes == 0
-        assert not len(context.exchanges)
+        service = self._app.state.service
+        assert service.request_memory.used_bytes == 0
+        assert not len(service.exchanges)
         if status != 200:
             self._check_error(status, answer, expected)
             return False
@@ -145,7 +150,7 @@ class HttpInferFuzzer:
             "client": ("127.0.0.1", 1),
             "server": ("service", 80),
         }
-        await as_asgi(self._app.state.front)(scope, receive, send)
+        await self._app(scope, receive, send)
         length = dict(answer[0]["headers"]).get(b"inference-header-content-length")
         body = b"".join(message.get("body", b"") for message in answer[1:])
         return answer[0]["status"], body, length.decode() if length else None

@@ -113,7 +113,7 @@ def run(number: int) -> bool:
     assert said(cut(rng, data)) == found, "it depends on how reads fall"
     for event in found:
         if isinstance(event, Refusal):
-            assert event.status in {400, 431, 501}
+            assert event.code.status in {400, 431, 501}
             assert 0 < len(event.message) <= 100
             assert event is found[-1], "something comes behind a refusal"
     _compare(found, data)

@@ -14,11 +14,17 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from onnx import ModelProto
+from onnx.parser import parse_model
 
 from models.errors import OnnxError
-from models.graphs.file import reference
-from models.graphs.onnx_reader import read_onnx
+from models.graphs.inputs import MAX_DEFAULT_BYTES
+from models.graphs.onnx_reader import read_graph
+from models.graphs.ranges import range_of
+from models.graphs.reader import graph_of
+from models.graphs.traits import count_parameters, infinite_weights
+from models.graphs.writer import model_of
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples
+from tests.models.graphs.records import facts
 from tests.models.nets import NETS, WEIGHT_BYTES, external, one_layer
 
 _NUMBERS = (0, 1, 2, 3, 7, 16, 4711, (1 << 31) - 1)
@@ -35,27 +41,57 @@ _TEXTS = (
     "a\nb\x1b[0m",
     "\0",
     "nan",
+    "f",
+    "twice",
+    "k",
+    "Cast",
+    "Identity",
+    "MatMulNBits",
 )
+_FUNCTIONS = """
+    <ir_version: 9, opset_import: ["" : 17, "f" : 1]>
+    g (float[4] x, bool c, seq(float[2]) s) => (float[4] y) {
+        z = f.twice<k = 0.5, n = [1, 2]>(x, c)
+        y = f.twice<k = -1.0>(z, c)
+    }
+    <opset_import: ["" : 17, "f" : 1], domain: "f">
+    twice <k, n> (a, c) => (b) { p = f.once<k: float = @k>(a, c)
+        b = f.once<k: float = @k>(p, c) }
+    <opset_import: ["" : 17], domain: "f">
+    once <k> (a, c) => (b) {
+        w = Constant<value = float[4] {1, 2, 3, 4}>()
+        q = Add(a, w)
+        b = If (c) <
+            then_branch = t () => (float[4] d) { d = LeakyRelu<alpha: float = @k>(q) },
+            else_branch = e () => (float[4] e) { e = Neg(q) }>
+    }
+"""
 
 
 def attempt(path: Path) -> bool:
     """Read the model in ``path``; return whether it was accepted."""
     try:
-        model = read_onnx(path)
+        graph = read_graph(path).graph
     except OnnxError as exc:
         if not str(exc).isprintable() or str(path) not in str(exc):
             raise AssertionError(f"not one line that names the file: {str(exc)!r}") from exc
         return False
-    weights = {tensor.name for tensor in model.graph.initializer}
-    for value in model.graph.input:
-        if value.name in weights:
-            raise AssertionError(f"weight {value.name!r} is an input")
-        if any(dim.dim_value < 1 for dim in value.type.tensor_type.shape.dim):
-            raise AssertionError(f"input {value.name!r} has no static shape")
-    for tensor in model.graph.initializer:
-        held = reference(tensor)
+    ports = {name: item.array for name, item in graph.dynamic.items()} | {**graph.values}
+    for name in graph.inputs:
+        port = ports[name]
+        default = graph.constants.get(name)
+        if default is not None and default.nbytes > MAX_DEFAULT_BYTES:
+            raise AssertionError(f"weight {name!r} is an input")
+        if default is None and port is not None and any(length < 1 for length in port.shape):
+            raise AssertionError(f"input {name!r} has no static shape")
+    for name, array in graph.constants.items():
+        held = range_of(array)
         if held and held.offset + held.length > held.path.stat().st_size:
-            raise AssertionError(f"weight {tensor.name!r} refers to bytes that are not there")
+            raise AssertionError(f"weight {name!r} refers to bytes that are not there")
+    count_parameters(graph)
+    infinite_weights(graph)
+    if facts(graph_of(model_of(graph))) != facts(graph):
+        raise AssertionError("it is another graph when it was written and read")
     return True
 
 
@@ -114,6 +150,7 @@ class OnnxFuzzer:
         self._path = folder / "m.onnx"
         self._models = [NETS[name]() for name in ("concat", "two_by_two", "no_weights")]
         self._models += [one_layer(), external("w.data", offset="0", length=str(WEIGHT_BYTES))]
+        self._models.append(parse_model(_FUNCTIONS))
         (folder / "w.data").write_bytes(bytes(WEIGHT_BYTES))
         (folder / "loop").symlink_to("loop")
 

@@ -33,8 +33,8 @@ import onnxruntime
 from models import cells, default
 from models.compiler import CompileOptions, compile_onnx
 from models.images.preprocess import Preprocess, read_labels, read_preprocess
+from models.sizes import parse_size
 from pipeline.peers.cgroup import memory_group
-from server.settings.sizes import parse_size
 from tests.fuzz.picture_files import Drawn, drawn
 from tests.fuzz.pictures import reference
 from tests.server.support import serving_port

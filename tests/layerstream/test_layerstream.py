@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 import layerstream
 from models.errors import ModelError
 from models.packs.pack import open_pack, read_pack
+from pipeline.budget.errors import RefusedError
 from pipeline.execution.errors import DeadlineError, EngineClosedError, InputError
-from server.errors import RefusedError
 
 IMAGE = np.random.default_rng(7).random((1, 3, 8, 8), np.float32)
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import xxhash
 
 from loader.errors import LoaderError
-from loader.pool.jobs import ReadJob
-from loader.pool.pool import PoolClient
+from loader.pool.jobs import PoolClient, ReadJob
 from loader.readers.fakes import Hook, MemoryReader
 from loader.readers.interface import Range
 

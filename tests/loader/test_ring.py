@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loader import ring
 from loader.errors import LoaderError
-from loader.ring import ReadGroup, group_spans, place
+from loader.ring import ReadGroup, RingPlace, group_spans
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=30)
 
@@ -16,10 +17,15 @@ def groups_of(lengths: list[int]) -> list[ReadGroup]:
     return [ReadGroup(number, number + 1, length) for number, length in enumerate(lengths)]
 
 
+def slots(groups: list[ReadGroup], ring_bytes: int) -> list[RingPlace]:
+    """Return the slots of ``groups``, all of which lie in the ring."""
+    return [item for item in ring.place(groups, ring_bytes) if item is not None]
+
+
 @given(lengths=LENGTHS, spare=st.integers(0, 100))
 def test_groups_share_memory_only_after_they_are_used_up(lengths: list[int], spare: int) -> None:
     ring_bytes = max(lengths, default=0) + spare
-    places = place(groups_of(lengths), ring_bytes)
+    places = slots(groups_of(lengths), ring_bytes)
     assert [item.length for item in places] == lengths
     for number, item in enumerate(places):
         assert 0 <= item.offset <= item.offset + item.length <= ring_bytes
@@ -33,7 +39,7 @@ def test_groups_share_memory_only_after_they_are_used_up(lengths: list[int], spa
 @given(lengths=LENGTHS, spare=st.integers(0, 100))
 def test_no_group_waits_for_more_than_it_must(lengths: list[int], spare: int) -> None:
     """The last group that a place waits for does lie in its way."""
-    places = place(groups_of(lengths), max(lengths, default=0) + spare)
+    places = slots(groups_of(lengths), max(lengths, default=0) + spare)
     for item in places:
         if item.after:
             last = places[item.after - 1]
@@ -43,12 +49,12 @@ def test_no_group_waits_for_more_than_it_must(lengths: list[int], spare: int) ->
 
 @given(lengths=LENGTHS.filter(bool))
 def test_ring_of_exactly_the_largest_group_works(lengths: list[int]) -> None:
-    assert len(place(groups_of(lengths), max(lengths))) == len(lengths)
+    assert len(slots(groups_of(lengths), max(lengths))) == len(lengths)
 
 
 @given(lengths=LENGTHS.filter(bool))
 def test_ring_of_all_groups_waits_for_nothing(lengths: list[int]) -> None:
-    places = place(groups_of(lengths), sum(lengths))
+    places = slots(groups_of(lengths), sum(lengths))
     assert all(item.after == 0 for item in places)
     assert [item.offset for item in places] == [0, *itertools.accumulate(lengths)][:-1]
 
@@ -57,12 +63,12 @@ def test_ring_of_all_groups_waits_for_nothing(lengths: list[int]) -> None:
 def test_smaller_ring_is_refused(lengths: list[int], missing: int) -> None:
     ring_bytes = max(lengths) - missing
     with pytest.raises(LoaderError, match=rf"a ring of {ring_bytes} bytes .* \d+ bytes") as caught:
-        place(groups_of(lengths), ring_bytes)
+        slots(groups_of(lengths), ring_bytes)
     assert type(caught.value) is LoaderError
 
 
 def test_nothing_needs_no_ring() -> None:
-    assert place([], 0) == []
+    assert slots([], 0) == []
     assert group_spans([], 4096) == []
 
 

@@ -8,7 +8,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from models.detection.recipe import Detection, DetectionHead
+from models.detection.heads import DetectionHead
+from models.detection.recipe import Detection
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES, write_metadata
 from models.images.preprocess import Preprocess
 

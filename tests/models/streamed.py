@@ -14,7 +14,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
-from pipeline.planning.thumb import smallest_plan
+from pipeline.planning.smallest import smallest_plan
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 

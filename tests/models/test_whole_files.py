@@ -1,6 +1,7 @@
 """Files that are there as a whole or not at all."""
 
 import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -8,11 +9,11 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
-from models.whole_files import users_file, whole_file
+from models.whole_files import remove_partial_files, users_file, whole_file
 
 Opened = Callable[[Path], AbstractContextManager[BinaryIO]]
 
@@ -116,3 +117,32 @@ def test_a_file_that_cannot_be_renamed_over_is_written_over(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"own": "new"}
     with pytest.raises(OSError, match="busy"), whole_file(tmp_path / "other") as file:
         file.write(b"new")
+
+
+def test_a_partial_file_that_nobody_writes_any_more_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / f".{'0' * 16}.part"
+    retained = [tmp_path / "own.part", tmp_path / ".part", tmp_path / "file"]
+    for path in (left, *retained):
+        path.touch()
+    with whole_file(tmp_path / "file") as file:
+        assert remove_partial_files(tmp_path) == [left]
+        file.write(b"whole")
+    assert (tmp_path / "file").read_bytes() == b"whole"
+    assert sorted(tmp_path.iterdir()) == sorted(retained)
+    assert remove_partial_files(tmp_path / "nowhere") == []
+
+
+def test_a_partial_file_that_is_removed_before_it_is_locked_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def late(file: Any, operation: int) -> None:
+        monkeypatch.setattr("models.whole_files.fcntl.flock", flock)
+        assert len(remove_partial_files(tmp_path)) == 1
+        flock(file, operation)
+
+    monkeypatch.setattr("models.whole_files.fcntl.flock", late)
+    with whole_file(tmp_path / "file") as file:
+        file.write(b"whole")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]

@@ -2,38 +2,39 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
 
 from hypothesis import strategies as st
 
-from pipeline.planning.plan import Plan
+from pipeline.planning.estimates import Estimates, OperationTimes
 from pipeline.program.kernels import OrtGraph
 from pipeline.program.program import PreparedAlternative, PreparedJoin, PreparedPiece, Program
-from pipeline.timing.durations import Durations, reads_in_flight
 from tests.pipeline.synthetic import PAGE, program
+
+# Seconds of a kernel that has no weights.
+_WITHOUT_WEIGHTS = 1e-4
 
 
 @dataclass(frozen=True)
 class Network:
-    """``seconds_a_page[n]``: of the kernels of layer n, beside ``launch_seconds`` each."""
+    """``seconds_a_page[n]``: of the kernels of layer n, for each page of weights."""
 
     program: Program
     layer_of: tuple[int, ...]
     seconds_a_page: tuple[float, ...]
     page_seconds: float
-    slowdown: float = 0.0
-    disturbance: float = 0.0
-    launch_seconds: float = 1e-5
     request_seconds: float = 5e-5
 
-    def durations(self, plan: Plan) -> Durations:
-        beside = reads_in_flight(plan.stages, plan.choice.depth)
-        reads = zip(cycle(plan.groups), beside, strict=False)
-        rows = [tuple(self.read(group.read_bytes, depth) for group, depth in reads)]
-        if plan.architecture.copies:
-            rows.append(tuple(group.length / PAGE * self.page_seconds / 4 for group in plan.groups))
-        rows.append(tuple(map(self._kernel, _pieces(plan))))
-        return Durations(tuple(rows), plan.choice.depth, self.slowdown, self.disturbance)
+    @property
+    def times(self) -> OperationTimes:
+        return OperationTimes(
+            tuple(map(self._kernel, self.program.pieces)),
+            self.read,
+            lambda n_bytes: n_bytes / PAGE * self.page_seconds / 4,
+        )
+
+    @property
+    def estimates(self) -> Estimates:
+        return Estimates(self.program, self.times)
 
     def read(self, n_bytes: int, depth: int) -> float:
         """Return the time of a read while ``depth`` share the disk."""
@@ -49,22 +50,16 @@ class Network:
 
     def _kernel(self, piece: PreparedPiece) -> float:
         if piece.span is None:
-            return 10 * self.launch_seconds
+            return _WITHOUT_WEIGHTS
         own = self.program.spans[piece.span : piece.span + piece.n_spans]
         pages = sum(span.length for span in own) / PAGE
-        return self.launch_seconds + pages * self.seconds_a_page[self.layer_of[piece.span]]
-
-
-def _pieces(plan: Plan) -> list[PreparedPiece]:
-    """Return the steps of a plan without regions."""
-    return [step for step in plan.steps if isinstance(step, PreparedPiece)]
+        return pages * self.seconds_a_page[self.layer_of[piece.span]]
 
 
 def network(
     chunks: Sequence[Sequence[int]],
     seconds_a_page: Sequence[float],
     page_seconds: float,
-    slowdown: float = 0.0,
 ) -> Network:
     """Return layers of ``chunks`` (lengths in pages) that can run in pairs or whole.
 
@@ -99,16 +94,15 @@ def network(
         tuple(layer_of),
         tuple(seconds_a_page),
         page_seconds,
-        slowdown,
     )
 
 
-def heavy_tail(page_seconds: float, layers: int = 14, slowdown: float = 0.0) -> Network:
+def heavy_tail(page_seconds: float, layers: int = 14) -> Network:
     """Return layers whose weights grow towards the end while their kernels take the same time."""
     pages = [2 + n * n // 4 for n in range(layers)]
     chunks = [[min(16, left) for left in range(count, 0, -16)] for count in pages]
     sums = [sum(layer) for layer in chunks]
-    return network(chunks, [2e-3 / count for count in sums], page_seconds, slowdown)
+    return network(chunks, [2e-3 / count for count in sums], page_seconds)
 
 
 @st.composite
@@ -118,6 +112,4 @@ def networks(draw: st.DrawFn, max_layers: int = 8) -> Network:
     lengths = st.lists(st.integers(16, 64), min_size=1, max_size=6)
     chunks = draw(st.lists(lengths, min_size=count, max_size=count))
     speeds = [draw(st.sampled_from([1e-6, 1e-5, 1e-4])) for _ in range(count)]
-    slowdown = draw(st.sampled_from([0.0, 0.15]))
-    made = network(chunks, speeds, draw(st.sampled_from([1e-6, 1e-5, 1e-4])), slowdown)
-    return replace(made, disturbance=draw(st.sampled_from([0.0, 1e-4])))
+    return network(chunks, speeds, draw(st.sampled_from([1e-6, 1e-5, 1e-4])))

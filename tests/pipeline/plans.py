@@ -34,7 +34,7 @@ def plans(draw: st.DrawFn, max_pieces: int = 16) -> tuple[Program, Plan]:
 
 
 @st.composite
-def durations(draw: st.DrawFn, plan: Plan, slowdown: bool = True) -> Durations:
+def durations(draw: st.DrawFn, plan: Plan, disturbed: bool = True) -> Durations:
     """Draw how long each operation of ``plan`` takes; a read for the next sweep as long as in this one."""
     seconds = st.integers(0, 50).map(lambda ticks: ticks / 8)
     rows = [
@@ -42,9 +42,8 @@ def durations(draw: st.DrawFn, plan: Plan, slowdown: bool = True) -> Durations:
         for count in (len(stage) - stage.ahead for stage in plan.stages)
     ]
     rows[0] += rows[0][: plan.stages[0].ahead]
-    slower = draw(st.sampled_from([0.0, 0.25, 1.0])) if slowdown else 0.0
-    disturbance = draw(st.sampled_from([0.0, 0.125])) if slowdown else 0.0
-    return Durations(tuple(map(tuple, rows)), plan.choice.depth, slower, disturbance)
+    disturbance = draw(st.sampled_from([0.0, 0.125])) if disturbed else 0.0
+    return Durations(tuple(map(tuple, rows)), plan.choice.depth, disturbance)
 
 
 class Swept(NamedTuple):

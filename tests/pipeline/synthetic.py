@@ -13,6 +13,7 @@ from models.packs.records.ports import SourceFile
 from models.packs.records.spans import Span, Stored, StoredPart
 from models.packs.target import host_target
 from pipeline.program.program import Program
+from pipeline.program.sessions import SESSION_BYTES
 
 PAGE = 4096
 
@@ -52,7 +53,7 @@ def record(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: int 
         source=SourceFile(file="none", n_bytes=0, sha256=""),
         files={},
         spans=tuple(spans),
-        graphs=(GraphRange(offset=0, length=1, session_bytes=0),),
+        graphs=(GraphRange(offset=0, length=1, session_bytes=SESSION_BYTES),),
         values=(),
         pieces=tuple(pieces),
         layers=(),

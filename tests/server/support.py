@@ -28,20 +28,21 @@ from models.runtime.sessions import open_resident
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.device_memory import Memory
-from pipeline.planning.thumb import smallest_plan
+from pipeline.planning.smallest import smallest_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
+from server.app import create_app
 from server.codec.datatypes import datatype
-from server.context import Context
+from server.faults import Code
 from server.repository.worker import Worker
-from server.serve import create_app
+from server.service import Listener, Service
 from server.settings.settings import Settings
-from tests.server.asgi import Asgi, as_asgi
+from tests.server.asgi import Asgi, extended
 
 #: Nothing here takes this long; a test that waits for it has failed.
 LIMIT_SECONDS = 30.0
 # What `serve` has said before in its log.
-_LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
+_LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d([+-]\d{4})? ")
 _ADDRESS = re.compile(rb"http://[^ \"]+:(\d+)")
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -125,30 +126,33 @@ class Packs:
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceUnderTest:
     """A started application and a client of it."""
 
     app: FastAPI
     client: httpx.AsyncClient
-    context: Context
-    #: What answers requests, for clients that speak ASGI.
-    asgi: Asgi
+    #: What the service consists of.
+    inside: Service
 
     @classmethod
     def of(cls, app: FastAPI) -> Self:
         # Exceptions that reach the server become answers, as they do behind a real one.
-        asgi = as_asgi(app.state.front)
-        transport = httpx.ASGITransport(asgi, raise_app_exceptions=False)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         client = httpx.AsyncClient(
             transport=transport, base_url="http://127.0.0.1:8080", timeout=None
         )
-        return cls(app, client, app.state.context, asgi)
+        return cls(app, client, app.state.service)
+
+    @property
+    def asgi(self) -> Asgi:
+        """What answers requests, for clients that speak ASGI."""
+        return self.app
 
     async def infer(self, name: str, inputs: Tensors, **fields: Any) -> httpx.Response:
         return await self.client.post(f"/v2/models/{name}/infer", json=request(inputs, **fields))
 
     def worker(self, name: str) -> Worker:
-        return self.context.repository.models.serving(name)[0].serving().worker
+        return self.inside.repository.models.serving(name)[0].serving().worker
 
     async def metrics(self, name: str = "") -> Samples:
         """Those that a scrape shows, or those called ``name``: to read all takes as long as a request."""
@@ -172,11 +176,14 @@ def samples(text: str) -> Samples:
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[Service]:
-    """Start the application, give it a client, stop it again."""
-    app = create_app(settings)
-    service = Service.of(app)
-    async with app.router.lifespan_context(app), service.client:
+async def serving(
+    settings: Settings, listeners: Sequence[Callable[[Service], Listener]] = ()
+) -> AsyncIterator[ServiceUnderTest]:
+    """Enter the service as `serve` does, give it a client, leave it again."""
+    inside = Service(settings, owns_process=True, listeners=listeners)
+    service = ServiceUnderTest.of(create_app(inside))
+    async with inside, service.client:
+        await inside.loaded()
         yield service
 
 
@@ -216,7 +223,8 @@ def error(response: httpx.Response, status: int, *words: str) -> str:
     """Check that ``response`` is an error in the protocol's form that names ``words``."""
     assert response.status_code == status, response.text
     document = response.json()
-    assert set(document) == {"error"}
+    assert set(document) == {"error", "code"}
+    assert status in {code.status for code in Code if code == document["code"]}
     message = document["error"]
     assert isinstance(message, str)
     assert message
@@ -317,7 +325,7 @@ class Faults:
 
 
 async def hold_up(
-    service: Service, faults: Faults, name: str, limit_seconds: float
+    service: ServiceUnderTest, faults: Faults, name: str, limit_seconds: float
 ) -> tuple[Gate, asyncio.Task[httpx.Response]]:
     """Send a request to ``name``, and return it once one of its kernels waits for the gate.
 
@@ -336,9 +344,9 @@ async def hold_up(
     return await hold_up(service, faults, name, 2 * limit_seconds)
 
 
-def is_idle(service: Service) -> bool:
+def is_idle(service: ServiceUnderTest) -> bool:
     """Return whether all models serve, and no inference of them has started and not finished."""
-    workers = [entry.worker for entry in service.context.repository.entries()]
+    workers = [entry.worker for entry in service.inside.repository.entries()]
     return not any(
         worker is None or worker.fault or worker.stuck_seconds() > 0 for worker in workers
     )
@@ -408,15 +416,14 @@ class Connection:
             "headers": [(name.encode(), value.encode()) for name, value in headers],
             "client": ("127.0.0.1", 1),
             "server": ("service", 80),
-            "arrived_at": arrived_at,
-            "answerable_at": answerable_at,
         }
+        self._fields = {"arrived_at": arrived_at, "answerable_at": answerable_at}
 
     def go_away(self) -> None:
         self._gone.set()
 
     async def call(self, app: Asgi) -> None:
-        await app(self._scope, self._receive, self._send)
+        await app(extended(self._scope, self._receive, **self._fields), self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:
         if self._messages:

@@ -36,6 +36,7 @@ from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target, largest_exact_weight
 from models.runtime.sessions import claim_process, use_threads
 from papers.cnn.of_pack import cnn_of_pack
+from pipeline.budget.request_needs import Need, smallest_budgets
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda import call
@@ -54,7 +55,6 @@ from pipeline.program.prepare import prepare
 from pipeline.program.program import PreparedJoin, PreparedPiece, Program
 from pipeline.program.region_plan import ChannelCut, Cut, Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.memory.request_needs import Need, smallest_budgets
 from tests.pipeline.devices.cuda.driving import driver_of
 from tests.pipeline.devices.cuda.space import some_kernels
 from tests.pipeline.devices.cuda.test_cuda_networks import device_on, engine_of

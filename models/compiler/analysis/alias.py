@@ -11,13 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import onnx
-
-from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.node_groups import Fused
-from models.graphs.nodes import attributes, reads
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.names import Op
+from models.network.node import Node
 from models.runtime.kernels import kernel_of
 
 # A smaller value is better inside a piece, with nodes around it.
@@ -43,60 +41,58 @@ def find_aliases(graph: Graph, fused: Fused = MappingProxyType({})) -> Aliases:
     elided = set()
     for index, node in enumerate(graph.nodes):
         if graph.region(index) is None and _is_reshape(graph, node):
-            parents[node.output[0]] = (node.input[0], 0)
+            parents[node.output] = (node.inputs[0], 0)
             elided.add(index)
     for index, node in enumerate(graph.nodes):
         if graph.region(index) is not None:
             continue
-        if op_of(node) == Op.Concat and _joins_in_place(graph, node, parents):
+        if node.operator == Op.Concat and _joins_in_place(graph, node, parents):
             offset = 0
-            for name in node.input:
-                parents[name] = (node.output[0], offset)
+            for name in node.inputs:
+                parents[name] = (node.output, offset)
                 offset += graph.values[name].n_bytes
             elided.add(index)
     return over_operands(graph, Aliases(parents, frozenset(elided)), _sums(graph, fused))
 
 
-def _is_reshape(graph: Graph, node: onnx.NodeProto) -> bool:
-    extra_outputs = [name for name in node.output[1:] if name]
+def _is_reshape(graph: Graph, node: Node) -> bool:
+    extra_outputs = [name for name in node.outputs[1:] if name]
     # The third input of a Dropout says whether it drops.
-    trains = op_of(node) == Op.Dropout and any(node.input[2:])
+    trains = node.operator == Op.Dropout and any(node.inputs[2:])
     return (
-        traits_of(op_of(node)).reshapes
-        and node.input[0] in graph.values
+        traits_of(node.operator).reshapes
+        and node.inputs[0] in graph.values
         and not extra_outputs
         and not trains
     )
 
 
-def _joins_in_place(
-    graph: Graph, node: onnx.NodeProto, parents: dict[str, tuple[str, int]]
-) -> bool:
+def _joins_in_place(graph: Graph, node: Node, parents: dict[str, tuple[str, int]]) -> bool:
     """Return whether all inputs are contiguous in the output and free to be placed there."""
-    shape = graph.values[node.output[0]].shape
-    outer = math.prod(shape[: attributes(node)["axis"] % len(shape)])
+    shape = graph.values[node.output].shape
+    outer = math.prod(shape[: node.attributes["axis"] % len(shape)])
     return (
         outer == 1
-        and len(set(node.input)) == len(node.input)
+        and len(set(node.inputs)) == len(node.inputs)
         and all(
             name in graph.values and name not in parents and name not in graph.inputs
-            for name in node.input
+            for name in node.inputs
         )
     )
 
 
-def written_over(graph: Graph, node: onnx.NodeProto) -> list[str]:
+def written_over(graph: Graph, node: Node) -> list[str]:
     """Return the values that the result of ``node`` may lie over: it writes no element that it still reads.
 
     That is what a convolution adds, and what an operator on elements reads.
     """
-    kernel = kernel_of(op_of(node))
+    kernel = kernel_of(node.operator)
     if kernel is None:
         return []
-    over = {index for index in kernel.writes_over if index < len(node.input)}
+    over = {index for index in kernel.writes_over if index < len(node.inputs)}
     # Of what a convolution convolves it reads elements again.
-    others = {name for index, name in enumerate(node.input) if index not in over}
-    operands = [name for name in node.input if name in graph.values and name not in others]
+    others = {name for index, name in enumerate(node.inputs) if index not in over}
+    operands = [name for name in node.inputs if name in graph.values and name not in others]
     is_float = any(graph.values[name].dtype.startswith("float") for name in operands)
     if kernel.operator is Op.Clip and is_float:
         # Limits of floats are parts of chains; over what they read, fewer layers run on rows.
@@ -123,23 +119,23 @@ def _sums(graph: Graph, fused: Fused) -> Iterator[InPlaceWrite]:
         own = fused.get(index)
         if own is not None and own.residual is not None:
             nodes = graph.nodes[own.first : own.end]
-            times = Counter(name for inner in nodes for name in reads(inner))
+            times = Counter(name for inner in nodes for name in inner.reads)
             added = [own.residual] if times[own.residual] == 1 else []
-            yield InPlaceWrite(nodes[-1].output[0], added, times, own.end)
-        if traits_of(op_of(node)).computes(Op.Conv) and graph.region(index) is None:
-            yield InPlaceWrite(node.output[0], written_over(graph, node), node.input, index + 1)
+            yield InPlaceWrite(nodes[-1].output, added, times, own.end)
+        if traits_of(node.operator).computes(Op.Conv) and graph.region(index) is None:
+            yield InPlaceWrite(node.output, written_over(graph, node), node.inputs, index + 1)
 
 
 def lone_writes(graph: Graph, nodes: Iterable[int]) -> Iterator[InPlaceWrite]:
     """Yield what ``nodes`` write, each by itself, where it is worth it."""
     for index in nodes:
         node = graph.nodes[index]
-        result = graph.values.get(node.output[0])
+        result = graph.values.get(node.output)
         if graph.region(index) is None and result is not None and result.n_bytes >= _LEAST_BYTES:
             operands = written_over(graph, node)
             # What was made last is what regions make and use up at once.
             operands.sort(key=lambda name: -graph.makers.get(name, -1))
-            yield InPlaceWrite(node.output[0], operands, reads(node), index + 1)
+            yield InPlaceWrite(node.output, operands, node.reads, index + 1)
 
 
 def over_operands(graph: Graph, aliases: Aliases, writes: Iterable[InPlaceWrite]) -> Aliases:

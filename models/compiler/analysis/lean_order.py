@@ -14,13 +14,11 @@ the peak, mostly, and what waits beside everything else, since peaks of large ma
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import onnx
-
 from models.compiler.analysis.alias import written_over
-from models.compiler.analysis.graph import Graph
-from models.graphs.nodes import made, reads
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.names import Op
+from models.network.node import Node
 from models.network.operators.convolution import ADDEND
 
 _POWER = 4
@@ -49,7 +47,7 @@ def with_less_kept(graph: Graph) -> Graph:
     return graph.reordered(order.nodes)
 
 
-def _takes_over(node: onnx.NodeProto) -> bool:
+def _takes_over(node: Node) -> bool:
     """Return whether all that ``node`` reads counts as part of its result once nothing else reads it.
 
     A reshape and a concatenation need no kernel where their parts lie in their result.
@@ -57,8 +55,8 @@ def _takes_over(node: onnx.NodeProto) -> bool:
     Of layers with a sum or scales that holds on rows only; but random networks with shortcuts take up to a
     fifth less so.
     """
-    operator = op_of(node)
-    return operator == Op.Concat or traits_of(operator).reshapes or len(node.input) > ADDEND
+    operator = node.operator
+    return operator == Op.Concat or traits_of(operator).reshapes or len(node.inputs) > ADDEND
 
 
 def _moved(order: "_Order", first: int) -> bool:
@@ -79,15 +77,15 @@ class _Order:
 
     def __init__(self, graph: Graph) -> None:
         # What regions read of an input stays with the request; values without a place have an order, too.
-        self._bytes = dict.fromkeys(graph.loose, 0) | {
+        self._bytes = dict.fromkeys(graph.dynamic, 0) | {
             name: 0 if name in graph.inputs else array.n_bytes
             for name, array in graph.values.items()
         }
         self._all = [
             _Node(
-                tuple(dict.fromkeys(name for name in reads(node) if name in self._bytes)),
-                tuple(name for name in made(node) if name in self._bytes),
-                frozenset(reads(node) if _takes_over(node) else written_over(graph, node)),
+                tuple(dict.fromkeys(name for name in node.reads if name in self._bytes)),
+                tuple(name for name in node.made if name in self._bytes),
+                frozenset(node.reads if _takes_over(node) else written_over(graph, node)),
             )
             for node in graph.nodes
         ]

@@ -10,14 +10,12 @@ import graphlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import onnx
-from onnx import TensorProto
-
-from models.compiler.analysis.graph import Graph, OpaqueRegion, members_of
 from models.graphs.fusion import Fusion, Surroundings, fusions
-from models.graphs.nodes import label, made, reads, subgraphs
+from models.graphs.graph import Graph, OpaqueRegion, has_dtype, members_of
+from models.graphs.writer import word_of
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.names import Op
+from models.network.node import Node
 
 
 def with_regions(graph: Graph, refused: Mapping[str, str]) -> Graph:
@@ -45,32 +43,31 @@ def with_regions(graph: Graph, refused: Mapping[str, str]) -> Graph:
     return replace(graph, regions=tuple(regions)).reordered(graph.order(groups))
 
 
-def name(node: onnx.NodeProto) -> str:
+def name(node: Node) -> str:
     """Return what messages call ``node``."""
-    return f"node {label(node)!r} ({node.op_type})"
+    return f"node {node.label!r} ({node.op_type})"
 
 
-def _opaque(graph: Graph, node: onnx.NodeProto, refused: Mapping[str, str]) -> str | None:
+def _opaque(graph: Graph, node: Node, refused: Mapping[str, str]) -> str | None:
     """Return why ``node`` is opaque ("": only because of a node before it), None if it is not."""
-    if any(subgraphs(node)):
+    if node.bodies:
         return "control flow"
-    if node.output and made(node)[0] in refused:
-        return refused[made(node)[0]]
-    loose = [item for item in reads(node) if item in graph.loose]
-    for item in reads(node):
-        if item in graph.tensors:
-            kind = TensorProto.DataType.Name(graph.tensors[item].data_type)
-            return f"constant {item!r} has type {kind.lower()}"
-        if item in graph.inputs and item in graph.loose:
-            return graph.loose[item].reason
-    for item in made(node):
-        if item in graph.loose:
-            return "" if loose else graph.loose[item].reason
-    return "" if loose else None
+    if node.outputs and node.made[0] in refused:
+        return refused[node.made[0]]
+    dynamic = [item for item in node.reads if item in graph.dynamic]
+    for item in node.reads:
+        if item in graph.constants and not has_dtype(graph.constants[item]):
+            return f"constant {item!r} has type {word_of(graph.constants[item])}"
+        if item in graph.inputs and item in graph.dynamic:
+            return graph.dynamic[item].reason
+    for item in node.made:
+        if item in graph.dynamic:
+            return "" if dynamic else graph.dynamic[item].reason
+    return "" if dynamic else None
 
 
 def _joined(graph: Graph) -> list[int]:
-    """Return the group of each node: the lowest index among those that share a loose value."""
+    """Return the group of each node: the lowest index among those that share a dynamic value."""
     groups = list(range(len(graph.nodes)))
 
     def find(index: int) -> int:
@@ -79,7 +76,7 @@ def _joined(graph: Graph) -> list[int]:
         return index
 
     for maker, reader, item in graph.passed():
-        if item in graph.loose:
+        if item in graph.dynamic:
             one, other = sorted((find(reader), find(maker)))
             groups[other] = one
     return [find(index) for index in range(len(groups))]
@@ -141,15 +138,14 @@ def with_fused(graph: Graph) -> tuple[Graph, Fused]:
 
 def _fusions(graph: Graph) -> dict[int, Fusion]:
     """Return the fusions of ``graph`` by first node; no two have a node in common."""
-    nodes = [graph.record(node) for node in graph.nodes]
-    captured = {name for node in graph.nodes for name in reads(node) if name not in node.input}
+    captured = {name for node in graph.nodes for name in node.reads if name not in node.inputs}
 
     def may_add(index: int, name: str) -> bool:
         # What is convolved is read whole by every chunk: it cannot be a range of channels, too. What is
         # added elsewhere will be made before the convolution.
-        return name not in nodes[index].inputs
+        return name not in graph.nodes[index].inputs
 
-    around = Surroundings(nodes, {*graph.outputs, *captured}, graph.known, may_add)
+    around = Surroundings(graph.nodes, {*graph.outputs, *captured}, graph.known, may_add)
     return fusions(around, _heads(graph))
 
 
@@ -165,6 +161,6 @@ def _heads(graph: Graph) -> list[int]:
     )
 
 
-def _is_layer(node: onnx.NodeProto) -> bool:
-    record = traits_of(op_of(node))
+def _is_layer(node: Node) -> bool:
+    record = traits_of(node.operator)
     return record.computes(Op.Conv) or record.computes(Op.Gemm)

@@ -16,15 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import onnx
-
-from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.piece_models import port, serialise_nodes
 from models.compiler.cutting.row_nodes import RowGraph, RowNode, padded
-from models.graphs.nodes import attributes, copied, made, reads, with_attributes
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
-from models.network.names import NCHWC, Op, op_of
-from models.network.node import NamedTensor
+from models.network.names import NCHWC, Op
+from models.network.node import NamedTensor, Node
 from models.network.operators.reading import Convolution
 from models.network.windows import SAME, Window
 
@@ -87,7 +84,7 @@ def find_bottlenecks(
         last = _convolution(graph, index) if index in on_rows else None
         if last is not None and last.is_pointwise and last.groups == 1:
             walk = _Walk(graph, on_rows, sources, readers, elided, index)
-            bottleneck = walk.found(_sizes(graph.array(node.input[0]).shape[1], block))
+            bottleneck = walk.found(_sizes(graph.array(node.inputs[0]).shape[1], block))
             if bottleneck is not None and _is_worth_it(graph, bottleneck, least):
                 yield bottleneck
 
@@ -145,7 +142,7 @@ class _Walk:
         """Return the bottleneck that ends with the last node; None: there is none."""
         node = self.graph.nodes[self.last]
         self.members.add(self.last)
-        self.inner.add(node.input[0])
+        self.inner.add(node.inputs[0])
         operators = [self._sum()]
         index = self.last - 1
         while index >= 0 and (self.inner or self.gate):
@@ -156,7 +153,7 @@ class _Walk:
             index -= 1
         if self.gate or not sizes or not any(item.kind == "each" for item in operators):
             return None
-        channels = self.graph.array(node.input[0]).shape[1]
+        channels = self.graph.array(node.inputs[0]).shape[1]
         sources = self._sources(operators)
         # Means run over all groups first, so these have to compute what they are of.
         means = {item.inputs[0].name for item in operators if item.kind == "mean"}
@@ -168,18 +165,18 @@ class _Walk:
 
     def _sum(self) -> GroupNodes:
         node = self.graph.nodes[self.last]
-        source, weights, *others = node.input
+        source, weights, *others = node.inputs
         inputs = [GroupTensor(source, "channels"), GroupTensor(weights, "inputs")]
         # A bias of a few numbers is a part of the graph.
         held = (name for name in others if name in self.graph.values or self.graph.is_weight(name))
         inputs += [GroupTensor(name) for name in held]
-        return GroupNodes("sum", (self.last,), tuple(inputs), node.output[0])
+        return GroupNodes("sum", (self.last,), tuple(inputs), node.output)
 
     def _looked_at(self, index: int) -> GroupNodes | None:
         """Make node ``index`` a member, if it can be one; return what it is for each group."""
         node = self.graph.nodes[index]
-        name = made(node)[0]
-        if len(made(node)) != 1 or self.graph.region(index) is not None or not self._is_own(name):
+        name = node.made[0]
+        if len(node.made) != 1 or self.graph.region(index) is not None or not self._is_own(name):
             return None
         if name in self.gate:
             return self._of_gate(index, name)
@@ -202,13 +199,13 @@ class _Walk:
         node = self.graph.nodes[index]
         self.members.add(index)
         self.gate.discard(name)
-        if op_of(node) == Op.BlockedGlobalAveragePool:
-            self.inner.add(node.input[0])
+        if node.operator == Op.BlockedGlobalAveragePool:
+            self.inner.add(node.inputs[0])
             self.pooled.append(name)
-            return GroupNodes("mean", (index,), (GroupTensor(node.input[0], "channels"),), name)
-        self.gate.update(each for each in reads(node) if each in self.graph.values)
+            return GroupNodes("mean", (index,), (GroupTensor(node.inputs[0], "channels"),), name)
+        self.gate.update(each for each in node.reads if each in self.graph.values)
         # What reshapes them last needs no kernel: factors lie as they did.
-        is_kernel = self.factors or not traits_of(op_of(node)).reshapes
+        is_kernel = self.factors or not traits_of(node.operator).reshapes
         if index not in self.elided and is_kernel:
             self.factors.insert(0, index)
         return None
@@ -219,18 +216,21 @@ class _Walk:
         convolution = None if row is None else _convolution(self.graph, index)
         if row is not None and convolution is not None and convolution.addend is None:
             if convolution.groups == 1:
-                self.ungrouped.add(node.input[0])
+                self.ungrouped.add(node.inputs[0])
                 return self._conv(index, row, None)
             if convolution.is_depthwise and convolution.filters == convolution.groups:
-                self.inner.add(node.input[0])
+                self.inner.add(node.inputs[0])
                 return self._conv(index, row, "channels")
         if self.scale is None and self._is_scale(index):
             self.scale = index
-            self.inner.add(node.input[0])
-            self.gate.add(node.input[1])
-            inputs = (GroupTensor(node.input[0], "channels"), GroupTensor(node.input[1], "factors"))
+            self.inner.add(node.inputs[0])
+            self.gate.add(node.inputs[1])
+            inputs = (
+                GroupTensor(node.inputs[0], "channels"),
+                GroupTensor(node.inputs[1], "factors"),
+            )
             return GroupNodes("each", (index,), inputs, name)
-        if row is None or traits_of(op_of(node)).function is None:
+        if row is None or traits_of(node.operator).function is None:
             return None
         if row.weights or len(self.graph.array(name).shape) != _IMAGE_DIMENSIONS:
             return None  # a chain that does not tell channels apart
@@ -241,19 +241,19 @@ class _Walk:
 
     def _conv(self, index: int, row: RowNode, axis: Axis | None) -> GroupNodes:
         node = self.graph.nodes[index]
-        inputs = [GroupTensor(node.input[0], axis, row.inputs[0][1])]
+        inputs = [GroupTensor(node.inputs[0], axis, row.inputs[0][1])]
         inputs += [
-            GroupTensor(name, "channels") for name in node.input[1:] if self.graph.is_weight(name)
+            GroupTensor(name, "channels") for name in node.inputs[1:] if self.graph.is_weight(name)
         ]
-        return GroupNodes("each", (index,), tuple(inputs), node.output[0])
+        return GroupNodes("each", (index,), tuple(inputs), node.output)
 
     def _is_scale(self, index: int) -> bool:
         """Return whether a node multiplies each channel by a factor: weights that the network makes."""
         node = self.graph.nodes[index]
-        if node.domain != NCHWC or not all(name in self.graph.values for name in node.input):
+        if node.domain != NCHWC or not all(name in self.graph.values for name in node.inputs):
             return False
         operator = self.graph.operator(node)
-        if not isinstance(operator, Convolution) or len(node.input) > _FACTORS + 1:
+        if not isinstance(operator, Convolution) or len(node.inputs) > _FACTORS + 1:
             return False
         return (
             operator.is_depthwise and operator.is_pointwise and operator.y.shape == operator.x.shape
@@ -263,7 +263,7 @@ class _Walk:
         """Return the values that are there before the first of ``operators``."""
         computed = {item.output for item in operators}
         read = {tensor.name for item in operators for tensor in item.inputs}
-        read -= computed | ({self.graph.nodes[self.scale].input[1]} if self.scale else set())
+        read -= computed | ({self.graph.nodes[self.scale].inputs[1]} if self.scale else set())
         return {name for name in read if name in self.graph.values}
 
     def _has_rows(self, name: str) -> bool:
@@ -281,7 +281,7 @@ class _Walk:
         weights = dict.fromkeys(
             read
             for index in self.factors
-            for read in reads(self.graph.nodes[index])
+            for read in self.graph.nodes[index].reads
             if self.graph.is_weight(read)
         )
         inputs = tuple(GroupTensor(each) for each in (*self.pooled, *weights))
@@ -302,9 +302,7 @@ def group_graphs(
             yield [_serialised(graph, item, nodes)]
 
 
-def _of_sizes(
-    graph: Graph, item: GroupNodes, node: onnx.NodeProto, sizes: Sequence[int]
-) -> list[bytes]:
+def _of_sizes(graph: Graph, item: GroupNodes, node: Node, sizes: Sequence[int]) -> list[bytes]:
     return [
         _serialised(graph, item, [_grouped(edge, size)])
         for size in sizes
@@ -312,12 +310,12 @@ def _of_sizes(
     ]
 
 
-def _grouped(node: onnx.NodeProto, size: int) -> onnx.NodeProto:
+def _grouped(node: Node, size: int) -> Node:
     """Return a convolution of one channel each with ``size`` of them; others as they are."""
-    return node if attributes(node).get("group", 1) == 1 else with_attributes(node, group=size)
+    return node if node.attributes.get("group", 1) == 1 else node.with_attributes(group=size)
 
 
-def _edges(graph: Graph, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+def _edges(graph: Graph, node: Node) -> Iterator[Node]:
     """Yield ``node`` with all its padding, that above only, none, that below only; beside rows it stays."""
     operator = graph.operator(node)
     windows = operator.windows if isinstance(operator, Convolution) else None
@@ -329,20 +327,20 @@ def _edges(graph: Graph, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         yield padded(node, [above * top, left, below * bottom, right])
 
 
-def _sums(graph: Graph, item: GroupNodes, node: onnx.NodeProto) -> Iterator[bytes]:
+def _sums(graph: Graph, item: GroupNodes, node: Node) -> Iterator[bytes]:
     """Yield the convolution as the first group has it, later ones, and the last one."""
-    plain = with_attributes(node, activation=None, activation_params=None)
+    plain = node.with_attributes(activation=None, activation_params=None)
     yield _serialised(graph, item, [plain])
     result = port(graph, item.output)
     so_far = result.named("so far")
     inputs = [*_ports(graph, item)[:2], so_far]
     for each in (plain, node):
-        more = copied(each, [*node.input[:2], "", so_far.name])
+        more = each.replaced([*node.inputs[:2], "", so_far.name])
         yield serialise_nodes(graph, [more], inputs, [result])
 
 
-def _serialised(graph: Graph, item: GroupNodes, nodes: Sequence[onnx.NodeProto]) -> bytes:
-    result = port(graph, nodes[-1].output[0])
+def _serialised(graph: Graph, item: GroupNodes, nodes: Sequence[Node]) -> bytes:
+    result = port(graph, nodes[-1].output)
     return serialise_nodes(graph, nodes, _ports(graph, item), [result])
 
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from models.compiler.analysis.alias import Aliases, InPlaceWrite, over_operands, written_over
-from models.compiler.analysis.graph import CutPiece, Graph, Slice
+from models.compiler.analysis.pieces import CutPiece, Slice
 from models.compiler.optimising.byte_tables import is_on_elements
-from models.graphs.nodes import made, reads
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.names import Op
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 
 # Measured with 1 MiB of second-level cache a core, YOLOv4: 0.5 MiB 662 ms, 1 MiB 654, 2 MiB 645, 4 MiB
@@ -69,8 +69,8 @@ def place_chains(
 def slices(graph: Graph, chain: NodeChain) -> Iterator[CutPiece]:
     """Yield the pieces of ``chain``, one a slice."""
     nodes = graph.nodes[chain.first : chain.end]
-    computed = [name for node in nodes for name in made(node)]
-    read = dict.fromkeys(name for node in nodes for name in reads(node))
+    computed = [name for node in nodes for name in node.made]
+    read = dict.fromkeys(name for node in nodes for name in node.reads)
     outside = [name for name in read if name in graph.values and name not in computed]
     weights = [Slice(name, graph.array(name).shape) for name in read if graph.is_weight(name)]
     # What the piece is known by comes first: its own part of a result.
@@ -111,7 +111,7 @@ class _Finder:
         computed: set[str] = set()
         end = first
         while end < len(self._graph.nodes) and self._joins(end, first, computed):
-            computed.update(made(self._graph.nodes[end]))
+            computed.update(self._graph.nodes[end].made)
             end += 1
         own = set(range(first, end))
         inner = {
@@ -121,33 +121,33 @@ class _Finder:
             return None
         values = self._graph.values
         nodes = self._graph.nodes[first:end]
-        names = {name for node in nodes for name in (*reads(node), *made(node))}
+        names = {name for node in nodes for name in (*node.reads, *node.made)}
         items = {values[name].item_bytes for name in names if name in values}
         n_elements = math.prod(self._shape(first))
         step = _slice_elements(n_elements, items)
         return NodeChain(first, end, n_elements, step, frozenset(inner))
 
     def _shape(self, index: int) -> tuple[int, ...]:
-        return self._graph.values[self._graph.nodes[index].output[0]].shape
+        return self._graph.values[self._graph.nodes[index].output].shape
 
     def _joins(self, index: int, first: int, computed: set[str]) -> bool:
         """Return whether node ``index`` works on elements and continues what began at ``first``."""
         graph, node = self._graph, self._graph.nodes[index]
         if (
-            not is_on_elements(op_of(node))
-            or traits_of(op_of(node)).on_bytes
+            not is_on_elements(node.operator)
+            or traits_of(node.operator).on_bytes
             or index in self._outside
             or graph.region(index) is not None
-            or len(made(node)) != 1
-            or made(node)[0] not in graph.values
+            or len(node.made) != 1
+            or node.made[0] not in graph.values
         ):
             return False
-        value = graph.values[made(node)[0]]
-        names = reads(node)
+        value = graph.values[node.made[0]]
+        names = node.reads
         tensors = [name for name in names if name in graph.values]
         constants = [graph.constants[name] for name in names if name in graph.constants]
         return (
-            max(graph.values[name].n_bytes for name in [*tensors, *made(node)]) >= _LEAST_BYTES
+            max(graph.values[name].n_bytes for name in [*tensors, *node.made]) >= _LEAST_BYTES
             and len(tensors) + len(constants) == len(names)
             and all(constant.size == 1 and constant.ndim <= 1 for constant in constants)
             and bool(tensors)
@@ -160,7 +160,7 @@ class _Finder:
         """Return whether no slice writes where another reads: results lie in memory of their own."""
         root = self._aliases.root
         nodes = self._graph.nodes[first:end]
-        outside = {root(name) for node in nodes for name in reads(node) if name not in computed}
+        outside = {root(name) for node in nodes for name in node.reads if name not in computed}
         return outside.isdisjoint(root(name) for name in computed)
 
 
@@ -171,20 +171,18 @@ def _writes(graph: Graph, chain: NodeChain) -> Iterator[InPlaceWrite]:
     among those that a node depends on.
     """
     nodes = graph.nodes[chain.first : chain.end]
-    maker = {made(node)[0]: at for at, node in enumerate(nodes)}
+    maker = {node.made[0]: at for at, node in enumerate(nodes)}
     before: list[set[int]] = []
     for at, node in enumerate(nodes):
-        needed = (before[maker[name]] for name in reads(node) if name in maker)
+        needed = (before[maker[name]] for name in node.reads if name in maker)
         before.append({at}.union(*needed))
     for at, node in enumerate(nodes):
-        (result,), own = made(node), reads(node)
-        later = {
-            name for k, each in enumerate(nodes) if k not in before[at] for name in reads(each)
-        }
+        (result,), own = node.made, node.reads
+        later = {name for k, each in enumerate(nodes) if k not in before[at] for name in each.reads}
         operands = written_over(graph, node)
-        if traits_of(op_of(node)).of is Op.QuantizeLinear:
+        if traits_of(node.operator).of is Op.QuantizeLinear:
             # The bytes that the chain is made of: all of a slice is read by then.
-            others = dict.fromkeys(name for each in nodes for name in reads(each))
+            others = dict.fromkeys(name for each in nodes for name in each.reads)
             operands = [name for name in others if name not in own]
         alike = [
             name

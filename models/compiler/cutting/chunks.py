@@ -15,15 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import CutAlternative, CutPiece, Graph, Slice
+from models.compiler.analysis.pieces import CutAlternative, CutPiece, Slice
 from models.compiler.cutting.layout import planned_span, slice_bytes
-from models.graphs.nodes import attributes, made, reads
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
-from models.network.names import NCHWC, Op, op_of
+from models.network.names import NCHWC, Op
+from models.network.node import Node
 from models.network.operators.convolution import ADDEND
 from models.packs.records.spans import SPAN_ALIGNMENT
 from models.packs.target import Target
@@ -155,7 +155,7 @@ def rows_a_chunk(graph: Graph, layer: range, target: Target, chunk_bytes: int) -
         return None
     if graph.weight_bytes(node) <= chunk_bytes:
         return None
-    weight = graph.constants[node.input[1]]
+    weight = graph.constants[node.inputs[1]]
     rows = weight.shape[0]
     row_bytes = weight.nbytes // rows
     block = target.block if blocked else _ROWS_AT_ONCE
@@ -194,21 +194,21 @@ def _starts(rows: int, total: int) -> list[int]:
     return [first for first in range(0, total, rows) if total - first >= min(rows, _SMALLEST_REST)]
 
 
-def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
+def _is_splittable(graph: Graph, node: Node) -> bool:
     """Return whether output channels of ``node`` are computed apart and lie apart in memory."""
-    traits = traits_of(op_of(node))
+    traits = traits_of(node.operator)
     if not (traits.computes(Op.Conv) or traits.computes(Op.Gemm)):
         return False
-    result = graph.values[node.output[0]].shape
-    vectors = [name for name in node.input[2:ADDEND] if name]
+    result = graph.values[node.output].shape
+    vectors = [name for name in node.inputs[2:ADDEND] if name]
     if (
-        len(node.input) < 2
+        len(node.inputs) < 2
         or result[0] != 1
-        or len(set(node.input)) != len(node.input)
-        or not all(graph.is_weight(name) for name in (node.input[1], *vectors))
+        or len(set(node.inputs)) != len(node.inputs)
+        or not all(graph.is_weight(name) for name in (node.inputs[1], *vectors))
     ):
         return False
-    given = attributes(node)
+    given = node.attributes
     if traits.computes(Op.Conv):
         return bool(given.get("group", 1) == 1)
     bias = graph.array(vectors[0]).shape if vectors else ()
@@ -244,12 +244,12 @@ def chunks(graph: Graph, layer: range, rows: int) -> Iterator[CutPiece]:
     """Yield the chunks of the nodes ``layer``: ``rows`` output channels each, the last one the rest."""
     node = graph.nodes[layer.start]
     axes = _channel_axes(graph, layer)
-    result = made(graph.nodes[layer[-1]])[0]
-    total = graph.constants[node.input[1]].shape[0]
+    result = graph.nodes[layer[-1]].made[0]
+    total = graph.constants[node.inputs[1]].shape[0]
     starts = _starts(rows, total)
     for first, end in itertools.pairwise([*starts, total]):
         parts = {name: _part(graph, name, axis, first, end) for name, axis in axes.items()}
-        matrix = parts[node.input[1]]
+        matrix = parts[node.inputs[1]]
         yield CutPiece(
             layer.start,
             layer.stop,
@@ -268,11 +268,11 @@ def _channel_axes(graph: Graph, layer: range) -> dict[str, int | None]:
     None: every channel needs all of it.
     """
     node, *followers = (graph.nodes[index] for index in layer)
-    axes: dict[str, int | None] = {node.input[0]: None, node.input[1]: 0}
-    for name in filter(None, node.input[2:]):
+    axes: dict[str, int | None] = {node.inputs[0]: None, node.inputs[1]: 0}
+    for name in filter(None, node.inputs[2:]):
         axes[name] = 0 if len(graph.array(name).shape) == 1 else 1
-    computed = {name for index in layer for name in made(graph.nodes[index])}
-    read = (name for follower in followers for name in reads(follower))
+    computed = {name for index in layer for name in graph.nodes[index].made}
+    read = (name for follower in followers for name in follower.reads)
     axes.update((name, 1) for name in read if name in graph.values and name not in computed)
     return axes
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 from models.compiler.analysis.alias import Aliases
-from models.compiler.analysis.graph import CutPiece, Graph, Slice
 from models.compiler.analysis.node_groups import Fused
+from models.compiler.analysis.pieces import CutPiece, Slice
 from models.compiler.cutting.chains import NodeChain, slices
 from models.compiler.cutting.chunks import chunks, rows_a_chunk
+from models.graphs.graph import Graph
 from models.packs.target import Target
 
 MERGED_WEIGHT_BYTES = 64 << 10
@@ -84,8 +85,8 @@ class Cutter:
         """Return the piece of the nodes [first, end), those without a kernel left out."""
         graph = self._graph
         nodes = [i for i in range(first, end) if i not in self._elided]
-        read = dict.fromkeys(name for i in nodes for name in graph.nodes[i].input if name)
-        outputs = dict.fromkeys(name for i in nodes for name in graph.nodes[i].output if name)
+        read = dict.fromkeys(name for i in nodes for name in graph.nodes[i].inputs if name)
+        outputs = dict.fromkeys(name for i in nodes for name in graph.nodes[i].outputs if name)
         inner = {name for name in outputs if self._is_inner(name, set(nodes))}
         weights = [name for name in read if graph.is_weight(name)]
         inputs = [name for name in read if name in graph.values and name not in outputs]
@@ -117,14 +118,14 @@ class Cutter:
         Their end lies whole (docs/explanation/rows.md): fewer rows, or the few channels of a bottleneck.
         """
         node = self._graph.nodes[piece.end_node - 1]
-        shapes = [self._graph.array(node.input[0]).shape, self._graph.array(node.output[0]).shape]
+        shapes = [self._graph.array(node.inputs[0]).shape, self._graph.array(node.output).shape]
         if not all(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes):
             return False
         return shapes[1][2] < shapes[0][2] or math.prod(shapes[1]) < math.prod(shapes[0])
 
     def _takes_image(self, layer: range) -> bool:
         """Return whether ``layer`` reads an image of the request: a region best begins there."""
-        names = {name for index in layer for name in self._graph.nodes[index].input}
+        names = {name for index in layer for name in self._graph.nodes[index].inputs}
         shapes = (self._graph.array(name).shape for name in names.intersection(self._graph.inputs))
         return any(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes)
 
@@ -137,8 +138,8 @@ class Cutter:
         root = self._aliases.root
         written = {root(name) for name in piece.outputs}
         touched = written | {root(name) for name in piece.inputs}
-        reads = {name for node in nodes for name in node.input if name}
-        writes = {root(name) for node in nodes for name in node.output if name}
+        reads = {name for node in nodes for name in node.inputs if name}
+        writes = {root(name) for node in nodes for name in node.outputs if name}
         return bool(
             {root(name) for name in reads - set(piece.outputs)} & written or writes & touched
         )
@@ -155,5 +156,5 @@ def inner_bytes(graph: Graph, piece: CutPiece) -> int:
 def inner_values(graph: Graph, piece: CutPiece) -> set[str]:
     """Return the values that exist only inside ``piece``."""
     nodes = graph.nodes[piece.first_node : piece.end_node]
-    made = {name for node in nodes for name in node.output if name and name not in piece.outputs}
-    return made & {name for node in nodes for name in node.input}
+    made = {name for node in nodes for name in node.outputs if name and name not in piece.outputs}
+    return made & {name for node in nodes for name in node.inputs}

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import CutPiece, Graph, Slice
+from models.compiler.analysis.pieces import CutPiece, Slice
+from models.graphs.graph import Graph
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 from models.packs.records.spans import SPAN_ALIGNMENT
 

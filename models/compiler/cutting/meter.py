@@ -11,11 +11,13 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
-from models.graphs.nodes import all_graphs, fresh
-from models.network.names import Op, op_of
+from models.graphs.graph import Graph, all_graphs
+from models.graphs.order import fresh
+from models.graphs.reader import graph_from
+from models.graphs.writer import serialised
+from models.network.names import Op
+from models.network.node import Node
 from models.processes import Child, python_command, start
 from models.runtime.allocations import KINDS, Run, Tensor, is_float
 
@@ -208,23 +210,36 @@ def _largest(several: Sequence[Allocated]) -> Allocated:
     return Allocated(max(n_bytes), max(thread_bytes))
 
 
-def _taking_branches(graph: bytes) -> Iterator[bytes]:
-    """Yield ``graph`` for each way through its branches, since what it reads may decide; at most 16 ways.
+def _taking_branches(data: bytes) -> Iterator[bytes]:
+    """Yield ``data`` for each way through its branches, since what it reads may decide; at most 16 ways.
 
     With more than four branches: all of one kind, then all of the other.
     """
-    model = onnx.ModelProto.FromString(graph)
-    nodes = [node for subgraph in all_graphs(model.graph) for node in subgraph.node]
-    branches = [node for node in nodes if op_of(node) == Op.If]
-    if not branches:
-        yield graph
+    graph = graph_from(data)
+    nodes = (node for body in all_graphs(graph) for node in body.nodes)
+    count = sum(node.operator == Op.If for node in nodes)
+    if not count:
+        yield data
         return
-    used = {name for node in nodes for name in (*node.input, *node.output)}
+    used = {name for body in all_graphs(graph) for name in body.names}
     names = [fresh("never", used), fresh("always", used)]
-    for truth, name in enumerate(names):
-        model.graph.initializer.append(numpy_helper.from_array(np.array(bool(truth)), name))
-    n_choices = len(branches) if len(branches) <= _MAX_BRANCHES else 1
-    for candidate in itertools.product(names, repeat=n_choices):
-        for index, node in enumerate(branches):
-            node.input[0] = candidate[index % n_choices]
-        yield model.SerializeToString(deterministic=True)
+    answers = {name: np.array(bool(truth)) for truth, name in enumerate(names)}
+    graph = replace(graph, constants={**graph.constants, **answers})
+    for chosen in itertools.product(names, repeat=count if count <= _MAX_BRANCHES else 1):
+        yield serialised(_deciding(graph, itertools.cycle(chosen)))
+
+
+def _deciding(graph: Graph, conditions: Iterator[str]) -> Graph:
+    """Return ``graph`` with the next of ``conditions`` for each If, those in bodies, too."""
+    return replace(graph, nodes=tuple(_decided(node, conditions) for node in graph.nodes))
+
+
+def _decided(node: Node, conditions: Iterator[str]) -> Node:
+    inputs = node.inputs
+    if node.operator == Op.If:
+        inputs = (next(conditions), *inputs[1:])
+    attributes = {
+        name: _deciding(value, conditions) if isinstance(value, Graph) else value
+        for name, value in node.attributes.items()
+    }
+    return replace(node, inputs=inputs, attributes=attributes)

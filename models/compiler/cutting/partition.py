@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
-from models.compiler.analysis.graph import CutAlternative, CutPiece, Graph
 from models.compiler.analysis.node_groups import Fused, name
+from models.compiler.analysis.pieces import CutAlternative, CutPiece
 from models.compiler.cutting.bottlenecks import FoundBottleneck, group_graphs
 from models.compiler.cutting.chains import NodeChain, find_chains, place_chains
 from models.compiler.cutting.chunks import Equality, alternatives
@@ -28,7 +28,7 @@ from models.compiler.cutting.scratch import (
     allocates_nothing,
 )
 from models.errors import CompileError
-from models.graphs.nodes import made
+from models.graphs.graph import Graph
 from models.packs.target import Target
 from models.runtime.sessions import SessionError
 
@@ -309,7 +309,7 @@ def _refused(
     for index in range(piece.first_node, piece.end_node):
         if index not in divided.aliases.elided:
             alone = serialise(divided.graph, divided.whole(index, index), divided.aliases.elided)
-            faults.append((made(divided.graph.nodes[index])[0], fault(alone)))
+            faults.append((divided.graph.nodes[index].made[0], fault(alone)))
     guilty = [(key, reason) for key, reason in faults if reason is not None]
     reason = "ONNX Runtime takes its weights only as constants"
     return [

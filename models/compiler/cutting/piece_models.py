@@ -6,17 +6,15 @@ operators of which it is known (``accepts_any_size`` in scratch.py).
 """
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
-
-from models.compiler.analysis.graph import CutPiece, Graph, OpaqueRegion, Slice
+from models.compiler.analysis.pieces import CutPiece, Slice
 from models.compiler.cutting.row_nodes import RowNode
 from models.errors import CompileError
-from models.graphs.nodes import label, made, reads
-from models.network.fields import STRINGS, UNKNOWN
-from models.network.node import NamedTensor
+from models.graphs.graph import DynamicValue, Graph, OpaqueRegion, has_dtype, part_of
+from models.graphs.writer import model_of, serialised, tensor_inside
+from models.network.fields import UNKNOWN
+from models.network.node import NamedTensor, Node
 from models.packs.records.pieces import ResidentPiece
 
 #: The lowest IR version that allows initializers outside the inputs and all dtypes in use.
@@ -46,22 +44,10 @@ def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool
     )
 
 
-def inline_constants(
-    graph: Graph, nodes: Sequence[onnx.NodeProto], ports: Container[str]
-) -> list[str]:
+def inline_constants(graph: Graph, nodes: Sequence[Node], ports: Container[str]) -> list[str]:
     """Return the constants that stay inside a piece of ``nodes``, in their order there."""
-    names = (name for node in nodes for name in node.input if name in graph.constants)
+    names = (name for node in nodes for name in node.inputs if name in graph.constants)
     return list(dict.fromkeys(name for name in names if name not in ports))
-
-
-def constants_of(data: bytes) -> list[int]:
-    """Return where in a serialised piece the numbers of each of its constants begin, in their order."""
-    places = []
-    for tensor in onnx.ModelProto.FromString(data).graph.initializer:
-        whole = tensor.SerializeToString(deterministic=True)
-        # Its name is its own, and its numbers are its last field.
-        places.append(data.index(whole) + len(whole) - len(tensor.raw_data))
-    return places
 
 
 def serialise_rows(graph: Graph, row: RowNode) -> bytes:
@@ -96,7 +82,7 @@ def port(graph: Graph, name: str, shape: tuple[int, ...] | None = None) -> Named
 
 def serialise_nodes(
     graph: Graph,
-    nodes: Sequence[onnx.NodeProto],
+    nodes: Sequence[Node],
     inputs: Sequence[NamedTensor],
     outputs: Sequence[NamedTensor],
 ) -> bytes:
@@ -106,59 +92,41 @@ def serialise_nodes(
     inline = inline_constants(graph, nodes, names)
     own = []
     for node in nodes:
-        for name in (*node.input, *node.output):
+        for name in (*node.inputs, *node.outputs):
             if name and name not in names:
                 names[name] = f"t{len(names)}"
         own.append(_renamed(node, names))
     domains = {node.domain for node in nodes} | {""}
-    piece_graph = helper.make_graph(
-        own,
-        "",
-        [described(value.named(names[value.name])) for value in inputs],
-        [described(value.named(names[value.name])) for value in outputs],
-        [numpy_helper.from_array(graph.constants[name], names[name]) for name in inline],
+    ports = [value.named(names[value.name]) for value in (*inputs, *outputs)]
+    piece = Graph(
+        nodes=tuple(own),
+        values={value.name: value for value in ports if not value.is_loose},
+        constants={names[name]: graph.constants[name] for name in inline},
+        inputs=tuple(names[value.name] for value in inputs),
+        outputs=tuple(names[value.name] for value in outputs),
+        opsets={name: version for name, version in graph.opsets.items() if name in domains},
+        dynamic={
+            value.name: DynamicValue("of any size", value) for value in ports if value.is_loose
+        },
+        ir_version=_IR_VERSION,
     )
-    opsets = [item for item in graph.opsets if item.domain in domains]
-    model = helper.make_model(piece_graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    model = model_of(piece, title="", tensor=tensor_inside)
+    # Written even where it is empty: packs that were compiled before have it so, and the same bytes.
+    for message in model.graph.node:
+        message.domain = message.domain
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def named_model(
-    graph: Graph,
-    title: str,
-    nodes: Sequence[onnx.NodeProto],
-    ports: Iterable[Iterable[str]],
-    tensors: Sequence[TensorProto],
-) -> onnx.ModelProto:
-    """Return ``nodes`` as they are as a model; ``ports``: its inputs, then its outputs."""
-    inputs, outputs = (
-        [described(port(graph, name, graph.array(name).shape)) for name in names] for names in ports
-    )
-    nodes_as_graph = helper.make_graph(nodes, title, inputs, outputs, tensors)
-    return helper.make_model(
-        nodes_as_graph, opset_imports=graph.opsets, ir_version=graph.ir_version
-    )
-
-
-def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
     """Return ``node`` without a name, whose values have others: equal nodes are equal bytes."""
     # Attributes come in no particular order: sorted, equal nodes are equal bytes.
-    own = onnx.NodeProto(
-        op_type=node.op_type,
-        domain=node.domain,
-        input=[names[name] if name else "" for name in node.input],
-        output=[names[name] if name else "" for name in node.output],
+    return replace(
+        node,
+        inputs=tuple(names[name] if name else "" for name in node.inputs),
+        outputs=tuple(names[name] if name else "" for name in node.outputs),
+        attributes=dict(sorted(node.attributes.items())),
+        name="",
     )
-    own.attribute.extend(sorted(node.attribute, key=lambda item: item.name))
-    return own
-
-
-def described(value: NamedTensor) -> onnx.ValueInfoProto:
-    """Return ``value`` as a port of a graph."""
-    strings = value.dtype == STRINGS
-    kind = TensorProto.STRING if strings else helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype))
-    shape = [None if length == UNKNOWN else length for length in value.shape]
-    return helper.make_tensor_value_info(value.name, kind, shape)
 
 
 # Resident pieces: a region of the graph as one ONNX model that keeps its weights and its names.
@@ -170,8 +138,8 @@ _MAX_BYTES = (1 << 31) - (1 << 20)
 def resident_piece(graph: Graph, region: OpaqueRegion, kept: Collection[str]) -> CutPiece:
     """Return the piece of ``region``; it gives those of its values that are ``kept`` or read outside."""
     nodes = graph.nodes[region.first : region.end]
-    computed = dict.fromkeys(name for node in nodes for name in made(node))
-    read = dict.fromkeys(name for node in nodes for name in reads(node))
+    computed = dict.fromkeys(name for node in nodes for name in node.made)
+    read = dict.fromkeys(name for node in nodes for name in node.reads)
 
     def is_wanted(name: str) -> bool:
         outside = (reader not in region for reader in graph.readers.get(name, ()))
@@ -180,7 +148,7 @@ def resident_piece(graph: Graph, region: OpaqueRegion, kept: Collection[str]) ->
     inputs = [
         name
         for name in read
-        if name not in computed and (name in graph.values or name in graph.loose)
+        if name not in computed and (name in graph.values or name in graph.dynamic)
     ]
     return CutPiece(
         region.first,
@@ -203,12 +171,10 @@ def serialise_resident(graph: Graph, piece: CutPiece) -> bytes:
     n_bytes = sum(_tensor_bytes(graph, name) for name in constants)
     if n_bytes > _MAX_BYTES:
         raise CompileError(
-            f"{piece.end_node - piece.first_node} nodes from {label(nodes[0])!r} on cannot be streamed "
+            f"{piece.end_node - piece.first_node} nodes from {nodes[0].label!r} on cannot be streamed "
             f"and have {n_bytes} bytes of weights; an ONNX message holds 2 GiB"
         )
-    tensors = [graph.tensor(name) for name in constants]
-    model = named_model(graph, "", nodes, (piece.inputs, piece.outputs), tensors)
-    return bytes(model.SerializeToString(deterministic=True))
+    return serialised(part_of(graph, nodes, piece.inputs, piece.outputs))
 
 
 def resident_record(graph: Graph, piece: CutPiece) -> ResidentPiece | None:
@@ -217,7 +183,7 @@ def resident_record(graph: Graph, piece: CutPiece) -> ResidentPiece | None:
         return None
     nodes = graph.nodes[piece.first_node : piece.end_node]
     return ResidentPiece(
-        nodes=tuple(label(node) for node in nodes),
+        nodes=tuple(node.label for node in nodes),
         operators=tuple(node.op_type for node in nodes),
         weight_bytes=sum(_tensor_bytes(graph, name) for name in graph.constants_of(nodes)),
         reasons=piece.region.reasons,
@@ -225,13 +191,12 @@ def resident_record(graph: Graph, piece: CutPiece) -> ResidentPiece | None:
 
 
 def _tensor_bytes(graph: Graph, name: str) -> int:
-    if name in graph.constants:
-        return graph.constants[name].nbytes
-    return graph.tensors[name].ByteSize()
+    constant = graph.constants[name]
+    return constant.nbytes if has_dtype(constant) else tensor_inside(name, constant).ByteSize()
 
 
 def known_bytes(graph: Graph, piece: CutPiece) -> int:
     """Return the bytes of the values of known size that ONNX Runtime makes in a resident piece."""
     nodes = graph.nodes[piece.first_node : piece.end_node]
-    names = {name for node in nodes for name in made(node) if name in graph.values}
+    names = {name for node in nodes for name in node.made if name in graph.values}
     return sum(graph.values[name].n_bytes for name in names)

@@ -12,14 +12,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 
-from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.node_groups import Fused, FusedNodes
-from models.graphs.nodes import made
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
-from models.network.node import UnsuitedError
+from models.network.names import Op
+from models.network.node import Node, UnsuitedError
 from models.network.operators.movement import strides_of
 from models.network.operators.on_bytes import BYTE_TYPES, Numbers, Quantisation
 from models.network.operators.quantised import (
@@ -117,18 +115,18 @@ class _Reader:
     @property
     def _made(self) -> str:
         """What the node before makes."""
-        return made(self._graph.nodes[self._at - 1])[0]
+        return self._graph.nodes[self._at - 1].made[0]
 
-    def _take(self) -> onnx.NodeProto:
+    def _take(self) -> Node:
         """Return the next node, which lies in no region."""
         if self._graph.region(self._at) is not None:
             raise UnsuitedError("in a region")
         self._at += 1
         return self._graph.nodes[self._at - 1]
 
-    def _follow(self) -> onnx.NodeProto:
+    def _follow(self) -> Node:
         """As ``_take``, of a node that alone reads what the one before it makes."""
-        names = made(self._graph.nodes[self._at - 1])
+        names = self._graph.nodes[self._at - 1].made
         alone = len(names) == 1 and names[0] not in self._graph.outputs
         if self._at >= self._end or not alone or self._graph.readers.get(names[0]) != [self._at]:
             raise UnsuitedError("nothing follows that alone reads it")
@@ -252,12 +250,12 @@ class _Reader:
     def _table(self, task: QuantisedTask) -> QuantisedTask:
         """Take the two nodes that look up bytes in a table (optimising/byte_tables.py)."""
         cast, gather = self._follow(), self._follow()
-        if op_of(cast) != Op.Cast or op_of(gather) != Op.Gather:
+        if cast.operator != Op.Cast or gather.operator != Op.Gather:
             raise UnsuitedError("no table")
-        values = self._graph.constants.get(gather.input[0])
+        values = self._graph.constants.get(gather.inputs[0])
         if values is None or values.dtype.name not in BYTE_TYPES or values.shape != (BYTES,):
             raise UnsuitedError("no table of bytes")
-        table = ByteTable(values=self._number(gather.input[0]), signed=values.dtype.name == "int8")
+        table = ByteTable(values=self._number(gather.inputs[0]), signed=values.dtype.name == "int8")
         return replace(task, table=table)
 
     def _sum(self, task: QuantisedTask) -> QuantisedTask:
@@ -344,11 +342,11 @@ def edges(graph: Graph, groups: Fused) -> set[int]:
     return lone | {edge for group in groups.values() for edge in (group.first, group.end)}
 
 
-def _has_scales(node: onnx.NodeProto) -> bool:
-    return traits_of(op_of(node)).elements == "quantised"
+def _has_scales(node: Node) -> bool:
+    return traits_of(node.operator).elements == "quantised"
 
 
-def _is_standalone(graph: Graph, node: onnx.NodeProto) -> bool:
+def _is_standalone(graph: Graph, node: Node) -> bool:
     """Return whether ``node`` is better as a piece of its own: kernels compute it alone."""
     operator = graph.operator(node) if _has_scales(node) else None
     return isinstance(operator, OnBytes) and isinstance(operator.operator, Convolution | Reduction)
@@ -364,12 +362,12 @@ def before_tables(graph: Graph) -> frozenset[str]:
     }
     names = set()
     for index, node in enumerate(graph.nodes):
-        is_layer = _has_scales(node) and traits_of(op_of(node)).layer
+        is_layer = _has_scales(node) and traits_of(node.operator).layer
         read = _longest_task(graph, index) if is_layer and index not in bottlenecks else None
         if read is None or not isinstance(read.task, QuantisedTask):
             continue
         if read.task.addition is None and read.task.depthwise < 0:
-            names.add(graph.nodes[read.end - 1].output[0])
+            names.add(graph.nodes[read.end - 1].output)
     return frozenset(names)
 
 
@@ -379,7 +377,7 @@ def grouped(graph: Graph, groups: Fused) -> frozenset[str]:
         name
         for group in groups.values()
         for node in graph.nodes[group.first : group.end]
-        for name in made(node)
+        for name in node.made
     )
 
 
@@ -396,5 +394,5 @@ def _is_whole(
     group: FusedNodes, elided: Collection[int], placed: Collection[str], graph: Graph
 ) -> bool:
     nodes = range(group.first, group.end)
-    inner = (name for index in nodes[:-1] for name in made(graph.nodes[index]))
+    inner = (name for index in nodes[:-1] for name in graph.nodes[index].made)
     return not any(index in elided for index in nodes) and not any(name in placed for name in inner)

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-import onnx
 
-from models.compiler.analysis.graph import Graph
-from models.graphs.nodes import made
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
-from models.network.names import NCHWC, Op, op_of
+from models.network.names import NCHWC, Op
+from models.network.node import Node
 from models.network.operators.movement import Movement, strides_of
 
 #: Planes of one value after the other: name, first plane, how many.
@@ -37,22 +36,22 @@ class RowLayouts:
         self._reshaped: set[str] = set()
         self._shapes: dict[str, tuple[int, ...]] = {}
 
-    def note(self, node: onnx.NodeProto) -> None:
+    def note(self, node: Node) -> None:
         """Note what of the results of ``node`` is blocked."""
         if node.domain == NCHWC:
-            if op_of(node) != Op.ReorderOutput:
-                self.blocked.update(made(node))
+            if node.operator != Op.ReorderOutput:
+                self.blocked.update(node.made)
         elif self.follows(node):
-            self.blocked.update(made(node))
-        elif any(name in self.blocked or name in self._reshaped for name in node.input):
+            self.blocked.update(node.made)
+        elif any(name in self.blocked or name in self._reshaped for name in node.inputs):
             # ONNX Runtime adds a value a channel to five dimensions, the block the last, and goes back.
-            back = op_of(node) == Op.Reshape and len(self._graph.array(node.output[0]).shape) == 4
-            (self.blocked if back else self._reshaped).update(made(node))
+            back = node.operator == Op.Reshape and len(self._graph.array(node.output).shape) == 4
+            (self.blocked if back else self._reshaped).update(node.made)
 
-    def follows(self, node: onnx.NodeProto) -> bool:
+    def follows(self, node: Node) -> bool:
         """Return whether ``node`` leaves the layout of its inputs as it is, and that is the blocked one."""
-        tensors = [name for name in node.input if name in self._graph.values]
-        traits = traits_of(op_of(node))
+        tensors = [name for name in node.inputs if name in self._graph.values]
+        traits = traits_of(node.operator)
         on_channels = traits.computes(Op.Concat) or traits.computes(Op.Split)
         kept = on_channels or traits.function is not None
         return kept and bool(tensors) and all(name in self.blocked for name in tensors)
@@ -82,7 +81,7 @@ class RowLayouts:
         self._shapes[name] = shape
 
 
-def planes_of(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
+def planes_of(graph: Graph, node: Node) -> Mapping[str, Parts]:
     """Return the planes of inputs that each output of ``node`` is; nothing where it moves less than planes.
 
     A channel shuffle (ShuffleNet) is Reshape, Transpose, ``node``, and Reshape: what the first reads and
@@ -119,9 +118,9 @@ def _image(graph: Graph, name: str, side: Literal["before", "behind"]) -> str:
     maker, readers = graph.makers.get(name), graph.readers.get(name, [])
     index = maker if side == "before" else readers[0] if len(readers) == 1 else None
     node = None if index is None else graph.nodes[index]
-    if node is None or not traits_of(op_of(node)).reshapes:
+    if node is None or not traits_of(node.operator).reshapes:
         return name
-    return node.input[0] if side == "before" else node.output[0]
+    return node.inputs[0] if side == "before" else node.output
 
 
 def _runs(planes: Sequence[tuple[int, int, str]]) -> Iterator[tuple[str, int, int]]:
@@ -131,7 +130,7 @@ def _runs(planes: Sequence[tuple[int, int, str]]) -> Iterator[tuple[str, int, in
         yield name, first, 1 + len(others)
 
 
-def taken(graph: Graph, node: onnx.NodeProto) -> tuple[int, range] | None:
+def taken(graph: Graph, node: Node) -> tuple[int, range] | None:
     """Return the axis of a Slice and what it takes there; None of several axes, or of every other."""
     move = graph.operator(node)
     if not isinstance(move, Movement):

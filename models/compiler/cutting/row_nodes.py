@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import onnx
 
 from models.compiler.analysis.alias import written_over
-from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.node_groups import Fused
 from models.compiler.cutting.row_layouts import RowLayouts, planes_of, taken
 from models.compiler.optimising.normalise import is_scaled
-from models.graphs.nodes import attributes, made, new_node, with_attributes
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
 from models.network.fields import stretches
-from models.network.names import NCHWC, PLAIN_DOMAINS, Op, op_of
+from models.network.names import NCHWC, PLAIN_DOMAINS, Op
+from models.network.node import Node
 from models.network.operators.convolution import ADDEND
 from models.network.operators.reading import BatchNorm, Convolution, Pooling, Resize
 from models.network.windows import SAME, Window
@@ -46,7 +45,7 @@ class RowNode:
     index: int
     inputs: tuple[tuple[str, Window], ...]
     outputs: tuple[str, ...]
-    nodes: tuple[onnx.NodeProto, ...] = ()
+    nodes: tuple[Node, ...] = ()
     parts: tuple[tuple[tuple[str, int, int], ...], ...] = ()
     weights: tuple[str, ...] = ()
     fill: Outside = "zero"
@@ -136,17 +135,17 @@ class _Finder:
         added = [number for number, name in enumerate(inputs) if name not in own]
         return added[0] if len(added) == 1 else None
 
-    def _row_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        traits = traits_of(op_of(node))
+    def _row_node(self, index: int, node: Node) -> RowNode | None:
+        traits = traits_of(node.operator)
         if traits.elements == "moved" and not traits.is_blocked:
-            return self._moved(index, node) if all(node.output) else None
-        if len(made(node)) != 1:
+            return self._moved(index, node) if all(node.outputs) else None
+        if len(node.made) != 1:
             return None
         if traits.is_blocked:
             return self._blocked_node(index, node)
-        if self._is_on_elements(op_of(node)):
+        if self._is_on_elements(node.operator):
             return self._pointwise(index, node)
-        is_plain = self._layouts.blocked.isdisjoint(node.input[:1])
+        is_plain = self._layouts.blocked.isdisjoint(node.inputs[:1])
         return self._plain_node(index, node) if is_plain else None
 
     def _is_on_elements(self, operator: str) -> bool:
@@ -156,12 +155,12 @@ class _Finder:
         is_even = self._on_gpu or kernel is None or kernel.is_even
         return is_even and traits_of(operator).function is not None
 
-    def _normalised(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+    def _normalised(self, index: int, node: Node) -> RowNode | None:
         """One that nothing has taken in: each element is scaled by what its channel says."""
-        is_constant = all(name in self._graph.constants for name in node.input[1:])
-        return self._made(index, node, [(node.input[0], SAME)]) if is_constant else None
+        is_constant = all(name in self._graph.constants for name in node.inputs[1:])
+        return self._made(index, node, [(node.inputs[0], SAME)]) if is_constant else None
 
-    def _planes(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+    def _planes(self, index: int, node: Node) -> RowNode | None:
         """What puts planes in another order; in the blocked layout these are whole blocks."""
         planes = planes_of(self._graph, node)
         names = dict.fromkeys(name for parts in planes.values() for name, _, _ in parts)
@@ -177,21 +176,21 @@ class _Finder:
         )
         return RowNode(index, tuple((name, SAME) for name in names), (*planes,), parts=parts)
 
-    def _moved(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+    def _moved(self, index: int, node: Node) -> RowNode | None:
         """What moves planes, or outside of the blocked layout some of their rows or columns."""
         planes = self._planes(index, node)
-        if planes is not None or not self._layouts.blocked.isdisjoint(node.input[:1]):
+        if planes is not None or not self._layouts.blocked.isdisjoint(node.inputs[:1]):
             return planes
-        if op_of(node) == Op.Slice:
+        if node.operator == Op.Slice:
             return self._cropped(index, node)
-        size = attributes(node).get("blocksize", 1)
-        if op_of(node) == Op.SpaceToDepth:
-            return self._made(index, node, [(node.input[0], Window(kernel=size, stride=size))])
-        if op_of(node) == Op.DepthToSpace:
-            return self._made(index, node, [(node.input[0], Window(factor=size))])
+        size = node.attributes.get("blocksize", 1)
+        if node.operator == Op.SpaceToDepth:
+            return self._made(index, node, [(node.inputs[0], Window(kernel=size, stride=size))])
+        if node.operator == Op.DepthToSpace:
+            return self._made(index, node, [(node.inputs[0], Window(factor=size))])
         return None
 
-    def _plain_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+    def _plain_node(self, index: int, node: Node) -> RowNode | None:
         """What runs on rows outside of the blocked layout, where channels are planes."""
         match self._graph.operator(node):
             case Convolution() | Pooling() as operator:
@@ -202,9 +201,9 @@ class _Finder:
                 return self._normalised(index, node)
         return None
 
-    def _cropped(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+    def _cropped(self, index: int, node: Node) -> RowNode | None:
         """Some rows, which are just read, or some columns, which the node takes."""
-        source, result = node.input[0], node.output[0]
+        source, result = node.inputs[0], node.output
         cropping = taken(self._graph, node)
         if cropping is None or not (
             self._layouts.has_rows(source) and self._layouts.has_rows(result)
@@ -213,7 +212,7 @@ class _Finder:
         axis, lines = cropping
         if axis == _ROWS:
             node, window = (
-                new_node(Op.Identity, [source], [result]),
+                self._graph.node(Op.Identity, [source], [result]),
                 Window(before=-lines.start).fitted(self._layouts.shape(source)[_ROWS], len(lines)),
             )
         elif axis == _COLUMNS:
@@ -222,12 +221,12 @@ class _Finder:
             return None
         return self._made(index, node, [(source, window)])
 
-    def _pointwise(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+    def _pointwise(self, index: int, node: Node) -> RowNode | None:
         """Operators on elements of tensors of one shape, and constants that are the same in every row."""
-        tensors = [*dict.fromkeys(name for name in node.input if name in self._graph.values)]
+        tensors = [*dict.fromkeys(name for name in node.inputs if name in self._graph.values)]
         shapes = {self._layouts.shape(name) for name in tensors}
         blocked = {name in self._layouts.blocked for name in tensors}
-        constants = [name for name in node.input if name and name not in tensors]
+        constants = [name for name in node.inputs if name and name not in tensors]
         if len(shapes) != 1 or len(blocked) != 1:
             return None
         for name in constants:
@@ -240,14 +239,14 @@ class _Finder:
                 return (
                     None  # it makes the output larger than the tensors, or is a fault of the file
                 )
-        self._layouts.reshape(node.output[0], shapes.pop())  # a chain (chains.py)
+        self._layouts.reshape(node.output, shapes.pop())  # a chain (chains.py)
         in_place = 0 if written_over(self._graph, node) else None
         return self._made(index, node, [(name, SAME) for name in tensors], in_place)
 
-    def _blocked_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        if traits_of(op_of(node)).elements == "moved":  # into blocks, or out of them
-            kept = not attributes(node).get("channels_last")
-            return self._made(index, node, [(node.input[0], SAME)]) if kept else None
+    def _blocked_node(self, index: int, node: Node) -> RowNode | None:
+        if traits_of(node.operator).elements == "moved":  # into blocks, or out of them
+            kept = not node.attributes.get("channels_last")
+            return self._made(index, node, [(node.inputs[0], SAME)]) if kept else None
         match self._graph.operator(node):
             case Convolution() | Pooling() as operator:
                 return self._windowed(index, node, operator)
@@ -255,11 +254,11 @@ class _Finder:
                 return self._upsampled(index, node, operator)
         return None
 
-    def _windowed(self, index: int, node: onnx.NodeProto, operator: Windowed) -> RowNode | None:
+    def _windowed(self, index: int, node: Node, operator: Windowed) -> RowNode | None:
         """A convolution or a pool: what it pads above and below, it finds in memory."""
         # Factors of a gate are made of all rows.
-        is_gate = any(name in self._graph.values for name in node.input[1:ADDEND])
-        if is_gate or not all(map(self._layouts.has_rows, (node.input[0], node.output[0]))):
+        is_gate = any(name in self._graph.values for name in node.inputs[1:ADDEND])
+        if is_gate or not all(map(self._layouts.has_rows, (node.inputs[0], node.output))):
             return None
         if loses_bits(node, operator):
             return None
@@ -277,27 +276,29 @@ class _Finder:
         unrolled = None if self._on_gpu else _unrolled(node, operator)
         return replace(row, unrolled=unrolled, exact=_is_exact(node, operator))
 
-    def _upsampled(self, index: int, node: onnx.NodeProto, operator: Resize) -> RowNode | None:
+    def _upsampled(self, index: int, node: Node, operator: Resize) -> RowNode | None:
         factors = operator.factors
         if factors is None or factors[:2] != (1, 1):
             return None
-        if op_of(node) == Op.Resize and not is_scaled(node):
+        if node.operator == Op.Resize and not is_scaled(node):
             return None
-        return self._made(index, node, [(node.input[0], Window(factor=factors[2]))])
+        return self._made(index, node, [(node.inputs[0], Window(factor=factors[2]))])
 
     def _made(
         self,
         index: int,
-        node: onnx.NodeProto,
+        node: Node,
         inputs: Sequence[tuple[str, Window]],
         in_place: int | None = None,
         fill: Outside = "zero",
     ) -> RowNode:
-        weights = dict.fromkeys(name for name in node.input if name and self._graph.is_weight(name))
+        weights = dict.fromkeys(
+            name for name in node.inputs if name and self._graph.is_weight(name)
+        )
         return RowNode(
             index,
             tuple(inputs),
-            (node.output[0],),
+            (node.output,),
             (node,),
             weights=tuple(weights),
             fill=fill,
@@ -305,7 +306,7 @@ class _Finder:
         )
 
 
-def _unrolled(node: onnx.NodeProto, operator: Windowed) -> UnrolledRows | None:
+def _unrolled(node: Node, operator: Windowed) -> UnrolledRows | None:
     """Return what a convolution outside of the blocked layout unrolls; None: it is none such."""
     if node.domain == NCHWC or not isinstance(operator, Convolution) or operator.is_pointwise:
         return None
@@ -316,7 +317,7 @@ def _unrolled(node: onnx.NodeProto, operator: Windowed) -> UnrolledRows | None:
     )
 
 
-def _is_exact(node: onnx.NodeProto, operator: Windowed) -> bool:
+def _is_exact(node: Node, operator: Windowed) -> bool:
     """Return whether rows have the bits of the whole.
 
     A plain convolution is a product of matrices, which divides long sums by how many pixels there are; on a
@@ -354,7 +355,7 @@ def fill_of(operator: Windowed) -> Outside:
     return "lowest" if set(operator.windows.dilations) != {1} else "edge"
 
 
-def loses_bits(node: onnx.NodeProto, operator: Windowed) -> bool:
+def loses_bits(node: Node, operator: Windowed) -> bool:
     """Return whether ``node`` is computed in another way without its padding, or on some rows.
 
     A convolution of one pixel at a time is a product of matrices, which adds up in another order. A pool
@@ -370,8 +371,8 @@ def loses_bits(node: onnx.NodeProto, operator: Windowed) -> bool:
     return node.domain in PLAIN_DOMAINS and is_one_window
 
 
-def padded(node: onnx.NodeProto, pads: Sequence[int]) -> onnx.NodeProto:
+def padded(node: Node, pads: Sequence[int]) -> Node:
     """Return ``node`` with other padding."""
-    if attributes(node).get("auto_pad", "NOTSET") != "NOTSET":
-        node = with_attributes(node, auto_pad=None)
-    return with_attributes(node, pads=list(pads))
+    if node.attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        node = node.with_attributes(auto_pad=None)
+    return node.with_attributes(pads=list(pads))

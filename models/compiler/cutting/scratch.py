@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import onnx
-
-from models.compiler.analysis.graph import CutPiece, Graph, Slice
 from models.compiler.analysis.node_groups import name
+from models.compiler.analysis.pieces import CutPiece, Slice
 from models.compiler.cutting.cut import inner_bytes, inner_values
 from models.compiler.cutting.meter import InputsError, Meter, MeterError
 from models.compiler.cutting.piece_models import known_bytes
 from models.errors import CompileError
-from models.graphs.nodes import all_graphs, attributes, made, reads, subgraphs
+from models.graphs.graph import Graph, all_graphs
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.fields import DTYPES
+from models.network.names import Op
+from models.network.node import Node
 from models.network.operators.convolution import Convolution
 from models.packs.records.pieces import Unrolled
 from models.packs.records.row_parts import SHARING_THREADS, unrolled_bytes
@@ -44,7 +44,8 @@ LAUNCHES_BYTES = 4 << 10
 #: the CPU there, too. With its flag set, by the algorithms that row operators take.
 Measure = Callable[[bytes, bool], int | None]
 #: Bounds what the kernel of a node allocates; None: not known for what the node says.
-Formula = Callable[[Graph, onnx.NodeProto], int | None]
+Formula = Callable[[Graph, Node], int | None]
+_USUAL_TYPES = DTYPES - {"float16", "float64"}
 _SUM_BYTES = 4
 _POINTER_BYTES = 8
 # Panels of matrices that a thread packs and keeps: measured 47 KB. And numbers for each channel.
@@ -120,7 +121,7 @@ class Sizes:
 
     def _has_dynamic_outputs(self, piece: CutPiece) -> bool:
         nodes = self.graph.nodes[piece.first_node : piece.end_node]
-        return any(output in self.graph.loose for node in nodes for output in made(node))
+        return any(output in self.graph.dynamic for node in nodes for output in node.made)
 
     def _tensors(self, slices: Mapping[str, Slice]) -> list[Tensor]:
         return [(self.graph.array(item.name).dtype, item.shape) for item in slices.values()]
@@ -152,23 +153,23 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
         n_bytes = kernel_bytes(graph, node) or 0
         if n_bytes:
             largest = max(largest, n_bytes - _later_bytes(graph, piece, index))
-        traits = traits_of(op_of(node))
+        traits = traits_of(node.operator)
         convolves = traits.computes(Op.Conv) and not traits.is_blocked
         if not convolves and not traits.computes(Op.ConvTranspose):
             continue
-        if not {node.input[0], node.output[0]} <= set(graph.values):
+        if not {node.inputs[0], node.output} <= set(graph.values):
             continue
-        weights = node.input[1]
+        weights = node.inputs[1]
         shape = piece.inputs.get(weights, graph.array(weights)).shape  # of a chunk
         if not convolves:
-            pixels = math.prod(graph.array(node.input[0]).shape[2:])
+            pixels = math.prod(graph.array(node.inputs[0]).shape[2:])
             largest = max(largest, 4 * math.prod(shape[1:]) * pixels)
             continue
-        images, channels = graph.values[node.input[0]].shape[:2]
+        images, channels = graph.values[node.inputs[0]].shape[:2]
         groups = channels // shape[1]
         operator = graph.operator(node)
         pointwise = isinstance(operator, Convolution) and operator.is_pointwise
-        pixels = math.prod(graph.values[node.output[0]].shape[2:])
+        pixels = math.prod(graph.values[node.output].shape[2:])
         if pixels < shape[0] // groups and not pointwise:
             largest = max(largest, 4 * math.prod(shape[1:]) * pixels)
         images *= groups
@@ -178,12 +179,12 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
 
 def _later_bytes(graph: Graph, piece: CutPiece, index: int) -> int:
     """Return what is made inside ``piece`` of what node ``index`` makes: not there yet while that runs."""
-    behind = set(made(graph.nodes[index]))
+    behind = set(graph.nodes[index].made)
     later = set[str]()
     for node in graph.nodes[index + 1 : piece.end_node]:
-        if not behind.isdisjoint(reads(node)):
-            behind.update(made(node))
-            later.update(made(node))
+        if not behind.isdisjoint(node.reads):
+            behind.update(node.made)
+            later.update(node.made)
     return sum(graph.values[name].n_bytes for name in later & inner_values(graph, piece))
 
 
@@ -192,23 +193,22 @@ def _session_bytes(graph: Graph, piece: CutPiece, n_bytes: int) -> int:
     nodes = graph.nodes[piece.first_node : piece.end_node]
     if piece.region is None:
         return SESSION_BYTES + NODE_BYTES * len(nodes) + n_bytes
-    # Its weights are in the message while it is loaded, and in the session. A subgraph is a session.
-    held = (graph for node in nodes for graph in subgraphs(node))
-    inner = [graph for outer in held for graph in all_graphs(outer)]
-    count = len(nodes) + sum(len(graph.node) for graph in inner)
+    # Its weights are in the message while it is loaded, and in the session. A body is a session.
+    _, *inner = all_graphs(replace(graph, nodes=nodes))
+    count = len(nodes) + sum(len(body.nodes) for body in inner)
     return SESSION_BYTES * (1 + len(inner)) + NODE_BYTES * count + 3 * n_bytes
 
 
-def kernel_bytes(graph: Graph, node: onnx.NodeProto) -> int | None:
+def kernel_bytes(graph: Graph, node: Node) -> int | None:
     """Return a bound on what the kernel of ``node`` allocates; None: no formula is known.
 
     What plain convolutions unroll is not in it (``Unrolled``).
     """
-    kernel = kernel_of(op_of(node))
+    kernel = kernel_of(node.operator)
     formula = None if kernel is None else FORMULAS.get(kernel.scratch)
-    names = (name for name in (*node.input, *node.output) if name)
+    names = (name for name in (*node.inputs, *node.outputs) if name)
     if formula is None or not (
-        op_of(node) == Op.Cast or all(_is_usual(graph, name) for name in names)
+        node.operator == Op.Cast or all(_is_usual(graph, name) for name in names)
     ):
         return None
     return formula(graph, node)
@@ -221,7 +221,7 @@ def accepts_any_size(graph: Graph, piece: CutPiece) -> bool:
     Attention, with heads in one dimension, that of its result.
     """
     nodes = graph.nodes[piece.first_node : piece.end_node]
-    kernels = (kernel_of(op_of(node)) for node in nodes)
+    kernels = (kernel_of(node.operator) for node in nodes)
     return all(kernel is not None and kernel.scratch in FORMULAS for kernel in kernels)
 
 
@@ -230,7 +230,7 @@ def _has_formulas(graph: Graph, piece: CutPiece) -> bool:
     return all(kernel_bytes(graph, node) is not None for node in nodes)
 
 
-def allocates_nothing(graph: Graph, nodes: Iterable[onnx.NodeProto]) -> bool:
+def allocates_nothing(graph: Graph, nodes: Iterable[Node]) -> bool:
     """Return whether kernels of ``nodes`` allocate next to nothing but what convolutions unroll."""
     return all(
         (n_bytes := kernel_bytes(graph, node)) is not None and n_bytes <= _BESIDE_BYTES
@@ -242,47 +242,47 @@ def _is_usual(graph: Graph, name: str) -> bool:
     """Return whether kernels take the type of ``name`` as it is: others convert what they read."""
     if name not in graph.values and name not in graph.constants:
         return False
-    return graph.array(name).dtype not in ("float16", "float64")
+    return graph.array(name).dtype in _USUAL_TYPES
 
 
-def _nothing(_graph: Graph, _node: onnx.NodeProto) -> int:
+def _nothing(_graph: Graph, _node: Node) -> int:
     return 0
 
 
-def _of_two(_graph: Graph, node: onnx.NodeProto) -> int | None:
+def _of_two(_graph: Graph, node: Node) -> int | None:
     """A third operand is joined with what the first two make, in memory of its own."""
-    return 0 if len(node.input) <= _PAIR else None
+    return 0 if len(node.inputs) <= _PAIR else None
 
 
-def _of_resize(graph: Graph, node: onnx.NodeProto) -> int | None:
+def _of_resize(graph: Graph, node: Node) -> int | None:
     """Bound where lines and columns lie; cubic kernels remember much, antialiasing ones take two steps."""
-    given = attributes(node)
+    given = node.attributes
     mode = given.get("mode", "nearest")
     if mode == "nearest":
         return 0
     if mode != "linear" or given.get("antialias"):
         return None
-    lines = sum(graph.array(node.output[0]).shape) + sum(graph.array(node.input[0]).shape)
+    lines = sum(graph.array(node.output).shape) + sum(graph.array(node.inputs[0]).shape)
     return _LINE_BYTES * lines
 
 
-def _padded_squares(graph: Graph, node: onnx.NodeProto) -> int:
-    value = graph.array(node.input[0])
-    padded = (value.shape[1] + attributes(node)["size"] - 1) * math.prod(value.shape[2:])
+def _padded_squares(graph: Graph, node: Node) -> int:
+    value = graph.array(node.inputs[0])
+    padded = (value.shape[1] + node.attributes["size"] - 1) * math.prod(value.shape[2:])
     return value.n_bytes + 4 * int(padded)
 
 
-def _turned(graph: Graph, node: onnx.NodeProto) -> int:
+def _turned(graph: Graph, node: Node) -> int:
     """Bound the tensors of a softmax along another axis than the last, both turned."""
-    value = graph.array(node.input[0])
-    along_last = attributes(node).get("axis", -1) in (-1, len(value.shape) - 1)
+    value = graph.array(node.inputs[0])
+    along_last = node.attributes.get("axis", -1) in (-1, len(value.shape) - 1)
     return 0 if along_last else 2 * value.n_bytes
 
 
-def _with_bias(graph: Graph, node: onnx.NodeProto) -> int:
+def _with_bias(graph: Graph, node: Node) -> int:
     """Bound the sum of what is read and a bias."""
-    biased = len(node.input) > 1 and node.input[1]
-    return graph.array(node.output[0]).n_bytes if biased else 0
+    biased = len(node.inputs) > 1 and node.inputs[1]
+    return graph.array(node.output).n_bytes if biased else 0
 
 
 # Quantised operators: sums are 32-bit integers in memory of their own before they are rounded; a
@@ -291,17 +291,17 @@ def _with_bias(graph: Graph, node: onnx.NodeProto) -> int:
 
 
 def _plus_small_blocks(formula: Formula) -> Formula:
-    def bound(graph: Graph, node: onnx.NodeProto) -> int | None:
+    def bound(graph: Graph, node: Node) -> int | None:
         n_bytes = formula(graph, node)
         return None if n_bytes is None else n_bytes + _BESIDE_BYTES
 
     return bound
 
 
-def _of_convolution(graph: Graph, node: onnx.NodeProto) -> int:
-    given = attributes(node)
-    before, after = graph.array(node.input[0]), graph.array(node.output[0])
-    weight = graph.array(node.input[3])
+def _of_convolution(graph: Graph, node: Node) -> int:
+    given = node.attributes
+    before, after = graph.array(node.inputs[0]), graph.array(node.output)
+    weight = graph.array(node.inputs[3])
     last, group = bool(given.get("channels_last", 0)), given.get("group", 1)
     depthwise = weight.shape[1] == 1 and weight.shape[0] == group
     pixels, kernel = math.prod(after.shape[1:-1] if last else after.shape[2:]), weight.shape[2:]
@@ -320,31 +320,31 @@ def _moves(given: Mapping[str, Any]) -> bool:
     return not steps <= {1} or not pads <= {0} or given.get("auto_pad", "NOTSET") != "NOTSET"
 
 
-def _of_integer_convolution(graph: Graph, node: onnx.NodeProto) -> int:
-    weight, after = graph.array(node.input[1]), graph.array(node.output[0])
+def _of_integer_convolution(graph: Graph, node: Node) -> int:
+    weight, after = graph.array(node.inputs[1]), graph.array(node.output)
     return math.prod(weight.shape[1:]) * math.prod(after.shape[2:])
 
 
-def _sums(graph: Graph, node: onnx.NodeProto) -> int:
-    return _SUM_BYTES * math.prod(graph.array(node.output[0]).shape)
+def _sums(graph: Graph, node: Node) -> int:
+    return _SUM_BYTES * math.prod(graph.array(node.output).shape)
 
 
-def _quantised_input(graph: Graph, node: onnx.NodeProto) -> int:
-    return math.prod(graph.array(node.input[0]).shape)
+def _quantised_input(graph: Graph, node: Node) -> int:
+    return math.prod(graph.array(node.inputs[0]).shape)
 
 
-def _of_pool(graph: Graph, node: onnx.NodeProto) -> int:
-    kernel: int = math.prod(attributes(node)["kernel_shape"])
-    pixels = math.prod(graph.array(node.output[0]).shape[1:-1])
+def _of_pool(graph: Graph, node: Node) -> int:
+    kernel: int = math.prod(node.attributes["kernel_shape"])
+    pixels = math.prod(graph.array(node.output).shape[1:-1])
     return _POINTER_BYTES * kernel * min(pixels, _POOLED_AT_ONCE)
 
 
-def _of_average(graph: Graph, node: onnx.NodeProto) -> int:
+def _of_average(graph: Graph, node: Node) -> int:
     """Bound the sums of channels, and the zeros that stand behind the last pixels or channels."""
     return _sums(graph, node) + _quantised_input(graph, node)
 
 
-def _as_floats(graph: Graph, node: onnx.NodeProto) -> int:
+def _as_floats(graph: Graph, node: Node) -> int:
     return _SUM_BYTES * _quantised_input(graph, node)
 
 

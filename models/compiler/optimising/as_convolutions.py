@@ -10,18 +10,17 @@ no node reads is left out.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 
-from models.graphs.nodes import attributes, copied, new_node, reads
-from models.graphs.rewriting import Rewriter
+from models.graphs.graph import Graph
+from models.graphs.rewriter import Rewriter
 from models.network.catalogue import traits_of
-from models.network.fields import Array
-from models.network.names import Op, op_of
+from models.network.names import Op
+from models.network.node import Node
 from models.network.operators.reading import MatrixProduct, TransposedConvolution
 from models.network.windows import Window
 
@@ -39,35 +38,35 @@ class AsConvolutions(Rewriter):
     ``_images``: what a value is called as [1, channels, rows, columns].
     """
 
-    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
-        super().__init__(model, values)
+    def __init__(self, graph: Graph, block: int) -> None:
+        super().__init__(graph)
         self._block = block
-        self._weights = {name: tuple(tensor.dims) for name, tensor in self.tensors.items()}
+        self._weights = {name: array.shape for name, array in graph.constants.items()}
         self._images: dict[str, str] = {}
         self._sides: dict[str, Sides] = {}
 
-    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def replaced(self, node: Node) -> list[Node] | None:
         """Return what makes the same as ``node``, and what makes an image of it."""
         if node.domain:
             return None
-        traits = traits_of(op_of(node))
+        traits = traits_of(node.operator)
         product = self.operator(node) if traits.access == "product" else None
         if isinstance(product, MatrixProduct) and self._is_dense(node, product):
             return self._convolved(node, product)
-        if self._images.keys().isdisjoint(node.input):
+        if self._images.keys().isdisjoint(node.inputs):
             return None
-        if op_of(node) == Op.Reshape and self._keeps_channels(node):
-            self._name_image(node.output[0], *self._image_of(node.input[0]))
-        elif op_of(node) == Op.Transpose and self._makes_image(node):
-            return [new_node(Op.Identity, [self._images[node.input[0]]], node.output)]
+        if node.operator == Op.Reshape and self._keeps_channels(node):
+            self._name_image(node.output, *self._image_of(node.inputs[0]))
+        elif node.operator == Op.Transpose and self._makes_image(node):
+            return [self.node(Op.Identity, [self._images[node.inputs[0]]], node.outputs)]
         elif traits.function is not None and self._is_per_channel(node):
             return [node, *self._on_images(node)]
         return None
 
-    def _is_dense(self, node: onnx.NodeProto, product: MatrixProduct) -> bool:
+    def _is_dense(self, node: Node, product: MatrixProduct) -> bool:
         """Return whether ``node`` multiplies several rows by a matrix that nothing else reads."""
-        a, b = node.input[:2]
-        biases = [self._weights.get(name) for name in node.input[2:] if name]
+        a, b = node.inputs[:2]
+        biases = [self._weights.get(name) for name in node.inputs[2:] if name]
         return (
             a in self.values
             and len(self._weights.get(b, ())) == 2
@@ -77,30 +76,30 @@ class AsConvolutions(Rewriter):
             and math.prod(self.values[a].shape[:-1]) > 1
             and product.depth % self._block == product.columns % self._block == 0
             and all(bias == (product.columns,) for bias in biases)
-            and node.output[0] in self.values
+            and node.output in self.values
         )
 
-    def _convolved(self, node: onnx.NodeProto, product: MatrixProduct) -> list[onnx.NodeProto]:
-        x, weight, *bias = node.input
+    def _convolved(self, node: Node, product: MatrixProduct) -> list[Node]:
+        x, weight, *bias = node.inputs
         before = self._with_image(x, self._own_sides(x))
         source, sides = self._image_of(x)
-        result = self.values[node.output[0]]
+        result = self.values[node.output]
         by_row = product.turned[1]
         matrix, kernel = self.fresh(f"{weight}/rows"), self.fresh(f"{weight}/kernel")
-        image, back = self.fresh(f"{node.output[0]}/image"), self.fresh(f"{node.output[0]}/last")
-        self._name_image(node.output[0], image, sides)
-        convolution = new_node(
-            Op.Conv, [source, kernel, *bias], [image], name=node.name, kernel_shape=[1, 1]
+        image, back = self.fresh(f"{node.output}/image"), self.fresh(f"{node.output}/last")
+        self._name_image(node.output, image, sides)
+        convolution = self.node(
+            Op.Conv, [source, kernel, *bias], [image], node.name, kernel_shape=[1, 1]
         )
         return [
             *before,
-            *([] if by_row else [new_node(Op.Transpose, [weight], [matrix], perm=[1, 0])]),
+            *([] if by_row else [self.node(Op.Transpose, [weight], [matrix], perm=[1, 0])]),
             self.reshape(
                 weight if by_row else matrix, kernel, (product.columns, product.depth, 1, 1)
             ),
             convolution,
-            new_node(Op.Transpose, [image], [back], perm=_FROM_IMAGE),
-            self.reshape(back, node.output[0], result.shape),
+            self.node(Op.Transpose, [image], [back], perm=_FROM_IMAGE),
+            self.reshape(back, node.output, result.shape),
         ]
 
     def _own_sides(self, name: str) -> Sides:
@@ -112,28 +111,28 @@ class AsConvolutions(Rewriter):
             if len(shape) == _RANK and shape[0] == 1:
                 return shape[1], shape[2]
             maker = self.makers.get(name)
-            if maker is None or op_of(maker) != Op.Reshape:
+            if maker is None or maker.operator != Op.Reshape:
                 break
-            name = maker.input[0]
+            name = maker.inputs[0]
         return 1, rows
 
-    def _keeps_channels(self, node: onnx.NodeProto) -> bool:
-        before, after = (self.values.get(name) for name in (node.input[0], node.output[0]))
+    def _keeps_channels(self, node: Node) -> bool:
+        before, after = (self.values.get(name) for name in (node.inputs[0], node.output))
         return before is not None and after is not None and before.shape[-1:] == after.shape[-1:]
 
-    def _makes_image(self, node: onnx.NodeProto) -> bool:
-        result = self.values.get(node.output[0])
-        sides = self._sides[node.input[0]]
-        turned = attributes(node).get("perm") == _TO_IMAGE
+    def _makes_image(self, node: Node) -> bool:
+        result = self.values.get(node.output)
+        sides = self._sides[node.inputs[0]]
+        turned = node.attributes.get("perm") == _TO_IMAGE
         return turned and result is not None and (result.shape[0], *result.shape[2:]) == (1, *sides)
 
-    def _is_per_channel(self, node: onnx.NodeProto) -> bool:
+    def _is_per_channel(self, node: Node) -> bool:
         """Return whether ``node`` works on tensors of one shape, and on constants for all or by channel."""
-        result = self.values.get(node.output[0])
-        if len(node.output) != 1 or result is None:
+        result = self.values.get(node.output)
+        if len(node.outputs) != 1 or result is None:
             return False
-        tensors = [name for name in reads(node) if name not in self._weights]
-        constants = [self._weights[name] for name in reads(node) if name in self._weights]
+        tensors = [name for name in node.reads if name not in self._weights]
+        constants = [self._weights[name] for name in node.reads if name in self._weights]
         return (
             all(self.values.get(name) == result for name in tensors)
             and len({self._sides[name] for name in tensors if name in self._sides}) == 1
@@ -143,22 +142,22 @@ class AsConvolutions(Rewriter):
             )
         )
 
-    def _on_images(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _on_images(self, node: Node) -> list[Node]:
         """Return ``node`` on images; what has none gets one."""
-        sides = next(self._sides[name] for name in node.input if name in self._sides)
+        sides = next(self._sides[name] for name in node.inputs if name in self._sides)
         made = [
             before
-            for name in dict.fromkeys(reads(node))
+            for name in dict.fromkeys(node.reads)
             for before in (
                 self._by_channel(name) if name in self._weights else self._with_image(name, sides)
             )
         ]
-        image = self.fresh(f"{node.output[0]}/image")
-        self._name_image(node.output[0], image, sides)
-        inputs = [self._images.get(name, name) for name in node.input]
-        return [*made, copied(node, inputs, [image], "")]
+        image = self.fresh(f"{node.output}/image")
+        self._name_image(node.output, image, sides)
+        inputs = [self._images.get(name, name) for name in node.inputs]
+        return [*made, node.replaced(inputs, [image], "")]
 
-    def _with_image(self, name: str, sides: Sides) -> list[onnx.NodeProto]:
+    def _with_image(self, name: str, sides: Sides) -> list[Node]:
         """Return nodes that make an image of ``name``, none where there is one already."""
         if name in self._images:
             return []
@@ -166,10 +165,10 @@ class AsConvolutions(Rewriter):
         self._name_image(name, image, sides)
         return [
             self.reshape(name, last, (1, *sides, self.values[name].shape[-1])),
-            new_node(Op.Transpose, [last], [image], perm=_TO_IMAGE),
+            self.node(Op.Transpose, [last], [image], perm=_TO_IMAGE),
         ]
 
-    def _by_channel(self, name: str) -> list[onnx.NodeProto]:
+    def _by_channel(self, name: str) -> list[Node]:
         """Return nodes that make the constant ``name`` one a channel of an image; a single one stays."""
         shape = self._weights[name]
         if name in self._images or math.prod(shape) == 1:
@@ -222,21 +221,22 @@ class _Axis:
 class TransposedAsConvolutions(Rewriter):
     """Makes convolutions of those that a kernel computes whose channels lie in blocks of ``block``."""
 
-    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
-        super().__init__(model, values)
+    def __init__(self, graph: Graph, block: int) -> None:
+        super().__init__(graph)
         self._block = block
 
-    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def replaced(self, node: Node) -> list[Node] | None:
         axes = self._axes(node)
         return None if axes is None else self._convolved(node, *axes)
 
-    def _axes(self, node: onnx.NodeProto) -> tuple[_Axis, _Axis] | None:
+    def _axes(self, node: Node) -> tuple[_Axis, _Axis] | None:
         """Return how a convolution does what ``node`` does; None: it is no transposed one, or none does."""
-        transposed = self.operator(node) if op_of(node) == Op.ConvTranspose else None
-        inferred = self.shape(node.output[0])
-        if not isinstance(transposed, TransposedConvolution) or inferred != transposed.y.shape:
+        transposed = self.operator(node) if node.operator == Op.ConvTranspose else None
+        if not isinstance(transposed, TransposedConvolution):
             return None
-        if not all(name in self.tensors for name in node.input[1:] if name):
+        if self.shape(node.output) != transposed.y.shape:
+            return None
+        if not all(name in self.constants for name in node.inputs[1:] if name):
             return None
         windows, channels = transposed.windows, transposed.x.shape[1]
         plain = transposed.groups == 1 and set(windows.dilations) == {1} and len(windows.axes) == 2
@@ -247,22 +247,22 @@ class TransposedAsConvolutions(Rewriter):
         if rows is None or columns is None:
             return None
         crops = rows.crops or columns.crops
-        return None if crops and self.versions.get("", 0) < _OPSET else (rows, columns)
+        return None if crops and self.opsets.get("", 0) < _OPSET else (rows, columns)
 
-    def _convolved(self, node: onnx.NodeProto, rows: _Axis, columns: _Axis) -> list[onnx.NodeProto]:
-        x, weight, *bias = node.input
-        title, size = node.output[0], rows.stride
-        inputs, features = self.tensors[weight].dims[:2]
-        nodes: list[onnx.NodeProto] = []
+    def _convolved(self, node: Node, rows: _Axis, columns: _Axis) -> list[Node]:
+        x, weight, *bias = node.inputs
+        title, size = node.output, rows.stride
+        inputs, features, *kernel_sides = self.constants[weight].shape
+        nodes: list[Node] = []
 
         def new(kind: Op, read: Sequence[str], **given: Any) -> str:
             output = self.fresh(f"{title}/{kind.lower()}")
-            nodes.append(new_node(kind, read, [output], **given))
+            nodes.append(self.node(kind, read, [output], **given))
             return output
 
         def taken(name: str, axis: int, of: _Axis) -> str:
             shape = [inputs, features, *(len(rows.taps), size)[: 2 * (axis > 2)]]
-            shape += self.tensors[weight].dims[2 + (axis > 2) :]
+            shape += kernel_sides[axis > 2 :]
             shape[axis] = 1
             zeros = self.constant(f"{title}/zeros", np.zeros(shape, np.float32))
             index = self.constant(f"{title}/taps", np.array(of.taps, np.int64))
@@ -279,7 +279,7 @@ class TransposedAsConvolutions(Rewriter):
             bias = [new(Op.Gather, [bias[0], every], axis=0)]
         pads = [rows.before, columns.before, rows.after, columns.after]
         image = new(Op.Conv, [x, kernel, *filter(None, bias)], kernel_shape=sides, pads=pads)
-        nodes[-1].name = node.name
+        nodes[-1] = nodes[-1].replaced(name=node.name)
         if size > 1:
             image = new(Op.DepthToSpace, [image], blocksize=size)
         for axis, of in ((2, rows), (3, columns)):
@@ -287,8 +287,7 @@ class TransposedAsConvolutions(Rewriter):
                 ends = ([0], [of.made], [axis])
                 given = [self.constant(f"{title}/crop", np.array(end, np.int64)) for end in ends]
                 image = new(Op.Slice, [image, *given])
-        nodes[-1].output[0] = title
-        return nodes
+        return [*nodes[:-1], nodes[-1].replaced(outputs=[title])]
 
 
 def _axis(window: Window, given: int, made: int) -> _Axis | None:

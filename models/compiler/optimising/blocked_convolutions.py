@@ -6,19 +6,20 @@ once less. ONNX Runtime's own transformers do that for one layout or the other, 
 were blocked later.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
+from numpy.typing import NDArray
 
 from models.compiler.optimising.blocked_tensors import RANK, BlockedTensors
 from models.compiler.optimising.blocked_weights import WeightOrder
-from models.graphs.nodes import attributes, copied, new_node, node_of, set_attributes
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
 from models.network.fields import Array
-from models.network.names import NCHWC, Op, op_of
+from models.network.names import NCHWC, Op
+from models.network.node import Node
 from models.network.operators.convolution import ADDEND
 from models.network.patterns import activations_in
 from models.runtime.kernels import kernel_of
@@ -34,48 +35,45 @@ class BlockedConvolutions(BlockedTensors):
     the nodes of a HardSwish what it is of.
     """
 
-    def __init__(
-        self, model: onnx.ModelProto, values: Mapping[str, Array], block: int, folder: Path
-    ) -> None:
-        super().__init__(model, values, block, folder)
-        self._open: dict[str, onnx.NodeProto] = {}
+    def __init__(self, graph: Graph, block: int, folder: Path | None = None) -> None:
+        super().__init__(graph, block, folder)
+        self._open: dict[str, Node] = {}
         self._swishes = self._find_swishes()
 
-    def convolution(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def convolution(self, node: Node) -> list[Node] | None:
         """Return a convolution in blocks; None: it is on plain tensors."""
         order = self.order(node)
         if order is None:
             if self._has_sums(node):
                 self._note_open(node, node)
             return None
-        x, y = node.input[0], node.output[0]
+        x, y = node.inputs[0], node.output
         reads_plain = self.reads_plain(node)
         before = list(self.plain([x])) if reads_plain else self.enter(x)
         operands = [x if reads_plain else self.blocked[x]]
-        operands.append(self.weights.weights(node.input[1], order))
-        if any(node.input[2:]):
-            operands.append(self.weights.vector(node.input[2], order.features, order.outputs))
-        inside = copied(node, operands, [self.new(y)])
-        inside.op_type, inside.domain = Op.BlockedConv.op_type, NCHWC
-        if attributes(node).get("group", 1) == self.channels(x) == self.channels(y):
-            set_attributes(inside, group=order.features)
+        operands.append(self.weights.weights(node.inputs[1], order))
+        if any(node.inputs[2:]):
+            operands.append(self.weights.vector(node.inputs[2], order.features, order.outputs))
+        inside = self.node(Op.BlockedConv, operands, [self.new(y)], node.name, **node.attributes)
+        if 1 < node.attributes.get("group", 1) == self.channels(x) == self.channels(y):
+            inside = inside.with_attributes(group=order.features)
         return [*before, *self._convolved(node, inside)]
 
-    def reads_plain(self, node: onnx.NodeProto) -> bool:
+    def reads_plain(self, node: Node) -> bool:
         """Return whether a blocked convolution reads a plain image: less than a block of channels."""
-        x = node.input[0]
+        x = node.inputs[0]
         is_small = self.channels(x) < self._block and x not in self.filled
-        return is_small and attributes(node).get("group", 1) == 1
+        return is_small and node.attributes.get("group", 1) == 1
 
-    def order(self, node: onnx.NodeProto) -> WeightOrder | None:
+    def order(self, node: Node) -> WeightOrder | None:
         """Return the order of the weights of a convolution in blocks; None: it has no such kernel."""
-        x, y = node.input[0], node.output[0]
-        constants = [self.tensors.get(name) for name in node.input[1:] if name]
-        is_static = self.is_image(x) and self.is_image(y) and len(node.input) <= ADDEND
+        x, y = node.inputs[0], node.output
+        constants = [self.constants.get(name) for name in node.inputs[1:] if name]
+        is_static = self.is_image(x) and self.is_image(y) and len(node.inputs) <= ADDEND
         if not is_static or not all(map(_is_float, constants)):
             return None
-        features, depth, *_ = self.tensors[node.input[1]].dims
-        group, block = attributes(node).get("group", 1), self._block
+        features, depth, *_ = self.constants[node.inputs[1]].shape
+        group, block = node.attributes.get("group", 1), self._block
         outputs, inputs = self.fill(y), self.fill(x)
         by_channel = WeightOrder(self.padded(features), depth, False, outputs, inputs)
         if self.reads_plain(node):
@@ -89,15 +87,15 @@ class BlockedConvolutions(BlockedTensors):
         are_blocks = not depth % block and not (features // group) % block
         return WeightOrder(features, depth, True, outputs, inputs) if are_blocks else None
 
-    def scaled(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def scaled(self, node: Node) -> list[Node] | None:
         """Return a batch norm of a blocked tensor as a convolution of each channel by itself."""
-        x, y = node.input[0], node.output[0]
-        statistics = [self.tensors.get(name) for name in node.input[1:]]
-        is_static = all(map(_is_float, statistics)) and len(node.output) == 1
-        if not is_static or not attributes(node).get("spatial", 1) or x in self.filled:
+        x, y = node.inputs[0], node.output
+        statistics = [self.constants.get(name) for name in node.inputs[1:]]
+        is_static = all(map(_is_float, statistics)) and len(node.outputs) == 1
+        if not is_static or not node.attributes.get("spatial", 1) or x in self.filled:
             return None
-        scale, shift, mean, variance = map(self.weights.array, node.input[1:])
-        factor = scale / np.sqrt(variance + np.float32(attributes(node).get("epsilon", 1e-5)))
+        scale, shift, mean, variance = map(self.weights.array, node.inputs[1:])
+        factor = scale / np.sqrt(variance + np.float32(node.attributes.get("epsilon", 1e-5)))
         count = self.padded(len(factor))
         weights, bias = np.zeros((count, 1, 1, 1), np.float32), np.zeros(count, np.float32)
         weights[: len(factor), 0, 0, 0] = factor
@@ -105,14 +103,14 @@ class BlockedConvolutions(BlockedTensors):
         operands = [self.weights.write(f"{y}/scale", weights), self.weights.write(y, bias)]
         return self._by_channel(node, x, operands)
 
-    def gate(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def gate(self, node: Node) -> list[Node] | None:
         """Return a product with a factor per channel as a convolution whose weights these are.
 
         One pixel of blocks lies alike in both layouts. ONNX Runtime multiplies in blocks, too, but by 16
         elements at a time: that is as slow as two reorders.
         """
-        for x, gate in (tuple(node.input), tuple(reversed(node.input))):
-            if x not in self.blocked or not self.is_image(node.output[0]):
+        for x, gate in (node.inputs, node.inputs[::-1]):
+            if x not in self.blocked or not self.is_image(node.output):
                 continue
             constant = self._constant_factors(x, gate)
             if constant is not None:
@@ -120,7 +118,7 @@ class BlockedConvolutions(BlockedTensors):
             if self._is_gate(x, gate):
                 weights = self.fresh(f"{gate}/factors")
                 shape = (self.padded(self.channels(x)), 1, 1, 1)
-                self.types[weights] = Array(dtype="float32", shape=shape)
+                self.values[weights] = Array(dtype="float32", shape=shape)
                 before = self.reshape(self.blocked.get(gate, gate), weights, _FACTORS)
                 return [before, *self._by_channel(node, x, [weights])]
         return None
@@ -134,56 +132,54 @@ class BlockedConvolutions(BlockedTensors):
 
     def _constant_factors(self, x: str, gate: str) -> str | None:
         """Return weights that are the constant ``gate``, a factor for each channel; None: it is none."""
-        tensor, channels = self.tensors.get(gate), self.channels(x)
-        if not _is_float(tensor) or tensor is None or x in self.filled:
+        factors, channels = self.constants.get(gate), self.channels(x)
+        if not _is_float(factors) or factors is None or x in self.filled:
             return None
-        if tuple(tensor.dims) not in ((channels, 1, 1), (1, channels, 1, 1)):
+        if factors.shape not in ((channels, 1, 1), (1, channels, 1, 1)):
             return None
         weights = np.zeros((self.padded(channels), 1, 1, 1), np.float32)
-        weights[:channels, 0, 0, 0] = self.weights.array(gate).reshape(-1)
+        weights[:channels, 0, 0, 0] = factors.reshape(-1)
         return self.weights.write(gate, weights)
 
-    def _by_channel(
-        self, node: onnx.NodeProto, x: str, operands: Sequence[str]
-    ) -> list[onnx.NodeProto]:
+    def _by_channel(self, node: Node, x: str, operands: Sequence[str]) -> list[Node]:
         """Return a convolution of one pixel of each channel of ``x`` by itself."""
-        inside = new_node(
+        inside = self.node(
             Op.BlockedConv,
             [self.blocked[x], *operands],
-            [self.new(node.output[0])],
+            [self.new(node.output)],
             node.name,
             group=self.padded(self.channels(x)),
             kernel_shape=[1, 1],
         )
         return self._convolved(node, inside)
 
-    def _convolved(self, node: onnx.NodeProto, inside: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _convolved(self, node: Node, inside: Node) -> list[Node]:
         """Return ``inside``, the blocked convolution that ``node`` is."""
         self._note_open(node, inside)
-        return self.produced(node.output, inside)
+        return self.produced(node.made, inside)
 
     # Sums and activations.
 
-    def fused(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def fused(self, node: Node) -> list[Node] | None:
         """Return the convolution before ``node`` with that inside it; None: it cannot be.
 
         It stands here, not where it was: what is added may be produced in between.
         """
-        if node.domain or not node.input:
+        if node.domain or not node.inputs or not node.outputs:
             return None
-        source = self._swishes.get(node.output[0])
+        source = self._swishes.get(node.output)
         if source in self._open:
-            if op_of(node) == Op.HardSigmoid:
+            if node.operator == Op.HardSigmoid:
                 return []
             convolution = _with_activation(self._open.pop(source), Op.HardSwish, [])
             return self._instead(convolution, node)
-        row, record = kernel_of(op_of(node)), traits_of(op_of(node))
-        for name in node.input:
+        row, record = kernel_of(node.operator), traits_of(node.operator)
+        for name in node.inputs:
             if name not in self._open:
                 continue
             nodes = None
             if row is not None and row.is_absorbed:
-                values = {**record.attributes, **attributes(node)}
+                values = {**record.attributes, **node.attributes}
                 parameters = [values[key] for key in record.attributes]
                 fused = _with_activation(self._open[name], record.name, parameters)
                 nodes = self._instead(fused, node)
@@ -199,35 +195,32 @@ class BlockedConvolutions(BlockedTensors):
 
         The value that both read has no other reader.
         """
-        nodes = [node_of(node, self.versions) for node in self.graph.node]
-        swishes: dict[str, str] = {}
+        nodes, swishes = self.graph.nodes, dict[str, str]()
         for group in activations_in(nodes, self.outputs, self._known.number):
             is_swish = group.activation.kind == "hard_swish"
             if is_swish and self.uses[group.x] == len(group.nodes) == 2:
                 swishes |= {nodes[index].output: group.x for index in group.nodes}
         return swishes
 
-    def _note_open(self, node: onnx.NodeProto, convolution: onnx.NodeProto) -> None:
+    def _note_open(self, node: Node, convolution: Node) -> None:
         """Note what may get a sum or an activation: ``convolution``, with the result of ``node``."""
-        y = node.output[0]
-        if "activation" in attributes(convolution) or y in self.outputs:
+        y = node.output
+        if "activation" in convolution.attributes or y in self.outputs:
             return
         is_swish = convolution.domain == NCHWC and y in self._swishes.values()
         if self.uses[y] == 1 or is_swish:
             self._open[y] = convolution
 
-    def _has_sums(self, node: onnx.NodeProto) -> bool:
+    def _has_sums(self, node: Node) -> bool:
         """Return whether a plain convolution has a kernel with a sum and an activation inside."""
-        value = self.values.get(node.output[0])
+        value = self.values.get(node.output)
         return value is not None and value.dtype == "float32" and len(value.shape) <= RANK
 
-    def _with_sum(
-        self, convolution: onnx.NodeProto, node: onnx.NodeProto, name: str
-    ) -> list[onnx.NodeProto] | None:
-        others = [other for other in node.input if other != name]
-        if len(node.input) != 2 or len(others) != 1 or any(convolution.input[ADDEND:]):
+    def _with_sum(self, convolution: Node, node: Node, name: str) -> list[Node] | None:
+        others = [other for other in node.inputs if other != name]
+        if len(node.inputs) != 2 or len(others) != 1 or any(convolution.inputs[ADDEND:]):
             return None
-        other, shape = others[0], self.shape(node.output[0])
+        other, shape = others[0], self.shape(node.output)
         if not shape or self.shape(name) != shape or self.shape(other) != shape:
             return None
         if convolution.domain == NCHWC:
@@ -238,31 +231,25 @@ class BlockedConvolutions(BlockedTensors):
             addend = self.blocked[other]
         else:
             before, addend = list(self.plain([other])), other
-        operands = list(convolution.input[:ADDEND])
-        operands += [""] * (ADDEND - len(operands))
-        fused = copied(convolution, [*operands, addend])
+        operands = convolution.inputs[:ADDEND]
+        operands += ("",) * (ADDEND - len(operands))
+        fused = convolution.replaced([*operands, addend])
         return [*before, *self._instead(fused, node)]
 
-    def _instead(self, fused: onnx.NodeProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _instead(self, fused: Node, node: Node) -> list[Node]:
         """Return ``fused`` with the result of ``node``."""
         if fused.domain == NCHWC:
-            fused.output[:] = [self.new(node.output[0])]
-            return self._convolved(node, fused)
-        fused.op_type, fused.domain = Op.FusedConv.op_type, Op.FusedConv.domain
-        fused.output[:] = node.output
+            return self._convolved(node, fused.replaced(outputs=[self.new(node.output)]))
+        fused = self.node(Op.FusedConv, fused.inputs, node.outputs, fused.name, **fused.attributes)
         self._note_open(node, fused)
         return [fused]
 
 
-def _is_float(tensor: TensorProto | None) -> bool:
-    return tensor is not None and tensor.data_type == TensorProto.FLOAT
+def _is_float(array: NDArray[Any] | None) -> bool:
+    return array is not None and array.dtype == np.float32
 
 
-def _with_activation(
-    convolution: onnx.NodeProto, operator: Op, parameters: Sequence[float]
-) -> onnx.NodeProto:
-    fused = copied(convolution)
-    fused.attribute.append(helper.make_attribute("activation", operator.op_type))
-    if parameters:
-        fused.attribute.append(helper.make_attribute("activation_params", parameters))
-    return fused
+def _with_activation(convolution: Node, operator: Op, parameters: Sequence[float]) -> Node:
+    return convolution.with_attributes(
+        activation=operator.op_type, activation_params=list(parameters) or None
+    )

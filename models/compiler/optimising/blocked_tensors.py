@@ -6,17 +6,17 @@ domain com.microsoft.nchwc), and two that turn a tensor: ReorderInput and Reorde
 knows of them; which value has which layout is chosen in layout.py.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-
-import onnx
 
 from models.compiler.optimising.blocked_weights import BlockedWeights, BlockFill
 from models.compiler.optimising.filled_channels import REORDERED_CHANNELS, FilledChannels
-from models.graphs.nodes import attributes, new_node, reads
-from models.graphs.rewriting import Rewriter
+from models.graphs.graph import Graph
+from models.graphs.rewriter import Rewriter
 from models.network.fields import Array
-from models.network.names import MICROSOFT, NCHWC, Op, op_of
+from models.network.names import MICROSOFT, NCHWC, Op
+from models.network.node import Node
 
 CHANNEL_AXIS = 1
 RANK = 4
@@ -25,39 +25,30 @@ TO_PIXELS, TO_PLANES = [0, 2, 3, 1], [0, 3, 1, 2]
 
 
 class BlockedTensors(Rewriter):
-    """A pass that gives values of ``model`` a blocked layout.
+    """A pass that gives values of ``graph`` a blocked layout, with ``block`` channels in a block.
 
-    ``values``: those of known size, by name. ``block``: channels in a block. ``folder``: where weights lie.
-
-    ``types``: of the values that are new. ``weights``: of blocked convolutions. ``filled``: values whose
-    channels copies fill up. ``blocked``: by plain values the blocked tensors that equal them.
+    ``weights``: of blocked convolutions. ``filled``: values whose channels copies fill up. ``blocked``: by
+    plain values the blocked tensors that equal them.
 
     ``_unread``: plain values that no node has read until now, of those that are blocked.
     """
 
-    def __init__(
-        self, model: onnx.ModelProto, values: Mapping[str, Array], block: int, folder: Path
-    ) -> None:
-        super().__init__(model, values)
-        self.types: dict[str, Array] = {}
-        self.weights = BlockedWeights(self.tensors, folder, block)
+    def __init__(self, graph: Graph, block: int, folder: Path | None = None) -> None:
+        super().__init__(graph, folder)
+        self.weights = BlockedWeights(self, block)
         self.filled = FilledChannels(self, block)
         self.blocked: dict[str, str] = {}
         self._unread: set[str] = set()
         self._block = block
 
-    def run(self) -> bool:
-        changed = super().run()
-        self.graph.initializer.extend(self.weights.written)
-        read = {name for node in self.graph.node for name in reads(node)}
-        used = [tensor for tensor in self.graph.initializer if tensor.name in read]
-        del self.graph.initializer[:]
-        self.graph.initializer.extend(used)
-        del self.graph.value_info[:]
-        imported = {item.domain for item in self.model.opset_import}
-        for domain in {NCHWC, MICROSOFT} - imported:
-            self.model.opset_import.add(domain=domain, version=1)
-        return changed
+    def run(self) -> Graph:
+        graph = super().run()
+        read = {name for node in graph.nodes for name in node.reads}
+        return replace(
+            graph,
+            constants={name: array for name, array in graph.constants.items() if name in read},
+            opsets={**graph.opsets, MICROSOFT: 1, NCHWC: 1, **graph.opsets},
+        )
 
     def is_image(self, name: str) -> bool:
         """Return whether a value is [N, C, H, W] in float32, of known size."""
@@ -93,33 +84,33 @@ class BlockedTensors(Rewriter):
         blocked = self.fresh(f"{name}/blocked")
         batch, channels, *size = self.shape(name)
         shape = (batch, self.padded(channels), *size)
-        self.types[blocked] = Array(dtype="float32", shape=shape)
+        self.values[blocked] = Array(dtype="float32", shape=shape)
         self.blocked[name] = blocked
         return blocked
 
-    def produced(self, names: Iterable[str], *nodes: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return ``nodes``, which produce the blocked tensors of ``names``, and outputs of the model."""
+    def produced(self, names: Iterable[str], *nodes: Node) -> list[Node]:
+        """Return ``nodes``, which produce the blocked tensors of ``names``, and outputs of the graph."""
         names = list(names)
         ends = [self.leave(name, name) for name in names if name in self.outputs]
         self._unread.update(name for name in names if name not in self.outputs)
         return [*nodes, *ends]
 
-    def plain(self, names: Iterable[str]) -> Iterator[onnx.NodeProto]:
+    def plain(self, names: Iterable[str]) -> Iterator[Node]:
         """Yield what produces those plain values ``names`` that are only blocked until now."""
         for name in names:
             if name in self._unread:
                 self._unread.remove(name)
                 yield self.leave(name, name)
 
-    def leave(self, name: str, result: str, **attributes: int) -> onnx.NodeProto:
+    def leave(self, name: str, result: str, **attributes: int) -> Node:
         """Return the node that produces ``result`` of the blocked tensor of ``name``."""
         channels = self.channels(name)
         title = f"{result}/reordered"
-        return new_node(
+        return self.node(
             Op.ReorderOutput, [self.blocked[name]], [result], title, channels=channels, **attributes
         )
 
-    def enter(self, name: str) -> list[onnx.NodeProto]:
+    def enter(self, name: str) -> list[Node]:
         """Return the nodes that produce the blocked tensor of ``name``: none where there is one already.
 
         Of pixels with channels behind them (a transposed image) it is turned at once.
@@ -129,12 +120,13 @@ class BlockedTensors(Rewriter):
         source, turned = self._pixels(name)
         before = list(self.plain([source]))
         blocked = self.new(name)
-        return [*before, new_node(Op.ReorderInput, [source], [blocked], blocked, **turned)]
+        return [*before, self.node(Op.ReorderInput, [source], [blocked], blocked, **turned)]
 
     def _pixels(self, name: str) -> tuple[str, dict[str, int]]:
         """Return what ``name`` is a transpose of, if that can be reordered, else ``name``."""
         producer = self.makers.get(name)
-        is_transpose = producer is not None and op_of(producer) == Op.Transpose
-        if producer is None or not is_transpose or attributes(producer).get("perm") != TO_PLANES:
+        if producer is None or producer.operator != Op.Transpose:
             return name, {}
-        return producer.input[0], {"channels_last": 1}
+        if producer.attributes.get("perm") != TO_PLANES:
+            return name, {}
+        return producer.inputs[0], {"channels_last": 1}

@@ -7,16 +7,13 @@ channels than a block (an image, or one channel of each group), [O/b, I, H, W, b
 Weights lie in files: one layer at a time is mapped, reordered and written.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto
 
-from models.graphs.file import numbers_of, tensor_in
+from models.graphs.rewriter import Rewriter
 
 Floats = NDArray[np.float32]
 #: A weight of a copy, of one of its original.
@@ -45,16 +42,12 @@ class WeightOrder:
 
 
 class BlockedWeights:
-    """Writes reordered weights to ``folder``/blocked.data; ``block``: channels in a block.
+    """Adds reordered weights to the constants of a pass; ``block``: channels in a block."""
 
-    ``tensors``: constants by name, whose files lie in ``folder``. ``written``: what was made of them.
-    """
-
-    def __init__(self, tensors: Mapping[str, TensorProto], folder: Path, block: int) -> None:
-        self.written: list[TensorProto] = []
-        self._tensors = tensors
-        self._folder = folder
+    def __init__(self, rewriter: Rewriter, block: int) -> None:
+        self._rewriter = rewriter
         self._block = block
+        self._count = 0
         self._names: dict[tuple[str, WeightOrder | int, BlockFill], str] = {}
 
     def weights(self, name: str, order: WeightOrder) -> str:
@@ -67,7 +60,7 @@ class BlockedWeights:
 
     def vector(self, name: str, features: int, fill: BlockFill) -> str:
         """Return the name of the constant ``name``, of a number a channel, with ``features`` of them."""
-        if self._tensors[name].dims[0] == features:
+        if len(self.array(name)) == features:
             return name
         key = (name, features, fill)
         if key not in self._names:
@@ -75,15 +68,14 @@ class BlockedWeights:
         return self._names[key]
 
     def array(self, name: str) -> Floats:
-        """Return a constant of the model."""
-        return numbers_of(self._tensors[name], self._folder)
+        """Return a constant."""
+        return self._rewriter.constants[name]
 
     def write(self, name: str, array: Floats) -> str:
         """Return what ``array``, made of the constant or value ``name``, is called."""
-        title = f"{name}/blocked{len(self.written)}"
-        with (self._folder / "blocked.data").open("ab") as file:
-            self.written.append(tensor_in(file, title, array))
-        return title
+        title = f"{name}/blocked{self._count}"
+        self._count += 1
+        return self._rewriter.constant(title, array)
 
     def _reordered(self, weights: Floats, order: WeightOrder) -> Floats:
         block = self._block

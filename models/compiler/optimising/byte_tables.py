@@ -12,47 +12,47 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
-from models.compiler.analysis.graph import Edits, Graph
-from models.graphs.nodes import copied, label, made, new_node
+from models.graphs.graph import Edits, Graph, has_dtype
+from models.graphs.writer import kind_of, serialised
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.fields import Array
+from models.network.names import Op
+from models.network.node import Node
+from models.network.operators.on_bytes import BYTE_TYPES
 from models.network.operators.quantised import BYTES
 from models.runtime.sessions import open_session, session_options
 
-KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 _IR_VERSION = 9
 
 Constants = Mapping[str, NDArray[Any]]
 #: By what they make: nodes, and at which place.
-Makers = Mapping[str, tuple[int, onnx.NodeProto]]
+Makers = Mapping[str, tuple[int, Node]]
 
 
 @dataclass(frozen=True)
 class ByteRegion:
     """``nodes`` that make ``output`` of the bytes ``source`` alone, element by element."""
 
-    nodes: Sequence[onnx.NodeProto]
+    nodes: Sequence[Node]
     source: str
     dtype: str
     output: str
 
 
 def region_of(
-    last: onnx.NodeProto,
+    last: Node,
     makers: Makers,
     constants: Constants,
-    begins: Callable[[str, Sequence[onnx.NodeProto]], str | None],
+    begins: Callable[[str, Sequence[Node]], str | None],
 ) -> ByteRegion | None:
     """Return what ends with ``last`` and reads one tensor of bytes, the latest there is; None: nothing.
 
     ``begins``: returns the element type of a tensor that some nodes read, if a region may begin with it.
     """
     produces_bytes = (
-        _has_scales(op_of(last)) and traits_of(op_of(last)).of is not Op.DequantizeLinear
+        _has_scales(last.operator) and traits_of(last.operator).of is not Op.DequantizeLinear
     )
     if not produces_bytes or not _is_on_elements(last, constants):
         return None
@@ -62,7 +62,7 @@ def region_of(
             (source,) = read
             dtype = begins(source, inside)
             if dtype is not None:
-                return ByteRegion(inside[::-1], source, dtype, last.output[0])
+                return ByteRegion(inside[::-1], source, dtype, last.output)
         latest = max(read, key=lambda name: makers[name][0] if name in makers else -1, default="")
         if latest not in makers or not _is_on_elements(makers[latest][1], constants):
             return None
@@ -70,15 +70,15 @@ def region_of(
         read = read - {latest} | _read(inside[-1], constants)
 
 
-def _read(node: onnx.NodeProto, constants: Constants) -> set[str]:
-    return {name for name in node.input if name and name not in constants}
+def _read(node: Node, constants: Constants) -> set[str]:
+    return {name for name in node.inputs if name and name not in constants}
 
 
-def _is_on_elements(node: onnx.NodeProto, constants: Constants) -> bool:
+def _is_on_elements(node: Node, constants: Constants) -> bool:
     """Return whether elements of ``node`` are made of those at the same place and of single constants."""
-    arrays = [np.asarray(constants[name]) for name in node.input if name in constants]
+    arrays = [np.asarray(constants[name]) for name in node.inputs if name in constants]
     single = all(array.size == 1 and array.ndim <= 1 for array in arrays)
-    return is_on_elements(op_of(node)) and single and len(node.output) == 1
+    return is_on_elements(node.operator) and single and len(node.outputs) == 1
 
 
 def is_on_elements(operator: str) -> bool:
@@ -96,29 +96,25 @@ def _has_scales(operator: str) -> bool:
     return traits.access == "elementwise" and traits.elements == "quantised"
 
 
-def table_of(region: ByteRegion, constants: Constants, versions: Mapping[str, int]) -> NDArray[Any]:
+def table_of(region: ByteRegion, constants: Constants, opsets: Mapping[str, int]) -> NDArray[Any]:
     """Return what ``region`` makes of each byte, in the order of bytes as unsigned numbers.
 
-    ``versions``: of the operators of each domain.
+    ``opsets``: versions of operators by domain.
     """
-    nodes = []
-    for node in region.nodes:
-        alone = copied(node)
-        for attribute in alone.attribute:
-            if attribute.name == "axis":
-                attribute.i = 0
-        nodes.append(alone)
-    names = {name for node in nodes for name in node.input if name in constants}
-    graph = helper.make_graph(
-        nodes,
-        "table",
-        [helper.make_tensor_value_info(region.source, KINDS[region.dtype], [BYTES])],
-        [helper.make_empty_tensor_value_info(region.output)],
-        [numpy_helper.from_array(np.asarray(constants[name]), name) for name in sorted(names)],
+    nodes = tuple(
+        node.with_attributes(axis=0) if "axis" in node.attributes else node for node in region.nodes
     )
-    opsets = [helper.make_opsetid(*item) for item in versions.items()]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
-    session = open_session(model.SerializeToString(), session_options(optimise=False))
+    names = {name for node in nodes for name in node.inputs if name in constants}
+    graph = Graph(
+        nodes=nodes,
+        values={region.source: Array(dtype=region.dtype, shape=(BYTES,))},
+        constants={name: constants[name] for name in sorted(names)},
+        inputs=(region.source,),
+        outputs=(region.output,),
+        opsets=opsets,
+        ir_version=_IR_VERSION,
+    )
+    session = open_session(serialised(graph), session_options(optimise=False))
     numbers = np.arange(BYTES, dtype=np.uint8).view(region.dtype)
     return np.asarray(session.run(None, {region.source: numbers})[0])
 
@@ -143,18 +139,22 @@ class _Finder:
     def __init__(self, graph: Graph, layers: Collection[str]) -> None:
         self._graph = graph
         self._layers = layers
+        # Of other types there are no tables.
+        self._constants = {
+            name: array for name, array in graph.constants.items() if has_dtype(array)
+        }
         self._makers = {
-            name: (index, node) for index, node in enumerate(graph.nodes) for name in made(node)
+            name: (index, node) for index, node in enumerate(graph.nodes) for name in node.made
         }
 
     def regions(self) -> Iterator[ByteRegion]:
         """Yield regions that no other node reads from; no two share a node."""
         taken = set[str]()
         for node in reversed(self._graph.nodes):
-            if taken.isdisjoint(made(node)):
-                region = region_of(node, self._makers, self._graph.constants, self._begins)
+            if taken.isdisjoint(node.made):
+                region = region_of(node, self._makers, self._constants, self._begins)
                 if region is not None and self._is_closed(region):
-                    taken.update(name for inner in region.nodes for name in made(inner))
+                    taken.update(name for inner in region.nodes for name in inner.made)
                     yield region
 
     def sources(self, name: str) -> Iterator[str]:
@@ -164,13 +164,13 @@ class _Finder:
             for other in self._moved(name):
                 yield from self.sources(other)
 
-    def _begins(self, source: str, _: Sequence[onnx.NodeProto]) -> str | None:
+    def _begins(self, source: str, _: Sequence[Node]) -> str | None:
         """Return the dtype of ``source`` if layers make it."""
         return self._graph.values[source].dtype if self._is_of_layers(source) else None
 
     def _is_of_layers(self, name: str) -> bool:
         if name in self._layers:
-            return name in self._graph.values and self._graph.values[name].dtype in KINDS
+            return name in self._graph.values and self._graph.values[name].dtype in BYTE_TYPES
         moved = self._moved(name)
         alone = len(set(moved)) == len(moved) and all(
             len(self._graph.readers.get(other, ())) == 1 and other not in self._graph.outputs
@@ -183,14 +183,14 @@ class _Finder:
         _, node = self._makers.get(name, (0, None))
         if node is None or name not in self._graph.values:
             return []
-        if op_of(node) == Op.Concat:
-            return list(node.input)
-        return [node.input[0]] if traits_of(op_of(node)).permutes else []
+        if node.operator == Op.Concat:
+            return list(node.inputs)
+        return [node.inputs[0]] if traits_of(node.operator).permutes else []
 
     def _is_closed(self, region: ByteRegion) -> bool:
         """Return whether no node outside reads what ``region`` is made of, or what is inside."""
-        inside = {self._makers[node.output[0]][0] for node in region.nodes}
-        names = {region.source, *(node.output[0] for node in region.nodes)} - {region.output}
+        inside = {self._makers[node.output][0] for node in region.nodes}
+        names = {region.source, *(node.output for node in region.nodes)} - {region.output}
         return not names.intersection(self._graph.outputs) and all(
             inside.issuperset(self._graph.readers.get(name, ())) for name in names
         )
@@ -203,15 +203,16 @@ class _Rewriter:
         self.edits = edits
         self._graph = edits.graph
         self._layers = layers
-        self._behind: dict[str, list[onnx.NodeProto]] = {}
+        self._behind: dict[str, list[Node]] = {}
         self._read_as: dict[str, str] = {}
         self._made_as: dict[str, str] = {}
         self._gone = set[str]()
 
     def look_up(self, region: ByteRegion, sources: Iterable[str]) -> None:
         """Put what ``region`` makes behind the layers among ``sources``, which its bytes come of."""
-        table = table_of(region, self._graph.constants, self._graph.versions)
-        self._gone.update(name for node in region.nodes for name in made(node))
+        graph = self._graph
+        table = table_of(region, graph.constants, graph.opsets)
+        self._gone.update(name for node in region.nodes for name in node.made)
         for name in sources:
             value = self.edits.array(name)
             if name not in self._layers:
@@ -219,7 +220,7 @@ class _Rewriter:
                 if name == region.source:
                     self._made_as[name] = region.output
                 continue
-            result, called = region.output, label(region.nodes[-1])
+            result, called = region.output, region.nodes[-1].label
             if name != region.source:
                 result = self._read_as[name] = self.edits.value(
                     f"{name}/found", table.dtype.name, value.shape
@@ -229,16 +230,16 @@ class _Rewriter:
             # Each has its own, which is streamed with the weights of its layer.
             own = self.edits.constant(f"{name}/table", table, streamed=True)
             self._behind[name] = [
-                new_node(Op.Cast, [name], [numbers], to=TensorProto.INT32),
-                new_node(Op.Gather, [own, numbers], [result], name=called, axis=0),
+                graph.node(Op.Cast, [name], [numbers], to=kind_of(self.edits.array(numbers))),
+                graph.node(Op.Gather, [own, numbers], [result], called, axis=0),
             ]
 
-    def nodes(self) -> Iterator[onnx.NodeProto]:
+    def nodes(self) -> Iterator[Node]:
         """Yield all nodes."""
         for node in self._graph.nodes:
-            if not self._gone.isdisjoint(made(node)):
+            if not self._gone.isdisjoint(node.made):
                 continue
-            inputs = [self._read_as.get(name, name) for name in node.input]
-            yield copied(node, inputs, [self._made_as.get(name, name) for name in node.output])
-            for name in made(node):
+            inputs = [self._read_as.get(name, name) for name in node.inputs]
+            yield node.replaced(inputs, [self._made_as.get(name, name) for name in node.outputs])
+            for name in node.made:
                 yield from self._behind.get(name, ())

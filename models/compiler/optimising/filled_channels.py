@@ -16,12 +16,10 @@ are filled.
 Multiples of four that are not whole blocks have zeros behind them, and weights of zero.
 """
 
-import onnx
-
-from models.graphs.nodes import attributes, made, reads
-from models.graphs.rewriting import Rewriter
+from models.graphs.rewriter import Rewriter
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.names import Op
+from models.network.node import Node
 from models.network.operators.reading import Pooling, Reduction
 
 _RANK = 4
@@ -31,40 +29,40 @@ REORDERED_CHANNELS = 4
 
 
 class FilledChannels:
-    """The values of a model that are filled up with copies; ``block``: channels in a block.
+    """The values of a graph that are filled up with copies; ``block``: channels in a block.
 
     ``_first``: of values with the same channels one that stands for all. ``_fixed``: values that keep their
     channels. ``_blocked``: values that convolutions would read in blocks.
     """
 
-    def __init__(self, graph: Rewriter, block: int) -> None:
-        self._graph = graph
+    def __init__(self, rewriter: Rewriter, block: int) -> None:
+        self._rewriter = rewriter
         self._block = block
         self._first: dict[str, str] = {}
-        model = graph.model
-        self._fixed = {port.name for port in (*model.graph.input, *model.graph.output)}
+        graph = rewriter.graph
+        self._fixed = {*graph.inputs, *graph.outputs}
         self._blocked: set[str] = set()
-        for node in model.graph.node:
+        for node in graph.nodes:
             self._look(node)
         fixed = {self._root(name) for name in self._fixed}
         roots = {self._root(name) for name in self._blocked} - fixed
         self._names = {
             name
             for name in graph.values
-            if self._root(name) in roots and graph.shape(name)[1] % REORDERED_CHANNELS
+            if self._root(name) in roots and rewriter.shape(name)[1] % REORDERED_CHANNELS
         }
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
-    def _look(self, node: onnx.NodeProto) -> None:
+    def _look(self, node: Node) -> None:
         """Find what values have the same channels by ``node``, and which would rather have more."""
-        constants = self._graph.tensors
-        tensors = [name for name in (*reads(node), *made(node)) if name not in constants]
-        record = traits_of(op_of(node))
+        constants = self._rewriter.constants
+        tensors = [name for name in (*node.reads, *node.made) if name not in constants]
+        record = traits_of(node.operator)
         if not all(map(self._is_image, tensors)):
             self._fixed.update(tensors)
-        elif record.computes(Op.Conv) and all(name in constants for name in reads(node)[1:]):
+        elif record.computes(Op.Conv) and all(name in constants for name in node.reads[1:]):
             self._note(node)
         elif self._is_by_channel(node) and self._have_same_channels(node, tensors):
             self._join(tensors)
@@ -72,28 +70,28 @@ class FilledChannels:
             self._fixed.update(tensors)
 
     def _is_image(self, name: str) -> bool:
-        value = self._graph.values.get(name)
+        value = self._rewriter.values.get(name)
         return value is not None and len(value.shape) == _RANK and value.dtype == "float32"
 
-    def _is_by_channel(self, node: onnx.NodeProto) -> bool:
+    def _is_by_channel(self, node: Node) -> bool:
         """Return whether ``node`` turns each channel into another one, all equally, and rounds none."""
-        traits = traits_of(op_of(node))
+        traits = traits_of(node.operator)
         if traits.function is not None:
             return not (traits.jumps and traits.keeps_order == "yes")
-        operator = self._graph.operator(node)
+        operator = self._rewriter.operator(node)
         of_planes = isinstance(operator, Reduction) and operator.axes == _PLANES
         return isinstance(operator, Pooling) or of_planes
 
-    def _have_same_channels(self, node: onnx.NodeProto, tensors: list[str]) -> bool:
-        graph = self._graph
-        single = all(graph.is_single(name) for name in reads(node) if name in graph.tensors)
-        return single and len({graph.shape(name)[1] for name in tensors}) == 1
+    def _have_same_channels(self, node: Node, tensors: list[str]) -> bool:
+        rewriter = self._rewriter
+        single = all(rewriter.is_single(name) for name in node.reads if name in rewriter.constants)
+        return single and len({rewriter.shape(name)[1] for name in tensors}) == 1
 
-    def _note(self, node: onnx.NodeProto) -> None:
+    def _note(self, node: Node) -> None:
         """Note what a convolution says of the channels that it reads and makes."""
-        x, y = node.input[0], node.output[0]
-        channels, features = (self._graph.shape(name)[1] for name in (x, y))
-        group = attributes(node).get("group", 1)
+        x, y = node.inputs[0], node.output
+        channels, features = (self._rewriter.shape(name)[1] for name in (x, y))
+        group = node.attributes.get("group", 1)
         if group == 1 and channels > self._block:
             self._blocked.add(x)
         elif group == channels == features > 1:

@@ -8,20 +8,20 @@ unsigned here, and what comes as signed integers or leaves so is converted.
 Before that zero points that are left out are written, and scales as kernels take them.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from models.graphs.nodes import attributes, copied, new_node, with_attributes
-from models.graphs.rewriting import Rewriter
+from models.compiler.optimising.by_onnx import element_types
+from models.graphs.graph import Graph
+from models.graphs.rewriter import Rewriter
 from models.network.catalogue import traits_of
-from models.network.names import MICROSOFT, Op, op_of
+from models.network.names import MICROSOFT, Op
+from models.network.node import Node
 
 # Activations that only limit, behind the rounding instead of before it.
 #
@@ -31,37 +31,34 @@ from models.network.names import MICROSOFT, Op, op_of
 # An integer that was rounded before the limits needs no float: rounded in the same way it stays as it is,
 # else each integer becomes another one.
 
-_TYPES: Mapping[int, type[np.integer[Any]]] = {
-    onnx.TensorProto.INT8: np.int8,
-    onnx.TensorProto.UINT8: np.uint8,
-}
 # From here on Clip takes 8-bit integers.
 _OPSET = 12
 # A scale and a zero point.
 _SCALE_AND_ZERO = 2
+# Their numbers, and the type of the integers.
+_Scaling = tuple[float, int, np.dtype[Any]]
 
 
 class LimitIntegers(Rewriter):
     """Lets QuantizeLinear read what an operator computes, and limits what it makes of that."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        super().__init__(model)
-        if MICROSOFT not in self.versions:
-            model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+    def __init__(self, graph: Graph) -> None:
+        opsets = {**graph.opsets, MICROSOFT: graph.opsets.get(MICROSOFT, 1)}
+        super().__init__(replace(graph, opsets=opsets))
 
-    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def replaced(self, node: Node) -> list[Node] | None:
         """Return ``node``, and behind it the limits before it; no node reads the first limits then."""
-        limiting = self.makers.get(node.input[0]) if _quantises(node) else None
-        if limiting is None or self.uses[node.input[0]] != 1 or self.versions.get("", 0) < _OPSET:
+        limiting = self.makers.get(node.inputs[0]) if _quantises(node) else None
+        if limiting is None or self.uses[node.inputs[0]] != 1 or self.opsets.get("", 0) < _OPSET:
             return None
-        again = self._again(limiting, node, node.output[0])
+        again = self._again(limiting, node, node.output)
         if again is not None:
             return again or None
-        bounds, source = self._bounds(limiting), limiting.input[0]
-        maker, scaling = self.makers.get(source), self._scaling(node)
+        bounds, scaling = self._bounds(limiting), self._scaling(node)
+        maker = None if bounds is None else self.makers.get(limiting.inputs[0])
         if bounds is None or maker is None or scaling is None:
             return None
-        rounded, name = _rounded(scaling, bounds), node.output[0]
+        rounded, source, name = _rounded(scaling, bounds), limiting.inputs[0], node.output
         if rounded is None:  # all that there are
             return self._again(maker, node, name) or None
         unlimited = f"{name}/unlimited"
@@ -69,18 +66,16 @@ class LimitIntegers(Rewriter):
         if before is None:
             if not _computes_bytes(maker) or self.uses[source] != 1:
                 return None
-            before = [copied(node, [source, *node.input[1:]], [unlimited])]
+            before = [node.replaced([source, *node.inputs[1:]], [unlimited])]
         elif not before:
-            unlimited = maker.input[0]
+            unlimited = maker.inputs[0]
         ends = [
             self.constant(f"{name}/{side}", bound)
             for side, bound in zip(("least", "most"), rounded, strict=True)
         ]
-        return [*before, new_node(Op.Clip, [unlimited, *ends], [name], f"{name}/limits")]
+        return [*before, self.node(Op.Clip, [unlimited, *ends], [name], f"{name}/limits")]
 
-    def _again(
-        self, maker: onnx.NodeProto, node: onnx.NodeProto, result: str
-    ) -> list[onnx.NodeProto] | None:
+    def _again(self, maker: Node, node: Node, result: str) -> list[Node] | None:
         """Return what makes ``result`` of the integers that ``maker`` reads, as both nodes do.
 
         Nothing: ``node`` makes the same integers again. None: they are no 8-bit integers with one scale.
@@ -88,32 +83,32 @@ class LimitIntegers(Rewriter):
         """
         if not _dequantises(maker):
             return None
-        given, made = self._scaling(maker), self._scaling(node)
-        if given is None or made is None or given[2] != made[2]:
+        first, second = self._scaling(maker), self._scaling(node)
+        if first is None or second is None or first[2] != second[2]:
             return None
-        if given == made:
+        if first == second:
             return []
-        operands = [*node.input[1:3], *maker.input[:3]]
-        return [new_node(Op.QLinearConcat, operands, [result], result, axis=0)]
+        operands = [*node.inputs[1:3], *maker.inputs[:3]]
+        return [self.node(Op.QLinearConcat, operands, [result], result, axis=0)]
 
-    def _scaling(self, node: onnx.NodeProto) -> tuple[float, int, int] | None:
+    def _scaling(self, node: Node) -> _Scaling | None:
         """Return scale and zero point of ``node``, and their type; None: not one of 8-bit integers."""
-        given = [self.tensors[name] for name in node.input[1:] if name in self.tensors]
-        if len(given) != _SCALE_AND_ZERO or any(tensor.dims for tensor in given):
+        given = [self.constants[name] for name in node.inputs[1:] if name in self.constants]
+        if len(given) != _SCALE_AND_ZERO or any(array.ndim for array in given):
             return None
-        if given[0].data_type != onnx.TensorProto.FLOAT or given[1].data_type not in _TYPES:
+        scale, zero = given
+        if scale.dtype != np.float32 or zero.dtype not in (np.int8, np.uint8):
             return None
-        scale, zero = (numpy_helper.to_array(tensor).item() for tensor in given)
-        return scale, zero, given[1].data_type
+        return scale.item(), zero.item(), zero.dtype
 
-    def _bounds(self, node: onnx.NodeProto) -> tuple[float, float] | None:
+    def _bounds(self, node: Node) -> tuple[float, float] | None:
         """Return between what ``node`` limits, if it does only that."""
-        if op_of(node) == Op.Relu:
+        if node.operator == Op.Relu:
             return 0.0, np.inf
-        if op_of(node) != Op.Clip:
+        if node.operator != Op.Clip:
             return None
         bounds = [-np.inf, np.inf]
-        for place, name in enumerate(node.input[1:]):
+        for place, name in enumerate(node.inputs[1:]):
             if name:
                 bound = self.numbers(name)
                 if bound is None:
@@ -122,26 +117,25 @@ class LimitIntegers(Rewriter):
         return bounds[0], bounds[1]
 
 
-def _quantises(node: onnx.NodeProto) -> bool:
-    return traits_of(op_of(node)).of is Op.QuantizeLinear
+def _quantises(node: Node) -> bool:
+    return traits_of(node.operator).of is Op.QuantizeLinear
 
 
-def _dequantises(node: onnx.NodeProto) -> bool:
-    return traits_of(op_of(node)).of is Op.DequantizeLinear
+def _dequantises(node: Node) -> bool:
+    return traits_of(node.operator).of is Op.DequantizeLinear
 
 
-def _computes_bytes(node: onnx.NodeProto) -> bool:
+def _computes_bytes(node: Node) -> bool:
     """Return whether ``node`` computes numbers, and bytes between DequantizeLinear and QuantizeLinear."""
-    traits = traits_of(op_of(node))
+    traits = traits_of(node.operator)
     return traits.elements == "computed" and traits.quantisable == "yes"
 
 
 def _rounded(
-    scaling: tuple[float, int, int], bounds: tuple[float, float]
+    scaling: _Scaling, bounds: tuple[float, float]
 ) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Return ``bounds`` as integers; None: they are no limits."""
-    scale, zero, number = scaling
-    kind = _TYPES[number]
+    scale, zero, kind = scaling
     least, most = np.iinfo(kind).min, np.iinfo(kind).max
     steps = np.rint(np.array(bounds, np.float32) / np.float32(scale))
     ends = np.clip(steps + zero, least, most)
@@ -155,7 +149,7 @@ def _rounded(
 _UP = 128
 # A value, its scale and its zero point.
 _OPERANDS = 3
-_WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
+_WHOLE = ("int8", "uint8", "int16", "uint16")
 
 
 @dataclass
@@ -163,57 +157,62 @@ class _Values:
     """8-bit values with the same elements, moved, and the nodes that make numbers of them."""
 
     names: list[str]
-    readers: list[onnx.NodeProto] = field(default_factory=list)
+    readers: list[Node] = field(default_factory=list)
 
 
-def _moves(node: onnx.NodeProto) -> bool:
+def _moves(node: Node) -> bool:
     """Return whether ``node`` makes elements of its first input and no others: with steps as these have."""
-    traits = traits_of(op_of(node))
+    traits = traits_of(node.operator)
     return traits.permutes or traits.computes(Op.MaxPool)
 
 
 class MakeUnsigned(Rewriter):
     """Lets no QuantizeLinear make signed 8-bit integers for other nodes."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        super().__init__(model)
-        self._signed = {port.name for port in model.graph.input if _is_signed(port)}
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        values = graph.values
+        self._signed = {n for n in graph.inputs if n in values and values[n].dtype == "int8"}
+        # By what reads unsigned integers instead of signed ones, its zero point.
+        self._zero_points: dict[Node, str] = {}
 
-    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def replaced(self, node: Node) -> list[Node] | None:
         if _quantises(node) and self._makes_signed(node):
-            return [node, *self._raised(node)]
-        if _dequantises(node) and node.input[0] in self._signed:
-            return [node, *self._again(node)]
+            return self._raised(node)
+        if _dequantises(node) and node.inputs[0] in self._signed:
+            return self._again(node)
+        if node in self._zero_points:
+            return [node.replaced([*node.inputs[:2], self._zero_points[node]])]
         return None
 
-    def _makes_signed(self, node: onnx.NodeProto) -> bool:
-        if node.input[0] in self.tensors or not self._is_plain(node):
+    def _makes_signed(self, node: Node) -> bool:
+        if node.inputs[0] in self.constants or not self._is_plain(node):
             return False
-        return bool(self.tensors[node.input[2]].data_type == TensorProto.INT8)
+        return bool(self.constants[node.inputs[2]].dtype == np.int8)
 
-    def _raised(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Let ``node`` make unsigned integers; yield what makes signed ones again for callers."""
-        values = self._moved(node.output[0])
-        if values is None:
-            return
-        given = node.output[0]
-        if given in self.outputs:
-            if values.readers:  # its readers and the caller need one each
-                return
-            yield from self._lowered(node, given)
+    def _raised(self, node: Node) -> list[Node]:
+        """Return ``node`` with unsigned results, and what makes signed ones again for callers."""
+        values = self._moved(node.output)
+        is_output = node.output in self.outputs
+        # If it is an output, its readers and the caller need one each.
+        if values is None or (is_output and values.readers):
+            return [node]
+        if is_output:
+            return self._lowered(node)
         self.retyped.update(values.names)
-        for one in (node, *values.readers):
-            one.input[2] = self._raised_zero_point(one)
+        zero_point = self._raised_zero_point(node)
+        self._zero_points |= {reader: self._raised_zero_point(reader) for reader in values.readers}
+        return [node.replaced([*node.inputs[:2], zero_point])]
 
     def _moved(self, name: str) -> _Values | None:
         """Return the value ``name`` and those that it is moved to; None: another node reads one of them."""
         values = _Values([name])
         for value in values.names:
             for reader in self.readers[value]:
-                if reader.input[0] != value or (_moves(reader) and len(reader.output) > 1):
+                if reader.inputs[0] != value or (_moves(reader) and len(reader.outputs) > 1):
                     return None
                 if _moves(reader):
-                    values.names.append(reader.output[0])
+                    values.names.append(reader.output)
                 elif _dequantises(reader) and self._is_plain(reader):
                     values.readers.append(reader)
                 else:
@@ -222,45 +221,48 @@ class MakeUnsigned(Rewriter):
                 return None
         return values
 
-    def _is_plain(self, node: onnx.NodeProto) -> bool:
+    def _is_plain(self, node: Node) -> bool:
         """Return whether scales and zero points are constants, and not of blocks."""
-        held = len(node.input) == _OPERANDS and self.numbers(node.input[2]) is not None
-        return held and node.input[1] in self.tensors and not attributes(node).get("block_size", 0)
+        held = len(node.inputs) == _OPERANDS and self.numbers(node.inputs[2]) is not None
+        return (
+            held and node.inputs[1] in self.constants and not node.attributes.get("block_size", 0)
+        )
 
-    def _lowered(self, node: onnx.NodeProto, given: str) -> Iterator[onnx.NodeProto]:
-        """Let ``node`` make another value; yield nodes that make the signed ``given`` of it."""
+    def _lowered(self, node: Node) -> list[Node]:
+        """Return ``node`` with another result, and nodes that make the signed one of that."""
+        given, scale = node.output, node.inputs[1]
         raised, number = self.fresh(f"{given}/unsigned"), self.fresh(f"{given}/number")
         zero_point = self._raised_zero_point(node)
-        last = copied(node, [number, *node.input[1:]], name=self.fresh(f"{given}/signed"))
-        node.output[0] = raised
-        yield new_node(Op.DequantizeLinear, [raised, node.input[1], zero_point], [number], number)
-        yield last
+        last = node.replaced([number, *node.inputs[1:]], name=self.fresh(f"{given}/signed"))
+        first = node.replaced(outputs=[raised])
+        return [
+            first.replaced([*node.inputs[:2], self._raised_zero_point(first)]),
+            self.node(Op.DequantizeLinear, [raised, scale, zero_point], [number], number),
+            last,
+        ]
 
-    def _again(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yield nodes that quantise what ``node`` makes of a signed input of the model, unsigned."""
-        if not self._is_plain(node) or node.output[0] in self.outputs:
-            return
-        number, made = node.output[0], self.fresh(f"{node.output[0]}/signed")
-        raised = self.fresh(f"{number}/unsigned")
+    def _again(self, node: Node) -> list[Node]:
+        """Return ``node``, and nodes that quantise what it makes of a signed input, unsigned."""
+        if not self._is_plain(node) or node.output in self.outputs:
+            return [node]
+        number, scale = node.output, node.inputs[1]
+        signed, raised = self.fresh(f"{number}/signed"), self.fresh(f"{number}/unsigned")
         zero_point = self._raised_zero_point(node)
-        node.output[0] = made
-        self.retyped.add(number)
-        yield new_node(Op.QuantizeLinear, [made, node.input[1], zero_point], [raised], raised)
         name = self.fresh(f"{number}/again")
-        yield new_node(Op.DequantizeLinear, [raised, node.input[1], zero_point], [number], name)
+        return [
+            node.replaced(outputs=[signed]),
+            self.node(Op.QuantizeLinear, [signed, scale, zero_point], [raised], raised),
+            self.node(Op.DequantizeLinear, [raised, scale, zero_point], [number], name),
+        ]
 
-    def _raised_zero_point(self, node: onnx.NodeProto) -> str:
-        raised = numpy_helper.to_array(self.tensors[node.input[2]]).astype(np.int16) + _UP
-        return self.constant(f"{node.output[0]}/zero_point", raised.astype(np.uint8))
+    def _raised_zero_point(self, node: Node) -> str:
+        raised = self.constants[node.inputs[2]].astype(np.int16) + _UP
+        return self.constant(f"{node.output}/zero_point", raised.astype(np.uint8))
 
 
-def _is_signed(port: onnx.ValueInfoProto) -> bool:
-    return port.type.tensor_type.elem_type == TensorProto.INT8
-
-
-def _is_passed(node: onnx.NodeProto) -> bool:
+def _is_passed(node: Node) -> bool:
     """Return whether ONNX Runtime moves DequantizeLinear and QuantizeLinear over ``node``, up to a pool."""
-    return _moves(node) or op_of(node) == Op.Slice
+    return _moves(node) or node.operator == Op.Slice
 
 
 class WriteScalars(Rewriter):
@@ -270,34 +272,34 @@ class WriteScalars(Rewriter):
     Sums and products it leaves in floats where they are vectors; so they stay as they are.
     """
 
-    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        if not self._is_around_pool(node) or attributes(node).get("block_size", 0):
+    def replaced(self, node: Node) -> list[Node] | None:
+        if not self._is_around_pool(node) or node.attributes.get("block_size", 0):
             return None
-        inputs = [node.input[0], *map(self._scalar, node.input[1:])]
-        return None if inputs == [*node.input] else [copied(node, inputs)]
+        inputs = (node.inputs[0], *map(self._scalar, node.inputs[1:]))
+        return None if inputs == node.inputs else [node.replaced(inputs)]
 
     def _scalar(self, name: str) -> str:
         """Return the constant ``name`` without its axis of one element, or what has other axes as it is."""
-        array = self.numbers(name)
+        array = self.constants.get(name)
         if array is None or array.shape != (1,):
             return name
         return self.constant(f"{name}/scalar", array.reshape(()))
 
-    def _is_around_pool(self, node: onnx.NodeProto) -> bool:
+    def _is_around_pool(self, node: Node) -> bool:
         if _dequantises(node):
-            return self._leads_to_pool(node.output[0])
-        before = self.makers.get(node.input[0]) if _quantises(node) else None
+            return self._leads_to_pool(node.output)
+        before = self.makers.get(node.inputs[0]) if _quantises(node) else None
         while before is not None and _is_passed(before):
-            before = self.makers.get(before.input[0])
-        return before is not None and op_of(before) == Op.AveragePool
+            before = self.makers.get(before.inputs[0])
+        return before is not None and before.operator == Op.AveragePool
 
     def _leads_to_pool(self, name: str) -> bool:
         names = [name]
         for current in names:
             for reader in self.readers[current]:
-                if op_of(reader) == Op.AveragePool:
+                if reader.operator == Op.AveragePool:
                     return True
-                names += reader.output[:1] if _is_passed(reader) else []
+                names += reader.outputs[:1] if _is_passed(reader) else []
         return False
 
 
@@ -309,36 +311,32 @@ class WriteZeroPoints(Rewriter):
     unsigned bytes, of whatever type the bytes are.
     """
 
-    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        given = node.input
+    def replaced(self, node: Node) -> list[Node] | None:
+        inputs = [*node.inputs]
         places = [
             place
-            for place in traits_of(op_of(node)).scales(len(given))
-            if any(name in self.tensors for name in given[place : place + 1])
-            and not any(given[place + 1 : place + 2])
+            for place in traits_of(node.operator).scales(len(inputs))
+            if inputs[place] in self.constants and not any(inputs[place + 1 : place + 2])
         ]
-        data = given[0] if _dequantises(node) else node.output[0]
-        kind = self._kinds.get(data, 0) if places else 0
-        if kind not in _WHOLE:
+        data = inputs[0] if _dequantises(node) else next(iter(node.outputs), "")
+        dtype = self._dtypes.get(data, "") if places else ""
+        if dtype not in _WHOLE:
             return None
-        inputs, dtype = [*given], helper.tensor_dtype_to_np_dtype(kind)
         for place in places:
-            zeros = np.zeros(tuple(self.tensors[given[place]].dims), dtype)
-            inputs[place + 1 : place + 2] = [self.constant(f"{node.output[0]}/zero", zeros)]
-        return [copied(node, inputs)]
+            zeros = np.zeros(self.constants[inputs[place]].shape, dtype)
+            inputs[place + 1 : place + 2] = [self.constant(f"{node.output}/zero", zeros)]
+        return [node.replaced(inputs)]
 
     @cached_property
-    def _kinds(self) -> Mapping[str, int]:
+    def _dtypes(self) -> Mapping[str, str]:
         """Element types by name; ONNX Runtime's operators on bytes make what they are given."""
-        graph = shape_inference.infer_shapes(self.model).graph
-        kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            kinds[value.name] = value.type.tensor_type.elem_type
-        for node in graph.node:
-            data = node.input[2:3] if op_of(node) == Op.QLinearConcat else node.input[:1]
-            for name in node.output:
-                kinds[name] = kinds.get(name) or sum(kinds.get(source, 0) for source in data)
-        return kinds
+        dtypes = {name: array.dtype.name for name, array in self.constants.items()}
+        dtypes |= element_types(self.graph)
+        for node in self.graph.nodes:
+            data = node.inputs[2:3] if node.operator == Op.QLinearConcat else node.inputs[:1]
+            for name in node.made:
+                dtypes[name] = dtypes.get(name) or dtypes.get(next(iter(data), ""), "")
+        return dtypes
 
 
 class LeaveTypesToZeroPoints(Rewriter):
@@ -347,7 +345,7 @@ class LeaveTypesToZeroPoints(Rewriter):
     ONNX Runtime writes both, and when it makes signed bytes unsigned it changes the zero point alone.
     """
 
-    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        twice = attributes(node).get("output_dtype", 0) and any(node.input[2:])
+    def replaced(self, node: Node) -> list[Node] | None:
+        twice = node.attributes.get("output_dtype", 0) and any(node.inputs[2:])
         is_written = _quantises(node) and twice
-        return [with_attributes(node, output_dtype=None)] if is_written else None
+        return [node.with_attributes(output_dtype=None)] if is_written else None

@@ -10,132 +10,130 @@ ONNX Runtime decides which: those that are left when it has made integers of all
 of 4 bits become weights of 8 bits before that: for the same numbers it has more kernels.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Container
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
-from models.graphs.file import bring_inside, tensor_in
-from models.graphs.nodes import attributes, replace_nodes
+from models.graphs.graph import Edits, Graph
+from models.graphs.writer import model_of
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.names import Op
+from models.network.node import Node
 from models.runtime.sessions import open_session, session_options
 
-_WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4)
-_WIDER: Mapping[int, type[np.integer[Any]]] = {
-    TensorProto.INT4: np.int8,
-    TensorProto.UINT4: np.uint8,
-}
+# Four bits, and what has eight.
+_WIDER = {"int4": np.int8, "uint4": np.uint8}
+_WHOLE = ("int8", "uint8", *_WIDER)
 _LEAST, _MOST = -128, 127
 #: What in ONNX Runtime takes such floats, between quantised activations, for weights to be quantised.
 QUANTISES_WEIGHTS = "WeightBiasQuantization"
 
 
-def find_integers(model: onnx.ModelProto, folder: Path) -> bool:
-    """Return whether DequantizeLinear reads constants of ``model``; those of 4 bits have 8 afterwards."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    has_integers = any(_of_constants(node, constants) for node in model.graph.node)
-    if has_integers:
-        _widen(model, folder)
-    return has_integers
+def has_integers(graph: Graph) -> bool:
+    """Return whether DequantizeLinear reads constants of ``graph``."""
+    return any(_of_constants(node, graph.constants) for node in graph.nodes)
 
 
-def make_floats(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
-    """Compute in ``model``, whose files lie in ``folder``, what DequantizeLinear makes of constants.
+def widened(graph: Graph, folder: Path) -> Graph:
+    """Return ``graph`` with 8 bits in constants of 4 that DequantizeLinear reads, without scales of blocks.
 
-    Returns these constants, but 32-bit ones (biases), each with why 8-bit integers and a scale for each
-    channel cannot say the same; "": they can.
+    ``folder``: where large ones are to lie.
+    """
+    whole, blocked = set[str](), set[str]()
+    for node in graph.nodes:
+        if _dequantises(node):
+            names = blocked if node.attributes.get("block_size", 0) else whole
+            names.update((node.inputs[0], *node.inputs[2:]))
+    edits = Edits(graph, folder)
+    wider = {
+        name: edits.stored(array.astype(_WIDER[array.dtype.name]))
+        for name, array in graph.constants.items()
+        if array.dtype.name in _WIDER and name in whole - blocked
+    }
+    return replace(graph, constants={**graph.constants, **wider})
+
+
+def make_floats(graph: Graph, folder: Path) -> Graph:
+    """Compute what DequantizeLinear makes of constants of ``graph``; in ``folder`` large ones are to lie.
+
+    ``dequantised`` of the result has these constants, but 32-bit ones (biases), each with why 8-bit
+    integers and a scale for each channel cannot say the same; "": they can.
 
     Raises:
         SessionError: ONNX Runtime refuses one.
     """
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    reasons: dict[str, str] = {}
-    kept = []
-    with (folder / "dequantised.data").open("wb") as file:
-        for node in model.graph.node:
-            if not _of_constants(node, tensors):
-                kept.append(node)
-                continue
-            operands = [_inside(tensors[name], folder) for name in node.input if name]
-            numbers = _dequantised(model, node, operands)
-            if operands[0].data_type != TensorProto.INT32:
-                reasons[node.input[0]] = _why_not_whole(node, operands)
-            model.graph.initializer.append(tensor_in(file, node.output[0], numbers))
-    replace_nodes(model.graph, kept)
-    return reasons
-
-
-def _widen(model: onnx.ModelProto, folder: Path) -> None:
-    """Let constants of 4 bits that DequantizeLinear reads have 8 bits, unless blocks have scales."""
-    whole, blocked = set[str](), set[str]()
-    for node in model.graph.node:
-        if traits_of(op_of(node)).of is Op.DequantizeLinear:
-            names = blocked if attributes(node).get("block_size", 0) else whole
-            names.update((node.input[0], *node.input[2:]))
-    with (folder / "widened.data").open("wb") as file:
-        for tensor in model.graph.initializer:
-            kind = _WIDER.get(tensor.data_type)
-            if kind is not None and tensor.name in whole - blocked:
-                numbers = numpy_helper.to_array(_inside(tensor, folder)).astype(kind)
-                tensor.CopyFrom(tensor_in(file, tensor.name, numbers))
-
-
-def _of_constants(node: onnx.NodeProto, constants: Mapping[str, Any] | set[str]) -> bool:
-    is_conversion = traits_of(op_of(node)).of is Op.DequantizeLinear
-    return is_conversion and all(name in constants for name in node.input if name)
-
-
-def _inside(tensor: TensorProto, folder: Path) -> TensorProto:
-    """Return a copy of ``tensor`` with its data."""
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
-    bring_inside(copy, folder)
-    return copy
-
-
-def _dequantised(
-    model: onnx.ModelProto, node: onnx.NodeProto, operands: list[TensorProto]
-) -> NDArray[Any]:
-    """Let ONNX Runtime compute ``node``: whatever types and blocks it has, it has those bits."""
-    result = helper.make_tensor_value_info(node.output[0], operands[1].data_type, None)
-    alone = helper.make_model(
-        helper.make_graph([node], "g", [], [result], operands),
-        opset_imports=model.opset_import,
-        ir_version=model.ir_version,
+    edits, reasons = Edits(graph, folder), dict[str, str]()
+    kept, floats = [], dict[str, NDArray[Any]]()
+    for node in graph.nodes:
+        if not _of_constants(node, graph.constants):
+            kept.append(node)
+            continue
+        operands = [graph.constants[name] for name in node.inputs if name]
+        floats[node.output] = edits.stored(_dequantised(graph, node))
+        if operands[0].dtype != np.int32:
+            reasons[node.inputs[0]] = _why_not_whole(node, *operands)
+    return replace(
+        graph, nodes=tuple(kept), constants={**graph.constants, **floats}, dequantised=reasons
     )
-    session = open_session(alone.SerializeToString(), session_options(optimise=False))
+
+
+def _dequantises(node: Node) -> bool:
+    return traits_of(node.operator).of is Op.DequantizeLinear
+
+
+def _of_constants(node: Node, constants: Container[str]) -> bool:
+    return _dequantises(node) and all(name in constants for name in node.inputs if name)
+
+
+def _dequantised(graph: Graph, node: Node) -> NDArray[Any]:
+    """Let ONNX Runtime compute ``node``: whatever types and blocks it has, it has those bits."""
+    operands = {name: np.array(graph.constants[name]) for name in node.inputs if name}
+    alone = Graph(
+        nodes=(node,),
+        values={},
+        constants=operands,
+        inputs=(),
+        outputs=(node.output,),
+        opsets=graph.opsets,
+        ir_version=graph.ir_version,
+    )
+    session = open_session(model_of(alone).SerializeToString(), session_options(optimise=False))
     (numbers,) = session.run(None, {})
     return np.asarray(numbers)
 
 
-def _why_not_whole(node: onnx.NodeProto, operands: list[TensorProto]) -> str:
+def _why_not_whole(
+    node: Node, weight: NDArray[Any], scale: NDArray[Any], *zero_point: NDArray[Any]
+) -> str:
     """Return why int8 times a scale for each output channel is not what ``node`` makes."""
-    weight, scale, *zero_point = operands
-    if weight.data_type not in _WHOLE:
-        return f"they are {TensorProto.DataType.Name(weight.data_type).lower()}"
-    if attributes(node).get("block_size", 0) or len(scale.dims) > 1:
+    if weight.dtype.name not in _WHOLE:
+        return f"they are {_in_words(weight.dtype)}"
+    if node.attributes.get("block_size", 0) or scale.ndim > 1:
         return "they have a scale for each block"
-    if scale.data_type != TensorProto.FLOAT:
-        return f"their scales are {TensorProto.DataType.Name(scale.data_type).lower()}"
-    whole = numpy_helper.to_array(weight).astype(np.int32)
-    if zero_point and math.prod(zero_point[0].dims) > 0:
-        whole = whole - _along(numpy_helper.to_array(zero_point[0]), node, whole.ndim)
+    if scale.dtype != np.float32:
+        return f"their scales are {_in_words(scale.dtype)}"
+    whole = weight.astype(np.int32)
+    if zero_point and zero_point[0].size > 0:
+        whole = whole - _along(zero_point[0], node, whole.ndim)
     least, most = int(whole.min(initial=0)), int(whole.max(initial=0))
     if least < _LEAST or most > _MOST:
         return f"less their zero point they go from {least} to {most}"
     return ""
 
 
-def _along(vector: NDArray[Any], node: onnx.NodeProto, rank: int) -> NDArray[Any]:
+def _along(vector: NDArray[Any], node: Node, rank: int) -> NDArray[Any]:
     """Return ``vector``, one number or one for each index of the node's axis, to be subtracted."""
     vector = vector.astype(np.int32)
     if vector.size == 1:
         return vector.reshape(())
-    axis = attributes(node).get("axis", 1) % rank
+    axis = node.attributes.get("axis", 1) % rank
     return vector.reshape([-1 if place == axis else 1 for place in range(rank)])
+
+
+def _in_words(dtype: np.dtype[Any]) -> str:
+    """Return what ONNX calls ``dtype``: "float8e4m3fn"."""
+    return dtype.name.replace("_", "")

@@ -21,15 +21,14 @@ addition is rounded once less. Everything else is the same operator on the same 
 
 from typing import Any
 
-import onnx
 from numpy.typing import NDArray
 
 from models.compiler.optimising.blocked_convolutions import BlockedConvolutions
 from models.compiler.optimising.blocked_tensors import CHANNEL_AXIS, RANK, TO_PIXELS
-from models.graphs.nodes import attributes, copied, new_node, reads
 from models.network.catalogue import traits_of
 from models.network.fields import Array
-from models.network.names import NCHWC, PLAIN_DOMAINS, Op, named, op_of
+from models.network.names import NCHWC, PLAIN_DOMAINS, Op, named
+from models.network.node import Node
 from models.network.operators.reading import Operator, Pooling, Reduction, Resize, Softmax
 from models.runtime.kernels import ON_FILLED_BLOCKS, kernel_of
 
@@ -41,20 +40,20 @@ _SIZES = 3
 
 
 class Layout(BlockedConvolutions):
-    """Gives each image of a model its layout."""
+    """Gives each image of a graph its layout."""
 
-    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def replaced(self, node: Node) -> list[Node] | None:
         nodes = self.fused(node)
-        if nodes is None and node.domain in PLAIN_DOMAINS and node.input and node.output:
+        if nodes is None and node.domain in PLAIN_DOMAINS and node.inputs and node.outputs:
             nodes = self._in_blocks(node)
         if nodes is not None:
             return nodes
-        before = list(self.plain(reads(node)))
+        before = list(self.plain(node.reads))
         return [*before, node] if before else None
 
-    def _in_blocks(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    def _in_blocks(self, node: Node) -> list[Node] | None:
         """Return what ``node`` is on blocked tensors; None: it is on plain ones."""
-        if traits_of(op_of(node)).computes(Op.Conv):
+        if traits_of(node.operator).computes(Op.Conv):
             return self.convolution(node)
         operator = self.operator(node)
         if isinstance(operator, Pooling | Reduction):
@@ -63,41 +62,38 @@ class Layout(BlockedConvolutions):
             return self._moved(node)
         if isinstance(operator, Softmax):
             return self._softmax(node, operator)
-        if op_of(node) == Op.Mul:
+        if node.operator == Op.Mul:
             return self.gate(node)
-        return self._of_blocked(node, operator) if node.input[0] in self.blocked else None
+        return self._of_blocked(node, operator) if node.inputs[0] in self.blocked else None
 
-    def _of_blocked(
-        self, node: onnx.NodeProto, operator: Operator | None
-    ) -> list[onnx.NodeProto] | None:
+    def _of_blocked(self, node: Node, operator: Operator | None) -> list[Node] | None:
         """Return what ``node`` is, whose first input is blocked; None: it reads plain tensors."""
-        if op_of(node) == Op.BatchNormalization:
+        if node.operator == Op.BatchNormalization:
             return self.scaled(node)
         if isinstance(operator, Resize):
             return self._resized(node, operator)
-        if op_of(node) == Op.Transpose and attributes(node).get("perm") == TO_PIXELS:
-            return [self.leave(node.input[0], node.output[0], channels_last=1)]
+        if node.operator == Op.Transpose and node.attributes.get("perm") == TO_PIXELS:
+            return [self.leave(node.inputs[0], node.output, channels_last=1)]
         return None
 
-    def _pool(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        x, y = node.input[0], node.output[0]
-        has_kernel = kernel_of(named(NCHWC, node.op_type)) is not None
-        is_static = self.fills_blocks(x) and self.is_image(y) and len(node.output) == 1
-        dilations = attributes(node).get("dilations", [])
-        is_dilated = op_of(node) == Op.AveragePool and set(dilations) > {1}
-        if not has_kernel or not is_static or is_dilated:
+    def _pool(self, node: Node) -> list[Node] | None:
+        x, y = node.inputs[0], node.output
+        blocked = named(NCHWC, node.operator)
+        is_static = self.fills_blocks(x) and self.is_image(y) and len(node.outputs) == 1
+        dilations = node.attributes.get("dilations", [])
+        is_dilated = node.operator == Op.AveragePool and set(dilations) > {1}
+        if kernel_of(blocked) is None or not is_static or is_dilated:
             return None
         if x not in self.blocked and (x in self.filled or not self._convolves(y)):
             return None
         before = self.enter(x)
-        inside = copied(node, [self.blocked[x]], [self.new(y)])
-        inside.domain = NCHWC
+        inside = self.node(blocked, [self.blocked[x]], [self.new(y)], node.name, **node.attributes)
         return [*before, *self.produced([y], inside)]
 
     def _convolves(self, name: str) -> bool:
         """Return whether a convolution reads ``name`` in blocks."""
         return any(
-            traits_of(op_of(node)).computes(Op.Conv)
+            traits_of(node.operator).computes(Op.Conv)
             and self.order(node) is not None
             and not self.reads_plain(node)
             for node in self.readers[name]
@@ -105,42 +101,43 @@ class Layout(BlockedConvolutions):
 
     # What does the same on blocked tensors.
 
-    def _operands(self, node: onnx.NodeProto) -> list[str]:
+    def _operands(self, node: Node) -> list[str]:
         # The second input of a Split says how large its parts are.
-        read = node.input[:1] if op_of(node) == Op.Split else node.input
+        read = node.inputs[:1] if node.operator == Op.Split else node.inputs
         return [name for name in read if name and not self.is_single(name)]
 
-    def _may_move(self, node: onnx.NodeProto) -> bool:
+    def _may_move(self, node: Node) -> bool:
         """Return whether ``node`` does the same on blocked tensors, of which it has some."""
         operands = self._operands(node)
         blocked = [name for name in operands if name in self.blocked]
-        images = (*operands, *node.output)
+        images = (*operands, *node.outputs)
         if not blocked or not all(map(self.is_image, images)):
             return False
         are_blocks = all(map(self.fills_blocks, images))
         is_ready = len(blocked) == len(operands)
-        if op_of(node) == Op.Concat or op_of(node) == Op.Split:
-            on_channels = attributes(node).get("axis", 0) in (CHANNEL_AXIS, CHANNEL_AXIS - RANK)
+        is_split = node.operator == Op.Split
+        if is_split or node.operator == Op.Concat:
+            on_channels = node.attributes.get("axis", 0) in (CHANNEL_AXIS, CHANNEL_AXIS - RANK)
             return on_channels and are_blocks and is_ready
-        shape = self.shape(node.output[0])
+        shape = self.shape(node.output)
         is_same = all(self.shape(name) == shape for name in operands)
-        record = traits_of(op_of(node))
-        if record.function is None or len(node.output) != 1 or not is_same:
+        record = traits_of(node.operator)
+        if record.function is None or len(node.outputs) != 1 or not is_same:
             return False
         if are_blocks:
-            return is_ready or node.output[0] not in self.filled
+            return is_ready or node.output not in self.filled
         return is_ready and record.name in ON_FILLED_BLOCKS
 
-    def _moved(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _moved(self, node: Node) -> list[Node]:
         """Return ``node`` on blocked tensors."""
         before = [turned for name in self._operands(node) for turned in self.enter(name)]
-        read = [self.blocked.get(name, name) for name in node.input]
-        inside = copied(node, read, [self.new(name) for name in node.output])
-        return [*before, *self.produced(node.output, inside)]
+        read = [self.blocked.get(name, name) for name in node.inputs]
+        inside = node.replaced(read, [self.new(name) for name in node.outputs])
+        return [*before, *self.produced(node.outputs, inside)]
 
-    def _softmax(self, node: onnx.NodeProto, operator: Softmax) -> list[onnx.NodeProto] | None:
+    def _softmax(self, node: Node, operator: Softmax) -> list[Node] | None:
         """Return a softmax along channels that are one block along the rows of a blocked tensor."""
-        x, y = node.input[0], node.output[0]
+        x, y = node.inputs[0], node.output
         if not self.is_image(x):
             return None
         batch, channels, height, width = self.shape(x)
@@ -150,52 +147,47 @@ class Layout(BlockedConvolutions):
         before = self.enter(x)
         source, blocked = self.blocked[x], self.new(y)
         rows, result = (self.fresh(f"{y}/{role}") for role in ("rows", "sums"))
-        pixels = (batch, height, width, channels)
-        self.types |= dict.fromkeys((rows, result), Array(dtype="float32", shape=pixels))
-        along = copied(node, [rows], [result])
-        del along.attribute[:]
-        along.attribute.extend(new_node(Op.Softmax, [], [], axis=RANK - 1).attribute)
+        pixels = Array(dtype="float32", shape=(batch, height, width, channels))
+        self.values |= dict.fromkeys((rows, result), pixels)
         return [
             *before,
-            self.reshape(source, rows, pixels),
-            along,
+            self.reshape(source, rows, pixels.shape),
+            self.node(node.operator, [rows], [result], node.name, axis=RANK - 1),
             *self.produced([y], self.reshape(result, blocked, self.shape(x))),
         ]
 
     # Images that become larger.
 
-    def _resized(self, node: onnx.NodeProto, operator: Resize) -> list[onnx.NodeProto] | None:
+    def _resized(self, node: Node, operator: Resize) -> list[Node] | None:
         """Return a blocked image made larger by integers, its pixels repeated or interpolated."""
-        x, y = node.input[0], node.output[0]
+        x, y = node.inputs[0], node.output
         is_thin = 2 * self.channels(x) <= self._block
         if not self.is_image(y) or is_thin:
             return None
-        if attributes(node).get("mode", "nearest") == "nearest":
+        if node.attributes.get("mode", "nearest") == "nearest":
             factors, coordinates, mode = operator.factors, "asymmetric", "nearest"
         else:
             (factors, coordinates), mode = self._interpolated(node, operator), "linear"
         if factors is None or factors[:2] != (1, 1):
             return None
-        inside = new_node(
+        inside = self.node(
             Op.BlockedUpsample,
             [self.blocked[x]],
             [self.new(y)],
             node.name,
-            scales=list(factors),
-            mode=mode,
             coordinate_transformation_mode=coordinates,
+            mode=mode,
+            scales=list(factors),
         )
         return self.produced([y], inside)
 
-    def _interpolated(
-        self, node: onnx.NodeProto, operator: Resize
-    ) -> tuple[tuple[int, ...] | None, str]:
+    def _interpolated(self, node: Node, operator: Resize) -> tuple[tuple[int, ...] | None, str]:
         """Return by which integers lengths grow, if by any, and where pixels lie."""
-        is_old = op_of(node) == Op.Upsample or self.versions[""] < _WITH_MODES
+        is_old = node.operator == Op.Upsample or self.opsets[""] < _WITH_MODES
         default = "asymmetric" if is_old else "half_pixel"
-        coordinates = attributes(node).get("coordinate_transformation_mode", default)
-        scales = None if node.input[_SIZES:] else self.numbers(node.input[1 if is_old else 2])
-        is_linear = attributes(node)["mode"] == "linear" and coordinates in _COORDINATES
+        coordinates = node.attributes.get("coordinate_transformation_mode", default)
+        scales = None if node.inputs[_SIZES:] else self.numbers(node.inputs[1 if is_old else 2])
+        is_linear = node.attributes["mode"] == "linear" and coordinates in _COORDINATES
         return (_factors(operator, scales) if is_linear else None), coordinates
 
 

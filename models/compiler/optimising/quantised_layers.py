@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import Edits, Graph
-from models.graphs.nodes import attributes, copied, label, made, new_node, with_attributes
+from models.graphs.graph import Edits, Graph
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.names import Op
+from models.network.node import Node
 from models.network.windows import Windows, windows_of
 
 #: Parts cannot be joined to larger kernels, as chunks can: they should not be small.
@@ -100,20 +99,20 @@ def stream_quantised(graph: Graph, part_bytes: int, folder: Path, kept: Collecti
     ``part_bytes``: the most weights of a part, if one can be so small. ``folder``: for a file with the
     weights as they lie then. ``kept``: what nodes make that stay as they are.
     """
-    if graph.versions.get("", 0) < _OPSET or not any(_form(graph, node) for node in graph.nodes):
+    if graph.opsets.get("", 0) < _OPSET or not any(_form(graph, node) for node in graph.nodes):
         return graph
     rewriter = _Rewriter(Edits(graph, folder), part_bytes)
     nodes = [
         new
         for node in graph.nodes
-        for new in ([node] if node.output[0] in kept else rewriter.rewritten(node))
+        for new in ([node] if node.output in kept else rewriter.rewritten(node))
     ]
     return rewriter.edits.applied(nodes)
 
 
-def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
+def _form(graph: Graph, node: Node) -> _Form | None:
     """Return where ``node`` has its weights, if they are large and output channels can be divided."""
-    form, given = _form_of(op_of(node)), attributes(node)
+    form, given = _form_of(node.operator), node.attributes
     if form is None:
         return None
     convolves = _convolves(node)
@@ -122,15 +121,15 @@ def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
     elif given.get("transB", 0):
         form = replace(form, axis=0)
     fits = given.get("group", 1) == 1 and not given.get("transA", 0)
-    name = node.input[form.weight]
-    if not fits or not graph.is_weight(name) or len(made(node)) != 1:
+    name = node.inputs[form.weight]
+    if not fits or not graph.is_weight(name) or len(node.made) != 1:
         return None
     weight = graph.constants[name]
-    vectors = [node.input[place] for place in form.vectors if place < len(node.input)]
+    vectors = [node.inputs[place] for place in form.vectors if place < len(node.inputs)]
     shapes = {
         graph.constants[item].shape if item in graph.constants else None for item in vectors if item
     }
-    placed = {node.input[0], node.output[0]} <= graph.values.keys()
+    placed = {node.inputs[0], node.output} <= graph.values.keys()
     is_matrix = convolves or weight.ndim == 2
     alike = shapes <= {(), (1,), (weight.shape[form.axis],)}
     return form if placed and is_matrix and alike else None
@@ -149,8 +148,8 @@ def _form_of(operator: str) -> _Form | None:
     return _Form(weight, along.pop(weight) % 2, tuple(along))
 
 
-def _convolves(node: onnx.NodeProto) -> bool:
-    return traits_of(op_of(node)).access == "windowed"
+def _convolves(node: Node) -> bool:
+    return traits_of(node.operator).access == "windowed"
 
 
 class _Rewriter:
@@ -160,47 +159,45 @@ class _Rewriter:
         self.edits = edits
         self._graph = edits.graph
         self._part_bytes = part_bytes
-        self._nodes: list[onnx.NodeProto] = []
+        self._nodes: list[Node] = []
 
-    def rewritten(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def rewritten(self, node: Node) -> list[Node]:
         """Return ``node``, or what computes the same and streams."""
         form = _form(self._graph, node)
         if form is None:
-            traits = traits_of(op_of(node))
+            traits = traits_of(node.operator)
             has_scales = traits.elements == "quantised" and not traits.layer
             return [self._with_scales(node) if has_scales else node]
         self._nodes = []
-        weight = self._graph.constants[node.input[form.weight]]
+        weight = self._graph.constants[node.inputs[form.weight]]
         windows = self._windows(node, weight.shape)
         if windows is not None:
             self._product(node, weight, windows)
         elif form.axis == 0 and not _convolves(node):
-            self._parts(with_attributes(node, transB=None), replace(form, axis=1), weight.T)
+            self._parts(node.with_attributes(transB=None), replace(form, axis=1), weight.T)
         else:
             self._parts(node, form, weight)
         return self._nodes
 
-    def _with_scales(self, node: onnx.NodeProto, first: int = 0) -> onnx.NodeProto:
+    def _with_scales(self, node: Node, first: int = 0) -> Node:
         """Return ``node`` with small constants of its own as inputs: it has a session with others then.
 
         ``first``: of the inputs that may be constants.
         """
-        own = copied(node)
-        for place, name in enumerate(node.input):
+        inputs = list(node.inputs)
+        for place, name in enumerate(inputs):
             held = place >= first and name in self._graph.constants
             if held and not self._graph.is_weight(name):
                 array = self._graph.constants[name]
-                own.input[place] = self.edits.constant(
-                    f"{node.output[0]}/{place}", array, resident=True
-                )
-        return own
+                inputs[place] = self.edits.constant(f"{node.output}/{place}", array, resident=True)
+        return node.replaced(inputs)
 
-    def _windows(self, node: onnx.NodeProto, kernel: Shape) -> WindowPixels | None:
+    def _windows(self, node: Node, kernel: Shape) -> WindowPixels | None:
         """Return the windows of a convolution that is faster as a product, else None."""
-        given = attributes(node)
-        if op_of(node) != Op.MicrosoftQLinearConv or not given.get("channels_last", 0):
+        given = node.attributes
+        if node.operator != Op.MicrosoftQLinearConv or not given.get("channels_last", 0):
             return None
-        before, after = (self._graph.array(name).shape for name in (node.input[0], node.output[0]))
+        before, after = (self._graph.array(name).shape for name in (node.inputs[0], node.output))
         pixels, inputs = math.prod(after[:-1]), math.prod(kernel[1:])
         few = pixels < _PIXELS_A_WEIGHT * inputs and pixels * inputs <= _MOST_WINDOWS_BYTES
         if len(before) != _IMAGE_RANK or not few:
@@ -208,17 +205,17 @@ class _Rewriter:
         windows = pixels_of(windows_of(given, kernel[2:], before[1:-1]), before[0])
         return windows if _INDEX_PART * windows.pixels.nbytes <= math.prod(kernel) else None
 
-    def _product(self, node: onnx.NodeProto, kernel: Weight, windows: WindowPixels) -> None:
+    def _product(self, node: Node, kernel: Weight, windows: WindowPixels) -> None:
         """Compute ``node`` as the windows of its input times its weights."""
-        name, features = node.output[0], kernel.shape[0]
+        name, features = node.output, kernel.shape[0]
         result = self._graph.values[name]
         n_rows, n_weights = math.prod(result.shape[:-1]), kernel.size // features
         gathered = self._gathered(node, windows)
         rows = self._reshaped(gathered, f"{name}/windows", (n_rows, n_weights))
         product = self.edits.value(f"{name}/rows", result.dtype, (n_rows, features))
-        _, *quantised, scale, zero_point = node.input[:8]
-        bias = node.input[8] if len(node.input) > 8 else ""
-        gemm = new_node(
+        _, *quantised, scale, zero_point = node.inputs[:8]
+        bias = node.inputs[8] if len(node.inputs) > 8 else ""
+        gemm = self._graph.node(
             Op.QGemm,
             [rows, *quantised, bias, scale, zero_point],
             [product],
@@ -230,10 +227,10 @@ class _Rewriter:
         self._parts(gemm, form, matrix)
         self._reshape(product, name, result.shape)
 
-    def _gathered(self, node: onnx.NodeProto, windows: WindowPixels) -> str:
+    def _gathered(self, node: Node, windows: WindowPixels) -> str:
         """Return the pixels of all windows of what ``node`` reads."""
-        source, _, zero_point, *_ = node.input
-        array, title = self._graph.array(source), node.output[0]
+        source, _, zero_point, *_ = node.inputs
+        array, title = self._graph.array(source), node.output
         channels = array.shape[-1]
         count = math.prod(array.shape[:-1])
         pixels = self._reshaped(source, f"{title}/pixels", (count, channels))
@@ -241,7 +238,7 @@ class _Rewriter:
             before = pixels
             pixels = self.edits.value(f"{title}/padded", array.dtype, (count + 1, channels))
             widths = self.edits.constant(f"{title}/widths", np.array([0, 0, 1, 0], np.int64))
-            pad = new_node(Op.Pad, [before, widths, zero_point], [pixels])
+            pad = self._graph.node(Op.Pad, [before, widths, zero_point], [pixels])
             self._nodes.append(self._with_scales(pad, 2))
         if not windows.plain:
             before = pixels
@@ -250,41 +247,41 @@ class _Rewriter:
             )
             index = self.edits.constant(f"{title}/index", windows.pixels, streamed=True)
             self._nodes.append(
-                new_node(Op.Gather, [before, index], [pixels], name=f"{label(node)}/windows")
+                self._graph.node(Op.Gather, [before, index], [pixels], name=f"{node.label}/windows")
             )
         return pixels
 
-    def _parts(self, node: onnx.NodeProto, form: _Form, weight: Weight) -> None:
+    def _parts(self, node: Node, form: _Form, weight: Weight) -> None:
         """Compute ``node``, whose weights are ``weight`` now, in parts of its output channels."""
-        name, total = node.output[0], weight.shape[form.axis]
+        name, total = node.output, weight.shape[form.axis]
         result = self.edits.array(name)
         axis = form.result % len(result.shape)
         bounds = [*range(0, total, self._channels(weight.nbytes, total)), total]
         part_nodes = []
         for number, (first, end) in enumerate(itertools.pairwise(bounds)):
-            part = copied(node)
+            part, inputs = node, list(node.inputs)
             if len(bounds) > _WHOLE:
-                part.name = f"{label(node)}/{number}"
+                title = f"{node.label}/{number}"
                 shape = (*result.shape[:axis], end - first, *result.shape[axis + 1 :])
-                part.output[0] = self.edits.value(part.name, result.dtype, shape)
+                part = node.replaced(
+                    outputs=[self.edits.value(title, result.dtype, shape)], name=title
+                )
             for place in (form.weight, *form.vectors):
-                if place < len(node.input) and node.input[place]:
-                    given = (
-                        weight if place == form.weight else self._graph.constants[node.input[place]]
-                    )
-                    along = form.axis if place == form.weight else 0
-                    part.input[place] = self._own(
-                        part, place, _slice(given, along, first, end, total)
-                    )
-            for place, item in enumerate(node.input):
-                if part.input[place] == item and item in self._graph.constants:
-                    part.input[place] = self._own(part, place, self._graph.constants[item])
-            part_nodes.append(part)
+                if place < len(inputs) and inputs[place]:
+                    is_weight = place == form.weight
+                    given = weight if is_weight else self._graph.constants[inputs[place]]
+                    along = form.axis if is_weight else 0
+                    own = _slice(given, along, first, end, total)
+                    inputs[place] = self._own(part, place, own)
+            for place, item in enumerate(node.inputs):
+                if inputs[place] == item and item in self._graph.constants:
+                    inputs[place] = self._own(part, place, self._graph.constants[item])
+            part_nodes.append(part.replaced(inputs))
         self._nodes.extend(part_nodes)
         if len(part_nodes) > 1:
-            names = [part.output[0] for part in part_nodes]
-            title = f"{label(node)}/joined"
-            self._nodes.append(new_node(Op.Concat, names, [name], name=title, axis=axis))
+            names = [part.output for part in part_nodes]
+            title = f"{node.label}/joined"
+            self._nodes.append(self._graph.node(Op.Concat, names, [name], name=title, axis=axis))
 
     def _channels(self, weight_bytes: int, total: int) -> int:
         """Return how many output channels a part has."""
@@ -292,9 +289,9 @@ class _Rewriter:
         count = -(-total // max(fitting, _COLUMNS_AT_ONCE))
         return -(-total // count // _COLUMNS_AT_ONCE) * _COLUMNS_AT_ONCE
 
-    def _own(self, node: onnx.NodeProto, place: int, array: Weight) -> str:
+    def _own(self, node: Node, place: int, array: Weight) -> str:
         """Return a constant of ``node`` alone, which is streamed with it."""
-        return self.edits.constant(f"{node.output[0]}/{place}", array, streamed=True)
+        return self.edits.constant(f"{node.output}/{place}", array, streamed=True)
 
     def _reshaped(self, name: str, result: str, shape: Shape) -> str:
         made = self.edits.value(result, self.edits.array(name).dtype, shape)
@@ -303,7 +300,7 @@ class _Rewriter:
 
     def _reshape(self, name: str, result: str, shape: Shape) -> None:
         given = self.edits.constant(f"{result}/shape", np.array(shape, np.int64))
-        self._nodes.append(new_node(Op.Reshape, [name, given], [result]))
+        self._nodes.append(self._graph.node(Op.Reshape, [name, given], [result]))
 
 
 def _slice(array: Weight, axis: int, first: int, end: int, total: int) -> Weight:

@@ -2,14 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-import onnx
+from dataclasses import dataclass, replace
 
 from models.compiler.cutting.partition import CutGraph
 from models.compiler.passes.record import Compilation, Error, Level, Pass
-from models.graphs.nodes import made
-from models.network.names import domain_of
+from models.graphs.writer import node_of
+from models.network.node import Node
 
 
 @dataclass(frozen=True)
@@ -94,37 +92,20 @@ class Explaining:
 
 
 def _snapshot(work: Compilation) -> _Snapshot:
-    nodes: Sequence[onnx.NodeProto]
-    counts: Mapping[str, int] = {}
-    if work.is_read:
-        nodes, inputs = work.graph.nodes, work.graph.inputs
-        constants = len(work.graph.constants) + len(work.graph.tensors)
-        counts = _counts(work.divided)
-    else:
-        graph = work.model.graph
-        nodes, inputs = graph.node, tuple(port.name for port in graph.input)
-        constants = len(graph.initializer)
+    graph = work.graph
     return _Snapshot(
-        nodes=[_unnamed(node) for node in nodes],
-        operators=Counter(_operator(node) for node in nodes),
-        values=len(inputs) + sum(len(made(node)) for node in nodes),
-        constants=constants,
-        counts=counts,
+        nodes=[_unnamed(node) for node in graph.nodes],
+        operators=Counter(node.operator for node in graph.nodes),
+        values=len(graph.inputs) + sum(len(node.made) for node in graph.nodes),
+        constants=len(graph.constants),
+        counts=_counts(work.divided),
     )
 
 
-def _operator(node: onnx.NodeProto) -> str:
-    domain = domain_of(node.domain)
-    return f"{domain}.{node.op_type}" if domain else node.op_type
-
-
-def _unnamed(node: onnx.NodeProto) -> bytes:
+def _unnamed(node: Node) -> bytes:
     """Return what ``node`` computes of what: its name is not among that."""
-    unnamed = onnx.NodeProto(
-        op_type=node.op_type, domain=node.domain, input=node.input, output=node.output
-    )
-    unnamed.attribute.extend(sorted(node.attribute, key=lambda item: item.name))
-    return bytes(unnamed.SerializeToString(deterministic=True))
+    unnamed = replace(node, name="", attributes=dict(sorted(node.attributes.items())))
+    return bytes(node_of(unnamed).SerializeToString(deterministic=True))
 
 
 def _counts(divided: CutGraph) -> dict[str, int]:

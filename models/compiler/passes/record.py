@@ -1,17 +1,13 @@
 """What a pass is, and a network on its way to a pack, which passes change."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import onnx
-from onnx import TensorProto
-
-from models.compiler.analysis.graph import Graph, ValueTypes
 from models.compiler.cutting.partition import CutGraph, Fault, faults
 from models.compiler.cutting.scratch import Measure, runs_on_cpu
-from models.network.fields import Array
+from models.graphs.graph import Graph
 from models.packs.target import Target, host_target
 from models.runtime.sessions import open_piece
 
@@ -30,21 +26,20 @@ SOURCE = "source"
 class Compilation:
     """A network on its way to a pack.
 
-    ``path``: the source, for messages. ``folder``: an empty folder for working files. ``finest_bytes``:
-    of a layer's chunk; None: the default for the size of the network. ``fault``: says why an
-    engine refuses a piece. ``measure``: what pieces allocate on the target's device.
+    ``source``: as it was read. ``path``: its file, for messages. ``folder``: an empty folder for working
+    files. ``finest_bytes``: of a layer's chunk; None: the default for the size of the network. ``fault``:
+    says why an engine refuses a piece. ``measure``: what pieces allocate on the target's device.
 
-    First there is ``model``, whose large weights lie in files of ``folder``; ``step``: the file with those
-    that ONNX Runtime wrote last is called so. ``is_valid``: whether the standard is kept. ``types``: of its
-    values, as inferred last, and by passes since then. ``has_integers``: whether DequantizeLinear reads
-    constants. ``tensors``, ``dequantised``: as in a ``Graph``.
+    ``step``: the file with the weights that ONNX Runtime wrote last is called so. ``is_valid``: whether the
+    standard is kept. ``is_typed``: whether values have the types of what is computed. ``has_integers``:
+    whether DequantizeLinear reads constants.
 
-    Then there is ``divided`` instead. ``chunk_bytes``: of a layer's chunk. ``undivided``: its graph before
-    regions; ``refused``: why ONNX Runtime does not take a node with its weights as inputs, by what the node
-    makes first.
+    ``divided``: the graph, and what it is divided into. ``chunk_bytes``: of a layer's chunk.
+    ``undivided``: its graph before regions; ``refused``: why ONNX Runtime does not take a node with its
+    weights as inputs, by what the node makes first.
     """
 
-    model: onnx.ModelProto
+    source: InitVar[Graph]
     path: Path
     folder: Path
     target: Target = field(default_factory=host_target)
@@ -53,38 +48,29 @@ class Compilation:
     measure: Measure = runs_on_cpu
     step: str = SOURCE
     is_valid: bool = False
-    types: ValueTypes = field(default_factory=lambda: ValueTypes({}, {}))
-    tensors: Mapping[str, TensorProto] = field(default_factory=dict)
+    is_typed: bool = False
     has_integers: bool = False
-    dequantised: Mapping[str, str] = field(default_factory=dict)
     divided: CutGraph = field(init=False)
     chunk_bytes: int = 0
     undivided: Graph | None = None
     refused: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def values(self) -> Mapping[str, Array]:
-        """The values of known size, as inferred last."""
-        return self.types.placed
-
-    @property
-    def is_source(self) -> bool:
-        """Whether ONNX Runtime has yet to rewrite it."""
-        return self.step == SOURCE
-
-    @property
-    def is_read(self) -> bool:
-        """Whether there is a graph: from the pass "read-graph" on."""
-        return hasattr(self, "divided")
+    def __post_init__(self, source: Graph) -> None:
+        self.divided = CutGraph(source)
 
     @property
     def graph(self) -> Graph:
-        """The graph of ``divided``."""
+        """The graph as it is now."""
         return self.divided.graph
 
     @graph.setter
     def graph(self, graph: Graph) -> None:
         self.divided.graph = graph
+
+    @property
+    def is_source(self) -> bool:
+        """Whether ONNX Runtime has yet to rewrite it."""
+        return self.step == SOURCE
 
     @property
     def on_cpu(self) -> bool:

@@ -14,11 +14,11 @@ _HEAD = """# Passes of the compiler
 Written by `python -m models.compiler.passes.reference`.
 
 ```sh
-layerstream compile net.onnx -o models/net --explain   # what each pass changes
-layerstream compile net.onnx -o models/net --force --without find-rows
-layerstream compile net.onnx -o models/net --force --verify   # check networks after each pass
-layerstream compile net.onnx -o models/net --force --find-fault   # name the first pass that is wrong
-layerstream compile net.onnx -o models/net --force --print-passes passes   # write each network as text
+layerstream compile net.onnx -o repository/net --explain   # what each pass changes
+layerstream compile net.onnx -o repository/net --force --without find-rows
+layerstream compile net.onnx -o repository/net --force --verify   # check networks after each pass
+layerstream compile net.onnx -o repository/net --force --find-fault   # name the first pass that is wrong
+layerstream compile net.onnx -o repository/net --force --print-passes passes   # write each network as text
 ```
 
 Passes run from top to bottom; names in bold are required. `--without` also excludes what needs the pass.

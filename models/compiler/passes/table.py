@@ -15,6 +15,7 @@ from models.compiler.cutting.partition import (
     share_memory,
     write_over,
 )
+from models.compiler.optimising.along_rows import AlongRows
 from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
 from models.compiler.optimising.bodies import move_out
 from models.compiler.optimising.folded_norms import FoldNorms
@@ -25,6 +26,7 @@ from models.compiler.optimising.integer_activations import (
     WriteScalars,
     WriteZeroPoints,
 )
+from models.compiler.optimising.layout import Layout
 from models.compiler.optimising.model_checks import check_scales
 from models.compiler.optimising.normalise import (
     PoolFirst,
@@ -36,7 +38,7 @@ from models.compiler.optimising.normalise import (
 from models.compiler.optimising.rewrite import RewriteActivations
 from models.compiler.passes import steps
 from models.compiler.passes.record import Compilation, Pass
-from models.compiler.passes.steps import by_onnxruntime, rewriter
+from models.compiler.passes.steps import by_function, by_onnxruntime, rewriter
 from models.errors import CompileError
 from models.packs.target import C, Target
 
@@ -66,6 +68,16 @@ _READ = (
         run=steps.move_weights_out,
     ),
     Pass(
+        name="open-branches",
+        reason="ONNX Runtime infers shapes in both branches of an If; one that is for other lengths would "
+        "refuse the fixed ones.",
+        needs=("move-weights",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=steps.open_branches,
+    ),
+    Pass(
         name="check-standard",
         reason="ONNX Runtime does not check a model by the ONNX standard; the ONNX checker does.",
         needs=("move-weights",),
@@ -81,7 +93,7 @@ _READ = (
         level="meaning",
         error="same bits",
         required=True,
-        run=lambda work: check_scales(work.model, work.path),
+        run=lambda work: check_scales(work.graph, work.path),
     ),
     Pass(
         name="write-zero-points",
@@ -91,7 +103,7 @@ _READ = (
         level="meaning",
         error="same bits",
         required=True,
-        run=rewriter(lambda work: WriteZeroPoints(work.model)),
+        run=rewriter(lambda work: WriteZeroPoints(work.graph)),
     ),
     Pass(
         name="rewrite-activations",
@@ -100,7 +112,7 @@ _READ = (
         level="meaning",
         error="within a bound",
         required=False,
-        run=rewriter(lambda work: RewriteActivations(work.model)),
+        run=rewriter(lambda work: RewriteActivations(work.graph)),
     ),
     Pass(
         name="fold-norms",
@@ -110,13 +122,13 @@ _READ = (
         level="meaning",
         error="other order of sums",
         required=False,
-        run=rewriter(lambda work: FoldNorms(work.model, work.folder)),
+        run=rewriter(lambda work: FoldNorms(work.graph, work.folder)),
     ),
     Pass(
         name="fold-constants",
         reason="ONNX Runtime computes what is constant, by itself, since it holds all weights that it "
         "rewrites.",
-        needs=("check-standard", "write-zero-points"),
+        needs=("check-standard", "write-zero-points", "open-branches"),
         level="meaning",
         error="within a bound",
         required=True,
@@ -143,7 +155,7 @@ _WRITTEN = (
         level="meaning",
         error="other order of sums",
         required=False,
-        run=rewriter(lambda work: AsConvolutions(work.model, work.values, work.target.block)),
+        run=rewriter(lambda work: AsConvolutions(work.graph, work.target.block)),
     ),
     Pass(
         name="transposed-as-convolutions",
@@ -152,9 +164,7 @@ _WRITTEN = (
         level="meaning",
         error="other order of sums",
         required=False,
-        run=rewriter(
-            lambda work: TransposedAsConvolutions(work.model, work.values, work.target.block)
-        ),
+        run=rewriter(lambda work: TransposedAsConvolutions(work.graph, work.target.block)),
     ),
     Pass(
         name="write-scalars",
@@ -163,7 +173,7 @@ _WRITTEN = (
         level="meaning",
         error="same bits",
         required=True,
-        run=rewriter(lambda work: WriteScalars(work.model)),
+        run=rewriter(lambda work: WriteScalars(work.graph)),
     ),
     Pass(
         name="leave-types-to-zero-points",
@@ -173,7 +183,7 @@ _WRITTEN = (
         level="meaning",
         error="same bits",
         required=True,
-        run=rewriter(lambda work: LeaveTypesToZeroPoints(work.model)),
+        run=rewriter(lambda work: LeaveTypesToZeroPoints(work.graph)),
     ),
 )
 
@@ -198,7 +208,7 @@ _INTEGERS = (
                 level="meaning",
                 error="within a bound",
                 required=False,
-                run=rewriter(lambda work: MakeUnsigned(work.model)),
+                run=rewriter(lambda work: MakeUnsigned(work.graph)),
             ),
             Pass(
                 name="limit-integers",
@@ -208,7 +218,7 @@ _INTEGERS = (
                 level="meaning",
                 error="within a bound",
                 required=False,
-                run=rewriter(lambda work: LimitIntegers(work.model)),
+                run=rewriter(lambda work: LimitIntegers(work.graph)),
             ),
             Pass(
                 name="fuse-integers",
@@ -273,16 +283,7 @@ _OPTIMISED = (
         level="layout",
         error="same bits",
         required=True,
-        run=lambda work: move_out(work.model),
-    ),
-    Pass(
-        name="keep-tensors",
-        reason="Constants of types that NumPy does not have stay messages, with their data inside.",
-        needs=("move-weights-of-bodies",),
-        level="layout",
-        error="same bits",
-        required=True,
-        run=steps.take_tensors_out,
+        run=by_function(move_out),
     ),
     Pass(
         name="copy-constant-outputs",
@@ -291,7 +292,7 @@ _OPTIMISED = (
         level="layout",
         error="same bits",
         required=True,
-        run=lambda work: copy_constant_outputs(work.model),
+        run=by_function(copy_constant_outputs),
     ),
     Pass(
         name="split-crops",
@@ -300,7 +301,7 @@ _OPTIMISED = (
         level="layout",
         error="same bits",
         required=False,
-        run=rewriter(lambda work: TakeCropsApart(work.model)),
+        run=rewriter(lambda work: TakeCropsApart(work.graph)),
     ),
     Pass(
         name="pool-first",
@@ -310,7 +311,7 @@ _OPTIMISED = (
         level="layout",
         error="same bits",
         required=False,
-        run=rewriter(lambda work: PoolFirst(work.model)),
+        run=rewriter(lambda work: PoolFirst(work.graph)),
     ),
     Pass(
         name="correct-pools",
@@ -329,7 +330,7 @@ _OPTIMISED = (
         level="layout",
         error="same bits",
         required=False,
-        run=rewriter(lambda work: ScaleResizes(work.model, work.values)),
+        run=rewriter(lambda work: ScaleResizes(work.graph)),
     ),
     Pass(
         name="layout",
@@ -339,7 +340,7 @@ _OPTIMISED = (
         level="layout",
         error="other order of sums",
         required=False,
-        run=steps.choose_layout,
+        run=rewriter(lambda work: Layout(work.graph, work.target.block, work.folder)),
     ),
     Pass(
         name="softmaxes-along-rows",
@@ -349,7 +350,7 @@ _OPTIMISED = (
         level="layout",
         error="same bits",
         required=False,
-        run=steps.softmaxes_along_rows,
+        run=rewriter(lambda work: AlongRows(work.graph)),
     ),
     Pass(
         name="check-ports",
@@ -358,7 +359,7 @@ _OPTIMISED = (
         level="layout",
         error="same bits",
         required=True,
-        run=lambda work: check_ports(work.model, work.types, work.path),
+        run=lambda work: check_ports(work.graph, work.path),
     ),
 )
 
@@ -366,18 +367,18 @@ _OPTIMISED = (
 
 _STREAMED = (
     Pass(
-        name="read-graph",
-        reason="From here on constants are ranges of files, and values have readers.",
-        needs=("correct-pools", "keep-tensors", "copy-constant-outputs"),
+        name="keep-live",
+        reason="What no output needs would be cut into pieces, too.",
+        needs=("correct-pools", "copy-constant-outputs"),
         level="layout",
         error="same bits",
         required=True,
-        run=steps.read_graph,
+        run=steps.keep_live,
     ),
     Pass(
         name="store-by-row",
         reason="A matrix that lies by output row can be split among chunks.",
-        needs=("read-graph",),
+        needs=("keep-live",),
         level="pieces",
         error="other order of sums",
         required=False,
@@ -388,7 +389,7 @@ _STREAMED = (
         reason="A convolution of integers turns weights that are no constants round in a run, and no "
         "range of bytes is some of its channels; products on windows, and several layers, have neither "
         "fault.",
-        needs=("read-graph",),
+        needs=("keep-live",),
         level="pieces",
         error="same bits",
         required=False,
@@ -397,7 +398,7 @@ _STREAMED = (
     Pass(
         name="order-nodes",
         reason="The order of a file is arbitrary; in another one fewer bytes live at once.",
-        needs=("read-graph",),
+        needs=("keep-live",),
         level="pieces",
         error="same bits",
         required=False,
@@ -406,7 +407,7 @@ _STREAMED = (
     Pass(
         name="add-byte-tables",
         reason="What operators on elements make of a byte is one of 256 results, which a table holds.",
-        needs=("read-graph",),
+        needs=("keep-live",),
         level="pieces",
         error="same bits",
         required=False,
@@ -418,7 +419,7 @@ _DIVIDED = (
     Pass(
         name="find-regions",
         reason="What cannot be streamed runs as one piece that keeps its weights.",
-        needs=("read-graph",),
+        needs=("keep-live",),
         level="pieces",
         error="same bits",
         required=True,
@@ -542,7 +543,7 @@ PASSES = (
     *_READ,
     *_WRITTEN,
     *_INTEGERS,
-    *_where(lambda work: bool(work.dequantised), _WRITTEN),
+    *_where(lambda work: bool(work.graph.dequantised), _WRITTEN),
     *_OPTIMISED,
     *_STREAMED,
     *_DIVIDED,

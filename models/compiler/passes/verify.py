@@ -2,9 +2,9 @@
 
 Once the source was checked: each name has one maker and exists before it is read; outputs are made; names
 of nodes are their own. Once ONNX Runtime has rewritten it: it infers types, and they are those that the
-graph says. In blocks of channels: what lies in blocks is read by what takes it so. In pieces: values lie
-inside of others without a circle, groups have no node in common, and each node with a kernel is in the
-pieces of one place.
+graph says, and that records of nodes say. In blocks of channels: what lies in blocks is read by what takes
+it so. In pieces: values lie inside of others without a circle, groups have no node in common, and each node
+with a kernel is in the pieces of one place.
 """
 
 import graphlib
@@ -12,30 +12,30 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-import onnx
+from dataclasses import replace
 
 from models.compiler.cutting.partition import CutGraph
 from models.compiler.optimising.by_onnxruntime import types_of
 from models.compiler.optimising.model_checks import check_agreement
 from models.compiler.passes.record import Compilation, Pass
-from models.compiler.passes.view import Key, is_same, key_of, model_between
+from models.compiler.passes.view import is_same
 from models.errors import CompileError
-from models.graphs.nodes import label, made, reads
-from models.graphs.rewriting import Rewriter
+from models.graphs.graph import Graph, with_files
+from models.graphs.rewriter import Rewriter
 from models.network.catalogue import traits_of
 from models.network.fields import Array
-from models.network.names import NCHWC, Op, op_of
+from models.network.names import NCHWC, Op
+from models.network.node import Node
 from models.network.operators.convolution import ADDEND
 from models.network.operators.movement import Copy, strides_of
-from models.network.operators.reading import Movement, Operator, Reshape
+from models.network.operators.reading import Movement, Operator, Reshape, results
 
 
 class Verifying:
     """Verifies a compilation after each pass: an observer of passes."""
 
     def __init__(self) -> None:
-        self._last: Key | None = None
+        self._last: Graph | None = None
 
     def before(self, work: Compilation, step: Pass) -> None:
         """Look at nothing: it was verified after the pass before."""
@@ -46,11 +46,11 @@ class Verifying:
         Raises:
             CompileError: it breaks a rule; the message names the pass, and what is wrong.
         """
-        last, self._last = self._last, key_of(work)
+        last, self._last = self._last, work.graph
         try:
             if not is_same(last, self._last):
                 verify(work)
-            elif work.is_read:
+            else:
                 _refuse(work, _divided(work.divided))
         except CompileError as exc:
             message = str(exc).removeprefix(f"{work.path}: ")
@@ -65,18 +65,18 @@ def verify(work: Compilation) -> None:
     """
     if not work.is_valid:
         return
-    model = model_between(work)
-    _refuse(work, _named(model.graph))
+    graph = work.graph
+    _refuse(work, _named(graph))
     if work.is_source:
         return
-    types = types_of(model, work.path, work.folder)
-    layouts = _Layouts(model, types.placed, work.target.block)
+    types = types_of(with_files(graph, work.folder / "verified.data"), work.path, work.folder)
+    layouts = _Layouts(graph.with_types(types), work.target.block)
     layouts.run()
     _refuse(work, layouts.faults)
-    if work.is_read:  # before, pools may have other outputs than are inferred
-        graph = work.graph
+    if work.is_typed:  # before, pools may have other outputs than are inferred
         shapes = {name: graph.array(name).shape for name in (*graph.constants, *types.placed)}
         _refuse(work, _typed(work.divided, types.placed))
+        _refuse(work, _ruled(replace(graph, values=types.placed)))
         check_agreement(graph.nodes, shapes, work.path)
         _refuse(work, _divided(work.divided))
 
@@ -87,25 +87,23 @@ def _refuse(work: Compilation, faults: Iterable[str]) -> None:
         raise CompileError(f"{work.path}: {fault}; please report this")
 
 
-def _named(graph: onnx.GraphProto) -> Iterator[str]:
+def _named(graph: Graph) -> Iterator[str]:
     """Yield what is wrong with names."""
-    inputs = {port.name for port in graph.input}
-    constants = {tensor.name for tensor in graph.initializer}
-    there = inputs | constants
-    for name in inputs & constants:
+    there = {*graph.inputs, *graph.constants}
+    for name in graph.constants.keys() & graph.inputs:
         yield f"value {name!r} is an input and a constant"
-    for node in graph.node:
-        for name in reads(node):
+    for node in graph.nodes:
+        for name in node.reads:
             if name not in there:
-                yield f"node {label(node)!r} reads {name!r}, which nothing made before"
-        for name in made(node):
+                yield f"node {node.label!r} reads {name!r}, which nothing made before"
+        for name in node.made:
             if name in there:
-                yield f"node {label(node)!r} makes {name!r}, which there is already"
+                yield f"node {node.label!r} makes {name!r}, which there is already"
             there.add(name)
-    for port in graph.output:
-        if port.name not in there:
-            yield f"nothing makes the output {port.name!r}"
-    counts = Counter(node.name for node in graph.node if node.name)
+    for name in graph.outputs:
+        if name not in there:
+            yield f"nothing makes the output {name!r}"
+    counts = Counter(node.name for node in graph.nodes if node.name)
     for name, count in counts.items():
         if count > 1:
             yield f"{count} nodes are called {name!r}"
@@ -117,59 +115,59 @@ _RANK = 4
 
 
 class _Layouts(Rewriter):
-    """Goes through a model and changes nothing; ``faults``: what is wrong with values in blocks.
+    """Goes through a graph and changes nothing; ``faults``: what is wrong with values in blocks.
 
     ``blocked``: values that lie in blocks. ``either``: those that are reshaped from one, for what comes
     between knows how they lie.
     """
 
-    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
-        super().__init__(model, values)
+    def __init__(self, graph: Graph, block: int) -> None:
+        super().__init__(graph)
         self.faults: list[str] = []
         self._block = block
         self._blocked: set[str] = set()
         self._either: set[str] = set()
 
-    def run(self) -> bool:
+    def run(self) -> Graph:
         """Look at all nodes and outputs."""
-        super().run()
+        graph = super().run()
         self.faults += [
             f"the output {name!r} lies in blocks of channels"
             for name in sorted(self.outputs & self._blocked)
         ]
-        return False
+        return graph
 
-    def replaced(self, node: onnx.NodeProto) -> None:
+    def replaced(self, node: Node) -> None:
         if node.domain == NCHWC:
             self._check_blocked(node)
             return
-        names = [name for name in reads(node) if name in self.values]
+        names = [name for name in node.reads if name in self.values]
         blocked = self._blocked.intersection(names)
         operator = self.operator(node) if names else None
         if isinstance(operator, Reshape):
-            self._either.update(made(node) if blocked else ())
+            self._either.update(node.made if blocked else ())
         elif blocked and (
-            traits_of(op_of(node)).function is not None or self._moves_blocks(operator)
+            traits_of(node.operator).function is not None or self._moves_blocks(operator)
         ):
             self._check(node, [name for name in names if not self.is_single(name)])
-            self._blocked.update(made(node))
+            self._blocked.update(node.made)
         elif blocked:
             self._fault(node, sorted(blocked)[0], "lies in blocks of channels")
         if not self._either.isdisjoint(names) and not blocked:
-            self._either.update(made(node))
+            self._either.update(node.made)
 
-    def _check_blocked(self, node: onnx.NodeProto) -> None:
+    def _check_blocked(self, node: Node) -> None:
         """Look at a node of ONNX Runtime's layout."""
-        names = [*node.input[:1], *node.input[ADDEND:]]
-        if op_of(node) == Op.ReorderInput:
+        names = [*node.inputs[:1], *node.inputs[ADDEND:]]
+        if node.operator == Op.ReorderInput:
             if names[0] in self._blocked:
                 self._fault(node, names[0], "lies in blocks of channels")
         else:
             self._check(node, [name for name in names if name in self.values])
-        if op_of(node) != Op.ReorderOutput:
-            self._blocked.update(made(node))
+        if node.operator != Op.ReorderOutput:
+            self._blocked.update(node.made)
 
-    def _check(self, node: onnx.NodeProto, names: Sequence[str]) -> None:
+    def _check(self, node: Node, names: Sequence[str]) -> None:
         """Check that ``node`` may read ``names`` in blocks."""
         for name in names:
             channels, *sides = self.shape(name)[1:] or (0,)
@@ -197,8 +195,8 @@ class _Layouts(Rewriter):
             and not (channels % self._block or copy.start % planes or copy.place % planes)
         )
 
-    def _fault(self, node: onnx.NodeProto, name: str, how: str) -> None:
-        self.faults.append(f"node {label(node)!r} ({node.op_type}) reads {name!r}, which {how}")
+    def _fault(self, node: Node, name: str, how: str) -> None:
+        self.faults.append(f"node {node.label!r} ({node.operator}) reads {name!r}, which {how}")
 
 
 # Pieces.
@@ -211,6 +209,17 @@ def _typed(divided: CutGraph, types: Mapping[str, Array]) -> Iterator[str]:
     for name, array in types.items():
         if name not in slices and values.get(name) != array:
             yield f"value {name!r} is {array}, the graph says {values.get(name)}"
+
+
+def _ruled(graph: Graph) -> Iterator[str]:
+    """Yield which values have other types than what is read of their nodes says."""
+    for node in graph.nodes:
+        operator = graph.operator(node)
+        for result in results(operator) if operator else ():
+            array = Array(dtype=result.dtype, shape=result.shape)
+            inferred = graph.values.get(result.name, array)
+            if inferred != array:
+                yield f"value {result.name!r} is {inferred}, node {node.label!r} makes {array}"
 
 
 def _divided(divided: CutGraph) -> Iterator[str]:
@@ -240,5 +249,5 @@ def _covered(divided: CutGraph) -> Iterator[str]:
             yield f"pieces of the nodes from {first} on begin before those up to {done} end"
         left = set(range(done, first)) - divided.aliases.elided
         if left:
-            yield f"node {label(divided.graph.nodes[min(left)])!r} is in no piece"
+            yield f"node {divided.graph.nodes[min(left)].label!r} is in no piece"
         done = end

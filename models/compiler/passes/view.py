@@ -1,53 +1,23 @@
-"""A network between two passes as an ONNX model that stands by itself: to run, to print, to infer types of.
-
-As text it is in the syntax of ``onnx.printer``, which ``onnx.parser`` reads; large weights lie in files.
-"""
+"""Networks between passes as text, in the syntax that models/graphs/text.py reads."""
 
 from pathlib import Path
 
-import onnx
-
-from models.compiler.analysis.graph import Graph
-from models.compiler.cutting.piece_models import named_model
 from models.compiler.passes.record import Compilation, Pass
-from models.graphs.file import tensor_in
+from models.graphs.graph import Graph, with_files
+from models.graphs.text import to_text
 
-#: The file in the folder of a compilation with the large weights of a graph.
+#: The file in the folder of a compilation with large weights that lie in no other.
 _WEIGHTS = "between.data"
 
 
-#: What a network is between passes: two are the same where they are one object, or equal bytes.
-Key = Graph | bytes
-
-
-def key_of(work: Compilation) -> Key:
-    """Return what differs where the last pass changed nodes, values or constants."""
-    return work.graph if work.is_read else work.model.SerializeToString(deterministic=True)
-
-
-def is_same(one: Key | None, other: Key) -> bool:
-    """Return whether two networks are the same."""
-    return one is other or (isinstance(one, bytes) and one == other)
-
-
-def model_between(work: Compilation) -> onnx.ModelProto:
-    """Return the network as it is now; large weights lie in files of ``work.folder``."""
-    model = onnx.ModelProto()
-    if not work.is_read:
-        model.CopyFrom(work.model)
-        return model
-    graph = work.graph
-    with (work.folder / _WEIGHTS).open("wb") as file:
-        tensors = [
-            graph.tensors[name]
-            if name in graph.tensors
-            else tensor_in(file, name, graph.constants[name])
-            for name in graph.constants_of(graph.nodes)
-        ]
-    model.CopyFrom(
-        named_model(graph, "network", graph.nodes, (graph.inputs, graph.outputs), tensors)
+def is_same(one: Graph | None, other: Graph) -> bool:
+    """Return whether no pass changed nodes or constants between two graphs."""
+    return (
+        one is not None
+        and one.nodes is other.nodes
+        and one.constants is other.constants
+        and one.outputs is other.outputs
     )
-    return model
 
 
 class Printing:
@@ -55,7 +25,7 @@ class Printing:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._last: Key | None = None
+        self._last: Graph | None = None
         self._count = 0
 
     def before(self, work: Compilation, step: Pass) -> None:
@@ -68,8 +38,8 @@ class Printing:
             OSError: it cannot be written.
         """
         self._count += 1
-        last, self._last = self._last, key_of(work)
+        last, self._last = self._last, work.graph
         if not is_same(last, self._last):
             self._folder.mkdir(parents=True, exist_ok=True)
-            text = onnx.printer.to_text(model_between(work))
+            text = to_text(with_files(work.graph, work.folder / _WEIGHTS), work.folder)
             (self._folder / f"{self._count:02}-{step.name}.txt").write_text(text, "utf-8")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.compiler.analysis.alias import Aliases
-from models.compiler.analysis.graph import CutAlternative, CutPiece, Graph, Slice
+from models.compiler.analysis.pieces import CutAlternative, CutPiece, Slice
 from models.compiler.cutting.bottlenecks import FoundBottleneck, GroupNodes, GroupTensor
 from models.compiler.cutting.cut import inner_bytes
 from models.compiler.cutting.layout import SpanLayout
@@ -23,7 +23,7 @@ from models.compiler.cutting.piece_models import resident_record
 from models.compiler.cutting.row_nodes import RowNode
 from models.compiler.cutting.scratch import Sizes
 from models.compiler.writing.describe_programs import ProgramDescriber, QuantisedDescriber
-from models.graphs.nodes import label, made
+from models.graphs.graph import Graph
 from models.packs.manifest import checksum
 from models.packs.records.pieces import (
     Alternative,
@@ -80,9 +80,11 @@ def graph_records(parts: CutGraph, sizes: Sizes) -> tuple[GraphRange, ...]:
 
 
 def value_records(graph: Graph, aliases: Aliases) -> tuple[Value, ...]:
-    """Return the values of ``graph`` and where those with a parent lie; of loose ones, the ports."""
-    loose = dict.fromkeys(name for name in (*graph.inputs, *graph.outputs) if name in graph.loose)
-    names = [*graph.values, *loose]
+    """Return the values of ``graph`` and where those with a parent lie; of dynamic ones, the ports."""
+    dynamic = dict.fromkeys(
+        name for name in (*graph.inputs, *graph.outputs) if name in graph.dynamic
+    )
+    names = [*graph.values, *dynamic]
     index = {name: position for position, name in enumerate(names)}
     values = []
     for name in names:
@@ -289,7 +291,7 @@ class RowDescriber:
     def _group_shape(self, item: GroupNodes) -> tuple[int, ...]:
         """Return the shape of what the last of its nodes that has a kernel makes; others name it anew."""
         computed = [index for index in item.nodes if index not in self.parts.aliases.elided]
-        return self.parts.graph.array(made(self.parts.graph.nodes[computed[-1]])[0]).shape
+        return self.parts.graph.array(self.parts.graph.nodes[computed[-1]].made[0]).shape
 
     def _group_input(
         self, tensor: GroupTensor, item: GroupNodes, makers: Mapping[str, int]
@@ -326,7 +328,7 @@ def layer_records(parts: CutGraph) -> tuple[Layer, ...]:
         own = parts.pieces_of(index)
         layers.append(
             Layer(
-                name=label(nodes[0]),
+                name=nodes[0].label,
                 operator="+".join(node.op_type for node in nodes),
                 weight_bytes=sum(graph.weight_bytes(node) for node in nodes),
                 first_piece=own[0],

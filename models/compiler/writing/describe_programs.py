@@ -11,11 +11,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import CutPiece, Graph, Slice
+from models.compiler.analysis.pieces import CutPiece, Slice
 from models.compiler.cutting.partition import CutGraph
-from models.compiler.cutting.piece_models import constants_of, inline_constants
+from models.compiler.cutting.piece_models import inline_constants
 from models.compiler.cutting.quantised_tasks import whole_task
 from models.compiler.cutting.row_nodes import RowNode
+from models.graphs.graph import Graph
+from models.graphs.writer import constant_offsets
 from models.network.activations import Activation, Arithmetic
 from models.network.catalogue import OPERATORS, read_operator, traits_of
 from models.network.fields import Array, stretches
@@ -216,7 +218,7 @@ class _Reader:
         self._piece = piece
         own = range(piece.first_node, piece.end_node)
         self._indices = [index for index in own if index not in elided]
-        self._nodes = [graph.record(graph.nodes[index]) for index in self._indices]
+        self._nodes = [graph.nodes[index] for index in self._indices]
         made = (name for node in self._nodes for name in node.outputs if name in graph.values)
         whole = {name: Slice(name, graph.values[name].shape) for name in made}
         self._values = {**whole, **piece.inputs, **piece.outputs}
@@ -318,7 +320,7 @@ class QuantisedDescriber:
             return None
         graph = self.parts.graph
         names = inline_constants(graph, graph.nodes[nodes.start : nodes.stop], piece.inputs)
-        places = dict(zip(names, constants_of(data), strict=True))
+        places = dict(zip(names, constant_offsets(data), strict=True))
         constants = tuple(places[name] for name in found_task.names[len(piece.inputs) :])
         task = replace(found_task.task, constants=constants)
         return self.numbers.setdefault(task, len(self.numbers))

@@ -5,14 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from models.compiler.analysis.graph import Graph
+from models.compiler.writing.exported import exported_recipes
+from models.detection.heads import Forms
 from models.detection.recipe import Detection, head_fault
 from models.errors import CompileError
+from models.graphs.graph import Graph
+from models.graphs.inputs import Warn
 from models.graphs.metadata import LABELS, PREPROCESS, Metadata
 from models.images.preprocess import Preprocess
 from models.network.catalogue import traits_of
 from models.network.fields import Array
-from models.network.names import Op, op_of
+from models.network.names import Op
 from models.packs.records.ports import Classification, Scores
 from models.segmentation import Segmentation, segmentation_fault
 
@@ -47,8 +50,11 @@ def recipe_records(
     given: Recipes,
     metadata: Metadata,
     optional: frozenset[str] = frozenset(),
+    warn: Warn = lambda text: None,
 ) -> RecipeRecords:
     """Return what the manifest says about images in and answers out; images skip ``optional`` inputs.
+
+    ``warn`` is called with a line for what an exporter says that the graph is not.
 
     Raises:
         CompileError: a recipe does not fit the graph; the message says where it comes from.
@@ -57,7 +63,8 @@ def recipe_records(
     shapes = [array.shape for array in inputs.values()]
     if any(len(shape) > 1 and shape[0] != 1 for shape in shapes):
         # The file speaks of one image; a pack of several is for tensors.
-        metadata = replace(metadata, preprocess=None, detection=None, segmentation=None, labels=())
+        metadata = Metadata(sizes=metadata.sizes, memory=metadata.memory)
+    metadata = _with_exported(source, graph, inputs, given, metadata, warn)
     detection, segmentation = given.detection, given.segmentation
     if detection and segmentation:
         raise CompileError(f"{source}: --detection or --segmentation, not both")
@@ -84,6 +91,35 @@ def recipe_records(
     return RecipeRecords(preprocess, classification, None, None)
 
 
+def _with_exported(
+    source: Path,
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    requested: Recipes,
+    metadata: Metadata,
+    warn: Warn,
+) -> Metadata:
+    """Return ``metadata`` with what follows from an exporter's, where entries of ours say nothing."""
+    written = metadata.preprocess, metadata.detection, metadata.segmentation, metadata.labels
+    if metadata.exported is None or any(written) or requested.segmentation is not None:
+        return metadata
+    exported = replace(metadata.exported, labels=requested.labels or metadata.exported.labels)
+    recipes = exported_recipes(
+        exported, inputs, _forms(graph), requested.detection, lambda text: warn(f"{source}: {text}")
+    )
+    return replace(
+        metadata,
+        preprocess=recipes.preprocess,
+        detection=recipes.detection,
+        labels=recipes.labels,
+    )
+
+
+def _forms(graph: Graph) -> Forms:
+    arrays = {name: graph.array(name) for name in graph.outputs}
+    return {name: (array.dtype, array.shape) for name, array in arrays.items()}
+
+
 def _preprocess(
     source: Path, inputs: Mapping[str, Array], given: Recipes, metadata: Metadata
 ) -> Preprocess | None:
@@ -94,13 +130,19 @@ def _preprocess(
     if list(inputs.values()) != [Array(dtype="float32", shape=preprocess.shape)]:
         listed = (f"{name!r} is {a.dtype}{list(a.shape)}" for name, a in inputs.items())
         own = "" if given.preprocess else f"metadata {PREPROCESS} (--preprocess replaces it): "
-        layout = "NCHW" if preprocess.layout == "NHWC" else "NHWC"
-        turned = preprocess.model_copy(update={"layout": layout}).shape
-        fits = list(inputs.values()) == [Array(dtype="float32", shape=turned)]
+        shapes = {
+            layout: preprocess.model_copy(update={"layout": layout}).shape
+            for layout in ("NCHW", "NHWC", "CHW")
+        }
+        suggested = (
+            f', which layout = "{layout}" makes'
+            for layout, shape in shapes.items()
+            if list(inputs.values()) == [Array(dtype="float32", shape=shape)]
+        )
         raise CompileError(
             f"{source}: {own}preprocessing makes one input float32{list(preprocess.shape)}; "
             + (", ".join(listed) or "the model has none")
-            + (f', which layout = "{layout}" makes' if fits else "")
+            + next(suggested, "")
         )
     return preprocess
 
@@ -109,8 +151,7 @@ def _detection(
     place: str, source: Path, graph: Graph, detection: Detection, labels: tuple[str, ...]
 ) -> Detection:
     """Return ``detection`` with ``labels``, checked against the outputs."""
-    arrays = {name: graph.array(name) for name in graph.outputs}
-    fault = head_fault(detection, {name: (a.dtype, a.shape) for name, a in arrays.items()})
+    fault = head_fault(detection, _forms(graph))
     if fault is not None:
         raise CompileError(f"{source}: {fault}")
     if len(labels) not in (0, detection.classes):
@@ -123,8 +164,7 @@ def _segmentation(
 ) -> Segmentation:
     """Return ``segmentation`` with ``labels``, checked against the outputs."""
     named = segmentation.model_copy(update={"labels": labels})
-    arrays = {name: graph.array(name) for name in graph.outputs}
-    fault = segmentation_fault(named, {name: (a.dtype, a.shape) for name, a in arrays.items()})
+    fault = segmentation_fault(named, _forms(graph))
     if fault is not None:
         raise CompileError(f"{source}: {fault}")
     return named
@@ -183,9 +223,9 @@ def _maker(graph: Graph, value: str) -> str | None:
     """Return the operator whose result ``value`` is, perhaps in another order or shape; None: an input."""
     while value in graph.makers:
         node = graph.nodes[graph.makers[value]]
-        traits = traits_of(op_of(node))
+        traits = traits_of(node.operator)
         into_or_out_of_blocks = traits.is_blocked and traits.elements == "moved"
         if not traits.permutes and not into_or_out_of_blocks:
-            return op_of(node)
-        value = node.input[0]
+            return node.operator
+        value = node.inputs[0]
     return None

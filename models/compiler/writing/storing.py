@@ -14,15 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import Graph, Slice
+from models.compiler.analysis.pieces import Slice
 from models.compiler.cutting.layout import PlannedSpan, align, slice_bytes, span_bytes
 from models.errors import CompileError
-from models.graphs.nodes import attributes, label
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
-from models.network.names import op_of
+from models.network.node import Node
 from models.packs.records.spans import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
 from models.packs.storing import (
     NUMBER_BYTES,
@@ -74,7 +73,7 @@ def weight_channels(graph: Graph, target: Target) -> dict[str, ChannelAxis]:
     found: dict[str, ChannelAxis] = {}
     mixed: set[str] = set()
     for node in graph.nodes:
-        for place, name in enumerate(node.input):
+        for place, name in enumerate(node.inputs):
             if not graph.is_weight(name) or graph.constants[name].dtype != np.float32:
                 continue
             channels = _channels(node, target) if place == 1 else None
@@ -83,15 +82,15 @@ def weight_channels(graph: Graph, target: Target) -> dict[str, ChannelAxis]:
     return {name: channels for name, channels in found.items() if name not in mixed}
 
 
-def _channels(node: onnx.NodeProto, target: Target) -> ChannelAxis | None:
+def _channels(node: Node, target: Target) -> ChannelAxis | None:
     """Return where ``node`` has the output channels of its second input; None: it is no weight."""
-    traits = traits_of(op_of(node))
+    traits = traits_of(node.operator)
     operand = traits.operand(1)
     if operand is None or not traits.layer:
         return None
     if operand.axis == 0:
         return ChannelAxis(target.block if traits.is_blocked else 1)
-    return ChannelAxis(last=not attributes(node).get("transB")) if operand.axis == -1 else None
+    return ChannelAxis(last=not node.attributes.get("transB")) if operand.axis == -1 else None
 
 
 class Storing:
@@ -104,7 +103,7 @@ class Storing:
         self.kept: dict[str, str] = {}
         self._graph = graph
         # Weights have names of ONNX Runtime's by now; `inspect` shows the layers.
-        self._layers = {name: label(node) for node in graph.nodes for name in node.input[1:2]}
+        self._layers = {name: node.label for node in graph.nodes for name in node.inputs[1:2]}
         self._store = store
         # Only there: what was trained in floats is no whole number, which takes time to find.
         self._were_integers = "" in graph.dequantised.values()

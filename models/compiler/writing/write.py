@@ -1,33 +1,34 @@
-"""Write a pack so that it appears whole or not at all: temporary folder, verdict, fsync, rename."""
+"""Write a pack so that it appears whole or not at all: hidden folder, verdict, fsync, rename."""
 
 import contextlib
-import ctypes
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from onnx import TensorProto
-
-from models.compiler.analysis.graph import Graph
+from models.atomic_folders import locked_folder, put_in_place, remove_leftovers
 from models.compiler.cutting.layout import PlannedSpan, SpanLayout, span_bytes
-from models.compiler.cutting.piece_models import named_model
 from models.compiler.writing.storing import Bytes, Storing
 from models.errors import CompileError
-from models.graphs.file import FileRange, tensor_at, tensor_in
-from models.packs.folders import locked_folder, remove_leftovers
+from models.graphs.graph import Graph, part_of, with_files
+from models.graphs.writer import model_of, tensors_at
+from models.packs.folders import clear_model
 from models.packs.manifest import checksum
 from models.packs.records.spans import Span, Stored
 
-# From linux/fs.h and fcntl.h: exchange two paths in one step, paths relative to the working folder.
-_RENAME_EXCHANGE = 2
-_HERE = -100
+# What a rename answers where another process has put a folder by now, and an overlay that has no extended
+# attributes where the folder around it is of a lower layer.
+_NOT_MOVED = frozenset((errno.EEXIST, errno.ENOTEMPTY, errno.EXDEV))
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A pack that is not visible yet: ``pack``, named as it will be, and ``work`` for what is not in it."""
+    """A pack that is not visible yet: ``pack``, named as it will be, and ``work`` for what is not in it.
+
+    The folder around ``work`` has room for others whose names begin with a dot.
+    """
 
     pack: Path
     work: Path
@@ -37,35 +38,65 @@ class Unfinished:
 def building(destination: Path, force: bool) -> Iterator[Unfinished]:
     """Yield two empty folders; the pack becomes ``destination`` when the block ends without an error.
 
+    They are on its disk, which may be another than the repository's if its model's folder is a link. The
+    folder of a new model appears with its first version.
+
     Raises:
         CompileError: the destination exists and ``force`` is not given, or cannot be written.
     """
-    if destination.exists() and not force:
-        raise CompileError(f"{destination}: exists; replace it with --force or use --version")
+    model, repository = destination.parent, destination.parent.parent
     try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(destination.parent)
-        with locked_folder(destination.parent, destination.name) as folder:
-            unfinished = Unfinished(folder / destination.name, folder / "work")
-            unfinished.pack.mkdir()
-            unfinished.work.mkdir()
-            yield unfinished
-            _place(unfinished.pack, destination)
+        for folder in (repository, model):
+            if os.path.lexists(folder) and not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+        repository.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(repository)
+        clear_model(model)
+        if destination.exists() and not force:
+            raise CompileError(f"{destination}: exists; replace it with --force or use --version")
+        new = destination if model.is_dir() else model
+        with locked_folder(new.parent, new.name) as hidden:
+            pack = hidden / destination.relative_to(new.parent)
+            pack.mkdir(parents=True)
+            (hidden / ".work").mkdir()
+            yield Unfinished(pack, hidden / ".work")
+            _place(pack, destination, hidden / new.name)
     except OSError as exc:
+        if exc.errno == errno.EXDEV:
+            raise CompileError(
+                f"{destination}: an overlay file system does not move folders of its lower layers: "
+                "use another --version, or a folder on a volume"
+            ) from exc
         where = exc.filename or destination
         raise CompileError(f"{where}: cannot write the pack: {exc.strerror or exc}") from exc
-    finally:
-        with contextlib.suppress(OSError):
-            destination.parent.rmdir()  # succeeds only where nothing was built in it
 
 
-def _place(pack: Path, destination: Path) -> None:
-    """Move the finished ``pack`` to ``destination`` once all of it is on the disk."""
+def _place(pack: Path, destination: Path, built: Path) -> None:
+    """Move the finished ``pack`` to ``destination`` once all of it is on the disk.
+
+    ``built``: what is renamed: the pack, or the folder of a new model with the pack in it.
+    """
     for file in pack.iterdir():
         _fsync(file)
     _fsync(pack)
-    put_in_place(pack, destination)
+    if built == pack:
+        put_in_place(pack, destination)
+    else:
+        _fsync(built)
+        _move_model(pack, destination)
+        _fsync(destination.parent.parent)
     _fsync(destination.parent)
+
+
+def _move_model(pack: Path, destination: Path) -> None:
+    """Move the folder around ``pack``, a new model's, or ``pack`` alone where that cannot be."""
+    try:
+        pack.parent.rename(destination.parent)
+    except OSError as exc:
+        if exc.errno not in _NOT_MOVED:
+            raise
+        destination.parent.mkdir(exist_ok=True)
+        pack.rename(destination)
 
 
 def _fsync(path: Path) -> None:
@@ -74,22 +105,6 @@ def _fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def put_in_place(folder: Path, destination: Path) -> None:
-    """Put ``folder`` at ``destination``; what is there is replaced in one step, never missing.
-
-    Raises:
-        OSError: the disk refuses it.
-    """
-    if not destination.exists():
-        folder.rename(destination)
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    paths = (os.fsencode(folder), os.fsencode(destination))
-    if libc.renameat2(_HERE, paths[0], _HERE, paths[1], _RENAME_EXCHANGE) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(destination))
 
 
 def write_weights(
@@ -169,28 +184,15 @@ def write_model(
     weights = path.with_name("weights.bin")
     starts = layout.file_offsets(graph, [span.file_offset for span in spans])
 
-    def tensor(name: str) -> TensorProto:
-        if name not in starts:  # a resident piece has it, or it is no weight
-            return graph.tensor(name)
-        array = graph.constants[name]
-        return tensor_at(FileRange(weights, starts[name], array.nbytes), name, array)
-
-    tensors = [tensor(name) for name in graph.constants_of(graph.nodes)]
-    ports = graph.inputs, graph.outputs
-    model = named_model(graph, title, graph.nodes, ports, tensors)
+    # What is not there a resident piece has, or it is no weight.
+    offsets = {name: (weights, start) for name, start in starts.items()}
+    graph = part_of(graph, graph.nodes, graph.inputs, graph.outputs)
+    model = model_of(graph, title=title, tensor=tensors_at(offsets))
     path.write_bytes(model.SerializeToString())
 
 
 def write_graph(graph: Graph, path: Path) -> Path:
-    """Write ``graph`` as the model ``path``, with its weights in a file next to it; return it."""
-    with path.with_suffix(".data").open("wb") as file:
-        tensors = [
-            graph.tensors[name]
-            if name in graph.tensors
-            else tensor_in(file, name, graph.constants[name])
-            for name in graph.constants_of(graph.nodes)
-        ]
-    ports = graph.inputs, graph.outputs
-    model = named_model(graph, path.stem, graph.nodes, ports, tensors)
+    """Write ``graph`` as the model ``path``, whose large weights lie in files next to it; return it."""
+    model = model_of(with_files(graph, path.with_suffix(".data")), path.parent, path.stem)
     path.write_bytes(model.SerializeToString())
     return path

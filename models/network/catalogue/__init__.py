@@ -48,10 +48,13 @@ def read_operator(node: Node, known: KnownTensors) -> Operator:
     """Return what ``node`` computes; ``known``: of its inputs.
 
     Raises:
-        UnsuitedError: no family has such an operator, or it says something that is not known here.
+        UnsuitedError: no family has such an operator in this version, or it says something that is not
+            known here.
     """
     of = OPERATORS.get(node.operator)
     if of is None or of.read is None:
         raise UnsuitedError("no such operator is known")
+    if not of.describes(node.opset):
+        raise UnsuitedError(f"what it means in opset {node.opset} is not known")
     operator: Operator = of.read(NodeReader(node, known, of))
     return operator

@@ -11,58 +11,75 @@ from models.network.records import (
     WEIGHT,
     OperandRecord,
     OperatorRecord,
-    optional,
+    Versions,
     record,
 )
 
 
-def _opaque(name: Op, *operands: OperandRecord, **traits: Any) -> OperatorRecord:
-    return record(name, operands, "opaque", "computed", **traits)
+def _opaque(
+    name: Op, versions: Versions, *operands: OperandRecord, **traits: Any
+) -> OperatorRecord:
+    return record(name, versions, operands, "opaque", "computed", **traits)
 
 
-def _attention(name: Op, *operands: OperandRecord) -> OperatorRecord:
-    return record(name, operands, "attention", "computed")
+def _attention(name: Op, versions: Versions, *operands: OperandRecord) -> OperatorRecord:
+    return record(name, versions, operands, "attention", "computed")
 
 
-def _variadic(name: Op, *operands: OperandRecord, **traits: Any) -> OperatorRecord:
+def _variadic(
+    name: Op, versions: Versions, *operands: OperandRecord, **traits: Any
+) -> OperatorRecord:
     """One that takes any count of tensors last."""
-    return record(name, (*operands, DATA), "opaque", "computed", variadic=1, **traits)
+    return record(name, versions, (*operands, DATA), "opaque", "computed", variadic=1, **traits)
 
 
-_RECURRENT = (DATA, WEIGHT, WEIGHT, *optional(BIAS, PARAMETER, DATA))
-_FUSED_ATTENTION = optional(BIAS, PARAMETER, DATA, DATA, PARAMETER)
-_MULTI_HEAD_ATTENTION = optional(DATA, DATA, BIAS, PARAMETER, *[DATA] * 3, *[PARAMETER] * 2)
+_RECURRENT = (DATA, WEIGHT, WEIGHT, BIAS, PARAMETER, DATA)
+_FUSED_ATTENTION = (
+    BIAS,
+    PARAMETER,
+    DATA,
+    DATA,
+    PARAMETER,
+)
+_MULTI_HEAD_ATTENTION = (
+    DATA,
+    DATA,
+    BIAS,
+    PARAMETER,
+    *[DATA] * 3,
+    *[PARAMETER] * 2,
+)
 ROWS = (
-    _attention(Op.Attention, DATA, DATA, DATA, *optional(*[DATA] * 3, PARAMETER)),
-    _attention(Op.MicrosoftAttention, DATA, WEIGHT, *_FUSED_ATTENTION),
-    _attention(Op.MultiHeadAttention, DATA, *_MULTI_HEAD_ATTENTION),
-    _opaque(Op.Bernoulli, DATA, draws=True),
-    _opaque(Op.Compress, DATA, PARAMETER, jumps=True),
-    _opaque(Op.Constant),
-    _opaque(Op.ConstantOfShape, SHAPE),
-    _variadic(Op.Einsum),
-    _opaque(Op.EyeLike, DATA),
-    _opaque(Op.GRU, *_RECURRENT),
-    _opaque(Op.GridSample, DATA, DATA),
-    _opaque(Op.If, PARAMETER),
-    _opaque(Op.LSTM, *_RECURRENT, *optional(DATA, WEIGHT)),
-    _variadic(Op.Loop, *optional(PARAMETER, PARAMETER)),
-    _opaque(Op.Multinomial, DATA, draws=True),
-    _opaque(Op.NonMaxSuppression, DATA, DATA, *optional(*[PARAMETER] * 3), jumps=True),
-    _opaque(Op.NonZero, DATA, jumps=True),
-    _opaque(Op.OneHot, DATA, PARAMETER, PARAMETER),
-    _opaque(Op.RNN, *_RECURRENT),
-    _opaque(Op.RandomNormal, draws=True),
-    _opaque(Op.RandomNormalLike, DATA, draws=True),
-    _opaque(Op.RandomUniform, draws=True),
-    _opaque(Op.RandomUniformLike, DATA, draws=True),
-    _opaque(Op.Range, PARAMETER, PARAMETER, PARAMETER),
-    _opaque(Op.RoiAlign, DATA, DATA, PARAMETER),
-    _variadic(Op.Scan),
-    _opaque(Op.ScatterElements, DATA, PARAMETER, DATA),
-    _opaque(Op.ScatterND, DATA, PARAMETER, DATA),
-    _opaque(Op.Shape, DATA),
-    _opaque(Op.Size, DATA),
-    _opaque(Op.TopK, DATA, PARAMETER, jumps=True),
-    _opaque(Op.Unique, DATA, jumps=True),
+    _attention(Op.Attention, (23, 24, 25), DATA, DATA, DATA, *[DATA] * 3, PARAMETER),
+    _attention(Op.MicrosoftAttention, (1,), DATA, WEIGHT, *_FUSED_ATTENTION),
+    _attention(Op.MultiHeadAttention, (1,), DATA, *_MULTI_HEAD_ATTENTION),
+    _opaque(Op.Bernoulli, (15, 22), DATA, draws=True),
+    _opaque(Op.Compress, (9, 11, 28), DATA, PARAMETER, jumps=True),
+    _opaque(Op.Constant, (1, 9, 11, 12, 13, 19, 21, 23, 24, 25)),
+    _opaque(Op.ConstantOfShape, (9, 20, 21, 23, 24, 25), SHAPE),
+    _variadic(Op.Einsum, (12, 28)),
+    _opaque(Op.EyeLike, (9, 22), DATA),
+    _opaque(Op.GRU, (7, 14, 22), *_RECURRENT),
+    _opaque(Op.GridSample, (16, 20, 22), DATA, DATA),
+    _opaque(Op.If, (1, 11, 13, 16, 19, 21, 23, 24, 25), PARAMETER),
+    _opaque(Op.LSTM, (7, 14, 22), *_RECURRENT, DATA, WEIGHT),
+    _variadic(Op.Loop, (1, 11, 13, 16, 19, 21, 23, 24, 25), PARAMETER, PARAMETER),
+    _opaque(Op.Multinomial, (7, 22), DATA, draws=True),
+    _opaque(Op.NonMaxSuppression, (10, 11), DATA, DATA, *[PARAMETER] * 3, jumps=True),
+    _opaque(Op.NonZero, (9, 13), DATA, jumps=True),
+    _opaque(Op.OneHot, (9, 11, 28), DATA, PARAMETER, PARAMETER),
+    _opaque(Op.RNN, (7, 14, 22), *_RECURRENT),
+    _opaque(Op.RandomNormal, (1, 22), draws=True),
+    _opaque(Op.RandomNormalLike, (1, 22), DATA, draws=True),
+    _opaque(Op.RandomUniform, (1, 22), draws=True),
+    _opaque(Op.RandomUniformLike, (1, 22), DATA, draws=True),
+    _opaque(Op.Range, (11, 27), PARAMETER, PARAMETER, PARAMETER),
+    _opaque(Op.RoiAlign, (10, 16, 22), DATA, DATA, PARAMETER),
+    _variadic(Op.Scan, (8, 9, 11, 16, 19, 21, 23, 24, 25)),
+    _opaque(Op.ScatterElements, (11, 13, 16, 18), DATA, PARAMETER, DATA),
+    _opaque(Op.ScatterND, (11, 13, 16, 18), DATA, PARAMETER, DATA),
+    _opaque(Op.Shape, (1, 13, 15, 19, 21, 23, 24, 25), DATA),
+    _opaque(Op.Size, (1, 13, 19, 21, 23, 24, 25), DATA),
+    _opaque(Op.TopK, (1, 10, 11, 24), DATA, PARAMETER, jumps=True),
+    _opaque(Op.Unique, (11, 28), DATA, jumps=True),
 )

@@ -23,8 +23,8 @@ from models.network.records import (
     OperatorRecord,
     Quantisable,
     Reader,
+    Versions,
     along,
-    optional,
     record,
     signed,
 )
@@ -34,6 +34,7 @@ _WINDOWS = {"auto_pad": "NOTSET"}
 
 def _convolution(
     name: Op,
+    versions: Versions,
     of: Op,
     read: Reader | None,
     *operands: OperandRecord,
@@ -42,6 +43,7 @@ def _convolution(
 ) -> OperatorRecord:
     return record(
         name,
+        versions,
         operands,
         "windowed",
         "quantised" if quantised else "computed",
@@ -55,6 +57,7 @@ def _convolution(
 
 def _pool(
     name: Op,
+    versions: Versions,
     of: Op,
     read: Reader | None,
     elements: Elements,
@@ -66,6 +69,7 @@ def _pool(
 ) -> OperatorRecord:
     return record(
         name,
+        versions,
         operands,
         "windowed",
         elements,
@@ -78,56 +82,79 @@ def _pool(
     )
 
 
-def _resize(name: Op, of: Op, *operands: OperandRecord, **traits: Any) -> OperatorRecord:
+def _resize(
+    name: Op, versions: Versions, of: Op, *operands: OperandRecord, **traits: Any
+) -> OperatorRecord:
     traits = {**traits, "attributes": {"mode": "nearest"}}
-    return record(name, operands, "resampling", "computed", of=of, read=resize, **traits)
+    return record(name, versions, operands, "resampling", "computed", of=of, read=resize, **traits)
 
 
-_WEIGHTS = (DATA, signed(along(WEIGHT, 0)), *optional(signed(along(BIAS, 0))))
-_SUM = optional(DATA)
+_WEIGHTS = (DATA, signed(along(WEIGHT, 0)), signed(along(BIAS, 0)))
+_SUM = (DATA,)
 _FILTERS = (along(WEIGHT, 0), along(SCALE, 0), along(ZERO_POINT, 0))
-_OF_BYTES = (*BYTES, *_FILTERS, *RESULT, *optional(along(BIAS, 0)))
-_INTEGERS = (DATA, along(WEIGHT, 0), *optional(ZERO_POINT, along(ZERO_POINT, 0)))
-_SPREAD = (DATA, signed(along(WEIGHT, 1)), *optional(signed(along(BIAS, 0))))
-_SIZES = optional(PARAMETER, SHAPE, SHAPE)
+_OF_BYTES = (*BYTES, *_FILTERS, *RESULT, along(BIAS, 0))
+_INTEGERS = (DATA, along(WEIGHT, 0), ZERO_POINT, along(ZERO_POINT, 0))
+_SPREAD = (DATA, signed(along(WEIGHT, 1)), signed(along(BIAS, 0)))
+_SIZES = (
+    PARAMETER,
+    SHAPE,
+    SHAPE,
+)
 
-_CONV = _convolution(Op.Conv, Op.Conv, convolution, *_WEIGHTS, quantisable="yes")
+_CONV = _convolution(Op.Conv, (1, 11, 22), Op.Conv, convolution, *_WEIGHTS, quantisable="yes")
 _ON_BYTES: Any = {"quantised": True, "on_bytes": True}
 _MEANS = _pool(
-    *(Op.AveragePool, Op.AveragePool, pool("mean"), "computed", DATA),
+    *(Op.AveragePool, (7, 10, 11, 19, 22), Op.AveragePool, pool("mean"), "computed", DATA),
     quantisable="with_last_layer",
     count_include_pad=0,
 )
 _LARGEST = _pool(
-    *(Op.MaxPool, Op.MaxPool, max_pool, "selected", DATA), quantisable="with_last_layer"
+    *(Op.MaxPool, (1, 8, 10, 11, 12, 22), Op.MaxPool, max_pool, "selected", DATA),
+    quantisable="with_last_layer",
 )
 
 ROWS = (
     _CONV,
     _MEANS,
     _LARGEST,
-    _convolution(Op.BlockedConv, Op.Conv, with_activation(convolution), *_WEIGHTS, *_SUM),
-    _convolution(Op.ConvInteger, Op.ConvInteger, None, *_INTEGERS, quantised=True),
-    _convolution(Op.ConvTranspose, Op.ConvTranspose, transposed_convolution, *_SPREAD),
-    _convolution(Op.FusedConv, Op.Conv, with_activation(convolution), *_WEIGHTS, *_SUM),
-    _convolution(Op.MicrosoftQLinearConv, Op.Conv, on_bytes(_CONV), *_OF_BYTES, **_ON_BYTES),
-    _convolution(Op.QLinearConv, Op.Conv, on_bytes(_CONV), *_OF_BYTES, **_ON_BYTES),
+    _convolution(Op.BlockedConv, (1,), Op.Conv, with_activation(convolution), *_WEIGHTS, *_SUM),
+    _convolution(Op.ConvInteger, (10,), Op.ConvInteger, None, *_INTEGERS, quantised=True),
+    _convolution(Op.ConvTranspose, (1, 11, 22), Op.ConvTranspose, transposed_convolution, *_SPREAD),
+    _convolution(Op.FusedConv, (1,), Op.Conv, with_activation(convolution), *_WEIGHTS, *_SUM),
+    _convolution(Op.MicrosoftQLinearConv, (1,), Op.Conv, on_bytes(_CONV), *_OF_BYTES, **_ON_BYTES),
+    _convolution(Op.QLinearConv, (10,), Op.Conv, on_bytes(_CONV), *_OF_BYTES, **_ON_BYTES),
     _pool(
-        Op.BlockedAveragePool, Op.AveragePool, pool("mean"), "computed", DATA, count_include_pad=0
+        Op.BlockedAveragePool,
+        (1,),
+        Op.AveragePool,
+        pool("mean"),
+        "computed",
+        DATA,
+        count_include_pad=0,
     ),
-    _pool(Op.BlockedMaxPool, Op.MaxPool, pool("largest"), "selected", DATA),
-    _pool(Op.LpPool, Op.LpPool, None, "computed", DATA, p=2),
+    _pool(Op.BlockedMaxPool, (1,), Op.MaxPool, pool("largest"), "selected", DATA),
+    _pool(Op.LpPool, (2, 11, 18, 22), Op.LpPool, None, "computed", DATA, p=2),
     _pool(
-        *(Op.NhwcMaxPool, Op.MaxPool, max_pool, "selected", DATA),
+        *(Op.NhwcMaxPool, (1,), Op.MaxPool, max_pool, "selected", DATA),
         on_bytes=True,
         channels_last=True,
     ),
     _pool(
-        *(Op.QLinearAveragePool, Op.AveragePool, on_bytes(_MEANS), "quantised", *BYTES, *RESULT),
+        *(
+            Op.QLinearAveragePool,
+            (1,),
+            Op.AveragePool,
+            on_bytes(_MEANS),
+            "quantised",
+            *BYTES,
+            *RESULT,
+        ),
         on_bytes=True,
         count_include_pad=0,
     ),
-    _resize(Op.BlockedUpsample, Op.Upsample, DATA),
-    _resize(Op.Resize, Op.Resize, DATA, *_SIZES, quantisable="with_last_layer"),
-    _resize(Op.Upsample, Op.Upsample, DATA, *optional(SHAPE)),
+    _resize(Op.BlockedUpsample, (1,), Op.Upsample, DATA),
+    _resize(
+        Op.Resize, (10, 11, 13, 18, 19), Op.Resize, DATA, *_SIZES, quantisable="with_last_layer"
+    ),
+    _resize(Op.Upsample, (7, 9), Op.Upsample, DATA, SHAPE),
 )

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from models.network.activations import Activation
+from models.network.macs import macs
 from models.network.node import NamedTensor, NodeReader, UnsuitedError
 from models.network.windows import Window, Windows
 
@@ -42,6 +43,10 @@ class Convolution:
     def pixels(self) -> int:
         """Of a filter's result."""
         return math.prod(self.windows.result)
+
+    @property
+    def macs(self) -> int:
+        return macs(math.prod(self.weight.shape), self.y.shape[0] * self.pixels)
 
     @property
     def is_pointwise(self) -> bool:

@@ -11,8 +11,6 @@ from models.network.activations import Activation, Arithmetic, Kind, Number
 from models.network.node import NamedTensor, NodeReader, UnsuitedError
 from models.network.records import OperatorRecord
 
-# Before this operator set the shape of the second operand said nothing about where it belongs.
-_BROADCASTS = 7
 _SQUARE = 2
 _ARITHMETIC = get_args(Arithmetic)
 _GELUS: Mapping[str, Kind] = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -106,8 +104,6 @@ def combined(read: NodeReader) -> Combine:
     if kind == "power" and read.known.number(read.name(1)) == _SQUARE:
         x = read.floats(0)  # whatever the type of the exponent
         return Combine(kind="multiply", operands=(x, x), y=_whole(read, (x, read.value(1))))
-    if node.opset < _BROADCASTS and read.attribute("broadcast"):
-        raise UnsuitedError(f"broadcasting of opset {node.opset}")
     operands = tuple(read.floats(position) for position in range(len(node.inputs)))
     return Combine(kind=kind, operands=operands, y=_whole(read, operands))
 

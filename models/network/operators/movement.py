@@ -287,14 +287,16 @@ def tile(read: NodeReader) -> Movement:
 
 
 def space_to_depth(read: NodeReader) -> Movement:
-    """SpaceToDepth: blocks of pixels become channels, those of one place in a block together."""
+    """SpaceToDepth: blocks of pixels become channels, the channels of a block apart (DCR) or together."""
+    read.require("mode", "DCR", "CRD")
     x, (batch, channels, height, width) = _image(read)
     size = int(read.attribute("blocksize", 1))
     if height % size or width % size:
         raise UnsuitedError(f"blocks of {size} by {size} in {height} by {width}")
     made = read.made(x, (batch, channels * size * size, height // size, width // size))
     axes = batch, channels, height // size, size, width // size, size
-    return _turned(x, made, axes, (0, 3, 5, 1, 2, 4))
+    together = read.attribute("mode") == "CRD"
+    return _turned(x, made, axes, (0, 1, 3, 5, 2, 4) if together else (0, 3, 5, 1, 2, 4))
 
 
 def depth_to_space(read: NodeReader) -> Movement:

@@ -9,8 +9,6 @@ from models.network.node import NamedTensor, NodeReader, UnsuitedError, axis_of
 
 # Before this operator set a softmax saw its input as a matrix, cut in two at its axis.
 _SOFTMAX_OF_ONE_AXIS = 13
-# Before this one GroupNormalization had a scale for each group instead of each channel.
-_SCALE_OF_CHANNELS = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +113,6 @@ def instance_norm(read: NodeReader) -> GroupNorm:
 
 def group_norm(read: NodeReader) -> GroupNorm:
     """GroupNormalization: some channels of an image are a group."""
-    if read.node.opset < _SCALE_OF_CHANNELS:
-        raise UnsuitedError(f"parameters of groups (opset {read.node.opset})")
     _, channels, *plane = read.floats(0).shape
     inner = math.prod(plane)
     return _group_norm(read, channels // int(read.attribute("num_groups")) * inner, channels, inner)

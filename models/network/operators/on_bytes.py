@@ -19,6 +19,8 @@ from models.network.records import OperatorRecord, Reader
 from models.network.windows import SAME, Windows
 
 BYTE_TYPES = ("int8", "uint8")
+# As ONNX numbers element types; 0: that of the scale, or of the zero point.
+_FLOATS, _BYTES = (0, 1), (0, 2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,8 @@ def convert(read: NodeReader) -> Conversion:
     quantises = x.dtype not in BYTE_TYPES
     if quantises:
         read.floats(0)
+    read.require("output_dtype", *(_BYTES if quantises else _FLOATS))
+    read.require("precision", *_FLOATS)
     if math.prod(scaling.scale.shape) > 1:
         raise UnsuitedError("a scale for each channel")
     dtype = scaling.dtype if quantises else "float32"

@@ -6,6 +6,7 @@ parameters. ``models.network.catalogue.read_operator`` reads it.
 
 from typing import Any, TypeAlias
 
+from models.network.node import NamedTensor
 from models.network.operators.convolution import Convolution, TransposedConvolution
 from models.network.operators.elements import Combine, Map
 from models.network.operators.matrix import MatrixProduct
@@ -36,6 +37,7 @@ __all__ = [
     "ResponseNorm",
     "Softmax",
     "TransposedConvolution",
+    "results",
 ]
 
 Operator: TypeAlias = (
@@ -59,3 +61,8 @@ Operator: TypeAlias = (
     | Softmax
     | TransposedConvolution
 )
+
+
+def results(operator: Operator) -> tuple[NamedTensor, ...]:
+    """Return what ``operator`` makes: the rule of shapes and types of all that is read of nodes."""
+    return operator.ys if isinstance(operator, Movement) else (operator.y,)

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from models.detection.recipe import Detection, ListedHead
+from models.detection.heads import ListedHead
+from models.detection.recipe import Detection
 from models.graphs.metadata import DETECTION
 from models.zoo.builder import SIGNED, SkeletonBuilder, ZooTensor
 from models.zoo.patchnet.design import Design, Patch, PatchLayer

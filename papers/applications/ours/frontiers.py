@@ -21,11 +21,11 @@ from papers.applications.ours.members import (
 )
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import judged
-from pipeline.fitting.row_variants import estimated_seconds, row_variants
-from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.fitting.predicting import Predictions
+from pipeline.fitting.row_variants import row_variants
+from pipeline.fitting.wanted import EnginePlanResult, Wanted
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, PipelinePlan, Plan
-from pipeline.planning.rows.walk import THOROUGH, Effort
+from pipeline.planning.plan import AnyPlan, Choice, PartitionedPlan
 from pipeline.program.region_plan import Region, RegionError
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -39,34 +39,26 @@ _ROWS_BETWEEN = 4
 _MOST_DOUBLED = 3
 
 
-def planned(member: ApplicationMember, plan: Plan) -> PlannedMember:
-    """Return any plan of a model, in partitions where it has some, with what a frame takes.
-
-    Raises:
-        ProfileError: the profile lacks a kernel.
-    """
-    if not isinstance(plan, PipelinePlan):
-        return _fitted(member, judged(plan, member.profile))
+def planned(member: ApplicationMember, plan: AnyPlan) -> PlannedMember:
+    """Return any plan of a model, in partitions where it has some, with what a frame takes."""
+    if not isinstance(plan, PartitionedPlan):
+        return _fitted(member, judged(member.program, plan, member.profile))
     pairs = zip(member.parts, plan.partitions, strict=True)
     return in_step(member, [planned(part, each) for part, each in pairs])
 
 
-def _fitted(member: ApplicationMember, fitted: Fitted) -> PlannedMember:
+def _fitted(member: ApplicationMember, fitted: EnginePlanResult) -> PlannedMember:
     """Return a plan of one partition with the delay of a request, as far as it is known."""
     if fitted.prediction is not None:
         return PlannedMember(fitted.plan, fitted.prediction.delay_seconds)
-    return PlannedMember(fitted.plan, estimated_seconds(member.program, fitted.plan))
+    return PlannedMember(fitted.plan, Predictions.of(member.program, None).seconds(fitted.plan))
 
 
-def preloaded(member: ApplicationMember, most: Effort = THOROUGH) -> list[PlannedMember]:
-    """Return plans with all weights in memory, from the least activations on; none beside a better one.
-
-    Raises:
-        ProfileError: the profile lacks a kernel.
-    """
-    program, architecture, profile = member.program, member.architecture, member.profile
+def preloaded(member: ApplicationMember) -> list[PlannedMember]:
+    """Return plans with all weights in memory, from the least activations on; none beside a better one."""
+    program, architecture = member.program, member.architecture
     stays = replace(program, spans=tuple(replace(span, resident=True) for span in program.spans))
-    variants = row_variants(stays, architecture, profile, most).found
+    variants = row_variants(stays, architecture).variants
     found = unbeaten(_resident(member, item.regions) for item in variants)
     for factor in _BETWEEN:
         if len(found) >= POINTS:
@@ -84,7 +76,7 @@ def _between(
             replace(region, cut=replace(region.cut, rows=round(factor * region.cut.rows)))
             if region.cut.rows >= _ROWS_BETWEEN
             else region
-            for region in item.plan.choice.regions
+            for region in item.plan.regions
         )
         try:
             yield _resident(member, regions)
@@ -101,7 +93,7 @@ def streamed(member: ApplicationMember, points: int) -> list[PlannedMember]:
     """Return plans that stream, from the least memory up to that of all weights; none beside a better one.
 
     Raises:
-        PlanError, ProfileError: there is none.
+        PlanError: there is none.
     """
     program, profile = member.program, member.profile
     least = fit(program, member.architecture, Wanted(least=True), profile)
@@ -118,11 +110,7 @@ def streamed(member: ApplicationMember, points: int) -> list[PlannedMember]:
 def preloaded_frontier(
     application: Application, members: Sequence[ApplicationMember]
 ) -> list[Together]:
-    """Return plans of an application with all weights in memory: memory against delay.
-
-    Raises:
-        ProfileError: a profile lacks a kernel.
-    """
+    """Return plans of an application with all weights in memory: memory against delay."""
     curves = [_curve(member, preloaded) for member in members]
     limits = sorted({item.used_bytes for curve in curves for item in curve})
     return unbeaten(
@@ -139,7 +127,7 @@ def streaming_frontier(
     ``points`` budgets are tried, and more where they have fewer than POINTS plans.
 
     Raises:
-        PlanError, ProfileError: a model has none.
+        PlanError: a model has none.
     """
     plans: list[Together] = []
     for more in range(_MOST_DOUBLED):

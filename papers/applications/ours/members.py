@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from papers.applications.application import Application
 from pipeline.execution.leases import SHARED_KINDS
-from pipeline.fitting.row_variants import READ_BYTES_A_SECOND
-from pipeline.planning.plan import Plan, pipeline_plan
+from pipeline.fitting.predicting import Predictions
+from pipeline.planning.plan import AnyPlan, Plan, partitioned
 from pipeline.profiles.profile import Profile
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
@@ -46,15 +46,14 @@ def _of_parts(profile: Profile) -> Profile:
 
     What was found for the whole network, its plans and bounds, holds for none of them.
     """
-    known = {name: getattr(profile, name) for name in Profile.model_fields}
-    return Profile.model_construct(**known | {"limits": {}, "exact": False})
+    return profile.model_copy(update={"plans": (), "limits": {}, "exact": False})
 
 
 @dataclass(frozen=True)
 class PlannedMember:
     """A plan of a model. ``seconds``: of a request; of partitions at once what the slowest one takes."""
 
-    plan: Plan
+    plan: AnyPlan
     seconds: float
 
     @property
@@ -79,7 +78,7 @@ class Together:
     turns: tuple[tuple[int, ...], ...]
 
     @property
-    def plans(self) -> tuple[Plan, ...]:
+    def plans(self) -> tuple[AnyPlan, ...]:
         return tuple(item.plan for item in self.planned)
 
     @property
@@ -169,26 +168,25 @@ def _paced(curves: Sequence[Sequence[PlannedMember]]) -> Iterable[list[PlannedMe
             yield [min(each, key=lambda item: item.memory_bytes) for each in fast]
 
 
-def joined(program: Program, cuts: Sequence[int], plans: Sequence[Plan]) -> Plan:
+def joined(program: Program, cuts: Sequence[int], plans: Sequence[Plan]) -> AnyPlan:
     """Return the plan of partitions that begin at ``cuts``, of a plan of each; of one it is its own."""
     if not cuts:
         return plans[0]
     places = Cuts(program)
-    return pipeline_plan(plans, cuts, [places.edge_bytes(place) for place in cuts])
+    return partitioned(plans, cuts, [places.edge_bytes(place) for place in cuts])
 
 
 def in_step(member: ApplicationMember, chosen: Sequence[PlannedMember]) -> PlannedMember:
     """Return the plan of partitions of ``member`` that run at once, of a plan of each."""
-    plans = [item.plan for item in chosen]
+    plans = [plan for item in chosen for plan in item.plan.partitions]
     # Each was planned with the disk to itself: all of them read from one.
-    reading = sum(_reading_seconds(plan, member.profile) for plan in plans)
+    reading = sum(_reading_seconds(plan, member) for plan in plans)
     slowest = max(item.seconds for item in chosen)
     return PlannedMember(joined(member.program, member.cuts, plans), max(slowest, reading))
 
 
-def _reading_seconds(plan: Plan, profile: Profile | None) -> float:
+def _reading_seconds(plan: Plan, member: "ApplicationMember") -> float:
     """Return how long the disk is busy with all that a sweep of ``plan`` reads."""
-    if profile is None:
-        return plan.read_bytes / READ_BYTES_A_SECOND
+    read = Predictions.of(member.program, member.profile).estimates.times.read
     depth = plan.choice.depth
-    return sum(profile.read_seconds(group.read_bytes, depth) for group in plan.groups) / depth
+    return sum(read(item.n_bytes, depth) for item in plan.reads) / depth

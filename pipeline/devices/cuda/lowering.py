@@ -5,24 +5,19 @@ Each node is read as an operator (models/network/operators), several of them may
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+from dataclasses import replace
 
 from models.graphs.fusion import Surroundings, fusions
-from models.graphs.nodes import node_of
-from models.graphs.tidy import lift_constants
+from models.graphs.graph import Graph, has_dtype
+from models.graphs.reader import graph_from
 from models.network.catalogue import read_operator, traits_of
-from models.network.fields import DTYPES
-from models.network.names import domain_of
+from models.network.fields import UNKNOWN, Array
 from models.network.node import KnownTensors, NamedTensor, UnsuitedError
 from models.network.operators.reading import (
     Convolution,
-    Movement,
     Operator,
     Reshape,
+    results,
 )
 from pipeline.devices.cuda.call import DevicePointer, KernelLaunch, LaunchProgram
 from pipeline.devices.cuda.operators import launches
@@ -59,7 +54,9 @@ def lower(
 
 def is_sized(graph: bytes) -> bool:
     """Return whether a serialised piece says how large its inputs are; row operators do not."""
-    return None not in map(_shape, onnx.load_model_from_string(graph).graph.input)
+    piece = graph_from(graph)
+    ports = (_port(piece, name) for name in piece.inputs)
+    return not any(array is not None and UNKNOWN in array.shape for array in ports)
 
 
 def describe(graph: bytes, settings: ConvolutionSettings | None = None) -> list[str]:
@@ -95,26 +92,26 @@ class _Lowering:
     """One piece: its nodes as operators, or why they are none."""
 
     def __init__(self, piece: bytes, shapes: Shapes | None = None) -> None:
-        model = onnx.load_model_from_string(piece)
-        for port, shape in zip(model.graph.input, shapes or (), strict=shapes is not None):
-            kind = port.type.tensor_type.elem_type
-            port.CopyFrom(helper.make_tensor_value_info(port.name, kind, shape))
-        lift_constants(model)
-        opsets = {domain_of(item.domain): item.version for item in model.opset_import}
-        self._graph = model.graph
-        self._nodes = [node_of(node, opsets) for node in model.graph.node]
+        self._graph = graph = graph_from(piece)
+        self._nodes = graph.nodes
         unknown = [node.operator for node in self._nodes if not traits_of(node.operator).read]
         if unknown:
             raise NotCoveredError([f"{name}: no kernel" for name in dict.fromkeys(unknown)])
-        self._constants = {
-            tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
+        arrays = {
+            name: Array(dtype=item.dtype.name, shape=item.shape)
+            for name, item in graph.constants.items()
+            if has_dtype(item)
         }
-        values = (
-            *(_value(name, item.dtype, item.shape) for name, item in self._constants.items()),
-            *map(_port, model.graph.input),
-        )
-        self._values = {value.name: value for value in values if value is not None}
-        self._known = KnownTensors(self._values.get, self._constants.get)
+        arrays |= {name: array for name in graph.inputs if (array := _port(graph, name))}
+        for name, shape in zip(graph.inputs, shapes or (), strict=shapes is not None):
+            if name in arrays:
+                arrays[name] = replace(arrays[name], shape=shape)
+        self._values = {
+            name: NamedTensor(name=name, dtype=array.dtype, shape=array.shape)
+            for name, array in arrays.items()
+            if not array.is_loose
+        }
+        self._known = KnownTensors(self._values.get, graph.constants.get)
         self._reasons: dict[int, str] = {}
         self.operators = self._fused(self._read())
 
@@ -129,7 +126,7 @@ class _Lowering:
                 except ValueError as exc:
                     self._reasons[index] = str(exc)
                 else:
-                    self._values |= {value.name: value for value in _made(operators[index])}
+                    self._values |= {value.name: value for value in results(operators[index])}
                     continue
             unknown.update(filter(None, node.outputs))
         return operators
@@ -139,7 +136,7 @@ class _Lowering:
         makers = {name: index for index, node in enumerate(self._nodes) for name in node.outputs}
         around = Surroundings(
             self._nodes,
-            {port.name for port in self._graph.output},
+            self._graph.outputs,
             self._known,
             # What is added lies there before.
             lambda index, name: makers.get(name, -1) < index,
@@ -159,10 +156,8 @@ class _Lowering:
             NotCoveredError: no kernel does what some node asks for.
         """
         homes = self._homes()
-        inputs = {
-            port.name: DevicePointer("input", at) for at, port in enumerate(self._graph.input)
-        }
-        scope = Scope(settings, inputs | homes, self._constants)
+        inputs = {name: DevicePointer("input", i) for i, name in enumerate(self._graph.inputs)}
+        scope = Scope(settings, inputs | homes, self._graph.constants)
         calls: list[KernelLaunch] = []
         reasons = dict(self._reasons)
         for index, operator in self.operators.items():
@@ -182,8 +177,8 @@ class _Lowering:
 
     def _homes(self) -> dict[str, DevicePointer]:
         """Return where the outputs lie, and the values that become outputs under another name."""
-        homes = {port.name: DevicePointer("output", i) for i, port in enumerate(self._graph.output)}
-        given = {port.name for port in self._graph.input}.union(self._constants)
+        homes = {name: DevicePointer("output", i) for i, name in enumerate(self._graph.outputs)}
+        given = {*self._graph.inputs, *self._graph.constants}
         for operator in reversed(self.operators.values()):
             if not isinstance(operator, Reshape) or operator.x.name in given:
                 continue
@@ -193,18 +188,14 @@ class _Lowering:
 
     def _amiss(self) -> Iterator[str]:
         """Yield what is wrong with the outputs: no node makes them, or one of another size."""
-        given = {port.name for port in self._graph.input}.union(self._constants)
-        for port in self._graph.output:
-            if port.name in given:
-                yield f"{port.name}: no node makes this output"
-            said, made = _port(port), self._values.get(port.name)
+        given = {*self._graph.inputs, *self._graph.constants}
+        for name in self._graph.outputs:
+            if name in given:
+                yield f"{name}: no node makes this output"
+            said, made = self._graph.values.get(name), self._values.get(name)
             if said and made and (said.dtype, said.shape) != (made.dtype, made.shape):
                 arrays = (f"{array.dtype} {list(array.shape)}" for array in (made, said))
-                yield "{}: {} is made, not {}".format(port.name, *arrays)
-
-
-def _made(operator: Operator) -> Sequence[NamedTensor]:
-    return operator.ys if isinstance(operator, Movement) else (operator.y,)
+                yield "{}: {} is made, not {}".format(name, *arrays)
 
 
 def _renamed(it: Reshape, homes: Mapping[str, DevicePointer], scope: Scope) -> list[KernelLaunch]:
@@ -217,27 +208,6 @@ def _renamed(it: Reshape, homes: Mapping[str, DevicePointer], scope: Scope) -> l
     return []
 
 
-def _port(port: onnx.ValueInfoProto) -> NamedTensor | None:
-    """Return what a port says; None: not all of it is known, or no kernel takes such elements."""
-    tensor, shape = port.type.tensor_type, _shape(port)
-    if shape is None or not tensor.elem_type:
-        return None
-    try:
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    except (KeyError, ValueError):
-        return None
-    return _value(port.name, dtype, shape)
-
-
-def _shape(port: onnx.ValueInfoProto) -> list[int] | None:
-    tensor = port.type.tensor_type
-    if not tensor.HasField("shape"):
-        return None
-    if not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-        return None
-    return [dim.dim_value for dim in tensor.shape.dim]
-
-
-def _value(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> NamedTensor | None:
-    known = dtype.name in DTYPES
-    return NamedTensor(name=name, dtype=dtype.name, shape=tuple(shape)) if known else None
+def _port(graph: Graph, name: str) -> Array | None:
+    """Return what a port is; None: NumPy has no such elements, or nothing is known of its dimensions."""
+    return graph.dynamic[name].array if name in graph.dynamic else graph.values.get(name)

@@ -15,12 +15,13 @@ from statistics import median
 from typing import Protocol
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from loader.errors import LoaderError
 from loader.readers.files import open_reader
 from loader.readers.interface import Reader
+from models.graphs.reader import graph_from
+from models.network.fields import Array
 from pipeline.devices.base import DeviceError, DeviceLostError, Done, Launch
 from pipeline.devices.cuda.call import DevicePointer, LaunchProgram
 from pipeline.devices.cuda.driver import Driver
@@ -218,16 +219,14 @@ class _Piece:
 
     def __init__(self, graph: bytes) -> None:
         self.graph = graph
-        model = onnx.load_model_from_string(graph)
-        self.inputs = [_array(port) for port in model.graph.input]
-        self.outputs = [_array(port) for port in model.graph.output]
+        piece = graph_from(graph)
+        self.inputs = [_array(piece.array(name)) for name in piece.inputs]
+        self.outputs = [_array(piece.array(name)) for name in piece.outputs]
         self.n_bytes = sum(array.n_bytes for array in (*self.inputs, *self.outputs))
 
 
-def _array(port: onnx.ValueInfoProto) -> DeviceArray:
-    kind = port.type.tensor_type
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
-    return DeviceArray(0, dtype, tuple(dim.dim_value for dim in kind.shape.dim))
+def _array(array: Array) -> DeviceArray:
+    return DeviceArray(0, array.dtype, array.shape)
 
 
 class _Operands:

@@ -2,7 +2,8 @@
 
 import sys
 
-from pipeline.devices.elementwise.library import LibraryError, find_library
+from loader.native.compiling import LibraryError
+from pipeline.devices.elementwise.library import find_library
 
 if isinstance(found := find_library(), LibraryError):
     print(f"layerstream: no native kernels for operators on elements: {found}", file=sys.stderr)  # noqa: T201

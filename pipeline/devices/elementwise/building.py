@@ -4,21 +4,18 @@ Only the standard library: tools/hatch_build.py runs this file before anything i
 """
 
 import hashlib
-import os
 import platform
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from loader.native.compiling import BuildError, compiler_command, run_compiler
 
 #: Of the functions and structures in kernels/interface.h.
 VERSION = 11
 SOURCES = Path(__file__).with_name("kernels")
 BUILT = Path(__file__).with_name("built")
 
-_COMPILERS = ("cc", "gcc", "clang")
-_TIMEOUT_SECONDS = 300
 # No -ffast-math: NaN, infinities and subnormal numbers are as IEEE 754 has them, and nothing is contracted.
 _FLAGS = ("-std=c11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 _FOR_ALL = ("chain.c", "custom_operator.c", "expansion.c", "jobs.c", "processors.c")
@@ -31,10 +28,6 @@ PROCESSORS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 #: Processors whose quantised layers have kernels of their own beside those above.
 _MORE_INTEGERS = {"x86_64": {"avx512vnni": (*_AVX2, *_AVX512, "-mavx512vnni")}, "aarch64": {}}
-
-
-class BuildError(Exception):
-    """There is no library, and why, in one line."""
 
 
 def file_name(machine: str | None = None) -> str:
@@ -60,7 +53,7 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
     machine = machine or platform.machine()
     if machine not in PROCESSORS:
         raise BuildError(f"there are no kernels for {machine}")
-    command = _compiler(compiler)
+    command = compiler_command(compiler)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
@@ -75,7 +68,7 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
             library = Path(temporary, "library.so")
             plain = [str(SOURCES / name) for name in _FOR_ALL]
             known = f'-DELEMENTWISE_SOURCES="{sources_digest()}"'
-            _run(
+            run_compiler(
                 [command, *_FLAGS, known, "-shared", "-pthread", "-s"], [*objects, *plain], library
             )
             # Processes that have the old one open keep it.
@@ -84,39 +77,13 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
         raise BuildError(f"{folder}: {exc.strerror or exc}") from exc
 
 
-def _compiler(asked: str | None) -> str:
-    names = (asked,) if asked else (os.environ.get("CC") or "cc", *_COMPILERS)
-    compiler = next(filter(None, map(shutil.which, names)), None)
-    if compiler is None:
-        raise BuildError(f"there is no C compiler ({', '.join(dict.fromkeys(names))})")
-    return compiler
-
-
 def _compiled(
     command: str, folder: Path, source: str, processor: str, flags: tuple[str, ...]
 ) -> str:
     result = folder / f"{source.replace('/', '-')}-{processor}.o"
     hidden = ("-fvisibility=hidden", f"-DTARGET={processor}", "-c")
-    _run([command, *_FLAGS, *hidden, *flags], [str(SOURCES / source)], result)
+    run_compiler([command, *_FLAGS, *hidden, *flags], [str(SOURCES / source)], result)
     return str(result)
-
-
-def _run(command: list[str], files: list[str], result: Path) -> None:
-    try:
-        subprocess.run(  # noqa: S603  the compiler that was found
-            [*command, *files, "-o", str(result)],
-            check=True,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_SECONDS,
-        )
-    except subprocess.TimeoutExpired as exc:
-        raise BuildError(f"{command[0]}: not done after {_TIMEOUT_SECONDS} s") from exc
-    except subprocess.CalledProcessError as exc:
-        said = [line.strip() for line in exc.stderr.splitlines() if line.strip()]
-        errors = [line for line in said if "error" in line] or said or [f"exit {exc.returncode}"]
-        raise BuildError(f"{command[0]} fails: {errors[0][:200]}") from exc
 
 
 if __name__ == "__main__":

@@ -5,27 +5,13 @@ Where it cannot be used, the reason is one line, and ONNX Runtime computes what 
 
 import ctypes
 import functools
-import io
-import platform
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from loader.native.compiling import LibraryError, check_machine, missing
 from pipeline.devices.elementwise.building import BUILT, file_name, sources_digest
 from pipeline.devices.elementwise.programs import NativeProgram
 from pipeline.devices.interface.native import CTYPES
-
-_ELF = b"\x7fELF"
-# Of a header: byte 5 says the order of bytes (1: least first), bytes 18 and 19 the machine.
-_MACHINES = {62: "x86_64", 183: "aarch64", 3: "i386", 40: "arm", 243: "riscv64"}
-_HEADER_BYTES = 64
-# Of it, what identifies a library and its machine.
-_LEAST_BYTES = 20
-
-
-class LibraryError(Exception):
-    """The library cannot be used, and why, in one line."""
-
 
 _Tensor, _Step, _Chain = (CTYPES.structures[name] for name in ("tensor", "step", "chain"))
 
@@ -63,7 +49,7 @@ class Library:
     """
 
     def __init__(self, path: Path) -> None:
-        _check_machine(path)
+        check_machine(path)
         self.path = path
         try:
             self._functions = ctypes.CDLL(str(path))
@@ -142,41 +128,7 @@ def find_library(folder: Path = BUILT) -> Library | LibraryError:
     path = folder / file_name()
     try:
         if not path.exists():
-            others = ", ".join(sorted(item.name for item in folder.glob("elementwise-*.so"))[:3])
-            raise LibraryError(
-                f"{others} is not for here"
-                if others
-                else "none was built, which takes a C compiler"
-            )
+            raise missing(folder, "elementwise")
         return Library(path)
     except LibraryError as exc:
         return exc
-
-
-def _check_machine(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-            n_bytes = file.seek(0, io.SEEK_END)
-    except OSError as exc:
-        raise LibraryError(f"{path.name}: {exc.strerror}") from exc
-    if len(header) < _LEAST_BYTES or not header.startswith(_ELF):
-        raise LibraryError(f"{path.name} is no library")
-    (number,) = struct.unpack("<H" if header[5] == 1 else ">H", header[18:20])
-    machine = _MACHINES.get(number, f"machine {number}")
-    if machine != platform.machine():
-        raise LibraryError(f"{path.name} is for {machine}, this is {platform.machine()}")
-    if not _is_whole(header, n_bytes):
-        raise LibraryError(f"{path.name} ends early")
-
-
-def _is_whole(header: bytes, n_bytes: int) -> bool:
-    """Return whether a file of 64 bits has its table of sections, which linkers write last.
-
-    Loading one without its end would kill the process: it is mapped, and touched (SIGBUS).
-    """
-    if len(header) < _HEADER_BYTES:
-        return False
-    (start,) = struct.unpack("<Q", header[40:48])
-    size, count = struct.unpack("<HH", header[58:62])
-    return 0 < int(start) <= n_bytes - int(size) * int(count)

@@ -25,7 +25,7 @@ from pipeline.execution.given import Arrays, Take
 from pipeline.execution.lane import Lane
 from pipeline.execution.partitions.handover import Frame, Handover, Turn
 from pipeline.execution.statistics import EngineStatistics, together
-from pipeline.planning.plan import BUFFERS, PipelinePlan
+from pipeline.planning.plan import PartitionedPlan
 from pipeline.program.partitions import aligned
 from pipeline.program.program import Program
 from pipeline.schedule.trace import Recorder
@@ -46,7 +46,7 @@ class Pipeline(Answering):
     def __init__(
         self,
         program: Program,
-        plan: PipelinePlan,
+        plan: PartitionedPlan,
         engines: Sequence[Engine],
         cores: Sequence[int] = (),
     ) -> None:
@@ -55,7 +55,7 @@ class Pipeline(Answering):
         self._engines = tuple(engines)
         self._cores: list[tuple[int, ...]] = [(core,) for core in cores]
         self._cores += [()] * (len(self._engines) - len(cores))
-        self._edges = EdgeBuffers([engine.program for engine in engines])
+        self._edges = EdgeBuffers([engine.program for engine in engines], plan)
         self._handover = Handover(len(self._engines))
         self._changed = threading.Condition()
         self._frames: dict[int, Frame] = {}
@@ -80,7 +80,7 @@ class Pipeline(Answering):
             raise
 
     @property
-    def plan(self) -> PipelinePlan:
+    def plan(self) -> PartitionedPlan:
         return self._plan
 
     def run_lanes(
@@ -281,18 +281,18 @@ class Pipeline(Answering):
 
 
 class EdgeBuffers:
-    """Buffers for what each of ``parts`` makes for the next one."""
+    """Buffers for what each of ``parts`` computes for the next one, as ``plan`` has them."""
 
-    def __init__(self, parts: Sequence[Program]) -> None:
-        self._ports = [part.outputs for part in parts[:-1]]
-        buffer_bytes = [sum(aligned(port.n_bytes) for port in ports) for ports in self._ports]
-        self._memory = HostMemory(BUFFERS * sum(buffer_bytes))
-        self._buffers: list[list[Buffer]] = []
-        start = 0
-        for ports, n_bytes in zip(self._ports, buffer_bytes, strict=True):
-            starts = [start + number * n_bytes for number in range(BUFFERS)]
-            self._buffers.append([self._laid_out(ports, each) for each in starts])
-            start += BUFFERS * n_bytes
+    def __init__(self, parts: Sequence[Program], plan: PartitionedPlan) -> None:
+        self._memory = HostMemory(plan.edge_bytes)
+        self._buffers: list[list[Buffer]] = [
+            [
+                self._laid_out(part.outputs, buffer.offset)
+                for buffer in plan.edges
+                if buffer.id == cut
+            ]
+            for cut, part in zip(plan.cuts, parts, strict=False)
+        ]
 
     @property
     def n_bytes(self) -> int:

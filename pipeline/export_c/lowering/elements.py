@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from models.compiler.optimising.byte_tables import ByteRegion, table_of
-from models.graphs.nodes import new_node
 from models.network.activations import Activation
 from models.network.names import MICROSOFT, Op
-from models.network.node import NamedTensor, Shape, UnsuitedError
+from models.network.node import NamedTensor, Node, Shape, UnsuitedError
 from models.network.operators.movement import broadcast_strides
 from models.network.operators.quantised import BYTES
 from models.network.operators.reading import (
@@ -272,8 +271,8 @@ def _part(to: StepBuilder, of: OnBytes[Movement], x: NamedTensor, number: int) -
     """Return ``x``, part ``number``, in the scale of the whole: as QLinearConcat of it alone makes it."""
     given, made = of.scales[number], of.scales[-1]
     scales = (made.scale, made.zero, given.scale, given.zero)
-    inputs = [made.scale.name, made.zero.name, x.name, given.scale.name, given.zero.name]
-    alone = new_node(Op.QLinearConcat, inputs, ["y"], axis=0)
+    inputs = (made.scale.name, made.zero.name, x.name, given.scale.name, given.zero.name)
+    alone = Node(Op.QLinearConcat, inputs, ("y",), {"axis": 0})
     constants = {value.name: to.constant(value) for value in scales}
     numbers = table_of(ByteRegion([alone], x.name, x.dtype, "y"), constants, {"": 1, MICROSOFT: 1})
     if np.array_equal(numbers, np.arange(BYTES, dtype=np.uint8).view(x.dtype)):

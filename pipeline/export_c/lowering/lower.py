@@ -130,7 +130,8 @@ def _add(to: StepBuilder, network: Network, node: Node, found: FoundActivation |
             raise UnsuitedError("it has no function in C")
         add(to, operator)
     except UnsuitedError as exc:
-        raise ExportError(f"{network.name}: node {node.label!r} ({node.operator}): {exc}") from exc
+        message = f"{network.name}: node {node.label!r} ({node.operator}): {exc}"
+        raise ExportError(message, node.label) from exc
 
 
 def _check_operators(network: Network) -> None:
@@ -143,7 +144,8 @@ def _check_operators(network: Network) -> None:
         f"{name} ({count}, the first {first[name]!r})"
         for name, count in Counter(node.operator for node in others).items()
     )
-    raise ExportError(f"{network.name}: these operators cannot be exported to C: {said}")
+    message = f"{network.name}: these operators cannot be exported to C: {said}"
+    raise ExportError(message, *first.values())
 
 
 def _check_outputs(network: Network, to: StepBuilder) -> None:

@@ -6,19 +6,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
-from models.compiler.analysis.graph import Graph
 from models.errors import ModelError
-from models.graphs.nodes import reads
+from models.graphs.graph import Graph
 from models.network.names import NCHWC, PLAIN_DOMAINS, Op
 from models.network.node import NamedTensor, Node, UnsuitedError
 
 
 class ExportError(ModelError):
-    """The network cannot become C, or files cannot be written; the message names node and reason."""
+    """The network cannot become C, or files cannot be written; the message names node and reason.
+
+    ``labels``: what the message calls nodes, each in quotes.
+    """
+
+    def __init__(self, message: str, *labels: str) -> None:
+        super().__init__(message)
+        self.labels = labels
 
 
 # How bytes stand for numbers.
@@ -106,9 +110,8 @@ def network_of(graph: Graph, name: str) -> Network:
     Raises:
         ExportError: a node has a graph inside, or an operator whose tensors do not lie as their shapes say.
     """
-    read = {source for node in graph.nodes for source in reads(node)}.union(graph.outputs)
-    nodes = tuple(each for node in graph.nodes for each in _nodes(graph, node, read, name))
-    tensors = {key: np.asarray(numpy_helper.to_array(graph.tensors[key])) for key in graph.tensors}
+    read = {source for node in graph.nodes for source in node.reads}.union(graph.outputs)
+    nodes = tuple(each for node in graph.nodes for each in _nodes(node, read, name))
     inputs, outputs = (
         tuple(
             NamedTensor(name=port, dtype=(array := graph.array(port)).dtype, shape=array.shape)
@@ -116,25 +119,24 @@ def network_of(graph: Graph, name: str) -> Network:
         )
         for ports in (graph.inputs, graph.outputs)
     )
-    return Network(name, inputs, outputs, nodes, {**graph.constants, **tensors})
+    return Network(name, inputs, outputs, nodes, graph.constants)
 
 
-def _nodes(graph: Graph, node: onnx.NodeProto, read: Set[str], name: str) -> Iterator[Node]:
+def _nodes(node: Node, read: Set[str], name: str) -> Iterator[Node]:
     """Yield ``node`` without outputs at its end that are not read; those of a Split are its parts."""
-    record = graph.record(node)
-    inside = [key for key, value in record.attributes.items() if isinstance(value, onnx.GraphProto)]
+    inside = [key for key, value in node.attributes.items() if isinstance(value, Graph)]
     if inside or node.domain not in PLAIN_DOMAINS:
         why = f"a graph inside ({inside[0]})" if inside else f"the domain {node.domain}"
         if node.domain == NCHWC:
             why = "it is on blocks of channels; give the file that these were made of"
-        raise ExportError(f"{name}: node {record.label!r} ({node.op_type}): {why}")
-    if record.operator == Op.SkipLayerNormalization:
-        yield from _summed(record)
-    elif record.operator == Op.Split:
-        yield record
+        raise ExportError(f"{name}: node {node.label!r} ({node.op_type}): {why}", node.label)
+    if node.operator == Op.SkipLayerNormalization:
+        yield from _summed(node)
+    elif node.operator == Op.Split:
+        yield node
     else:
-        count = max(at for at, output in enumerate(record.outputs, 1) if output in read)
-        yield replace(record, outputs=record.outputs[:count])
+        count = max(at for at, output in enumerate(node.outputs, 1) if output in read)
+        yield replace(node, outputs=node.outputs[:count])
 
 
 def _summed(node: Node) -> Iterator[Node]:

@@ -10,20 +10,19 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import Graph
 from models.compiler.optimising.byte_tables import (
-    KINDS,
     is_on_elements,
     reads_bytes,
     region_of,
     table_of,
 )
+from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
-from models.network.names import Op, op_of
+from models.network.names import Op
 from models.network.node import NamedTensor, Node
+from models.network.operators.on_bytes import BYTE_TYPES
 from pipeline.export_c.network.network import FLIPS, ExportError, Network, Scaled, scaled
 
 Constants = Mapping[str, NDArray[Any]]
@@ -37,9 +36,9 @@ def with_tables(network: Network, graph: Graph) -> Network:
     """Return ``network``, of ``graph``, with each byte that is made of one byte looked up."""
     constants = dict(network.constants)
     operators = {
-        node.output[0]: (place, node)
+        node.output: (place, node)
         for place, node in enumerate(graph.nodes)
-        if is_on_elements(op_of(node))
+        if is_on_elements(node.operator)
     }
     nodes: list[Node] = []
     tables: dict[str, tuple[str, NDArray[Any]]] = {}
@@ -51,7 +50,7 @@ def with_tables(network: Network, graph: Graph) -> Network:
         if region is None:
             nodes.append(node)
             continue
-        source, table = region.source, table_of(region, constants, graph.versions)
+        source, table = region.source, table_of(region, constants, graph.opsets)
         if source in tables:
             source, first = tables[source]
             table = table[first.view(np.uint8)]
@@ -61,13 +60,15 @@ def with_tables(network: Network, graph: Graph) -> Network:
     return replace(network, nodes=tuple(nodes), constants=constants).live()
 
 
-def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]) -> str | None:
+def _bytes_of(constants: Constants, source: str, nodes: Sequence[Node]) -> str | None:
     """Return the dtype of ``source`` if ``nodes`` read it as bytes."""
     for node in nodes:
-        for place in _OF_DATA if reads_bytes(op_of(node)) else ():
-            if source in node.input[place : place + 1]:
-                zero = constants.get(node.input[place + _TO_ZERO])
-                return zero.dtype.name if zero is not None and zero.dtype.name in KINDS else None
+        for place in _OF_DATA if reads_bytes(node.operator) else ():
+            if source in node.inputs[place : place + 1]:
+                zero = constants.get(node.inputs[place + _TO_ZERO])
+                return (
+                    zero.dtype.name if zero is not None and zero.dtype.name in BYTE_TYPES else None
+                )
     return None
 
 
@@ -127,12 +128,15 @@ def _quantised(name: str, network: Network, made: dict[str, Scaled]) -> bool:
     if any(port.name == name for port in network.outputs):
         return False
     for node in readers:
-        if traits_of(node.operator).of is Op.QuantizeLinear and node.inputs[0] == name:
+        traits = traits_of(node.operator)
+        if node.inputs[0] != name:
+            return False
+        if traits.of is Op.QuantizeLinear:
             how = _scaled(node, network)
             if how is None:
                 return False
             made[node.output] = how
-        elif not _moves(node) or not all(
+        elif not traits.copies or not all(
             _quantised(each, network, made) for each in node.outputs if each
         ):
             return False
@@ -144,9 +148,10 @@ def _outputs(network: Network) -> Iterator[_Found]:
     readers = network.readers()
     for port in network.outputs:
         name = port.name
-        while readers[name] == 1 and _only_moves(makers.get(name)):
-            name = makers[name].inputs[0]
         maker = makers.get(name)
+        while readers[name] == 1 and maker is not None and _only_copies(maker):
+            name = maker.inputs[0]
+            maker = makers.get(name)
         if maker is None or readers[name] != 1:
             continue
         if traits_of(maker.operator).of is not Op.DequantizeLinear:
@@ -156,14 +161,9 @@ def _outputs(network: Network) -> Iterator[_Found]:
             yield port.name, ({name}, how)
 
 
-def _only_moves(node: Node | None) -> bool:
+def _only_copies(node: Node) -> bool:
     """Return whether ``node`` makes its one output of elements of its first input."""
-    return node is not None and _moves(node) and len(node.outputs) == 1
-
-
-def _moves(node: Node) -> bool:
-    traits = traits_of(node.operator)
-    return traits.permutes or traits.computes(Op.Slice) or traits.computes(Op.Split)
+    return traits_of(node.operator).copies and len(node.outputs) == 1
 
 
 def _scaled(node: Node, network: Network) -> Scaled | None:

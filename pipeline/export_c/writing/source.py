@@ -235,7 +235,8 @@ class SourceWriter:
 
     def _whole(self, step: KernelStep, value: int) -> str:
         if abs(value) > _LARGEST:
-            raise ExportError(f"node {step.label!r}: {value} elements are more than an int counts")
+            message = f"node {step.label!r}: {value} elements are more than an int counts"
+            raise ExportError(message, step.label)
         return str(int(value))
 
 

@@ -126,7 +126,8 @@ def plan_loads(
     if most is not None and loads[most].n_bytes > limit:
         raise ExportError(
             f"the buffer has {limit} bytes, the smallest that works {loads[most].n_bytes}: of so many "
-            f"weights node {steps[most].label!r} needs one filter and what goes with it at once"
+            f"weights node {steps[most].label!r} needs one filter and what goes with it at once",
+            steps[most].label,
         )
     return loads
 

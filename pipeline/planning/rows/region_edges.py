@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.packs.records.row_parts import Bottleneck
-from pipeline.planning.rows.ways import NO_ARENA, Numbers, RegionEnds, Ways, most_from
+from pipeline.planning.rows.ways import NO_ARENA, Numbers, RegionEnds, Ways
 from pipeline.planning.rows.whole_pieces import LiveValues, WholePieces
 from pipeline.program.choice import BINDING_BYTES
 from pipeline.program.program import Program
@@ -102,11 +102,6 @@ def in_groups(
 
 # Edges between places.
 
-# Regions of so few operators are always tried; where they make so few rows, wherever they are.
-_FEW_OPERATORS, _FEW_ROWS = 6, 32
-# A region that saves memory of a few pieces reaches at most so many operators beyond these on either side.
-_BEYOND = 6
-
 
 class RegionEdges:
     """Those between ``places`` that need less of an arena than all pieces ``whole``.
@@ -138,9 +133,7 @@ class RegionEdges:
         self._into_arena = into_arena
         # Operators and weights before each place; where pieces need much.
         self._at = np.array(places, np.int64)
-        self._before = np.array([network.operators_before(place) for place in places])
         self._weights = np.array([live.weights(places[0], place) for place in places])
-        self._known: tuple[int, Numbers] = -1, np.zeros(0, np.int64)
 
     def ways(self) -> Ways:
         """Return the ways with what is known now."""
@@ -160,34 +153,9 @@ class RegionEdges:
         limits = self._whole.limits(self._whole.rings, NO_ARENA)
         return int((self.ways().least_arena(limits) + limits.rings).min())
 
-    def useful(self, end: int, starts: Numbers, least: int | None) -> Numbers:
-        """Return the bytes of strips that are too many, for a region from each of ``starts`` to ``end``.
-
-        None may be of use where that is nothing. ``least``: only such are as save memory where it counts,
-        since pieces that need less than that of the arena may as well be whole; or save bindings, with few
-        operators in few phases.
-        """
-        kept, number = self._live.crossing[end], self._numbers[end]
-        if least is None:
-            return np.full_like(starts, self._most - kept)
-        needed, before = self._needed(least), self._before
-        firsts = np.searchsorted(self._at, starts)
-        short = before[number] - before[firsts] <= _FEW_OPERATORS
-        room = np.where(short & (self._height(end) <= _FEW_ROWS), self._most - kept, 0)
-        last = int(np.searchsorted(needed, number)) - 1
-        if last < 0 or before[number] - before[needed[last] + 1] > _BEYOND:
-            return room
-        following = np.minimum(np.searchsorted(needed, firsts), last)
-        beyond = before[needed[following]] - before[firsts]
-        near = (firsts <= needed[last]) & (beyond <= _BEYOND)
-        most = np.minimum(most_from(self._whole.cost.arena, number), self._most) - kept
-        return np.where(near, np.maximum(most[firsts], room), room)
-
-    def _needed(self, least: int) -> Numbers:
-        """Return the places behind which a piece needs so many bytes of the arena whole."""
-        if self._known[0] != least:
-            self._known = least, np.flatnonzero(self._whole.cost.arena >= least)
-        return self._known[1]
+    def line_buffer_limit(self, end: int) -> int:
+        """Return the bytes of strips that are too many for a region that ends there."""
+        return int(self._most - self._live.crossing[end])
 
     def take(self, end: int, found: Iterable[Sketch]) -> None:
         """Take the regions of sketches that end at ``end`` beside those that are there."""
@@ -202,16 +170,11 @@ class RegionEdges:
             if edges is not None:
                 _put(self.edges, self._numbers[item.region.end_piece], edges)
 
-    def starts(self, end: int, most_weights: int, reach: float) -> Numbers:
-        """Return where a region that ends at ``end`` may begin, with less than so many bytes of weights.
-
-        And with at most ``reach`` operators for each row that it makes.
-        """
+    def starts(self, end: int, most_weights: int) -> Numbers:
+        """Return where a region that ends at ``end`` may begin, with less than so many bytes of weights."""
         run = self._network.run_to(end)
-        most = max(reach * self._height(end), _FEW_OPERATORS)
         first, last = bisect_left(self._places, run.start), self._numbers[end]
-        near = self._before[last] - self._before[first:last] <= most
-        near &= self._weights[last] - self._weights[first:last] < most_weights
+        near = self._weights[last] - self._weights[first:last] < most_weights
         places: Numbers = self._at[first:last][near]
         return places
 

@@ -5,17 +5,16 @@ and, as all its weights must be there at once, more of the ring. Each limit of b
 through the network (pipeline/planning/rows/ways.py); those that no other beats are the variants.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from math import inf
-from types import MappingProxyType
 
 import numpy as np
 
+from pipeline.planning.row_variant import Variant, Variants
 from pipeline.planning.rows.region_edges import RegionEdges, RegionInGroups
 from pipeline.planning.rows.region_edges import in_groups as regions_in_groups
-from pipeline.planning.rows.walk import THOROUGH, Effort, Walk
+from pipeline.planning.rows.walk import EFFORT, Effort, Walk
 from pipeline.planning.rows.ways import NO_ARENA, MemoryLimits, Numbers, Way, Ways
 from pipeline.planning.rows.whole_pieces import LiveValues, WholePieces
 from pipeline.program.lives import Lifetime, joins, lifetimes
@@ -111,51 +110,22 @@ _MOST_DESCENTS = 12
 _NO_WORSE = 1.02
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """``regions`` run on rows, the rest whole, in chunks of ``chunk_bytes``; None: as is best.
-
-    ``n_bytes``: of all memory that depends on it, in the smallest plan: arena, ring, scratch, sessions, and
-    the objects of its steps. ``activation_bytes``: of arena and scratch alone.
-    ``seconds``: of all kernels and copies.
-    """
-
-    regions: tuple[Region, ...]
-    n_bytes: int
-    seconds: float
-    chunk_bytes: int | None = None
-    activation_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Variants:
-    """What a search found, the fastest and largest first; ``effort``: what it looked at, in words.
-
-    ``complete``: no clock ended it.
-    """
-
-    found: tuple[Variant, ...]
-    effort: str = "nothing else was looked at"
-    complete: bool = True
-
-
 def find_variants(
     network: RowNetwork,
     times: RowTimes,
     piece_seconds: Callable[[int], float],
-    most: Effort = THOROUGH,
+    most: Effort = EFFORT,
     *,
     most_arena: int | None = None,
-    in_groups: Mapping[Region, float] = MappingProxyType({}),
-    slower: bool = False,
+    in_groups: Sequence[Region] = (),
     into_arena: bool = True,
 ) -> Variants:
     """Return the variants of a network that no other beats.
 
-    ``times`` of row operators, ``piece_seconds`` of the program's pieces; ``slower``: rows save memory and
-    no time. ``in_groups``: bottlenecks in groups of channels, and how long they take; inf: unknown,
-    longer than whole. ``most_arena``: only what needs so many bytes of arena and scratch at most, or the
-    least of those if nothing does. ``into_arena``: weights of regions may be read into the arena.
+    ``times`` of row operators, ``piece_seconds`` of the program's pieces. ``in_groups``: bottlenecks in
+    groups of channels, which take longer than whole ones. ``most_arena``: only what needs so many bytes of
+    arena and scratch at most, or the least of those if nothing does. ``into_arena``: weights of regions may
+    be read into the arena.
     Deterministic, unless the clock ends it.
     """
     apart = [frozenset[int](), *worth_apart(network)]
@@ -174,9 +144,9 @@ def find_variants(
     ]
     times = KnownTimes(times)
     regions = [search.regions for search in searches]
-    walk = Walk(network, regions, times, most, slower)
+    walk = Walk(network, regions, times, most)
     walk.take()
-    for found_now in _in_groups(searches, in_groups, piece_seconds):
+    for found_now in _in_groups(searches, in_groups):
         groups = list(regions_in_groups(network, found_now, times))
         for search in searches:
             search.take_in_groups(groups)
@@ -185,15 +155,11 @@ def find_variants(
     return Variants(tuple(variants), walk.effort, walk.complete)
 
 
-def _in_groups(
-    searches: Sequence["_Search"],
-    regions: Mapping[Region, float],
-    piece_seconds: Callable[[int], float],
-) -> Iterator[list[Region]]:
+def _in_groups(searches: Sequence["_Search"], regions: Sequence[Region]) -> Iterator[list[Region]]:
     """Yield those of ``regions`` that may be of use, to be taken at once.
 
     All of a bottleneck that needs as much of the arena whole as the least way, or more: with them that may
-    be less, and others count. Of the rest the fastest, if it is faster than its pieces are whole.
+    be less, and others count.
     """
     left = {pieces: list(run) for pieces, run in groupby(regions, lambda region: region.pieces)}
     while True:
@@ -207,10 +173,8 @@ def _in_groups(
             )
         ]
         if not needed:
-            break
+            return
         yield [region for pieces in needed for region in left.pop(pieces)]
-    fastest = (min(run, key=regions.__getitem__) for run in left.values())
-    yield [region for region in fastest if regions[region] < sum(map(piece_seconds, region.pieces))]
 
 
 def _unbeaten(variants: Iterable[Variant], small: bool) -> list[Variant]:

@@ -1,1 +1,1 @@
-"""The messages of the protocol: inference.proto, and what is generated of it (`make grpc-messages`)."""
+"""The messages of the protocols: .proto files, and what is generated of them (`make grpc-messages`)."""

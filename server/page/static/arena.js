@@ -21,7 +21,8 @@ export function showArena({ arena_bytes: bytes, boxes }) {
         class: CLASS[box.kind], x: x(box.start), width: x(box.end) - x(box.start),
         y: y(box.offset + box.n_bytes), height: y(box.offset) - y(box.offset + box.n_bytes),
       }, svg("title", {}, `${box.name}: ${size(box.n_bytes)}`))));
-  const count = (kind) => boxes.filter((box) => box.kind === kind).length;
+  const count = (kind) =>
+    new Set(boxes.filter((box) => box.kind === kind).map((box) => `${box.name} ${box.offset}`)).size;
   const parts = [`${count("value")} values`, `${count("strip")} strips of rows`];
   if (count("weights")) parts.push("weights of regions");
   said.textContent = `${size(bytes)} hold ${parts.join(", ")}, one after the other.`;

@@ -18,3 +18,15 @@ export function rate(perSecond) {
   if (perSecond == null || !Number.isFinite(perSecond)) return "–";
   return perSecond >= 10 ? perSecond.toFixed(0) : perSecond.toFixed(1);
 }
+
+export function speed(bytesPerSecond) {
+  const value = bytesPerSecond / 1e6;
+  return `${value >= 100 ? value.toFixed(0) : value.toFixed(1)} MB/s`;
+}
+
+export function duration(seconds) {
+  const minutes = Math.floor(seconds / 60), hours = Math.floor(minutes / 60), days = Math.floor(hours / 24);
+  if (days) return `${days} d ${hours % 24} h`;
+  if (hours) return `${hours} h ${minutes % 60} min`;
+  return minutes ? `${minutes} min` : `${Math.floor(seconds)} s`;
+}

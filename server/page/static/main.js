@@ -7,13 +7,14 @@ import { Frontier } from "./frontier.js";
 import { History } from "./history.js";
 import { showMemory } from "./memory.js";
 import { showModels, showSearch, showUploads } from "./models.js";
+import { showProcess } from "./process.js";
 import { showRecent } from "./recent.js";
 import { follow } from "./stream.js";
 import { Try } from "./tryit.js";
 
 const element = (id) => document.getElementById(id);
-const history = new History(sessionStorage), frontier = new Frontier(attempt), trying = new Try(attempt);
-let chosen = null, planned = 0, models = [];
+const history = new History(), frontier = new Frontier(attempt), trying = new Try(attempt);
+let chosen = null, planned = 0, models = [], started = null;
 
 async function attempt(words, act) {
   element("fault").hidden = true;
@@ -35,12 +36,25 @@ const named = (name) => models.find((model) => model.name === name);
 // A model that is not served has no details; its row says why.
 const on = {
   load: (name) => attempt(`load ${name}`, () => answer(change(named(name).model, "load"), { method: "POST" })),
-  unload: (name) => attempt(`unload ${name}`, () => answer(change(named(name).model, "unload"), { method: "POST" })),
+  unload: async (name) => {
+    if (await confirmed(named(name).model))
+      await attempt(`unload ${name}`, () => answer(change(named(name).model, "unload"), { method: "POST" }));
+  },
   look: (name) => {
     choose(named(name));
     element("look-title").focus();
   },
 };
+
+// Whether whoever uses the page confirms that a model is unloaded; closing the question does not.
+function confirmed(name) {
+  const dialog = element("confirm");
+  element("confirm-text").textContent = `Unload ${name}? Requests to it are refused until it is loaded again.`;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) =>
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "unload"), { once: true }));
+}
 
 function choose(model) {
   chosen = model.name;
@@ -73,10 +87,16 @@ function now() {
   return performance.timeOrigin + performance.now();
 }
 
+function begin({ uptime_seconds, samples }) {
+  started = now() - uptime_seconds * 1e3;
+  history.begin(samples, now());
+}
+
 function take(state) {
   history.take(state, now());
   ({ models } = state);
   element("version").textContent = state.version;
+  showProcess(state, started === null ? null : (now() - started) / 1e3);
   showMemory(state);
   showModels(models, chosen, on);
   showUploads(state.uploads);
@@ -104,4 +124,7 @@ element("key-form").addEventListener("submit", (event) => {
   element("fault").hidden = true;
 });
 
-follow(take, link);
+element("confirm-yes").addEventListener("click", () => element("confirm").close("unload"));
+element("confirm-no").addEventListener("click", () => element("confirm").close());
+
+follow(begin, take, link);

@@ -2,6 +2,7 @@
 
 import { html } from "./draw.js";
 import { milliseconds, rate, size } from "./format.js";
+import { count } from "./process.js";
 
 // Columns that narrow screens have room for.
 const NARROW = ["memory", "delay"];
@@ -46,7 +47,7 @@ export function showSearch(said) {
 
 function newRow(name, on) {
   const cells = {};
-  for (const key of ["memory", "weights", "delay", "stalls", "rate", "waiting"])
+  for (const key of ["memory", "weights", "delay", "stalls", "rate", "waiting", "errors"])
     cells[key] = html("td", { class: NARROW.includes(key) ? "number" : "number more" });
   const about = html("td", { class: "state" });
   const state = html("span"), reason = html("span", { class: "reason" });
@@ -73,8 +74,10 @@ function fill(row, model, isChosen) {
   element.classList.toggle("chosen", isChosen);
   element.classList.toggle("away", !ready);
   spread(row);
-  state.textContent = model.state.toLowerCase();
-  state.className = `state-${model.state}`;
+  // What was unloaded or evicted on purpose is no fault.
+  const absence = ready ? "ready" : model.absence ?? model.state.toLowerCase();
+  state.textContent = absence;
+  state.className = `state-${absence}`;
   reason.textContent = ready ? model.architecture : model.reason;
   cells.memory.textContent = has(model.plan_bytes, size);
   cells.weights.textContent = model.weight_bytes ? size(model.weight_bytes) : "–";
@@ -83,6 +86,8 @@ function fill(row, model, isChosen) {
   cells.stalls.textContent = milliseconds(model.stall);
   cells.rate.textContent = ready ? rate(model.rate ?? 0) : "–";
   cells.waiting.textContent = has(model.waiting, String);
+  cells.errors.textContent = String(count(model.errors));
+  cells.errors.title = Object.entries(model.errors ?? {}).map(([name, each]) => `${name} ${each}`).join(", ");
   buttons.look.disabled = !ready;
   buttons.load.hidden = ready;
   buttons.load.disabled = model.state === "LOADING";

@@ -4,13 +4,13 @@ import { ask } from "./api.js";
 
 const AGAIN_MS = 2000;
 
-// Call `take` with each state, `link` with how the connection is; connects again for ever.
-export async function follow(take, link) {
+// Call `begin` with what the server sends first, `take` with each state, `link` with how the connection is; connects again for ever.
+export async function follow(begin, take, link) {
   for (;;) {
     try {
       const response = await ask("page/events");
       link("live", null);
-      for await (const { said } of told(response)) take(said);
+      for await (const { kind, said } of told(response)) (kind === "start" ? begin : take)(said);
       link("lost", null);
     } catch (error) {
       link("lost", error);

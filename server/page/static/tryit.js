@@ -157,7 +157,7 @@ function paint(color) {
 
 // A box in parts of the image, so that it keeps its place when the picture is scaled.
 function box({ box: [left, top, right, bottom], ...each }, { width, height }) {
-  const made = html("div", {}, html("span", {}, each.label ?? `class ${each.index}`)), part = (value, of) => `${(100 * value) / of}%`;
+  const made = html("div", {}, html("span", {}, each.label)), part = (value, of) => `${(100 * value) / of}%`;
   made.style.left = part(left, width);
   made.style.top = part(top, height);
   made.style.width = part(right - left, width);
@@ -165,6 +165,6 @@ function box({ box: [left, top, right, bottom], ...each }, { width, height }) {
   return made;
 }
 
-function named({ label, index, score, probability }) {
-  return `${label ?? `class ${index}`}: ${(100 * (score ?? probability)).toFixed(1)} %`;
+function named({ label, score, probability }) {
+  return `${label}: ${(100 * (score ?? probability)).toFixed(1)} %`;
 }

@@ -8,11 +8,11 @@ from models.packs.pack import Pack, open_pack
 from pipeline.fitting.trade_off import POINTS, frontier
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.lives import lifetimes
 from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.small import small_pack
+from tests.pipeline.writes import arena_weights
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -21,7 +21,7 @@ def test_the_arena_shows_every_life(tiny_pack: Pack) -> None:
     program = Program.as_compiled(tiny_pack)
     plan = make_plan(program, ARCHITECTURES["auto"])
     picture = ET.fromstring(arena_picture("<tiny>", program, plan))
-    lives = [life for life in lifetimes(program, plan.steps) if life.n_bytes]
+    lives = [buffer for buffer in plan.buffers if buffer.space == "arena" and buffer.n_bytes]
     titled = [item for item in picture.iter(f"{_SVG}rect") if item.find(f"{_SVG}title") is not None]
     assert len(titled) == len(lives)
 
@@ -31,7 +31,7 @@ def test_the_arena_shows_weights_that_lie_there(tmp_path: Path) -> None:
     for in_arena in (False, True):
         choice = Choice(regions=(Region(0, 2, RowCut(2), in_arena),))
         plan = make_plan(program, ARCHITECTURES["auto"], choice=choice)
-        assert bool(plan.arena_weights) == in_arena
+        assert bool(arena_weights(plan)) == in_arena
         picture = ET.fromstring(arena_picture("small", program, plan))
         titles = [item.text or "" for item in picture.iter(f"{_SVG}title")]
         assert sum(title.startswith("weights of a region") for title in titles) == in_arena

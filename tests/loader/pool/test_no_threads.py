@@ -14,6 +14,8 @@ from loader.readers.fakes import MemoryReader
 from tests.examples import over
 from tests.loader.support import CONTENT, WAIT_SECONDS, Gate, Jobs, in_thread, ranges
 
+pytestmark = pytest.mark.usefixtures("reads_by")
+
 
 class Threads:
     """Lets the first ``allowed`` reader threads start; ``error`` is what the others say."""
@@ -75,11 +77,11 @@ def test_a_read_that_hangs_is_detected_also_where_no_thread_replaces_it(allowed:
         other = pool.client("other")
         pool.submit(jobs.job(10, MemoryReader(CONTENT), ranges(0, 8), client=other))
         while pool.statistics().hung < allowed:
-            assert pool._watcher.is_alive()
+            assert pool._reads._watcher.is_alive()
         gate.open.set()
         assert {jobs.next()[0] for _ in range(allowed + 1)} == {*range(allowed), 10}
         pool.close()
-        assert not pool._watcher.is_alive()
+        assert not pool._reads._watcher.is_alive()
 
 
 def test_a_job_that_cannot_be_read_may_be_answered_by_a_call_of_the_pool() -> None:

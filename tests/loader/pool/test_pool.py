@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 
 from loader.errors import ChecksumError, ClosedError, LoaderError, ReadError
 from loader.pool.jobs import ReadJob
+from loader.pool.order import Order, Urgency
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
+from tests.examples import examples
 from tests.loader.support import CONTENT, PART, WAIT_SECONDS, Gate, Jobs, in_thread, raising, ranges
+
+pytestmark = pytest.mark.usefixtures("reads_by")
 
 
 @pytest.fixture
@@ -286,6 +290,8 @@ def test_line_that_is_full_refuses_and_keeps_what_it_has() -> None:
     accepted = 1025  # one of them is read meanwhile
     for number in range(accepted):
         pool.submit(jobs.job(number, reader, ranges(0, 8), client=client))
+        if not number:
+            assert gate.arrived.acquire(timeout=WAIT_SECONDS)
     with pytest.raises(LoaderError, match="client 'eager': 1024 reads wait already"):
         pool.submit(jobs.job(accepted, reader, ranges(0, 8), client=client))
     gate.open.set()
@@ -301,6 +307,8 @@ def test_clients_have_their_own_depth_and_order() -> None:
     for number in range(4):
         pool.submit(jobs.job(number, reader, ranges(0, 8), client=narrow))
         pool.submit(jobs.job(10 + number, reader, ranges(0, 8), client=wide))
+    for _ in range(3):
+        assert gate.arrived.acquire(timeout=WAIT_SECONDS)
     found = {each.name: (each.waiting, each.in_flight) for each in pool.statistics().clients}
     assert found == {"shared": (0, 0), "narrow": (3, 1), "wide": (2, 2)}
     gate.open.set()
@@ -333,6 +341,7 @@ def test_client_that_still_reads_cannot_go() -> None:
     pool, jobs, gate = ReadPool(1), Jobs(), Gate()
     client = pool.client("busy")
     pool.submit(jobs.job(0, MemoryReader(CONTENT, gate), ranges(0, 8), client=client))
+    assert gate.arrived.acquire(timeout=WAIT_SECONDS)
     with pytest.raises(LoaderError, match="client 'busy': 0 reads wait and 1 are in flight"):
         pool.forget(client)
     gate.open.set()
@@ -351,7 +360,7 @@ def test_hurried_client_comes_first() -> None:
         pool.submit(jobs.job(number, MemoryReader(CONTENT), ranges(0, 8), client=other))
     for number in (3, 4):
         pool.submit(jobs.job(number, MemoryReader(CONTENT), ranges(0, 8), client=one))
-    pool.hurry(one)
+    pool.raise_priority(one)
     gate.open.set()
     assert [jobs.next()[0] for _ in range(5)] == [0, 3, 4, 1, 2]
     pool.close()
@@ -438,3 +447,57 @@ def test_every_job_is_answered_once_also_beside_hung_reads_and_while_closing(
     assert jobs.ended.empty()
     assert Counter(number for number, _, _ in answers) == Counter(range(len(plan)))
     assert all(error is None or isinstance(error, ClosedError) for _, error, _ in answers)
+
+
+@given(
+    lines=st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.integers(1, 600),
+            st.sampled_from(Urgency),
+            st.sampled_from([None, 1.0, 2.0]),
+        ),
+        max_size=16,
+    ),
+    prioritised=st.sets(st.integers(0, 2)),
+)
+@examples(25, 500)
+def test_reads_come_in_the_order_of_the_rules(
+    lines: list[tuple[int, int, Urgency, float | None]], prioritised: set[int]
+) -> None:
+    """As ``Order`` has them, which is pure; a client may be passed by 500 bytes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loader.pool.order.PATIENCE_BYTES", 500)
+        patch.setattr("loader.pool.native.PATIENCE_BYTES", 500)
+        order: Order[ReadJob] = Order()
+        pool, jobs, gate, expected = ReadPool(1), Jobs(), Gate(), list[int]()
+        reader = MemoryReader(CONTENT)
+        indices = iter(range(len(lines) + 1))
+        clients, rows = [pool.client("gated")], [order.register("gated")]
+        gated = jobs.job(
+            next(indices), MemoryReader(CONTENT, gate), ranges(0, 8), client=clients[0]
+        )
+        pool.submit(gated)
+        order.add(rows[0], gated)
+        assert order.start() is not None
+        assert gate.arrived.acquire(timeout=WAIT_SECONDS)
+        for line in range(3):
+            clients.append(pool.client(str(line)))
+            rows.append(order.register(str(line)))
+        for client, n_bytes, urgency, deadline in lines:
+            index = next(indices)
+            job = jobs.job(index, reader, ranges(0, n_bytes), client=clients[1 + client])
+            job.urgency, job.deadline = urgency, deadline
+            pool.submit(job)
+            order.add(rows[1 + client], job)
+        for client in prioritised:
+            pool.raise_priority(clients[1 + client])
+            order.hurry(rows[1 + client])
+        order.ended(rows[0])
+        while (following := order.start()) is not None:
+            order.ended(following[0])
+            targets = {id(target): index for index, target in jobs.targets.items()}
+            expected.append(targets[id(following[1].target.obj)])
+        gate.open.set()
+        assert [jobs.next()[0] for _ in range(1 + len(lines))] == [0, *expected]
+        pool.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loader.buffers import Buffer
 from loader.errors import ChecksumError, LoaderError, ReadError
 from loader.pool.jobs import ReadJob, perform
-from loader.readers.fakes import Fault, FaultyReader, MemoryReader
+from loader.readers.fakes import FaultyReader, MemoryReader, ReadFault
 from loader.readers.files import BufferedReader, open_reader
 from loader.readers.interface import Range
 from tests.examples import over
@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_io_error_is_the_one_of_a_real_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = BufferedReader(path)
-    error = failure(FaultyReader(real, [Fault("io error")]), BLOCK)
+    error = failure(FaultyReader(real, [ReadFault("io error")]), BLOCK)
 
     def broken(*_args: object) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -63,7 +63,7 @@ def test_io_error_is_the_one_of_a_real_file(path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("size", [0, 100, BLOCK, BLOCK + 1, 3 * BLOCK + 17])
 def test_file_that_ends_early_is_as_a_truncated_one(size: int, path: Path) -> None:
     real = open_reader(path)
-    error = failure(FaultyReader(real, [Fault("short", size)]), 0, 4 * BLOCK)
+    error = failure(FaultyReader(real, [ReadFault("short", size)]), 0, 4 * BLOCK)
     os.truncate(path, size)
     with pytest.raises(ReadError) as caught:
         real.read_into(0, Buffer(4 * BLOCK).bytes.data)
@@ -79,7 +79,7 @@ def test_slow_read_takes_so_many_times_as_long() -> None:
         now[0] += 0.5
 
     reader = FaultyReader(
-        MemoryReader(CONTENT, tick), [Fault("slow", factor=100)], slept.append, lambda: now[0]
+        MemoryReader(CONTENT, tick), [ReadFault("slow", factor=100)], slept.append, lambda: now[0]
     )
     assert read(reader) == CONTENT[:BLOCK]
     assert slept == [0.5 * 99]
@@ -90,7 +90,7 @@ def test_slow_read_takes_so_many_times_as_long() -> None:
 @given(at=st.integers(0, 4 * BLOCK - 1), offset=st.integers(0, 3), blocks=st.integers(1, 4))
 def test_wrong_bytes_are_one_bit_that_the_checksum_finds(at: int, offset: int, blocks: int) -> None:
     start, end = offset * BLOCK, min(offset + blocks, 4) * BLOCK
-    reader = FaultyReader(MemoryReader(CONTENT), [Fault("wrong bytes", at, at + 1)])
+    reader = FaultyReader(MemoryReader(CONTENT), [ReadFault("wrong bytes", at, at + 1)])
     target = bytearray(end - start)
     checksum = xxhash.xxh3_64_hexdigest(CONTENT[start:end])
     ranges = (Range(start, end - start, checksum),)
@@ -108,7 +108,7 @@ def test_wrong_bytes_are_one_bit_that_the_checksum_finds(at: int, offset: int, b
 
 
 def test_disk_that_disappears_stays_away() -> None:
-    reader = FaultyReader(MemoryReader(CONTENT), [Fault("gone", 2 * BLOCK)])
+    reader = FaultyReader(MemoryReader(CONTENT), [ReadFault("gone", 2 * BLOCK)])
     reader.check()
     assert read(reader) == CONTENT[:BLOCK]
     for offset in (2, 0, 1):
@@ -122,7 +122,7 @@ def test_disk_that_disappears_stays_away() -> None:
 
 @over("times, failures", [(1, 1), (3, 3), (None, 5)])
 def test_faults_strike_so_many_times(times: int | None, failures: int) -> None:
-    reader = FaultyReader(MemoryReader(CONTENT), [Fault("io error", times=times)])
+    reader = FaultyReader(MemoryReader(CONTENT), [ReadFault("io error", times=times)])
     for number in range(5):
         if number < failures:
             assert code_of(failure(reader)) == errno.EIO
@@ -142,11 +142,11 @@ def test_faults_strike_reads_that_touch_their_range(
 ) -> None:
     bad = set(range(offset, 201 if end is None else end))
     touched = bool(bad & set(range(start, start + length)))
-    assert Fault("io error", offset, end).touches(start, length) == touched
+    assert ReadFault("io error", offset, end).touches(start, length) == touched
 
 
 def test_first_fault_that_strikes_hides_the_others() -> None:
-    faults = [Fault("io error", BLOCK), Fault("wrong bytes"), Fault("gone", 3 * BLOCK)]
+    faults = [ReadFault("io error", BLOCK), ReadFault("wrong bytes"), ReadFault("gone", 3 * BLOCK)]
     reader = FaultyReader(MemoryReader(CONTENT), faults)
     assert code_of(failure(reader, BLOCK)) == errno.EIO
     assert read(reader) != CONTENT[:BLOCK]

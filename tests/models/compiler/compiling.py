@@ -6,7 +6,7 @@ from models.compiler.cutting.partition import Load, faults
 from models.compiler.passes.record import Compilation
 from models.compiler.passes.run import run
 from models.compiler.passes.table import passes_of
-from models.graphs.onnx_reader import read_onnx
+from models.graphs.onnx_reader import read_graph
 from models.packs.target import Target, host_target
 from models.runtime.sessions import open_piece
 
@@ -22,7 +22,12 @@ def divided(
     folder.mkdir()
     target = target or host_target()
     work = Compilation(
-        read_onnx(source), source, folder, target, finest_bytes=chunk_bytes, fault=faults(load)
+        read_graph(source).graph,
+        source,
+        folder,
+        target,
+        finest_bytes=chunk_bytes,
+        fault=faults(load),
     )
     run(work, passes_of(target))
     return work

@@ -7,7 +7,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from models.compiler import CompileOptions
+from models.compiler.optimising.bodies import move_out, rename_inner
+from models.graphs import graph as graphs
 from models.graphs.nodes import all_graphs, inner_tensors
+from models.graphs.text import from_text
 from models.packs.pack import Pack
 from models.runtime.heap import heap_bytes
 from pipeline.devices.cpu import CpuDevice
@@ -159,3 +163,124 @@ def test_constants_in_bodies_of_bodies(tmp_path: Path) -> None:
     source = written(model, tmp_path / "m.onnx")
     inputs = inputs_for({"x": (1, 8)})
     same(streamed(compiled(source, tmp_path), inputs), answers(source, inputs), 1e-5, 1e-5)
+
+
+TWENTY = f"{{{', '.join(map(str, range(20)))}}}"
+BODIES = f"""<ir_version: 9, opset_import: ["" : 17]>
+    g (float[4] x, bool c) => (float[4] y) {{
+        a = Neg(x)
+        y = If(c) <
+            then_branch = t () => (float[4] p) <float[20] w = {TWENTY}, float s = {{2}}> {{
+                a = Mul(x, s)
+                p = If(c) <
+                    then_branch = u () => (float[20] r) {{ p = Neg(a) q = Sum(p, w) r = Abs(q) }},
+                    else_branch = v () => (float[20] a) <float[20] w = {TWENTY}> {{ a = Add(w, x) }}
+                >
+            }},
+            else_branch = e () => (float[20] w) <float[20] w = {TWENTY}> {{ q = Add(a, w) }}
+        >
+    }}"""
+
+
+def wires(graph: graphs.Graph) -> list[str]:
+    """Return what each node reads and computes, and what each graph returns."""
+    return [
+        "; ".join(f"{' '.join(n.inputs)} > {' '.join(n.outputs)}" for n in inner.nodes)
+        + f": {' '.join(inner.outputs)}"
+        for inner in graphs.all_graphs(graph)
+    ]
+
+
+def test_what_bodies_define_has_a_name_that_nothing_outside_has() -> None:
+    renamed = rename_inner(from_text(BODIES))
+    assert wires(renamed) == [
+        "x > a; c > y: y",
+        "x s > a/1; c > p: p",
+        "a/1 > p/2; p/2 w > q; q > r: r",
+        "w/4 x > a/3: a/3",
+        "a w > q: w",
+    ]
+    for inner in graphs.all_graphs(renamed):
+        assert not inner.values.keys() - {*inner.inputs, *inner.outputs}
+
+
+def test_weights_of_bodies_move_out_and_their_numbers_stay() -> None:
+    moved = move_out(from_text(BODIES))
+    assert wires(moved) == [
+        "x > a; c > y: y",
+        "x s > a; c > p: p",
+        "a > p; p w/1 > q; q > r: r",
+        "w/2 x > a: a",
+        "a w/3 > q; w/3 > w: w",
+    ]
+    assert [[*inner.constants] for inner in graphs.all_graphs(moved)] == [
+        ["w/1", "w/2", "w/3"],
+        ["s"],
+        *([], [], []),
+    ]
+
+
+def rates() -> onnx.ModelProto:
+    """A detector for two rates, as those of voices: each branch squeezes what is single at its rate."""
+    return parsed(
+        """rates (float[1,len] x, int64 rate) => (float[a,b,c] y) {
+            axis = Constant<value = int64[1] {1}>()
+            both = Constant<value = int64[2] {0, 1}>()
+            high = Constant<value = int64 {16000}>()
+            u = Unsqueeze(x, axis)
+            is_high = Equal(rate, high)
+            y = If(is_high) <
+                then_branch = t () => (float[a,b,c] p) {
+                    f = Conv<strides=[8]>(u, w8)
+                    s = Squeeze(f)
+                    g = Unsqueeze(s, both)
+                    none, p = RNN<hidden_size=2>(g, v, r)
+                },
+                else_branch = e () => (float[a,b,c] q) {
+                    f4 = Conv<strides=[4]>(u, w4)
+                    s4 = Squeeze(f4)
+                    g4 = Unsqueeze(s4, both)
+                    none4, q = RNN<hidden_size=2>(g4, v, r)
+                }
+            >
+        }""",
+        {"w8": (6, 1, 8), "w4": (6, 1, 4), "v": (1, 2, 6), "r": (1, 2, 2)},
+    )
+
+
+@pytest.mark.parametrize("length", [8, 4])
+def test_a_branch_for_other_lengths_does_not_refuse(length: int, tmp_path: Path) -> None:
+    """ONNX Runtime refuses it with fixed lengths, and runs it with open ones."""
+    source = written(rates(), tmp_path / "m.onnx")
+    options = CompileOptions(shapes={"x": (1, length)})
+    inputs = {**inputs_for({"x": (1, length)}), "rate": np.array(2000 * length)}
+    pack = compiled(source, tmp_path, options)
+    assert [piece.operators[-1] for piece in pack.manifest.resident_pieces] == ["If"]
+    same(streamed(pack, inputs), answers(source, inputs), 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_lengths_that_choose_the_branch_stay_fixed(length: int, tmp_path: Path) -> None:
+    """As exporters write a squeeze of what may be single: no If is left, nor anything resident."""
+    model = parsed(
+        f"""single (float[1,8,{length}] x) => (float[a,b] y) {{
+            shape = Shape(x)
+            last = Constant<value = int64 {{2}}>()
+            one = Constant<value = int64 {{1}}>()
+            axis = Constant<value = int64[1] {{2}}>()
+            n = Gather(shape, last)
+            is_one = Equal(n, one)
+            r = Relu(x)
+            h = If(is_one) <
+                then_branch = t () => (float[a,b] p) {{ p = Squeeze(r, axis) }},
+                else_branch = e () => (float[a,b] q) {{ q = ReduceMax<axes=[2], keepdims=0>(r) }}
+            >
+            y = Neg(h)
+        }}"""
+    )
+    inputs = inputs_for({"x": (1, 8, length)})
+    pack = compiled(written(model, tmp_path / "m.onnx"), tmp_path)
+    assert [port.shape for port in pack.manifest.outputs] == [(1, 8)]
+    assert not pack.manifest.resident_pieces
+    expected = {"y": -np.maximum(inputs["x"], 0).max(axis=2)}
+    same(streamed(pack, inputs), expected, 0, 0)

@@ -323,3 +323,15 @@ def test_what_is_turned_and_loses_unknown_axes_moves_no_rows(tmp_path: Path) -> 
     }"""
     source = written(parsed(text), tmp_path / "m.onnx")
     assert not open_pack(compile_onnx(source, tmp_path / "m")).manifest.row_operators
+
+
+def test_a_folder_may_be_relative_or_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime reads weights of working files beside them only, by their names."""
+    source = written(residual(), tmp_path / "residual.onnx")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path("relative"), tmp_path / "link"):
+        assert open_pack(compile_onnx(source, folder / "net")).manifest.pieces

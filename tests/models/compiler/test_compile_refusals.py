@@ -42,6 +42,35 @@ def test_models_that_onnx_runtime_refuses_are_refused(
     assert not (tmp_path / "repository" / "m").exists()
 
 
+def scores(mask: str, attributes: str) -> onnx.ModelProto:
+    """Return an Attention that masks, and whose scores are an output."""
+    model = parsed(
+        f"""scores (float[1,1,3,4] q, {mask}[3,3] m) => (float y, float s) {{
+            y, a, b, s = Attention<{attributes}>(q, q, q, m)
+        }}"""
+    )
+    model.opset_import[0].version = 24
+    for unread in (1, 2):
+        model.graph.node[0].output[unread] = ""
+    return model
+
+
+@over("mask, causal", [("bool", 0), ("float", 1)])
+def test_scores_that_onnx_runtime_masks_otherwise_are_refused(
+    mask: str, causal: int, tmp_path: Path
+) -> None:
+    model = scores(mask, f"qk_matmul_output_mode=2, is_causal={causal}")
+    source = written(model, tmp_path / "m.onnx")
+    with refuses(CompileError, source, "'y' (Attention)", "not -inf", "modes 0, 1 and 3"):
+        compile_onnx(source, tmp_path / "repository" / "m")
+
+
+@pytest.mark.parametrize(("mask", "mode"), [("bool", 1), ("float", 2)])
+def test_other_scores_are_not_refused(mask: str, mode: int, tmp_path: Path) -> None:
+    source = written(scores(mask, f"qk_matmul_output_mode={mode}"), tmp_path / "m.onnx")
+    compile_onnx(source, tmp_path / "repository" / "m")
+
+
 def test_operator_of_an_unknown_domain_is_refused(tmp_path: Path) -> None:
     model = one_layer()
     model.graph.node[0].domain = "com.example"

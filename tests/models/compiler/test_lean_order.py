@@ -3,36 +3,35 @@
 import random
 from dataclasses import replace
 
-from onnx import helper
-
-from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.lean_order import with_less_kept
-from models.graphs.nodes import made, reads
+from models.graphs.graph import Graph
 from models.network.fields import Array
+from models.network.names import Op
+from models.network.node import Node
 from tests.examples import over
 
 
 def graph(nodes: list[tuple[str, tuple[str, ...]]], sizes: dict[str, int], output: str) -> Graph:
     """Return a graph of nodes that each make the value they are called by."""
     return Graph(
-        nodes=tuple(helper.make_node("Concat", inputs, [name]) for name, inputs in nodes),
+        nodes=tuple(Node(Op.Concat, inputs, (name,)) for name, inputs in nodes),
         values={name: Array(dtype="uint8", shape=(size,)) for name, size in sizes.items()},
         constants={},
         inputs=("x",),
         outputs=(output,),
-        opsets=(),
+        opsets={},
     )
 
 
 def names(held: Graph) -> list[str]:
-    return [made(node)[0] for node in held.nodes]
+    return [node.output for node in held.nodes]
 
 
 def peak(held: Graph) -> int:
     """Return the most bytes that are kept at once."""
-    last = {name: number for number, node in enumerate(held.nodes) for name in reads(node)}
+    last = {name: number for number, node in enumerate(held.nodes) for name in node.reads}
     last |= dict.fromkeys(held.outputs, len(held.nodes))
-    first = {made(node)[0]: number for number, node in enumerate(held.nodes)}
+    first = {node.output: number for number, node in enumerate(held.nodes)}
     return max(
         sum(held.values[name].n_bytes for name in first if first[name] <= now <= last.get(name, -1))
         for now in range(len(held.nodes))
@@ -96,8 +95,8 @@ def test_every_node_still_reads_what_was_made_before(seed: int) -> None:
     assert sorted(names(after)) == sorted(names(before))
     known = {"x"}
     for node in after.nodes:
-        assert known.issuperset(reads(node))
-        known.update(made(node))
+        assert known.issuperset(node.reads)
+        known.update(node.made)
 
 
 def test_a_layer_that_adds_what_it_reads_runs_when_nothing_else_does() -> None:
@@ -107,6 +106,7 @@ def test_a_layer_that_adds_what_it_reads_runs_when_nothing_else_does() -> None:
         {"x": 1, "a": 100, "b": 100, "pool": 100, "y": 200},
         "y",
     )
-    for node, kind in zip(held.nodes, ("Conv", "Conv", "MaxPool", "Concat"), strict=True):
-        node.op_type = kind
+    kinds = (Op.Conv, Op.Conv, Op.MaxPool, Op.Concat)
+    pairs = zip(held.nodes, kinds, strict=True)
+    held = replace(held, nodes=tuple(replace(node, operator=kind) for node, kind in pairs))
     assert names(with_less_kept(held)) == ["a", "pool", "b", "y"]

@@ -3,10 +3,10 @@
 import pytest
 
 from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
-from models.compiler.analysis.graph import Graph
-from models.graphs.nodes import new_node
+from models.graphs.graph import Graph
 from models.network.fields import Array
-from models.network.names import NCHWC, Op
+from models.network.names import Op
+from models.network.node import Node
 from tests.examples import over
 
 LARGE, SMALL = (1, 1 << 17), (1, 8)
@@ -20,12 +20,12 @@ def graph(
     """Return a graph of nodes (operator, result, operands); ``x`` goes in, the last result out."""
     names = ["x", *(result for _, result, _ in nodes)]
     return Graph(
-        nodes=tuple(new_node(Op(kind), reads, [result]) for kind, result, reads in nodes),
+        nodes=tuple(Node(kind, reads, (result,)) for kind, result, reads in nodes),
         values={name: Array(dtype=dtype, shape=shape) for name in names},
         constants={},
         inputs=("x",),
         outputs=(nodes[-1][1],),
-        opsets=(),
+        opsets={},
     )
 
 
@@ -121,7 +121,9 @@ def test_small_values_stay_inside_pieces() -> None:
 def test_a_blocked_convolution_lies_over_what_it_adds(
     inputs: tuple[str, ...], found: dict[str, tuple[str, int]]
 ) -> None:
-    held = graph(*BLOCK[:2], ("Conv", "sum", inputs), BLOCK[3])
-    for node in held.nodes:
-        node.domain = NCHWC
+    held = graph(
+        *((Op.BlockedConv, result, operands) for _, result, operands in BLOCK[:2]),
+        (Op.BlockedConv, "sum", inputs),
+        (Op.BlockedConv, "y", ("sum",)),
+    )
     assert find_aliases(held).parents == found

@@ -7,7 +7,8 @@ import onnx
 from models.compiler.cutting.partition import CutGraph
 from models.runtime.sessions import SessionError, open_piece
 from tests.models.compiler.compiling import divided
-from tests.models.nets import parsed, written
+from tests.models.nets import answers, inputs_for, parsed, written
+from tests.models.streamed import compiled, same, streamed
 
 
 def strict(data: bytes) -> object:
@@ -68,3 +69,20 @@ def test_a_piece_ends_where_a_bottleneck_is_narrow(tmp_path: Path) -> None:
     found = divided(source, tmp_path / "work", 1 << 20).divided
     ends = [found.graph.nodes[piece.end_node - 1].op_type for piece in found.pieces]
     assert any(kind in ends[:-1] for kind in ("Conv", "FusedConv"))
+
+
+def test_attention_with_heads_in_one_dimension_is_written_with_its_sizes(tmp_path: Path) -> None:
+    """ONNX Runtime infers its result's shape from sizes alone: four dimensions, where there are three."""
+    model = parsed(
+        """attends (float[1,8,32] x) => (float[1,8,32] y) {
+            q = Mul(x, s)
+            a = Attention<q_num_heads=4, kv_num_heads=4>(q, x, x)
+            y = Add(a, x)
+        }""",
+        {"s": (32,)},
+    )
+    model.opset_import[0].version = 23
+    source, inputs = written(model, tmp_path / "m.onnx"), inputs_for({"x": (1, 8, 32)})
+    pack = compiled(source, tmp_path)
+    assert not pack.manifest.resident_pieces
+    same(streamed(pack, inputs), answers(source, inputs), 1e-5, 1e-5)

@@ -25,7 +25,7 @@ def test_a_list_has_what_its_passes_need_in_front_of_them() -> None:
     graph, rows = named("find-regions"), named("find-rows")
     with pytest.raises(AssertionError, match="find-rows needs find-regions in front of it"):
         listed((rows, graph))
-    with pytest.raises(AssertionError, match="find-regions needs read-graph"):
+    with pytest.raises(AssertionError, match="find-regions needs keep-live"):
         listed((graph, rows))
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.quantised_tasks import quantised_groups, whole_task
+from models.graphs.graph import Graph
 from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedTask
 from tests.examples import over
@@ -30,7 +30,7 @@ def _task(graph: Graph) -> Quantised | None:
 def _with_constant(network: Network, at: int, array: NDArray[np.generic]) -> Graph:
     """Return ``network`` with ``array`` as input ``at`` of its last node, a constant."""
     graph = network.graph()
-    return replace(graph, constants={**graph.constants, graph.nodes[-1].input[at]: array})
+    return replace(graph, constants={**graph.constants, graph.nodes[-1].inputs[at]: array})
 
 
 def _with_value(network: Network, name: str, shape: tuple[int, ...]) -> Graph:
@@ -51,18 +51,15 @@ def test_a_product_whose_biases_are_broadcast_is_none(shape: tuple[int, ...]) ->
 
 def test_a_layer_with_padding_below_zero_in_32_bits_is_none() -> None:
     graph = _with_value(_layer(), "y0", (1, 1, 1, 16))
-    for item in graph.nodes[-1].attribute:
-        if item.name == "pads":
-            item.ints[:] = [(1 << 32) - 5] * 2 + [1, 0]
-        elif item.name == "strides":
-            item.ints[:] = [1 << 32] * 2
-    assert _task(graph) is None
+    pads, strides = [(1 << 32) - 5] * 2 + [1, 0], [1 << 32] * 2
+    node = graph.nodes[-1].with_attributes(pads=pads, strides=strides)
+    assert _task(replace(graph, nodes=(node,))) is None
 
 
 def test_a_layer_whose_weights_somebody_gives_is_none() -> None:
     network = _layer()
     graph = network.graph()
-    name = graph.nodes[-1].input[3]
+    name = graph.nodes[-1].inputs[3]
     weights = {name: Array(dtype="int8", shape=graph.constants[name].shape)}
     others = {key: array for key, array in graph.constants.items() if key != name}
     assert _task(replace(graph, values={**graph.values, **weights}, constants=others)) is None
@@ -88,8 +85,9 @@ def test_a_group_ends_before_what_no_kernel_computes() -> None:
     network = Network(0, (1, 6, 7, 16)).conv(16).plus(first=True)
     graph = network.graph()
     assert {group.end for group in quantised_groups(graph).values()} == {2}
-    graph.nodes[-1].input[0] = graph.nodes[-1].input[3]
-    assert not quantised_groups(graph)
+    _, *others = graph.nodes[-1].inputs
+    twice = graph.nodes[-1].replaced([others[2], *others])
+    assert not quantised_groups(replace(graph, nodes=(*graph.nodes[:-1], twice)))
     graph = Network(0, (1, 6, 7, 16)).conv(8).pool(2, 2, 2).graph()
     assert not quantised_groups(graph)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from models.compiler import CompileOptions
-from models.errors import CompileError
+from models.errors import CompileError, OnnxError
 from models.network.fields import STRINGS, UNKNOWN
 from pipeline.devices.base import DeviceError
 from pipeline.planning.make import make_plan
@@ -318,6 +318,39 @@ def test_ports_that_no_request_can_carry_are_refused(text: str, words: str, tmp_
     source = written(parsed(text), tmp_path / "m.onnx")
     with refuses(CompileError, source, words, "bfloat16", "no request can carry"):
         compiled(source, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pair (float[1,4] x) => (float[1,4] y, bfloat16[1,4] z) { y = Neg(x)\n z = Cast<to=16>(y) }",
+        "listed (float[1,4] x) => (float[1,4] y, seq(float[1,4]) z) "
+        "{ y = Neg(x)\n z = SequenceConstruct(y, x) }",
+    ],
+)
+def test_an_output_that_no_request_can_carry_can_be_excluded(text: str, tmp_path: Path) -> None:
+    """The refusal proposes it, and what only that output needs is not in the pack."""
+    source, inputs = written(parsed(text), tmp_path / "m.onnx"), inputs_for({"x": (1, 4)})
+    with refuses(CompileError, source, "value 'z'", "--without-output z leaves it out"):
+        compiled(source, tmp_path)
+    options = CompileOptions(without_outputs=("z",))
+    pack = compiled(source, tmp_path, options)
+    assert [port.name for port in pack.manifest.outputs] == ["y"]
+    assert not pack.manifest.resident_pieces
+    same(streamed(pack, inputs), {"y": -inputs["x"]}, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(("a",), "no output called 'a' to leave out; there is 'y', 'z'"), (("y", "z"), "no output")],
+)
+def test_outputs_that_cannot_be_excluded(
+    names: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    text = "pair (float[1,4] x) => (float[1,4] y, float[1,4] z) { y = Neg(x)\n z = Relu(y) }"
+    source = written(parsed(text), tmp_path / "m.onnx")
+    with refuses(OnnxError, source, words):
+        compiled(source, tmp_path, CompileOptions(without_outputs=names))
 
 
 def test_local_functions_run(tmp_path: Path) -> None:

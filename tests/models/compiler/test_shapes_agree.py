@@ -27,6 +27,16 @@ def reshaped(shape: list[int]) -> onnx.ModelProto:
     return integers(parsed(text), s=shape)
 
 
+def norm(name: str) -> onnx.ModelProto:
+    """A norm whose parameter ``name`` has a number too few; from opset 14 on ONNX's inference sees it."""
+    text = (
+        "b (float[n,16,h,8] x) => (float y) { z = Relu(x)\n y = BatchNormalization(z, s, b, m, v) }"
+    )
+    model = parsed(text, {**dict.fromkeys("sbmv", (16,)), name: (15,)})
+    model.opset_import[0].version = 13
+    return model
+
+
 def head() -> onnx.ModelProto:
     """A detector's: the convolution works at any batch and size, the reshape at one."""
     model = parsed(
@@ -40,6 +50,10 @@ def head() -> onnx.ModelProto:
 
 
 CONV = "c (float[n,3,h,8] x) => (float y) { y = Conv(x, w) }"
+BIASED = "c (float[n,16,h,8] x) => (float y) { z = Relu(x)\n y = OP(z, w, b) }"
+OF_IMAGES = (
+    "i (float[n,16,h,8] x) => (float y) { z = Relu(x)\n y = InstanceNormalization(z, s, b) }"
+)
 GEMM = "g (float[1,32] x) => (float y) { y = Gemm(x, w, b) }"
 
 
@@ -53,6 +67,16 @@ GEMM = "g (float[1,32] x) => (float y) { y = Gemm(x, w, b) }"
         (parsed(CONV, {"w": (4, 5, 3, 3)}), (1, 3, 8, 8), ("'y' (Conv)", "3 channels", "take 5")),
         (parsed(CONV, {"w": (4, 3, 3, 3)}), (1, 3, 0, 8), ("(Conv)", "[1, 3, 0, 8] is empty")),
         (parsed(CONV, {"w": (4, 3, 9, 9)}), (1, 3, 8, 8), ("(Conv)", "is empty")),
+        *(
+            (
+                parsed(BIASED.replace("OP", operator), {"w": (16, 16, 3, 3), "b": bias}),
+                *((1, 16, 8, 8), (f"({operator})", f"bias {list(bias)}", "16 filters")),
+            )
+            for operator in ("Conv", "ConvTranspose")
+            for bias in ((15,), (17,), (1,), (1, 16))
+        ),
+        *((norm(name), (1, 16, 8, 8), (f"{name!r} [15]", "16 channels")) for name in "sbmv"),
+        (parsed(OF_IMAGES, {"s": (8,), "b": (16,)}), (1, 16, 8, 8), ("'s' [8]", "16 channels")),
         (parsed(GEMM, {"w": (32, 5), "b": (4,)}), (1, 32), ("'y' (Gemm)", "bias [4]", "[1, 5]")),
     ],
 )

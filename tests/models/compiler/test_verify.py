@@ -4,18 +4,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from models.compiler.passes.record import Compilation, Pass
 from models.compiler.passes.run import run
 from models.compiler.passes.table import TARGETS
 from models.compiler.passes.verify import Verifying, verify
-from models.compiler.passes.view import model_between
 from models.errors import CompileError
-from models.graphs.onnx_reader import read_onnx
+from models.graphs.graph import with_files
+from models.graphs.onnx_reader import read_graph
+from models.graphs.reader import graph_of
+from models.graphs.text import from_text, to_text
 from models.network.fields import Array
+from models.network.node import NamedTensor, Node
 from models.packs.target import Target
 from tests.models.compiler.cnns import cnn
 from tests.models.nets import parsed, written
@@ -29,7 +32,7 @@ def passed(model: onnx.ModelProto, folder: Path, until: str, target: str = "plai
     work = folder / "work"
     work.mkdir()
     plain = Target(isa="aarch64-generic", block=1, onnxruntime="")
-    compilation = Compilation(read_onnx(source), source, work, plain)
+    compilation = Compilation(read_graph(source).graph, source, work, plain)
     passes = TARGETS[target]
     end = max(index for index, step in enumerate(passes) if step.name == until)
     run(compilation, passes[: end + 1])
@@ -49,22 +52,21 @@ def branches() -> onnx.ModelProto:
 
 
 def _reversed(work: Compilation) -> None:
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in work.model.graph.node]
-    del work.model.graph.node[:]
-    work.model.graph.node.extend(reversed(nodes))
+    work.graph = replace(work.graph, nodes=work.graph.nodes[::-1])
 
 
 def _twice(work: Compilation) -> None:
-    work.model.graph.node.append(work.model.graph.node[-1])
+    work.graph = replace(work.graph, nodes=(*work.graph.nodes, work.graph.nodes[-1]))
 
 
 def _same_names(work: Compilation) -> None:
-    for node in work.model.graph.node:
-        node.name = "n"
+    nodes = tuple(node.replaced(name="n") for node in work.graph.nodes)
+    work.graph = replace(work.graph, nodes=nodes)
 
 
 def _no_output(work: Compilation) -> None:
-    work.model.graph.node[-1].output[0] = "z"
+    *nodes, last = work.graph.nodes
+    work.graph = replace(work.graph, nodes=(*nodes, last.replaced(outputs=["z"])))
 
 
 @pytest.mark.parametrize(
@@ -87,13 +89,38 @@ def test_names_of_models(
 
 
 def test_types_that_a_graph_says(tmp_path: Path) -> None:
-    work = passed(branches(), tmp_path, "read-graph")
+    work = passed(branches(), tmp_path, "keep-live")
     verify(work)
     work.graph = replace(
         work.graph, values={**work.graph.values, "a": Array(dtype="float32", shape=(1, 2))}
     )
     with pytest.raises(CompileError, match=r"value 'a' is .*, the graph says"):
         verify(work)
+
+
+def test_types_that_rules_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = passed(branches(), tmp_path, "keep-live")
+    shorter = NamedTensor(name="a", dtype="float32", shape=(1, 64, 16, 15))
+    monkeypatch.setattr("models.compiler.passes.verify.results", lambda operator: (shorter,))
+    with pytest.raises(CompileError, match=r"value 'a' is .* 16\)\), node 'a' makes .* 15\)\)"):
+        verify(work)
+
+
+def rules_give_what_onnxruntime_infers(seed: int, folder: Path) -> None:
+    work = passed(cnn(seed), folder, "keep-live")
+    verify(work)
+    read = [node for node in work.graph.nodes if work.graph.operator(node)]
+    assert len(read) > len(work.graph.nodes) // 2
+
+
+def test_rules_give_what_onnxruntime_infers(tmp_path: Path) -> None:
+    rules_give_what_onnxruntime_infers(0, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 40))
+def test_rules_give_what_onnxruntime_infers_of_many(seed: int, tmp_path: Path) -> None:
+    rules_give_what_onnxruntime_infers(seed, tmp_path)
 
 
 def test_pieces(tmp_path: Path) -> None:
@@ -150,7 +177,8 @@ BLOCKED = """<ir_version: 9, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]>
 def test_what_lies_in_blocks(between: str, message: str, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(BLOCKED.replace("BETWEEN", between))
     (tmp_path / "source.data").write_bytes(bytes(1024))
-    work = Compilation(model, tmp_path / "m.onnx", tmp_path, _BLOCKS_OF_8, step="optimised")
+    graph = graph_of(model, tmp_path)
+    work = Compilation(graph, tmp_path / "m.onnx", tmp_path, _BLOCKS_OF_8, step="optimised")
     work.is_valid = True
     if not message:
         verify(work)
@@ -176,15 +204,17 @@ def test_a_pass_that_breaks_a_rule_is_named(tmp_path: Path) -> None:
 
 def test_a_network_as_text_is_the_network(tmp_path: Path) -> None:
     work = passed(cnn(1), tmp_path, "order-nodes")
-    model = model_between(work)
-    again = onnx.parser.parse_model(onnx.printer.to_text(model))
-    assert [*map(_plain, again.graph.node)] == [*map(_plain, model.graph.node)]
-    assert again.graph.input == model.graph.input
-    assert again.graph.output == model.graph.output
+    graph = with_files(work.graph, work.folder / "constants.data")
+    again = from_text(to_text(graph, work.folder), work.folder)
+    assert [*map(_plain, again.nodes)] == [*map(_plain, graph.nodes)]
+    for names in ("inputs", "outputs"):
+        ports = getattr(graph, names)
+        assert getattr(again, names) == ports
+        assert [again.array(name) for name in ports] == [graph.array(name) for name in ports]
+    assert again.constants.keys() == graph.constants.keys()
+    for name, array in graph.constants.items():
+        np.testing.assert_array_equal(again.constants[name], array)
 
 
-def _plain(node: onnx.NodeProto) -> tuple[object, ...]:
-    attributes = sorted(
-        (item.name, str(helper.get_attribute_value(item))) for item in node.attribute
-    )
-    return node.op_type, node.domain, [*node.input], [*node.output], attributes
+def _plain(node: Node) -> tuple[object, ...]:
+    return node.operator, node.inputs, node.outputs, sorted(node.attributes.items())

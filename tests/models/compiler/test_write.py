@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import importlib
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -12,18 +13,23 @@ import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from models.atomic_folders import PREFIX, locked_folder, put_in_place
 from models.compiler import CompileOptions, compile_onnx
+from models.compiler.passes.run import run as run_passes
+from models.compiler.writing.write import building
 from models.errors import CompileError, PackError
-from models.packs.folders import PREFIX, clear_repository, find_pack, locked_folder, versions
+from models.packs.folders import clear_repository, find_pack, versions
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import SessionError
+from tests.examples import over
 from tests.models.nets import CHUNK_BYTES, residual, written
 from tests.models.refusal import refuses
 
@@ -152,18 +158,118 @@ def test_write_that_fails_leaves_nothing(
         assert [path.name for path in destination.iterdir()] == ["1"]
 
 
-def test_failing_exchange_keeps_the_old_version(
+def refusing(code: int, *calls: int) -> Callable[..., Any]:
+    """Return a rename that raises the error ``code`` at these calls, counted from 1; none: at all."""
+    rename, count = Path.rename, itertools.count(1)
+
+    def renamed(path: Path, target: Path) -> Any:
+        if next(count) in calls or not calls:
+            raise OSError(code, os.strerror(code), str(path), None, str(target))
+        return rename(path, target)
+
+    return renamed
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_version_is_replaced_where_folders_cannot_be_exchanged(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS, FUSE and overlays."""
+    monkeypatch.setattr("models.atomic_folders._exchange", refusing(code))
+    (tmp_path / "1").mkdir()
+    with locked_folder(tmp_path, "1") as hidden:
+        (hidden / "1" / "new").mkdir(parents=True)
+        put_in_place(hidden / "1", tmp_path / "1")
+    assert [*tmp_path.iterdir()] == [tmp_path / "1"]
+    assert (tmp_path / "1" / "new").is_dir()
+
+
+@over("calls", [(1,), (2,), (2, 3)])
+def test_a_disk_that_fails_between_two_renames_keeps_the_old_version(
+    calls: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The third call puts it back; if that fails, too, it comes back as the hidden folder is cleared."""
+    folder = tmp_path_factory.mktemp("m")
+    (folder / "1" / "old").mkdir(parents=True)
+    with pytest.MonkeyPatch.context() as patched, locked_folder(folder, "1") as hidden:
+        (hidden / "1" / "new").mkdir(parents=True)
+        patched.setattr("models.atomic_folders._exchange", refusing(errno.EINVAL))
+        patched.setattr(Path, "rename", refusing(errno.EIO, *calls))
+        with pytest.raises(OSError, match="Input/output"):
+            put_in_place(hidden / "1", folder / "1")
+        assert (folder / "1").exists() == (calls != (2, 3))
+        patched.undo()
+    assert [*folder.iterdir()] == [folder / "1"]
+    assert (folder / "1" / "old").is_dir()
+
+
+def test_what_was_killed_between_two_renames_has_the_old_version_again(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    for hidden, retained in (("a", "1"), ("b", "2")):
+        (folder / f"{PREFIX}{hidden}" / ".replaced" / retained / "old").mkdir(parents=True)
+    (folder / "2" / "new").mkdir(parents=True)
+    assert len(clear_repository(tmp_path)) == 2
+    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*")) == [
+        *("1", "1/old"),
+        *("2", "2/new"),
+    ]
+
+
+def test_a_version_that_cannot_be_moved_is_refused_with_what_helps(
     tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As a folder of a lower layer of an overlay."""
     pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
     before = content(pack)
-    monkeypatch.setattr(
-        "models.compiler.writing.write._RENAME_EXCHANGE", 1 << 30
-    )  # an unknown flag
-    with refuses(CompileError, pack, "Invalid argument"):
+    monkeypatch.setattr("models.atomic_folders._exchange", refusing(errno.EXDEV))
+    with refuses(CompileError, pack, "another --version"):
         compile_onnx(tiny_onnx, tmp_path / "m", FORCED)
     assert content(pack) == before
     assert list(pack.parent.iterdir()) == [pack]
+
+
+@over("code", [errno.EXDEV, errno.ENOTEMPTY])
+def test_the_first_version_of_a_model_is_moved_where_its_folder_cannot_be(
+    code: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As where another process has put another version by now, and on an overlay without attributes."""
+    pack = tmp_path_factory.mktemp("m") / "m" / "1"
+    with pytest.MonkeyPatch.context() as patched, building(pack, force=False) as unfinished:
+        (unfinished.pack / "new").touch()
+        patched.setattr(Path, "rename", refusing(code, 1))
+        if code == errno.ENOTEMPTY:
+            (pack.parent / "2").mkdir(parents=True)
+    assert (pack / "new").is_file()
+    assert [path.name for path in pack.parent.parent.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_file_is_unmapped_before_it_is_removed(
+    fails: bool, tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS and FUSE rename a file that is open or mapped when it is removed, and its folder stays."""
+    unlink = os.unlink
+    retained: set[str] = set()
+
+    def renaming(path: Any, *, dir_fd: int | None = None) -> None:
+        folder = Path() if dir_fd is None else Path(f"/proc/self/fd/{dir_fd}").readlink()
+        if f" {folder / path}\n" in Path("/proc/self/maps").read_text():
+            retained.add(Path(path).name)
+        else:
+            retained.discard(Path(path).name)
+            unlink(path, dir_fd=dir_fd)
+
+    def refuse(*_: object) -> None:
+        raise CompileError("no")
+
+    monkeypatch.setattr(os, "unlink", renaming)
+    # Without the observer of all other tests, which keeps graphs.
+    monkeypatch.setattr("models.compiler.compile.run", run_passes)
+    options = replace(OPTIONS, accept=refuse if fails else None)
+    with contextlib.suppress(CompileError):
+        compile_onnx(tiny_onnx, tmp_path / "m", options)
+    assert [path.name for path in tmp_path.iterdir()] == ([] if fails else ["m"])
+    assert not retained
 
 
 def test_every_file_reaches_the_disk_before_the_name(
@@ -174,15 +280,15 @@ def test_every_file_reaches_the_disk_before_the_name(
 
     def note(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        synced.append(path.name if path.is_file() else "folder" if path != tmp_path / "m" else "m")
-        assert (tmp_path / "m" / "1").exists() == (synced[-1] == "m")
+        synced.append(path.name)
+        assert (tmp_path / "m" / "1").exists() == (path in {tmp_path, tmp_path / "m"})
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", note)
     compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
     files = ["manifest.json", "model.onnx", "pieces.bin", "weights.bin"]
-    assert sorted(synced[:-2]) == files
-    assert synced[-2:] == ["folder", "m"]
+    assert sorted(synced[:-4]) == files
+    assert synced[-4:] == ["1", "m", tmp_path.name, "m"]
 
 
 def test_interruption_leaves_nothing(tiny_onnx: Path, tmp_path: Path) -> None:
@@ -229,7 +335,7 @@ def compile_until(source: Path, destination: Path, point: str, force: bool) -> N
     elif point == "fsync":
         die_before(os, "fsync")
     elif point == "rename":
-        die_before(write_module, "put_in_place")
+        die_before(write_module, "put_in_place" if force else "_move_model")
     elif point == "after":
         die_before(write_module, "_fsync", lambda path: path == destination)
     options = CompileOptions(chunk_bytes=CHUNK_BYTES, force=force)
@@ -257,18 +363,14 @@ def test_kill_leaves_no_half_pack(point: str, tiny_onnx: Path, tmp_path: Path) -
         assert versions(destination) == [destination / "1"]
         open_pack(destination)
         return
-    if point == "read":
-        assert not destination.exists()
-        destination.mkdir(parents=True)
-    else:
-        (left,) = destination.iterdir()
+    if point != "read":
+        (left,) = destination.parent.iterdir()
         assert left.name.startswith(".")
         with pytest.raises(PackError):
             find_pack(left)
-    assert versions(destination) == []
-    with pytest.raises(PackError):
-        find_pack(destination)
+    assert not destination.exists()
     pack = compile_onnx(tiny_onnx, destination, OPTIONS)
+    assert list(destination.parent.iterdir()) == [destination]
     assert list(destination.iterdir()) == [pack]
     open_pack(pack)
 
@@ -325,21 +427,24 @@ def test_a_model_that_was_never_complete_leaves_no_folder(tmp_path: Path) -> Non
     (tmp_path / "m" / f"{PREFIX}1-1-a").mkdir(parents=True)
     (tmp_path / "n" / f"{PREFIX}1-1-a").mkdir(parents=True)
     (tmp_path / "n" / "1").mkdir()
+    for name, sources in (("killed", "{}"), ("lacked", '{"lacked_bytes": 1}')):  # by `up`
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "made.json").write_text(sources)
     (tmp_path / "empty").mkdir()
-    assert len(clear_repository(tmp_path)) == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "n"]
+    assert len(clear_repository(tmp_path)) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "lacked", "n"]
     assert [path.name for path in (tmp_path / "n").iterdir()] == ["1"]
 
 
 def test_what_killed_compilations_left_is_cleared(tiny_onnx: Path, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    compile_and_die(tiny_onnx, repository / "m", "write", force=False)
     pack = compile_onnx(tiny_onnx, repository / "n", OPTIONS)
     compile_and_die(tiny_onnx, repository / "n", "after", force=True)
+    compile_and_die(tiny_onnx, repository / "m", "write", force=False)
     (repository / ".compiling-of-old-1-4711").mkdir()
     kept = [repository / ".hidden", repository / "m" / ".keep", repository / "n" / "2"]
     for folder in kept:
-        folder.mkdir()
+        folder.mkdir(parents=True)
     outside = tmp_path / "outside"
     outside.mkdir()
     (repository / "m" / ".compiling-link").symlink_to(outside)
@@ -359,7 +464,7 @@ def test_without_locks_nothing_is_taken_for_left_over(
 
     left = tmp_path / "m" / ".compiling-1-1"
     left.mkdir(parents=True)
-    monkeypatch.setattr("models.packs.folders.fcntl.flock", refuse)
+    monkeypatch.setattr("models.atomic_folders.fcntl.flock", refuse)
     pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
     assert clear_repository(tmp_path) == []
     assert sorted(pack.parent.iterdir()) == [left, pack]
@@ -373,11 +478,11 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
 
     def late(descriptor: int, operation: int) -> None:
         if not taken:
-            monkeypatch.setattr("models.packs.folders.fcntl.flock", flock)
+            monkeypatch.setattr("models.atomic_folders.fcntl.flock", flock)
             taken.extend(clear_repository(tmp_path))
         flock(descriptor, operation)
 
-    monkeypatch.setattr("models.packs.folders.fcntl.flock", late)
+    monkeypatch.setattr("models.atomic_folders.fcntl.flock", late)
     with locked_folder(tmp_path, "1") as folder:
         assert len(taken) == 1
         assert folder.is_dir()

@@ -107,11 +107,15 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 @dataclass
 class State:
-    """What a section may look at: the outputs so far (c, h, w), the image, and the weights."""
+    """What a section may look at: the outputs so far (c, h, w), the image, and the weights.
+
+    ``arrays``: biases, batch normalisation and weights of the convolutions so far.
+    """
 
     numbers: Numbers
     image: Array
     outputs: list[Array] = field(default_factory=list)
+    arrays: dict[int, tuple[Array, Array | None, Array]] = field(default_factory=dict)
 
     def previous(self) -> Array:
         return self.outputs[-1] if self.outputs else self.image
@@ -155,9 +159,17 @@ def convolutional(options: Options, state: State) -> Array:
     filters, size, groups = (number(options, key, 1) for key in ("filters", "size", "groups"))
     dilation = number(options, "dilation", 1) if size > 1 else 1
     pad = size // 2 if number(options, "pad", 0) else number(options, "padding", 0)
-    biases = state.numbers.take(filters)
-    norm = state.numbers.take(3, filters) if number(options, "batch_normalize", 0) else None
-    weights = state.numbers.take(groups, filters // groups, len(x) // groups * size * size)
+    if "share_index" in options:
+        shared = int(options["share_index"])
+        arrays = state.arrays[shared if shared >= 0 else len(state.outputs) + shared]
+    else:
+        arrays = (
+            state.numbers.take(filters),
+            state.numbers.take(3, filters) if number(options, "batch_normalize", 0) else None,
+            state.numbers.take(groups, filters // groups, len(x) // groups * size * size),
+        )
+    state.arrays[len(state.outputs)] = arrays
+    biases, norm, weights = arrays
     margin = (pad * dilation, pad * dilation)
     padded = np.pad(x, ((0, 0), margin, margin))
     seen = windows(padded, size, strides(options, 1), dilation)
@@ -209,6 +221,10 @@ def maxpool(options: Options, state: State) -> Array:
 def route(options: Options, state: State) -> Array:
     groups, chosen = number(options, "groups", 1), number(options, "group_id", 0)
     return np.concatenate([np.split(x, groups)[chosen] for x in state.layers(options["layers"])])
+
+
+def route_lhalf(options: Options, state: State) -> Array:
+    return np.concatenate([x[: len(x) // 2] for x in state.layers(options["layers"])])
 
 
 def share(weights: Array, normalization: str) -> Array:
@@ -303,6 +319,7 @@ FUNCTIONS: dict[str, Callable[[Options, State], Array]] = {
     "maxpool": maxpool,
     "avgpool": lambda _, state: state.previous().mean((1, 2), keepdims=True),
     "route": route,
+    "route_lhalf": route_lhalf,
     "shortcut": shortcut,
     "upsample": upsample,
     "reorg": reorg,

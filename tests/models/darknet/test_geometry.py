@@ -210,6 +210,14 @@ def test_inputs_and_outputs() -> None:
     assert network("[conv]\n[dropout]\n[cost]").outputs == (1,)
 
 
+def test_masks_name_anchors_beyond_their_number() -> None:
+    """cspx-p7-mish.cfg lists 20, says num=16, and has a mask of 16 to 19."""
+    yolo = "[yolo]\nclasses=1\nnum=1\nmask=2,0\nanchors=1,2,3,4,5,6\n"
+    operation = network(f"[conv]\nfilters=12\n{yolo}").layers[1].operation
+    assert isinstance(operation, YoloOperation)
+    assert operation.anchors == ((5.0, 6.0), (1.0, 2.0))
+
+
 def test_region_anchors() -> None:
     text = (
         "[conv]\nfilters=14\n[region]\nclasses=2\nnum=2\ncoords=4\nanchors=.5, 1, 2.25,3\nsoftmax=1"

@@ -129,6 +129,16 @@ SECTIONS: dict[str, list[tuple[str, Options]]] = {
         ("convolutional", CONV),
         ("route", {"layers": "-1,0", "groups": "4", "group_id": "2"}),
     ],
+    "halves of routes": [
+        ("convolutional", {**CONV, "filters": "12"}),
+        ("route_lhalf", {"layers": "-1,0"}),
+        ("route_lhalf", {"layers": "-1"}),
+    ],
+    "shared weights": [
+        ("convolutional", CONV),
+        ("convolutional", {**CONV, "share_index": "-1", "dilation": "2", "stride": "2"}),
+        ("convolutional", {**CONV, "share_index": "2", "activation": "relu"}),
+    ],
     "upsample": [("upsample", {"stride": "3", "scale": "0.5"})],
     "reorg": [("reorg", {"stride": "2"})],
     "crop": [("crop", {"crop_width": "9", "crop_height": "7"})],
@@ -149,6 +159,10 @@ SECTIONS: dict[str, list[tuple[str, Options]]] = {
         ("route", {"layers": "0"}),
         ("convolutional", {"filters": "7", "activation": "linear"}),
         ("region", {"anchors": "1,2", "num": "1", "classes": "2"}),
+    ],
+    "more anchors than their number": [
+        ("convolutional", {"filters": "14", "activation": "linear"}),
+        ("yolo", {**YOLO, "num": "3", "mask": "2,4"}),
     ],
     "region": [
         ("convolutional", {"filters": "24", "activation": "linear"}),

@@ -7,7 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.detection.recipe import Detection, DetectionHead
+from models.detection.heads import DetectionHead
+from models.detection.recipe import Detection
 
 
 @dataclass

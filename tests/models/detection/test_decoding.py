@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from models.detection.boxes import (
-    CANDIDATE_BYTES,
     Box,
     BoxLimits,
     boxes_among,
     boxes_bytes,
+    candidate_bytes,
     find_boxes,
 )
 from models.detection.candidates import MAX_CANDIDATES, Candidates, candidates
-from models.detection.recipe import Detection, DetectionHead, head_fault, read_detection
+from models.detection.heads import DetectionHead
+from models.detection.recipe import Detection, head_fault, read_detection
 from models.errors import ModelError
 from models.images.preprocess import Preprocess
 from tests.examples import over
@@ -114,7 +115,7 @@ def test_classes_without_labels_are_numbers() -> None:
     outputs = {"a": values(head, np.random.default_rng(1), 5, 5)}
     found = find_boxes(outputs, Detection(heads=(head,)), Preprocess(size=NET), (9, 9))
     assert found
-    assert all(box.label == str(box.index) for box in found)
+    assert all(box.label == f"class {box.index}" for box in found)
 
 
 NUMBERS = st.sampled_from(
@@ -147,7 +148,7 @@ def test_all_boxes_of_all_classes_are_few_candidates() -> None:
     np.testing.assert_array_equal(found.scores, scores[:MAX_CANDIDATES])
     few = candidates(outputs, (head,), (416, 416), 0.0, most=700)
     np.testing.assert_array_equal(few.boxes, found.boxes[:700])
-    assert boxes_bytes(few) <= 700 * CANDIDATE_BYTES
+    assert boxes_bytes(few) <= 700 * candidate_bytes(Detection(heads=(head,)))
 
 
 @over(
@@ -230,16 +231,27 @@ def test_heads_must_fit_the_outputs(outputs: Any, words: list[str] | None) -> No
         assert word in str(fault)
 
 
-@pytest.mark.parametrize("classes", [pytest.param(1, marks=pytest.mark.slow), 80])
-def test_boxes_take_no_more_than_is_said(classes: int) -> None:
+@pytest.mark.parametrize(
+    ("classes", "points"), [pytest.param(1, 0, marks=pytest.mark.slow), (80, 0), (80, 17)]
+)
+def test_boxes_take_no_more_than_is_said(classes: int, points: int) -> None:
     """Of candidates that overlap little, so that all remain: more than any photograph has."""
     rng = np.random.default_rng(0)
     count = 4000
     boxes = np.concatenate([rng.random((count, 2)), np.full((count, 2), 0.004)], axis=1)
-    found = Candidates(boxes, rng.random(count).astype(np.float32), rng.integers(0, classes, count))
+    scores = rng.random(count).astype(np.float32)
+    found = Candidates(
+        boxes,
+        scores,
+        rng.integers(0, classes, count),
+        rng.random((count, points, 3)),
+        rng.random((count, 2 * points)).astype(np.float32),
+    )
     head = DetectionHead(output="x", kind="yolo", anchors=((1.0, 1.0),), classes=classes)
     detection = Detection(heads=(head,), nms="diou")
-    few = Candidates(found.boxes[:9], found.scores[:9], found.classes[:9])
+    few = Candidates(
+        found.boxes[:9], found.scores[:9], found.classes[:9], found.points[:9], found.factors[:9]
+    )
     boxes_among(few, detection, Preprocess(size=NET), (640, 480), BoxLimits())  # imports, too
     tracemalloc.start()
     try:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.detection.boxes import BoxLimits, find_boxes
+from models.detection.boxes import Box, BoxLimits, find_boxes
 from models.detection.candidates import MAX_CANDIDATES, candidates
-from models.detection.recipe import Detection, ListedHead, head_fault, read_detection
+from models.detection.heads import ListedHead
+from models.detection.recipe import Detection, head_fault, read_detection
 from models.errors import ModelError
 from models.images.preprocess import Preprocess
 from tests.models.refusal import refuses
@@ -52,6 +53,24 @@ def test_every_class_above_the_threshold_is_a_candidate(name: str) -> None:
     got = np.column_stack([found.boxes, found.classes, found.scores])
     np.testing.assert_allclose(sorted(got.tolist()), expected, rtol=1e-6)
     assert np.all(np.diff(found.scores) <= 0)
+
+
+@either
+def test_a_box_may_have_only_its_best_class(name: str) -> None:
+    rows = drawn(50)
+    rows[0][5:] = [0.9, float("nan"), 0.8]  # of an output with nonsense in it
+    outputs = listed(name, rows)
+    recipe = Preprocess(size=NET)
+    limits = BoxLimits(score=0.1, iou=1, clip=False)
+    several, single = (
+        find_boxes(outputs, Detection(heads=(HEADS[name],), multi_label=many), recipe, NET, limits)
+        for many in (True, False)
+    )
+    best_of_box: dict[tuple[float, ...], Box] = {}
+    for box in several:  # best score first
+        best_of_box.setdefault(box.edges, box)
+    assert len(several) > len(best_of_box)
+    assert single == list(best_of_box.values())
 
 
 @either

@@ -23,7 +23,8 @@ from onnx import TensorProto, helper, numpy_helper
 from models.compiler import CompileOptions, compile_onnx
 from models.detection.boxes import BoxLimits, find_boxes
 from models.detection.candidates import candidates
-from models.detection.recipe import BoxesHead, Detection, head_fault
+from models.detection.heads import BoxesHead
+from models.detection.recipe import Detection, head_fault
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from tests.examples import over

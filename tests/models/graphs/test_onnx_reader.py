@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.errors import OnnxError
 from models.graphs.file import MAX_TENSOR_BYTES, reference
-from models.graphs.onnx_reader import read_onnx
+from models.graphs.onnx_reader import ReadOptions, read_onnx, source_files
 from tests.examples import over
 from tests.models.nets import (
     WEIGHT_BYTES,
@@ -296,6 +296,42 @@ def test_symlinks_that_climb_out_are_refused(through_folder: bool, tmp_path: Pat
         read_onnx(path)
 
 
+def cached(tmp_path: Path, location: str = "w.data") -> Path:
+    """Return the model in a snapshot of huggingface_hub's cache: it and its data are links to blobs."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1f0a" / "onnx"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    (blobs / "d3").write_bytes(bytes(WEIGHT_BYTES))
+    written(external(location), blobs / "a7")
+    for name, blob in (("m.onnx", "a7"), ("w.data", "d3")):
+        (snapshot / name).symlink_to(f"../../../blobs/{blob}")
+    return snapshot / "m.onnx"
+
+
+def test_links_to_blobs_are_followed(tmp_path: Path) -> None:
+    path = cached(tmp_path)
+    assert not any(numpy_helper.to_array(read_onnx(path).graph.initializer[0]).ravel())
+    (tmp_path / "by_folder").symlink_to(path.parent)
+    read_onnx(tmp_path / "by_folder" / "m.onnx")
+    assert source_files(path) == [path, path.parent / "w.data"]
+
+
+def test_a_link_from_a_snapshot_to_elsewhere_is_refused(tmp_path: Path) -> None:
+    path = cached(tmp_path)
+    (tmp_path / "w.data").write_bytes(bytes(WEIGHT_BYTES))
+    (path.parent / "w.data").unlink()
+    (path.parent / "w.data").symlink_to(tmp_path / "w.data")
+    with refuses(OnnxError, path, "tensor 'w'", "leaves the model's folder"):
+        read_onnx(path)
+
+
+def test_a_snapshot_names_no_blob(tmp_path: Path) -> None:
+    """A path in the file does not climb, though it would reach where links may lead."""
+    path = cached(tmp_path, "../../../blobs/d3")
+    with refuses(OnnxError, path, "tensor 'w'", "leaves the model's folder"):
+        read_onnx(path)
+
+
 @pytest.mark.parametrize("location", ["loop", "a\0b", "x" * 300, "loop/" * 100])
 def test_paths_that_the_system_refuses_are_refused(location: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
@@ -333,7 +369,7 @@ def test_pictures_say_what_the_one_input_leaves_open(tmp_path: Path) -> None:
     path = save(tmp_path, dynamic("batch,3,height,width"))
     (value,) = read_onnx(path, picture=(1, 3, 8, 6)).graph.input
     assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == [1, 3, 8, 6]
-    (value,) = read_onnx(path, shapes={"x": (1, 3, 4, 4)}, picture=(1, 3, 8, 6)).graph.input
+    (value,) = read_onnx(path, ReadOptions(shapes={"x": (1, 3, 4, 4)}), (1, 3, 8, 6)).graph.input
     assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == [1, 3, 4, 4]
     with refuses(OnnxError, save(tmp_path, dynamic("1,n")), "is dynamic"):
         read_onnx(path, picture=(1, 3, 8, 6))
@@ -384,7 +420,7 @@ def test_minus_one_is_an_unknown_length(tmp_path: Path) -> None:
         read_onnx(path)
     length.dim_value = 4
     assert shapes_of(read_onnx(save(tmp_path, model))) == {"x": (1, 3, 4)}
-    assert shapes_of(read_onnx(path, batch=2)) == {"x": (2, 3, 4)}
+    assert shapes_of(read_onnx(path, ReadOptions(batch=2))) == {"x": (2, 3, 4)}
     length.dim_value = -1
     with refuses(OnnxError, save(tmp_path, model), "dimension 2 (?) is dynamic", "--shape x=1,3,N"):
         read_onnx(path)
@@ -403,30 +439,30 @@ def test_unknown_rank_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, model)
     with refuses(OnnxError, path, "input 'x'", "shape unknown", "--shape x="):
         read_onnx(path)
-    assert shapes_of(read_onnx(path, shapes={"x": (2, 5)})) == {"x": (2, 5)}
+    assert shapes_of(read_onnx(path, ReadOptions(shapes={"x": (2, 5)}))) == {"x": (2, 5)}
 
 
 def test_a_shape_that_is_not_the_one_in_the_file_is_said(tmp_path: Path) -> None:
     path, said = save(tmp_path, dynamic("1,4")), list[str]()
-    read_onnx(path, shapes={"x": (1, 4)}, warn=said.append)
+    read_onnx(path, ReadOptions(shapes={"x": (1, 4)}, warn=said.append))
     assert said == []
-    read_onnx(path, shapes={"x": (1, 8)}, warn=said.append)
+    read_onnx(path, ReadOptions(shapes={"x": (1, 8)}, warn=said.append))
     assert said == [f"{path}: input 'x' is [1, 4] in the file, [1, 8] by --shape"]
     said.clear()
     model = dynamic("1,4")
     model.graph.input[0].type.tensor_type.shape.dim[
         0
     ].dim_value = -1  # as some exporters say unknown
-    read_onnx(save(tmp_path, model), shapes={"x": (2, 4)}, warn=said.append)
+    read_onnx(save(tmp_path, model), ReadOptions(shapes={"x": (2, 4)}, warn=said.append))
     assert said == []
 
 
 def test_a_batch_that_is_left_open_is_said(tmp_path: Path) -> None:
     path, said = save(tmp_path, dynamic("N,4")), list[str]()
-    read_onnx(path, batch=1, warn=said.append)
-    read_onnx(path, shapes={"x": (1, 4)}, warn=said.append)
+    read_onnx(path, ReadOptions(batch=1, warn=said.append))
+    read_onnx(path, ReadOptions(shapes={"x": (1, 4)}, warn=said.append))
     assert said == []
-    read_onnx(path, warn=said.append)
+    read_onnx(path, ReadOptions(warn=said.append))
     first = "leaves its first dimension open: it is 1, and another number with --shape x=N,4"
     assert said == [f"{path}: input 'x' {first}"]
 
@@ -453,14 +489,14 @@ def test_overflowing_input_dimensions_are_refused(tmp_path: Path) -> None:
 def test_impossible_shapes_asked_for_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
     path = save(tmp_path, dynamic("1,n"))
     with refuses(OnnxError, path, "input 'x'", shape[1]):
-        read_onnx(path, shapes={"x": shape})
+        read_onnx(path, ReadOptions(shapes={"x": shape}))
 
 
 @pytest.mark.parametrize("batch", [0, -1])
 def test_impossible_batch_is_refused(batch: int, tmp_path: Path) -> None:
     path = save(tmp_path, dynamic("n,4"))
     with refuses(OnnxError, path, "input 'x'", f"dimension 0 is {batch}"):
-        read_onnx(path, batch=batch)
+        read_onnx(path, ReadOptions(batch=batch))
 
 
 @given(batch=st.integers(1, 1 << 20))
@@ -469,17 +505,19 @@ def test_batch_fixes_only_an_unknown_first_dimension(
 ) -> None:
     folder = tmp_path_factory.mktemp("batch")
     model = parsed("g (float[n,4] x, float[2,4] z) => (float y) { y = Concat<axis=0>(x, z) }")
-    fixed = read_onnx(written(model, folder / "m.onnx"), batch=batch)
+    fixed = read_onnx(written(model, folder / "m.onnx"), ReadOptions(batch=batch))
     assert shapes_of(fixed) == {"x": (batch, 4), "z": (2, 4)}
 
 
 def test_shape_fixes_the_whole_input(tmp_path: Path) -> None:
     path = save(tmp_path, dynamic("n,3,height,width"))
-    assert shapes_of(read_onnx(path, shapes={"x": (2, 3, 8, 9)})) == {"x": (2, 3, 8, 9)}
+    assert shapes_of(read_onnx(path, ReadOptions(shapes={"x": (2, 3, 8, 9)}))) == {
+        "x": (2, 3, 8, 9)
+    }
     with refuses(OnnxError, path, "input 'x'", "has 4 dimensions, not 3"):
-        read_onnx(path, shapes={"x": (3, 8, 9)})
+        read_onnx(path, ReadOptions(shapes={"x": (3, 8, 9)}))
     with refuses(OnnxError, path, "no input called z"):
-        read_onnx(path, shapes={"x": (2, 3, 8, 9), "z": (1,)})
+        read_onnx(path, ReadOptions(shapes={"x": (2, 3, 8, 9), "z": (1,)}))
 
 
 @pytest.mark.parametrize("kind", ["sequence", "untyped"])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.errors import ModelError
-from models.graphs.onnx_writer import check_place, declare, declared, write_onnx
+from models.graphs.onnx_writer import check_place, declare, declared, skeleton_graph, write_onnx
 from models.zoo import build
 from tests.examples import over
 from tests.models.nets import parsed
@@ -73,6 +73,16 @@ def test_what_is_written_is_read(
     write_onnx(source, weights, path)
     assert path.read_bytes() == written
     assert source.SerializeToString(deterministic=True) == before
+
+
+@given(shapes)
+def test_a_skeleton_is_a_graph_whose_weights_take_no_memory(dims: list[tuple[int, ...]]) -> None:
+    source = skeleton(drawn(dims))
+    constants = skeleton_graph(source).constants
+    assert {name: constants[name].shape for name in declared(source)} == declared(source)
+    assert not any(any(constants[name].strides) for name in declared(source))
+    assert constants["axes"].tolist() == [2, 3]
+    assert constants["one"].tolist() == [1.0]
 
 
 @given(shapes)

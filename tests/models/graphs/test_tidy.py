@@ -12,6 +12,8 @@ from onnx.helper import make_node
 from models.errors import OnnxError
 from models.graphs.nodes import all_graphs, name_nodes
 from models.graphs.onnx_reader import read_onnx
+from models.graphs.tidy import lower_versions
+from models.runtime.kernels import NEWEST_OPSET
 from tests.examples import over
 from tests.models.nets import answers, inputs_for, parsed, written
 from tests.models.refusal import refuses
@@ -262,6 +264,46 @@ def test_many_nodes_of_one_name() -> None:
     model.graph.node.extend(make_node("Relu", ["x"], [""], "n") for _ in range(2000))
     name_nodes(model)
     assert max(len(node.name) for node in model.graph.node) < 10
+
+
+@over(
+    "body, opset, expected",
+    [
+        ("y = Relu(x)", 28, NEWEST_OPSET),
+        ("y = Relu(x)", 17, 17),
+        ("y = Celu(x)", 28, 28),
+        ("y = GlobalLpPool(x)", 28, 21),
+        ("a = Celu(x)\n y = GlobalLpPool(a)", 28, 21),
+        ("a = Swish(x)\n y = GlobalLpPool(a)", 28, 28),
+        ("a = Swish(x)\n y = Cast<to=10>(a)", 26, 24),
+        ("a = SpaceToDepth<blocksize=2>(x)\n y = GlobalLpPool(a)", 28, 21),
+        ('a = SpaceToDepth<blocksize=2, mode="DCR">(x)\n y = GlobalLpPool(a)', 28, 28),
+        ("a = Cast<to=1>(x)\n y = RoiAlign(a, b, c)", 25, 21),
+        ("a = Attention(x, x, x)\n y = Swish(a)", 25, 24),
+        ("a = Attention<left_window_size=2>(x, x, x)\n y = Swish(a)", 25, 25),
+        ("a, b, c, d = Attention(x, x, x, m, x, x)\n y = GlobalLpPool(a)", 23, 23),
+        ("a = GlobalLpPool(x)\n y = RoiAlign(a, b, c)", 22, 21),
+        ("a = Relu(x)\n y = Sketched(a)", 28, 28),
+    ],
+)
+def test_versions_without_a_kernel_are_lowered(body: str, opset: int, expected: int) -> None:
+    model = parsed(f"v (float[1,4,8,8] x) => (float y) {{ {body} }}")
+    model.opset_import[0].version = opset
+    lower_versions(model)
+    assert model.opset_import[0].version == expected
+
+
+def test_quantised_values_of_a_version_without_a_kernel(tmp_path: Path) -> None:
+    model = parsed(
+        """q (float[1,8] x) => (float[1,8] y) <float s = {0.5}, uint8 z = {3}> {
+            q = QuantizeLinear(x, s, z)
+            y = DequantizeLinear(q, s, z)
+        }"""
+    )
+    model.opset_import[0].version = 28
+    x = np.linspace(-2, 2, 8, dtype=np.float32).reshape(1, 8)
+    outputs = streamed(compiled(written(model, tmp_path / "m.onnx"), tmp_path), {"x": x})
+    np.testing.assert_allclose(outputs["y"], np.rint(x * 2).clip(-3) / 2)
 
 
 def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:

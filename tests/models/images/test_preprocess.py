@@ -127,7 +127,7 @@ RECIPES = st.builds(
     resize=st.sampled_from(["stretch", "crop", "letterbox"]),
     filter=st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"]),
     color=st.sampled_from(["RGB", "BGR", "GRAY"]),
-    layout=st.sampled_from(["NCHW", "NHWC"]),
+    layout=st.sampled_from(["NCHW", "NHWC", "CHW"]),
     pad_value=st.floats(0, 255),
 )
 
@@ -152,7 +152,7 @@ def test_a_plain_picture_keeps_its_colour(recipe: Preprocess, color: tuple[int, 
     """Same aspect ratio: no bars, nothing cut, one colour in the order that the recipe says."""
     width, height = recipe.size
     tensor = recipe.apply(Image.new("RGB", (2 * width, 2 * height), color))
-    last = tensor if recipe.layout == "NHWC" else tensor.transpose(0, 2, 3, 1)
+    last = tensor if recipe.layout == "NHWC" else np.moveaxis(tensor, -3, -1)
     shade = Image.new("RGB", (1, 1), color).convert("L").getpixel((0, 0))
     expected = {"RGB": color, "BGR": color[::-1], "GRAY": shade}[recipe.color]
     assert (last == np.array(expected, np.float32)).all()
@@ -217,7 +217,9 @@ def test_best_classes_come_first(scores: list[float], count: int, named: bool) -
     assert len(best) == min(count, len(scores))
     order = [item.index for item in best]
     assert order == sorted(range(len(scores)), key=lambda i: (-softmax(scores)[i], i))[:count]
-    assert all(item.label == (labels[item.index] if named else str(item.index)) for item in best)
+    assert all(
+        item.label == (labels[item.index] if named else f"class {item.index}") for item in best
+    )
     whole = top_classes(Classification(output="y", scores="logits"), array, len(scores))
     assert sum(item.probability for item in whole) == pytest.approx(1)
 

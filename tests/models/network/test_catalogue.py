@@ -1,17 +1,27 @@
 """The catalogue is what ONNX and ONNX Runtime say of their operators, and has each of them once."""
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import numpy as np
 import onnx
 import onnxruntime.capi.onnxruntime_pybind11_state as onnxruntime
+import pytest
 from onnx.defs import OpSchema
 
-from models.network.catalogue import OPERATORS, OperatorRecord, record_of
+from models.network.activations import Activation, Kind
+from models.network.catalogue import OPERATORS, OperatorRecord, read_operator, record_of
+from models.network.fields import Array
 from models.network.names import Op, named, op_of
+from models.network.node import KnownTensors, Node, UnsuitedError
+from models.network.records import NEWEST_DESCRIBED
+from tests.oracle.functions import activate
 
 #: The operator sets of ONNX that have what was left out since.
 OLD = {"Upsample": 9}
+#: Versions that run and that no record describes: of GroupNormalization, with a scale for each group.
+UNREAD: Mapping[str, set[int]] = {Op.GroupNormalization: {18}}
 RANDOM = np.random.default_rng(0)
 
 
@@ -44,6 +54,65 @@ def test_an_operator_is_named_by_its_domain_and_type() -> None:
     assert all(named(op.domain, op.op_type) == op for op in Op)
     assert record_of(op_of(node)) is OPERATORS[Op.FusedConv]
     assert record_of("com.example.Conv") is None
+
+
+def versions_of() -> dict[str, set[int]]:
+    """Return the versions of each operator up to ``NEWEST_DESCRIBED``, ONNX Runtime's own included."""
+    versions: dict[str, set[int]] = defaultdict(set)
+    for schema in (
+        *onnx.defs.get_all_schemas_with_history(),
+        *onnxruntime.get_all_operator_schema(),
+    ):
+        if schema.since_version <= NEWEST_DESCRIBED and not schema.deprecated:
+            versions[named(schema.domain, schema.name)].add(schema.since_version)
+    return versions
+
+
+def run_by_onnxruntime() -> dict[str, set[int]]:
+    """Return those of them that ONNX Runtime has a kernel of, or that ONNX defines by other operators."""
+    versions = versions_of()
+    run: dict[str, set[int]] = defaultdict(set)
+    for kernel in onnxruntime.get_all_opkernel_def():
+        name, (first, last) = named(kernel.domain, kernel.op_name), kernel.version_range
+        run[name] |= {version for version in versions[name] if first <= version <= last}
+    schemas: Any = onnx.defs.get_all_schemas_with_history()
+    for schema in schemas:
+        if schema.has_function or schema.has_context_dependent_function:
+            run[named(schema.domain, schema.name)].add(schema.since_version)
+    return run
+
+
+def test_all_versions_from_the_first_that_is_described_are_listed() -> None:
+    standard = [
+        item.since_version for item in onnxruntime.get_all_operator_schema() if not item.domain
+    ]
+    assert max(standard) <= NEWEST_DESCRIBED
+    versions = versions_of()
+    for record in OPERATORS.values():
+        if record.name == Op.ByteTable:
+            continue
+        described = {version for version in versions[record.name] if record.describes(version)}
+        assert record.versions == tuple(sorted(described)), record.name
+
+
+def test_versions_that_no_record_describes_do_not_run() -> None:
+    run = run_by_onnxruntime()
+    for name, record in OPERATORS.items():
+        assert run[name] - set(record.versions) == UNREAD.get(name, set()), name
+
+
+def test_a_version_that_is_not_described_is_not_looked_into() -> None:
+    tensor = Array(dtype="float32", shape=(4,))
+    tensors = KnownTensors(lambda name: tensor, lambda name: None)
+    for opset in (6, NEWEST_DESCRIBED):
+        read_operator(Node(Op.Relu, ("x",), ("y",), opset=opset), tensors)
+    for operator, opset in (
+        (Op.Relu, 5),
+        (Op.Relu, NEWEST_DESCRIBED + 1),
+        (Op.GroupNormalization, 18),
+    ):
+        with pytest.raises(UnsuitedError, match=f"what it means in opset {opset} is not known"):
+            read_operator(Node(operator, ("x", "x", "x"), ("y",), opset=opset), tensors)
 
 
 def test_operands_are_those_of_onnx() -> None:
@@ -79,9 +148,13 @@ def test_defaults_are_those_of_onnx() -> None:
 def test_functions_keep_the_order_of_numbers_where_they_say_so() -> None:
     x = np.sort(RANDOM.standard_normal(1000) * 4)
     for record in OPERATORS.values():
-        if record.meaning is None or record.keeps_order == "no" or record.name == Op.Clip:
+        if record.function is None or record.keeps_order == "no" or record.name == Op.Clip:
             continue
+        assert record.function in get_args(Kind)  # only functions of one number keep an order
         positive = np.abs(x)[np.abs(x).argsort()] + 1e-3
         parameters = [value for value in record.attributes.values() if isinstance(value, float)]
-        y = record.meaning(positive if record.name in (Op.Log, Op.Sqrt) else x, *parameters)
+        function: Any = record.function
+        y = activate(
+            positive if record.name in (Op.Log, Op.Sqrt) else x, Activation(function, *parameters)
+        )
         assert (np.diff(y) >= -1e-12).all(), record.name

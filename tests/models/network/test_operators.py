@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from models.graphs.nodes import node_of
+from models.graphs.reader import graph_of
 from models.network.catalogue import read_operator
 from models.network.fields import Array
 from models.network.node import KnownTensors, Node, UnsuitedError
@@ -30,6 +31,13 @@ from models.network.operators.reading import (
 from tests.examples import over
 
 Arrays = Mapping[str, NDArray[Any]]
+
+
+def node_of(proto: onnx.NodeProto, opsets: Mapping[str, int]) -> Node:
+    """Return ``proto`` as a record."""
+    imports = [helper.make_opsetid(*each) for each in opsets.items()]
+    model = helper.make_model(helper.make_graph([proto], "g", [], []), opset_imports=imports)
+    return graph_of(model).nodes[0]
 
 
 def known(arrays: Arrays) -> KnownTensors:
@@ -131,7 +139,7 @@ def test_slices_or_nothing_is_left(length: int, start: int, end: int, step: int)
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])
 def test_blocks_of_pixels(mode: str) -> None:
     check("DepthToSpace", {"x": image(2, 8, 3, 5)}, blocksize=2, mode=mode)
-    check("SpaceToDepth", {"x": image(2, 3, 4, 6)}, blocksize=2)
+    check("SpaceToDepth", {"x": image(2, 3, 4, 6)}, opset=28, blocksize=2, mode=mode)
 
 
 @given(_of(4, st.integers(-1, 3)), st.floats(-2, 2, width=32))
@@ -177,7 +185,7 @@ def test_what_is_not_known_says_why() -> None:
     with pytest.raises(UnsuitedError, match="no such operator is known"):
         read_operator(Node("NonMaxSuppression", ("x",), ("y",), {}), known({}))
     with pytest.raises(UnsuitedError, match="a shape is not known"):
-        read_operator(Node("Relu", ("x",), ("y",), {}), known({}))
+        read_operator(Node("Relu", ("x",), ("y",), {}, 18), known({}))
 
 
 @over("kind", ["Conv", "MaxPool", "AveragePool", "Upsample"])

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-from models.compiler.analysis.graph import CutPiece
+from models.compiler.analysis.pieces import CutPiece
 from models.compiler.cutting.chunks import Equality, alternatives
 from models.compiler.cutting.partition import CutGraph
 from models.compiler.cutting.piece_models import serialise

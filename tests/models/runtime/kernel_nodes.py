@@ -1,23 +1,51 @@
 """One node for each kernel on elements, with what it reads, for tests of what the table says of it."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime.capi.onnxruntime_pybind11_state as onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.graphs.nodes import new_node
 from models.network.catalogue import OPERATORS
-from models.network.names import Op
+from models.network.names import Op, named
 from models.runtime.kernels import KERNELS, KernelRow
 
 #: Of conversions to the type that is as large.
 _ATTRIBUTES: dict[Op, dict[str, Any]] = {Op.Mod: {"fmod": 1}, Op.Cast: {"to": TensorProto.INT32}}
-#: Element types that rows have and operator sets of ONNX not.
+PROVIDER = "CPUExecutionProvider"
+#: Element types that are drawn, and what ONNX Runtime calls some of them.
+_DRAWN = ("float32", "float64", "int8", "uint8", "int32", "int64", "bool")
+_NAMES = {"float": "float32", "double": "float64"}
+#: Those that kernels have and operator sets of ONNX not.
 _UNTYPED = {(Op.Celu, "float64")}
+#: Those of a kernel that registers them by a name which its schema does not have.
+_UNNAMED: Mapping[str, set[str]] = {Op.Where: {"float32", "uint8", "int32", "int64"}}
+
+
+def types_registered() -> dict[str, set[str]]:
+    """Return the element types of the first operand of each kernel for CPUs, by operator."""
+    schemas: dict[str, Any] = {}
+    for schema in onnxruntime.get_all_operator_schema():
+        name = named(schema.domain, schema.name)
+        if name not in schemas or schemas[name].since_version < schema.since_version:
+            schemas[name] = schema
+    types: dict[str, set[str]] = defaultdict(set)
+    for kernel in onnxruntime.get_all_opkernel_def():
+        name = named(kernel.domain, kernel.op_name)
+        if kernel.provider != PROVIDER or name not in OPERATORS:
+            continue
+        inputs = schemas[name].inputs
+        texts = kernel.type_constraints.get(inputs[0].typeStr, []) if inputs else []
+        fixed = {inputs[0].typeStr} if inputs and inputs[0].typeStr.startswith("tensor(") else set()
+        elements = {text.removeprefix("tensor(").removesuffix(")") for text in (*texts, *fixed)}
+        types[name] |= {_NAMES.get(element, element) for element in elements}
+    return types
 
 
 @dataclass(frozen=True)
@@ -45,11 +73,14 @@ class KernelNode:
 def nodes_on_elements(count: int) -> Iterator[KernelNode]:
     """Yield a node of ``count`` elements for each kernel on elements, and each type that it has."""
     generator = np.random.default_rng(0)
+    registered: Mapping[str, set[str]] = {**types_registered(), **_UNNAMED}
     for kernel in KERNELS.values():
-        if OPERATORS[kernel.operator].access != "elementwise" or kernel.layout != "any":
+        is_on_channels = kernel.operator == Op.BatchNormalization
+        if OPERATORS[kernel.operator].access != "elementwise" or is_on_channels:
             continue
-        for dtype in kernel.types:
-            if (kernel.operator, dtype) not in _UNTYPED:
+        types = registered[kernel.operator]
+        for dtype in _DRAWN:
+            if dtype in types and (kernel.operator, dtype) not in _UNTYPED:
                 yield KernelNode(kernel, _inputs(kernel.operator, dtype, count, generator))
 
 

@@ -11,7 +11,7 @@ from papers.applications.application import Application, one_by_one
 from papers.applications.from_pack import cnn_with_parameters, cuts_of, first_layer, layers_at
 from papers.applications.ours.frontiers import preloaded, streamed
 from papers.applications.ours.members import ApplicationMember, PlannedMember, at_once, turns
-from pipeline.planning.plan import PipelinePlan
+from pipeline.planning.plan import PartitionedPlan
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -41,7 +41,7 @@ def test_no_choice_of_plans_is_smaller_and_as_fast(pack: Pack, measured: bool) -
     (edge,) = (Cuts(Program.as_compiled(pack)).edge_bytes(cut) for cut in model.cuts)
     found = at_once(model, curves)
     for point in found:
-        assert isinstance(point.plan, PipelinePlan)
+        assert isinstance(point.plan, PartitionedPlan)
         parts = sum(part.arena_bytes for part in point.plan.partitions)
         assert point.plan.arena_bytes == parts + 2 * edge
     for chosen in product(*curves):
@@ -86,6 +86,6 @@ def test_rivals_have_partitions_too(pack: Pack) -> None:
     program = Program.as_compiled(pack)
     model = member(pack, measured=False)
     plan = of_parts(program, model.cuts, by_one_row)
-    assert isinstance(plan, PipelinePlan)
+    assert isinstance(plan, PartitionedPlan)
     assert plan.cuts == model.cuts
-    assert not isinstance(of_parts(program, (), by_one_row), PipelinePlan)
+    assert not isinstance(of_parts(program, (), by_one_row), PartitionedPlan)

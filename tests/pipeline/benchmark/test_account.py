@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.benchmark.account import Traced, account, predicted_sweep
+from pipeline.benchmark.account import Traced, account, estimated_pass
 from pipeline.fitting.fit import fit
-from pipeline.fitting.judge import predict
+from pipeline.fitting.predicting import Predictions
 from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -24,18 +24,17 @@ def test_a_sweep_as_predicted_is_accounted_for_to_the_last_part(
     known = profile(program, bytes_a_second=1e8)
     plan = fit(program, ARCHITECTURES["auto"], wanted, known).plan
     pre = fit(program, ARCHITECTURES["pre"], NOTHING, known).plan
-    traced, whole = (Traced(each, [predicted_sweep(each, known)]) for each in (plan, pre))
-    shares = account(program, traced, whole, known)
+    estimates = Predictions(program, known).estimates
+    traced, whole = (Traced(each, [estimated_pass(each, estimates)]) for each in (plan, pre))
+    shares = account(traced, whole, estimates)
     assert [piece for share in shares for piece in share.pieces] == [*program.own]
     for share in shares:
         assert share.kernel_ms == pytest.approx(share.predicted_ms)
-    expected = predict(plan, known)
+    expected = estimates.sweep(plan)
     kernels, waits = (
         sum(getattr(share, key) for share in shares) for key in ("kernel_ms", "waited_ms")
     )
     assert waits == pytest.approx(1e3 * expected.stall_seconds)
-    assert kernels + waits == pytest.approx(1e3 * expected.sweep_seconds)
-    assert sum(share.pre_ms for share in shares) == pytest.approx(
-        1e3 * predict(pre, known).sweep_seconds
-    )
+    assert kernels + waits == pytest.approx(1e3 * expected.delay_seconds)
+    assert sum(share.pre_ms for share in shares) == pytest.approx(1e3 * estimates.seconds(pre))
     assert sum(share.launches for share in shares) == plan.launches

@@ -1,16 +1,17 @@
 """A pass that makes a network wrong is named; one that only rounds otherwise, as it says, is not."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 from models.compiler.passes.record import Compilation, Error, Pass
 from models.compiler.passes.run import run
 from models.compiler.passes.table import TARGETS
 from models.errors import CompileError
-from models.graphs.onnx_reader import read_onnx
+from models.graphs.onnx_reader import read_graph
 from pipeline.checking.find_fault import FaultFinder
 from tests.models.compiler.cnns import cnn
 from tests.models.nets import parsed, written
@@ -20,8 +21,8 @@ def _scaled(by: float, error: Error) -> Pass:
     """Return a pass that multiplies a small weight."""
 
     def scale(work: Compilation) -> None:
-        (tensor,) = (item for item in work.model.graph.initializer if item.name == "w")
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * by, "w"))
+        constants = {**work.graph.constants, "w": work.graph.constants["w"] * np.float32(by)}
+        work.graph = replace(work.graph, constants=constants)
 
     return Pass(
         name="scale",
@@ -44,7 +45,7 @@ def _find(model: onnx.ModelProto, folder: Path, *wrong: Pass) -> None:
     (folder / "work").mkdir()
     passes = list(TARGETS["plain"])
     start = next(index for index, step in enumerate(passes) if step.name == "infer-types")
-    work = Compilation(read_onnx(source), source, folder / "work")
+    work = Compilation(read_graph(source).graph, source, folder / "work")
     run(work, [*passes[:start], *wrong, *passes[start:]], observers=[FaultFinder()])
 
 

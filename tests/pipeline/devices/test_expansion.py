@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loader.native.compiling import LibraryError
 from models.packs.records.spans import Encoding, Plane, PlaneBits, Span, Stored, StoredPart
 from models.packs.storing import aligned, least_length
-from pipeline.devices.elementwise.library import LibraryError
 from pipeline.devices.expansion import Expansion, expansion_of
 from tests.examples import examples
 from tests.pipeline.devices.elementwise.chains import library, needs_library

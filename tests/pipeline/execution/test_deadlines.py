@@ -15,12 +15,12 @@ import pytest
 from pipeline.devices.device_memory import Space
 from pipeline.execution import deadlines
 from pipeline.execution.computing import ComputingSweeper
-from pipeline.execution.deadlines import check_deadline, check_limits, seconds_left
+from pipeline.execution.deadlines import DRAIN_SECONDS, check_deadline, check_limits, seconds_left
 from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
 from pipeline.execution.lane import Lane, LaneRun
 from pipeline.execution.leases import SharedArena
 from pipeline.execution.partitions.handover import Frame
-from pipeline.execution.sweep import DRAIN_SECONDS, Sweeper
+from pipeline.execution.sweep import Sweeper
 from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Stage
@@ -131,7 +131,7 @@ def starved(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float | None
         (lambda index, done: ends.append(lambda: done(None, 0.0)),),
         [lambda: None for _ in plan.steps],
     )
-    monkeypatch.setattr(engine, "settle", finish)
+    monkeypatch.setattr(engine, "drain", finish)
     deadline = None if seconds is None else clock.now + seconds
     with pytest.raises((DeadlineError, DrainError)) as caught:
         engine.run(deadline)

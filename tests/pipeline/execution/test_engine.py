@@ -35,8 +35,9 @@ from pipeline.schedule.trace import TraceEvent
 from tests.examples import over
 from tests.models.nets import filled
 from tests.pipeline.schedule.judge import violations
-from tests.pipeline.writes import writes
+from tests.pipeline.writes import streamed, writes
 
+pytestmark = pytest.mark.usefixtures("reads_by")
 CHUNK = 16 << 10
 Tensor = NDArray[np.float32]
 
@@ -285,7 +286,7 @@ def test_a_flipped_bit_in_any_span_is_found_before_an_answer(
 ) -> None:
     engine, reader = open_engine()
     good = reader.content
-    for number in engine.plan.streamed:
+    for number in streamed(engine.plan):
         span = Program.as_compiled(pack).spans[number]
         damaged = bytearray(good)
         damaged[span.offset + span.length // 2] ^= 1
@@ -294,7 +295,7 @@ def test_a_flipped_bit_in_any_span_is_found_before_an_answer(
             engine.run({"image": image})
     reader.content = good
     engine.run({"image": image})
-    assert engine.statistics().failures == len(engine.plan.streamed)
+    assert engine.statistics().failures == len(streamed(engine.plan))
 
 
 def test_a_flipped_bit_in_a_resident_span_is_found_at_load(pack: Pack) -> None:
@@ -314,7 +315,7 @@ def test_a_failed_read_costs_one_request(
     pack: Pack, open_engine: OpenEngine, image: Tensor, expected: Tensor
 ) -> None:
     engine, reader = open_engine(ring=Program.as_compiled(pack).largest_chunk_bytes)
-    for turn in range(len(engine.plan.groups)):
+    for turn in range(len(engine.plan.reads)):
         seen = 0
 
         def fail(offset: int, length: int, turn: int = turn) -> None:

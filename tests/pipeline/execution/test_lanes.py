@@ -34,6 +34,7 @@ from pipeline.program.region_plan import Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.execution.hooked import HookedDevice
 from tests.pipeline.small import small_pack
+from tests.pipeline.writes import arena_weights
 
 LANES = 8
 LIMIT_SECONDS = 30.0
@@ -149,7 +150,7 @@ def test_lanes_on_rows_give_the_same_bits(pack: Pack, in_arena: bool) -> None:
     choice = Choice(regions=(Region(0, 2, RowCut(2), in_arena),))
     opened, expected = Opened(pack, 3, choice=choice), alone(pack, choice)
     assert len(opened.plan.steps) > len(Program.as_compiled(pack).pieces)
-    assert bool(opened.plan.arena_weights) == in_arena
+    assert bool(arena_weights(opened.plan)) == in_arena
     found = opened.engine.run_lanes([Lane({"image": image(seed)}) for seed in range(3)])
     for seed, each in enumerate(found):
         np.testing.assert_array_equal(answer(each), expected[seed])
@@ -396,11 +397,11 @@ def test_only_a_read_into_the_arena_that_never_ends_loses_it(
     pack: Pack, monkeypatch: pytest.MonkeyPatch, in_arena: bool, first_hangs: bool, lost: bool
 ) -> None:
     """The first read brings the weights of a region, the others pass the ring."""
-    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr("pipeline.execution.deadlines.DRAIN_SECONDS", 0.1)
     arena, goes_on = SharedArena(Space(1 << 20)), threading.Event()
     choice = Choice(regions=(Region(0, 2, RowCut(2), in_arena),))
     opened = Opened(pack, 1, arena, choice)
-    last = Program.as_compiled(pack).spans[opened.plan.streamed[opened.plan.groups[0].end_span - 1]]
+    last = Program.as_compiled(pack).spans[opened.plan.reads[0].spans[-1]]
     end = last.offset + last.length
 
     def hang(offset: int, length: int) -> None:
@@ -408,7 +409,7 @@ def test_only_a_read_into_the_arena_that_never_ends_loses_it(
             goes_on.wait(LIMIT_SECONDS)
 
     opened.reader.hook = hang
-    with pytest.raises(DrainError):
+    with pytest.raises(DrainError, match="memory: "):
         opened.engine.run({"image": image(0)})
     if lost:
         with pytest.raises(ArenaLostError):

@@ -1,24 +1,22 @@
 """Reads that end, fail or do not start at any moment between two sweeps: the next one is right or says why.
 
-The moments are those at which a thread takes the engine's lock: what other threads do before it gets the
-lock is done there.
+Or during a pass: ``stepped.py`` tries all orders.
 """
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import pytest
 
 from loader.errors import ClosedError, LoaderError, ReadError
 from pipeline.devices.base import Done
-from pipeline.execution.errors import DrainError
 from pipeline.execution.sweep import Sweeper
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from tests.examples import over
+from tests.pipeline.execution.stepped import Choices, Stepped
 from tests.pipeline.schedule.judge import violations
 from tests.pipeline.synthetic import PAGE, program
 from tests.pipeline.writes import writes
@@ -36,29 +34,6 @@ assert AHEAD_READS > 1
 End = Callable[[Exception | None], None]
 
 
-class Lock:
-    """The lock of a engine: before it is taken for the ``moment``-th time, ``happens`` is called."""
-
-    def __init__(self, lock: Any, moment: int, happens: Callable[[], None]) -> None:
-        self._lock = lock
-        self._moment = moment
-        self._happens = happens
-
-    def __enter__(self) -> bool:
-        self._moment -= 1
-        if self._moment == -1:
-            self._happens()
-        return bool(self._lock.__enter__())
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.__exit__(kind, error, trace)
-
-
 class Reads:
     """Ends reads at once; those ahead when the test says so, or does not start what ``refuses`` has."""
 
@@ -67,11 +42,6 @@ class Reads:
         self.holds = False
         self.refuses: dict[int, Exception] = {}
         self.open = 0
-        #: How many were in_flight back when the engine last began to wait.
-        self.awaited = 0
-
-    def note_wait(self) -> None:
-        self.awaited = len(self.in_flight)
 
     def __call__(self, index: int, done: Done) -> None:
         if index in self.refuses:
@@ -97,13 +67,13 @@ class Reads:
 @pytest.fixture(autouse=True)
 def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """All ends come from this thread, so one that has to be waited for never comes."""
-    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline.execution.deadlines.DRAIN_SECONDS", 0.0)
 
 
 def after_one_inference(reads: Reads, ran: list[int]) -> Sweeper:
     """Return a engine that has swept once, and whose reads ahead are in flight."""
     kernels = [lambda index=index: ran.append(index) for index in range(len(AHEAD.steps))]
-    engine = Sweeper(AHEAD.stages, (reads,), kernels, reads.note_wait)
+    engine = Sweeper(AHEAD.stages, (reads,), kernels)
     reads.holds = True
     engine.run()
     reads.holds = False
@@ -125,24 +95,51 @@ def run(engine: Sweeper, ran: list[int]) -> str:
     return "ok"
 
 
-@over("moment", range(8))
-@over("failing", range(-1, AHEAD_READS))
-def test_a_read_ahead_may_fail_at_any_moment_of_the_next_start(failing: int, moment: int) -> None:
-    reads, ran = Reads(), list[int]()
-    engine = after_one_inference(reads, ran)
-    lock = engine._lock
-    engine._lock = Lock(lock, moment, lambda: reads.end_all(failing))  # type: ignore[assignment]
-    try:
-        result = run(engine, ran)
-    except DrainError:
-        assert reads.awaited, "it waits for a read that has ended"
-        return
-    assert result in {"ok", f"read {failing}: EIO"}
-    assert failing >= 0 or result == "ok"
-    engine._lock = lock
-    assert run(engine, ran) == "ok"
-    engine.settle()
-    assert reads.open == 0
+#: Lengths of reads and of the ring in pages, passes and faults, of plans that read ahead; recorded or not.
+ORDERS: list[tuple[str, list[int], int, int, int, bool]] = [
+    ("2s", [1, 1], 1, 3, 3, True),
+    ("2s", [1, 1], 2, 2, 2, False),
+    ("2s", [2, 1, 1], 3, 2, 1, False),
+    ("async", [1, 1], 1, 2, 1, True),
+    ("2s", [1, 1], 2, 2, 2, True),
+    ("2s", [1, 1], 2, 4, 3, False),
+    ("2s", [1, 1, 1], 2, 3, 3, False),
+    ("2s", [2, 1, 1], 3, 3, 2, True),
+    ("async", [1, 1], 1, 3, 3, False),
+    ("async", [1, 1], 2, 3, 2, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "lengths", "ring", "passes", "faults", "recorded"),
+    [*ORDERS[:4], *(pytest.param(*order, marks=pytest.mark.slow) for order in ORDERS[4:])],
+)
+def test_passes_and_reads_in_every_order(
+    architecture: str, lengths: list[int], ring: int, passes: int, faults: int, recorded: bool
+) -> None:
+    """Each ends right, or with its fault; what is checked meanwhile is said in ``Stepped``."""
+    source = program(lengths, [True] * len(lengths))
+    choice = Choice(ring * PAGE, read_bytes=PAGE, ahead="tail")
+    plan = make_plan(source, ARCHITECTURES[architecture], choice=choice)
+    assert plan.stages[0].ahead
+    ends: set[str] = set()
+    choices = Choices()
+    for _ in choices.runs():
+        with pytest.MonkeyPatch.context() as patch:
+            stepped = Stepped(plan, choices, faults, patch, recorded)
+            ends |= {stepped.run() for _ in range(passes)}
+            stepped.faults = 0
+            stepped.drain()
+            assert stepped.run() == "ok"
+    failed = {
+        f"ReadError: read {index}: {reason}"
+        for index in range(len(lengths))
+        for reason in ("EIO", "refused")
+    }
+    assert failed <= ends
+    assert "ok" in ends
+    assert any(end.startswith("CancelledError") for end in ends)
+    assert any(end.startswith("DeadlineError") for end in ends)
 
 
 @over(
@@ -163,7 +160,7 @@ def test_a_read_that_does_not_start_leaves_nothing_in_flight(index: int, error: 
         else:
             engine.run()
             assert ran == list(range(len(AHEAD.steps)))
-        engine.settle()  # at once: nothing is in flight
+        engine.drain()  # at once: nothing is in flight
         assert reads.open == 0
     reads.refuses = {}
     assert run(engine, ran) == "ok"
@@ -177,7 +174,7 @@ def test_a_read_ahead_that_does_not_start_is_read_by_the_next_inference() -> Non
     reads.end_all(-1)
     assert run(engine, ran) == "ok"
     reads.refuses = {}
-    engine.settle()
+    engine.drain()
     assert run(engine, ran) == "ok"
 
 
@@ -218,7 +215,7 @@ def test_a_recorder_that_fails_ends_its_inference_and_nothing_else(plan: Any, fa
     except OSError:
         failed = True
     assert failed is (len(events) > failing)
-    engine.settle()
+    engine.drain()
     assert open_reads == []
     engine.run()
-    engine.settle()
+    engine.drain()

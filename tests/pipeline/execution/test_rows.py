@@ -24,7 +24,7 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_pipeline
 from pipeline.fitting.row_variants import row_variants
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, pipeline_plan
+from pipeline.planning.plan import Choice, partitioned
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.program.region_plan import Action, AreaCopy, Cut, Region, RowCut
@@ -537,7 +537,7 @@ def test_a_batch_runs_whole(machine: Machine, tmp_path: Path) -> None:
     program = Program.as_compiled(pack)
     assert not program.row_operators
     auto = ARCHITECTURES["auto"]
-    assert [variant.regions for variant in row_variants(program, auto, None).found] == [()]
+    assert [variant.regions for variant in row_variants(program, auto, None).variants] == [()]
     assert same_bits(answers(pack, machine, architecture="auto"), answers(pack, machine))
 
 
@@ -592,7 +592,7 @@ def test_rows_up_to_a_cut_where_another_name_crosses(machine: Machine, tmp_path:
             found = []
             for part, regions in zip(cuts.parts([cut]), ((region,), ()), strict=True):
                 found.append(make_plan(part, ARCHITECTURES["pre"], choice=Choice(regions=regions)))
-            plan = pipeline_plan(found, [cut], [cuts.edge_bytes(cut)])
+            plan = partitioned(found, [cut], [cuts.edge_bytes(cut)])
             ports = {port.name: port.shape for port in Program.as_compiled(pack).inputs}
             with closing(
                 open_pipeline(Program.as_compiled(pack), plan, [machine[0]] * 2, machine[1])

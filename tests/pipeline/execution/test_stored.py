@@ -88,7 +88,7 @@ def answer(pack: Pack, plan: Plan, device: Device) -> Floats:
     with opened(Program.as_compiled(pack), plan, device) as engine:
         engine.run(INPUTS)
         outputs, _ = engine.run(INPUTS, record=events.append)
-    if plan.groups:
+    if plan.reads:
         assert violations(events, writes(plan), len(plan.steps)) == []
     return outputs["logits"]
 

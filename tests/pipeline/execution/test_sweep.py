@@ -69,7 +69,9 @@ def sweeper(
     reads: Moves, kernels: list[Callable[[], None]], plan: Plan = PLAN, copies: Moves | None = None
 ) -> Sweeper | ComputingSweeper:
     starts = (reads, copies or Moves(by_thread=reads.by_thread))
-    return sweeper_for(plan.stages, starts[: len(plan.stages) - 1], kernels)
+    runner = sweeper_for(plan.stages, starts[: len(plan.stages) - 1], kernels)
+    assert isinstance(runner, Sweeper | ComputingSweeper)
+    return runner
 
 
 def noted(asked: list[int], kernels: int) -> bool:
@@ -95,10 +97,10 @@ def test_kernels_run_once_in_order_and_the_trace_is_valid(name: str, by_thread: 
         assert [event.at for event in trace] == sorted(event.at for event in trace)
         assert 0 <= result.kernel_seconds + result.stall_seconds <= result.delay_seconds
         ran.clear()
-    sweeps.settle()
+    sweeps.drain()
     assert reads.open == 0
     # What was read ahead was not read again.
-    assert len(reads.started) == 3 * len(plan.groups) + plan.stages[0].ahead
+    assert len(reads.started) == 3 * len(plan.reads) + plan.stages[0].ahead
 
 
 def test_kernels_alone_are_told_of_when_all_have_ended() -> None:
@@ -124,7 +126,7 @@ def test_kernels_alone_are_told_of_when_all_have_ended() -> None:
 def test_reads_ahead_may_end_in_the_next_sweep() -> None:
     ran: list[int] = []
     reads = Moves()
-    reads.hold_from = len(AHEAD.groups)
+    reads.hold_from = len(AHEAD.reads)
     sweeps = sweeper(reads, kernels(ran), AHEAD)
     sweeps.run()
     late, reads.held = reads.held, []
@@ -142,21 +144,23 @@ def test_reads_ahead_may_end_in_the_next_sweep() -> None:
 @over("by_thread", [False, True])
 def test_a_read_ahead_that_fails_is_tried_again_in_its_sweep(failing: int, by_thread: bool) -> None:
     ran: list[int] = []
-    reads = Moves(len(AHEAD.groups) + failing, by_thread)
+    reads = Moves(len(AHEAD.reads) + failing, by_thread)
     sweeps = sweeper(reads, kernels(ran), AHEAD)
     sweeps.run()
-    sweeps.settle()
+    sweeps.drain()
     reads.started.clear()
     reads.fail_at = None
     sweeps.run()
     assert ran == 2 * list(range(len(SOURCE.pieces)))
-    assert reads.started[: len(AHEAD.groups)] == list(range(len(AHEAD.groups)))
-    sweeps.settle()
+    # It alone: the others are there.
+    others = range(AHEAD.stages[0].ahead, len(AHEAD.reads))
+    assert reads.started[: 1 + len(others)] == [failing, *others]
+    sweeps.drain()
     assert reads.open == 0
 
 
 @over("by_thread", [False, True])
-@over("fail_at", range(len(PLANS["async"].groups)))
+@over("fail_at", range(len(PLANS["async"].reads)))
 def test_a_failed_copy_ends_the_sweep_with_its_error(fail_at: int, by_thread: bool) -> None:
     ran: list[int] = []
     reads, copies = Moves(by_thread=by_thread), Moves(fail_at, by_thread)
@@ -173,7 +177,7 @@ def test_steps_of_one_launch_end_with_it(name: str) -> None:
     all_work = kernels(ran)
     sweeps = sweeper(Moves(), all_work, plan)
     sweeps.run(cancelled=lambda: noted(asked, 0))
-    sweeps.settle()
+    sweeps.drain()
     apart, together = len(asked), list[int]()
     launches = [all_work[0], nothing, all_work[2], all_work[3], nothing, nothing]
     sweeps = sweeper(Moves(), launches, plan)
@@ -185,7 +189,7 @@ def test_steps_of_one_launch_end_with_it(name: str) -> None:
     sweeps.run(record=trace.append)
     assert violations(trace, writes(plan), len(SOURCE.pieces)) == []
     assert ran == 2 * [0, 2, 3]
-    sweeps.settle()
+    sweeps.drain()
 
 
 def test_nobody_is_asked_between_steps_of_one_launch() -> None:
@@ -217,10 +221,10 @@ def test_the_schedule_is_asked_only_when_something_waits_for_a_kernel(
     sweeper(Moves(), kernels(ran), roomy).run()
     assert len(ran) == len(roomy.steps)
     # At the beginning, after each read, and when the last kernel has ended.
-    assert len(asked) == 1 + len(roomy.groups) + 1
+    assert len(asked) == 1 + len(roomy.reads) + 1
 
 
-@over("fail_at", range(len(PLAN.groups)))
+@over("fail_at", range(len(PLAN.reads)))
 @over("by_thread", [False, True])
 def test_a_failed_read_ends_the_sweep_with_its_error(fail_at: int, by_thread: bool) -> None:
     ran: list[int] = []
@@ -296,14 +300,14 @@ def test_a_pool_that_refuses_a_read_leaves_nothing_in_flight() -> None:
     for _ in range(2):
         with pytest.raises(LoaderError, match="closed"):
             sweeps.run()
-    sweeps.settle()
+    sweeps.drain()
 
 
 def test_a_read_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline.execution.deadlines.DRAIN_SECONDS", 0.0)
     reads = Moves()
     reads.hold_from = 0
-    with pytest.raises(DrainError, match="have not ended"):
+    with pytest.raises(DrainError, match=r"the disk: \d+ reads have not ended"):
         sweeper(reads, kernels([])).run()
 
 
@@ -335,7 +339,7 @@ def test_what_waits_for_the_last_that_is_in_flight_is_woken_by_it(
     monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     """It does not find out when its time is over: so long a failed request would hold its model."""
-    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 10.0)
+    monkeypatch.setattr("pipeline.execution.deadlines.DRAIN_SECONDS", 10.0)
     held, woken = list[Callable[[], None]](), list[bool]()
     wait = threading.Condition.wait
 
@@ -355,12 +359,12 @@ def test_what_waits_for_the_last_that_is_in_flight_is_woken_by_it(
 
     if of == "reads":
         reads = Moves()
-        reads.hold_from = len(AHEAD.groups)
+        reads.hold_from = len(AHEAD.reads)
         sweeps = sweeper(reads, kernels([]), AHEAD)
         sweeps.run()
         held, reads.held = reads.held, []
         monkeypatch.setattr(threading.Condition, "wait", waits)
-        sweeps.settle()
+        sweeps.drain()
     else:
         launches = kernels([])
         launches[2] = fail

@@ -67,13 +67,7 @@ class Pool:
 def reads_of(plan: Plan, pool: Pool, memory: LentMemory, in_arena: bool) -> WeightReads:
     """Return reads into ``memory``, which is the arena or is not."""
     arena = memory if in_arena else HostMemory(PAGE)
-
-    def streamed(offset: int) -> tuple[Memory, int]:
-        return memory, offset
-
-    memories = SimpleNamespace(
-        staging=memory, streamed=streamed, lease=SimpleNamespace(memory=arena), ring=memory
-    )
+    memories = SimpleNamespace(space=lambda _: memory, lease=SimpleNamespace(memory=arena))
     return WeightReads(
         *(SOURCE, plan, cast(EngineMemory, memories), CpuDevice(1)),
         *(cast(ReadPool, pool), MemoryReader(b"")),
@@ -98,16 +92,16 @@ def test_a_read_that_the_pool_refuses_gives_back_what_was_lent(
     memory = LentMemory(100 * PAGE)
     reads, errors = reads_of(plan, pool, memory, in_arena), list[Exception | None]()
     pool.error = error
-    for index in range(len(plan.read_places)):
+    for index in range(len(plan.stages[0])):
         with pytest.raises(type(error)) as caught:
             reads.start_read(index, lambda error, _: errors.append(error))
         assert caught.value is error
         assert (memory.lent, reads.writes_to_arena) == ([], False)
     assert errors == []
     pool.error = None
-    for index in range(len(plan.read_places)):
+    for index in range(len(plan.stages[0])):
         reads.start_read(index, lambda error, _: errors.append(error))
-    assert len(memory.lent) == len(plan.read_places)
+    assert len(memory.lent) == len(plan.stages[0])
     assert reads.writes_to_arena is in_arena
     for index, job in enumerate(pool.jobs):
         job.done(ReadError("EIO") if index % 2 else None, 0.0)
@@ -179,7 +173,7 @@ def test_no_error_is_raised_while_a_move_is_in_flight(
 
 
 def test_a_move_that_never_ends_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_reads, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline.execution.deadlines.DRAIN_SECONDS", 0.0)
     with pytest.raises(DrainError):
         weight_reads._move([lambda done: None])
 

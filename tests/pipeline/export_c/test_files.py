@@ -108,6 +108,16 @@ def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
         export_c(for_c(model, tmp_path), ExportOptions())
 
 
+def test_a_refusal_names_the_node_of_the_file(tmp_path: Path) -> None:
+    """ONNX Runtime makes a product of a sum, between reshapes, under names of its own."""
+    text = "f (float[1,4,64] x) => (float[1,4,32] y) { p = MatMul(x, w)\n y = Add(p, b) }"
+    model = parsed(text, {"w": (64, 32), "b": (32,)})
+    for node in model.graph.node:
+        node.name = f"/head/{node.op_type}"
+    with pytest.raises(ExportError, match=r"weights node '/head/(MatMul|Add)' needs"):
+        export_c(for_c(model, tmp_path), ExportOptions(weights="callback", buffer_bytes=8))
+
+
 def test_a_graph_inside_is_refused_though_it_alone_reads_a_value(tmp_path: Path) -> None:
     model, _ = branches()
     with pytest.raises(ExportError, match=r"node 'b' \(If\): a graph inside"):

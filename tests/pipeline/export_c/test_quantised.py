@@ -14,7 +14,7 @@ from models.packs.target import host_target
 from pipeline.export_c.export import ExportOptions, export_c
 from pipeline.export_c.network.network import ExportError
 from tests.examples import examples
-from tests.models.nets import answers
+from tests.models.nets import answers, parsed
 from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import Compiled, for_c, needs_compiler
 
@@ -242,6 +242,39 @@ def test_what_a_split_makes_of_an_output_stays_a_float(tmp_path: Path) -> None:
     model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
     exported = export_c(for_c(model, tmp_path), ExportOptions(byte_ports=True))
     assert set(exported.api.network.quantised) == {"x"}
+
+
+_MOVES = {
+    "nothing": "Identity({})",
+    "crop": "Slice({}, zero, two, two)",
+    "focus": "SpaceToDepth<blocksize=2>({})",
+    "order": "Gather<axis=1>({}, turned)",
+    "repeated": "Tile({}, twice)",
+}
+
+
+@pytest.mark.parametrize("moved", _MOVES)
+def test_bytes_are_copied_where_floats_are(moved: str, tmp_path: Path) -> None:
+    model = parsed(
+        f"""copies (float[1,4,6,6] x) => (float y) <float s = {{0.1}}, uint8 z = {{100}},
+            int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[4] turned = {{3, 2, 1, 0}},
+            int64[4] twice = {{1, 1, 2, 1}}> {{
+            a = {_MOVES[moved].format("x")}
+            b = QuantizeLinear(a, s, z)
+            c = MaxPool<kernel_shape=[2,2]>(b)
+            d = DequantizeLinear(c, s, z)
+            y = {_MOVES[moved].format("d")}
+        }}"""
+    )
+    graph = for_c(model, tmp_path)
+    x = np.random.default_rng(3).standard_normal((1, 4, 6, 6)).astype(np.float32) * 5
+    _, floats = Compiled.of(graph, tmp_path / "floats").run({"x": x})
+    compiled = Compiled.of(graph, tmp_path / "bytes", byte_ports=True)
+    assert set(compiled.exported.api.network.quantised) == {"x", "y"}
+    quantised = np.clip(np.rint(x / np.float32(0.1)) + 100, 0, 255).astype(np.uint8)
+    _, outputs = compiled.run({"x": quantised})
+    scaled = (outputs["y"].astype(np.int32) - 100).astype(np.float32)
+    np.testing.assert_array_equal(scaled * np.float32(0.1), floats["y"])
 
 
 def test_biases_of_products(tmp_path: Path) -> None:

@@ -2,15 +2,23 @@
 
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
+from models.network.catalogue import read_operator
+from models.network.fields import Array
+from models.network.node import KnownTensors, Node
+from models.network.operators.reading import Convolution
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Operand, Piece
 from pipeline.fitting.partitioned import balanced, fit_partitions, partition_seconds
-from pipeline.planning.plan import PipelinePlan, PlanError
+from pipeline.planning.plan import PartitionedPlan, PlanError
 from pipeline.program.kernels import OrtGraph
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import PreparedPiece, Program
@@ -34,7 +42,7 @@ def test_plans_fit_in_what_there_is(pack: Pack) -> None:
     plan, totals = least, []
     for room in (0, least.total_bytes, least.total_bytes + (64 << 10), 1 << 40):
         plan = fit_partitions(program, AUTO, 2, room).plan
-        assert isinstance(plan, PipelinePlan)
+        assert isinstance(plan, PartitionedPlan)
         assert plan.total_bytes <= max(room, least.total_bytes)
         edges = [Cuts(program).edge_bytes(cut) for cut in plan.cuts]
         assert plan.edge_bytes == 2 * sum(edges)
@@ -48,13 +56,9 @@ def test_plans_fit_in_what_there_is(pack: Pack) -> None:
 def test_reasons_say_where_and_how_much(pack: Pack) -> None:
     fitted = fit_partitions(Program.as_compiled(pack), AUTO, 2)
     (reason,) = fitted.reasons
-    assert isinstance(fitted.plan, PipelinePlan)
+    assert isinstance(fitted.plan, PartitionedPlan)
     assert f"cut before piece {fitted.plan.cuts[0]}" in reason
     assert "in 2 buffers" in reason
-    document = fitted.plan.as_dict()
-    assert [part["total_bytes"] for part in document["partitions"]] == [
-        part.total_bytes for part in fitted.plan.partitions
-    ]
 
 
 def test_too_many_partitions_are_refused_with_how_many_there_may_be(pack: Pack) -> None:
@@ -66,7 +70,7 @@ def test_too_many_partitions_are_refused_with_how_many_there_may_be(pack: Pack) 
 
 
 @over(
-    "weights, made, times",
+    "weights, output, times",
     [
         ((64, 3, 7, 7), (1, 64, 112, 112), 64 * 3 * 49 * 112 * 112),
         ((96, 1, 3, 3), (1, 96, 14, 14), 96 * 9 * 14 * 14),
@@ -76,15 +80,39 @@ def test_too_many_partitions_are_refused_with_how_many_there_may_be(pack: Pack) 
     ],
 )
 def test_multiplications_of_a_piece(
-    weights: tuple[int, ...], made: tuple[int, ...], times: int
+    weights: tuple[int, ...], output: tuple[int, ...], times: int
 ) -> None:
+    assert multiplications_of(weights, output) == times
+
+
+def multiplications_of(weights: tuple[int, ...], output: tuple[int, ...]) -> int:
     def operand(kind: str, shape: tuple[int, ...]) -> Operand:
         return Operand(kind=kind, index=0, dtype="float32", shape=shape)  # type: ignore[arg-type]
 
     piece = Piece(
-        graph=0, span=0, inputs=(operand("span", weights),), outputs=(operand("value", made),)
+        graph=0, span=0, inputs=(operand("span", weights),), outputs=(operand("value", output),)
     )
-    assert multiplications(PreparedPiece.of(piece, OrtGraph(0, resident=False))) == times
+    return multiplications(PreparedPiece.of(piece, OrtGraph(0, resident=False)))
+
+
+@given(
+    st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 1)
+)
+def test_multiplications_are_the_macs_of_a_convolution(
+    groups: int, channels: int, filters: int, stride: int, pad: int
+) -> None:
+    weight = (groups * filters, channels, 3, 2)
+    x = np.zeros((1, groups * channels, 7, 6), np.float32)
+    arrays = {"x": x, "w": np.zeros(weight, np.float32)}
+    attributes: dict[str, Any] = {"group": groups, "strides": [stride] * 2, "pads": [pad] * 4}
+    node = helper.make_node("Conv", [*arrays], ["y"], **attributes)
+    tensors = KnownTensors(
+        lambda name: Array(dtype="float32", shape=arrays[name].shape), arrays.get
+    )
+    read = read_operator(Node("Conv", tuple(arrays), ("y",), attributes, 18), tensors)
+    assert isinstance(read, Convolution)
+    (y,) = map(np.asarray, ReferenceEvaluator(node).run(None, arrays))
+    assert read.macs == multiplications_of(weight, y.shape) == y.size * channels * 3 * 2
 
 
 # Cuts that balance partitions, beside trying all.

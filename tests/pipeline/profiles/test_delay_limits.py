@@ -35,9 +35,7 @@ def test_sweeps_within_the_limits_keep_to_the_bound(data: st.DataObject) -> None
         sweep = swept(plan.stages, times, carried)
         verdict = watch.see(sweep.events, sweep.delay_seconds - 1e-9)
         assert not verdict.violation
-        # Reads that ended before the sweep leave others beside other kernels, which these then slow.
-        alike = not carried or times.slowdown == times.disturbance == 0
-        assert verdict.within or not (alike and times in measured)
+        assert verdict.within or times not in measured
     assert watch.violations == 0
     assert watch.sweeps == len(measured) + 2
 
@@ -62,7 +60,13 @@ def test_a_delay_above_the_bound_counts_only_within_the_limits() -> None:
 def test_the_rounding_of_a_difference_exceeds_no_limit() -> None:
     plan = make_plan(program([2], [True]), ARCHITECTURES["2s"], choice=Choice(ring_bytes=2 * PAGE))
     times = Durations(((0.2,), (0.4,)), 1)
-    limits = SweepLimits(architecture="2s", runs=1, usual=times.stages, excess_seconds=0.0)
+    limits = SweepLimits(
+        architecture="2s",
+        choice=plan.choice,
+        runs=1,
+        usual=times.stages,
+        excess_seconds=0.0,
+    )
     sweep = swept(plan.stages, times)
     assert sweep.delay_seconds - 0.2 > 0.4  # what floats make of the kernel's time
     assert BoundWatch(plan, limits).see(sweep.events, sweep.delay_seconds).within

@@ -10,19 +10,16 @@ import pytest
 
 from models.packs.pack import Pack, open_pack
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import LEAST, Fitted, Wanted
+from pipeline.fitting.wanted import LEAST, EnginePlanResult, Wanted
 from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan, FoundPlans, Point
 from pipeline.planning.plan import Choice
 from pipeline.profiles import found_plans_file
-from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.found_plans_file import KnownFile, plans_of
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
 from pipeline.program.program import Program
 from pipeline.program.region_plan import ChannelCut, Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.timing.durations import services
-from tests.pipeline.made_profiles import MACHINE, profile
-from tests.pipeline.plans import swept
+from tests.pipeline.made_profiles import MACHINE, limits, measured, profile
 
 KNOWN = FoundPlan(
     Choice(
@@ -79,23 +76,23 @@ def test_what_two_processes_find_is_kept_of_both(tmp_path: Path) -> None:
     """A service that has loaded the file does not undo what ``plan`` writes meanwhile."""
     path = tmp_path / "plans.json"
     service, command = opened(path), opened(path)
-    thorough = replace(KNOWN, thorough=True)
+    others = replace(KNOWN, reasons=("another",))
     for question in ("same", "other"):
-        command.add(question, thorough)
+        command.add(question, others)
     assert command.save()
     service.add("same", KNOWN)
     service.add("own", KNOWN)
     assert service.save()
     for plans in (service, opened(path)):
-        assert [plans.get(each) for each in ("same", "other", "own")] == [thorough, thorough, KNOWN]
+        assert [plans.get(each) for each in ("same", "other", "own")] == [KNOWN, others, KNOWN]
 
 
 def test_the_oldest_are_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "plans.json"
-    known = opened(path)
+    existing = opened(path)
     for number in range(MOST_PLANS + 2):
-        known.add(str(number), KNOWN)
-    known.save()
+        existing.add(str(number), KNOWN)
+    existing.save()
     again = opened(path)
     kept = [number for number in range(MOST_PLANS + 2) if again.get(str(number)) is not None]
     assert kept == list(range(2, MOST_PLANS + 2))
@@ -143,10 +140,10 @@ def test_a_damaged_file_is_as_none(
 ) -> None:
     path = tmp_path / "plans.json"
     path.write_bytes(content)
-    known = opened(path)
-    assert known.get("auto 1 None") is None
+    existing = opened(path)
+    assert existing.get("auto 1 None") is None
     assert str(path) in caplog.text
-    assert saved(known, "auto 1 None")
+    assert saved(existing, "auto 1 None")
     assert opened(path).get("auto 1 None") == KNOWN
 
 
@@ -157,25 +154,27 @@ def test_a_choice_that_nobody_can_make_is_ignored(
     """Sealed or not: without lanes a plan would count less memory than it takes."""
     path = tmp_path / "plans.json"
     changes: dict[str, Any] = {field: 0}
-    known = opened(path)
-    known.add("auto 1 None", replace(KNOWN, choice=replace(KNOWN.choice, **changes)))
-    assert known.save()
+    existing = opened(path)
+    existing.add("auto 1 None", replace(KNOWN, choice=replace(KNOWN.choice, **changes)))
+    assert existing.save()
     assert opened(path).get("auto 1 None") is None
     assert "ignored" in caplog.text
 
 
 def test_what_cannot_be_written_is_known_until_the_end(tmp_path: Path) -> None:
-    known = opened(tmp_path / "missing" / "plans.json")
-    assert not saved(known, "auto 1 None")
-    assert known.get("auto 1 None") == KNOWN
+    existing = opened(tmp_path / "missing" / "plans.json")
+    assert not saved(existing, "auto 1 None")
+    assert existing.get("auto 1 None") == KNOWN
 
 
-def asked(pack: Pack, wanted: Wanted, name: str = "auto", profiled: bool = True) -> Fitted:
+def asked(
+    pack: Pack, wanted: Wanted, name: str = "auto", profiled: bool = True
+) -> EnginePlanResult:
     """Return what a process of its own answers; it saves what it finds."""
-    known = plans_of(pack)
+    existing = plans_of(pack)
     profile = load_profile(pack, MACHINE) if profiled else None
-    found = fit(Program.as_compiled(pack), ARCHITECTURES[name], wanted, profile, known)
-    assert known.save()
+    found = fit(Program.as_compiled(pack), ARCHITECTURES[name], wanted, profile, existing)
+    assert existing.save()
     return found
 
 
@@ -187,8 +186,8 @@ def no_search(*_: object) -> NoReturn:
 def test_a_plan_is_searched_once(name: str, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = Wanted(weight_bytes=Program.as_compiled(pack).weight_bytes // 2)
     first = asked(pack, wanted, name)
-    for search in ("plan_auto", "search"):
-        monkeypatch.setattr(f"pipeline.fitting.within.{search}", no_search)
+    monkeypatch.setattr("pipeline.fitting.plan_search.streams", no_search)
+    monkeypatch.setattr("pipeline.fitting.ring_search.search", no_search)
     assert asked(pack, wanted, name) == first
 
 
@@ -197,7 +196,7 @@ def test_what_is_found_without_a_profile_is_kept_too(
     wanted: Wanted, pack: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = asked(pack, wanted, profiled=False)
-    monkeypatch.setattr("pipeline.fitting.within.row_variants", no_search)
+    monkeypatch.setattr("pipeline.fitting.plan_search.row_variants", no_search)
     assert asked(pack, wanted, profiled=False) == first
     # No times decide on the least: with a profile it is the same.
     if wanted.least:
@@ -207,40 +206,43 @@ def test_what_is_found_without_a_profile_is_kept_too(
 def test_another_profile_is_another_question(pack: Pack) -> None:
     program = Program.as_compiled(pack)
     wanted = Wanted(total_bytes=1 << 20)
-    known = plans_of(pack)
+    existing = plans_of(pack)
     for seconds in (1e-3, 1e-3, 2e-3):
         fit(
             program,
             ARCHITECTURES["auto"],
             wanted,
             profile(program, seconds),
-            known,
+            existing,
         )
-    assert known.save()
+    assert existing.save()
     assert len(json.loads((pack.folder / found_plans_file.FILE).read_text("utf-8"))["plans"]) == 2
 
 
 def test_the_least_is_the_smallest_that_any_search_found(pack: Pack) -> None:
     program = Program.as_compiled(pack)
-    known, auto = plans_of(pack), ARCHITECTURES["auto"]
-    least = fit(program, auto, LEAST, None, known)
-    question = next(iter(known.all()))
+    existing, auto = plans_of(pack), ARCHITECTURES["auto"]
+    least = fit(program, auto, LEAST, None, existing)
+    question = next(iter(existing.all().plans))
     smaller = FoundPlan(least.plan.choice, total_bytes=least.plan.total_bytes + 1)
-    known.add(question, smaller)
-    found = fit(program, auto, Wanted(total_bytes=least.plan.total_bytes), None, known)
-    assert known.all()[question].total_bytes == found.plan.total_bytes
+    existing.add(question, smaller)
+    found = fit(program, auto, Wanted(total_bytes=least.plan.total_bytes), None, existing)
+    assert existing.all().plans[question].total_bytes == found.plan.total_bytes
 
 
-@pytest.mark.parametrize("total", [1 << 20, 1 << 30])
-def test_who_loads_quickly_takes_what_was_searched_thoroughly(
-    total: int, pack: Pack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = Wanted(total_bytes=total)
-    quick = asked(pack, wanted)
-    thorough = asked(pack, replace(wanted, thorough=True))
-    assert (quick.thorough, thorough.thorough) == (False, True)
-    monkeypatch.setattr("pipeline.fitting.within.row_variants", no_search)
-    assert asked(pack, wanted) == thorough
+def test_what_a_race_measures_is_another_question(pack: Pack) -> None:
+    """What was found by estimates gives way to it."""
+    program, auto = Program.as_compiled(pack), ARCHITECTURES["auto"]
+    estimated, existing = load_profile(pack, MACHINE), plans_of(pack)
+    small = fit(program, auto, LEAST, estimated, existing).plan
+    usual = fit(program, auto, Wanted(total_bytes=1 << 30), estimated, existing)
+    assert usual.plan.choice != small.choice
+    raced = estimated.with_plans((measured(small, 0.1), measured(usual.plan, 1.0)))
+    for _ in range(2):
+        found = fit(program, auto, Wanted(total_bytes=1 << 30), raced, existing)
+        assert found.plan.choice == small.choice
+    again = fit(program, auto, Wanted(total_bytes=1 << 30), estimated, existing)
+    assert again.plan.choice == usual.plan.choice
 
 
 def test_plans_outlive_the_limits_that_are_measured_of_one(
@@ -248,16 +250,13 @@ def test_plans_outlive_the_limits_that_are_measured_of_one(
 ) -> None:
     """``profile --bound`` adds limits of the plan that a service then has to take."""
     wanted = Wanted(total_bytes=1 << 20)
-    found = asked(pack, replace(wanted, thorough=True))
-    known, plan = load_profile(pack, MACHINE), found.plan
-    sweep = swept(plan.stages, known.durations(plan))
-    served = services(plan.stages, sweep.events, plan.choice.depth)
-    limits = SweepLimits.of(plan, [(served, sweep.delay_seconds)])
-    save_profile(known.with_limits(plan, limits), pack)
-    monkeypatch.setattr("pipeline.fitting.within.row_variants", no_search)
+    existing, plan = load_profile(pack, MACHINE), asked(pack, wanted).plan
+    of_plan = limits(Program.as_compiled(pack), plan, existing)
+    save_profile(existing.with_limits(plan, of_plan), pack)
+    monkeypatch.setattr("pipeline.fitting.plan_search.row_variants", no_search)
     again = asked(pack, wanted)
     assert again.plan == plan
-    assert again.bound_seconds == limits.bound_seconds(plan)
+    assert again.bound_seconds == of_plan.bound_seconds(plan)
 
 
 def test_a_choice_that_makes_no_plan_is_searched_again(pack: Pack) -> None:
@@ -275,12 +274,12 @@ def test_a_choice_that_makes_no_plan_is_searched_again(pack: Pack) -> None:
 def test_what_is_found_and_is_not_what_is_wanted_is_searched_again(pack: Pack) -> None:
     program = Program.as_compiled(pack)
     auto, wanted = ARCHITECTURES["auto"], Wanted(total_bytes=500_000)
-    measured, known = load_profile(pack, MACHINE), plans_of(pack)
-    first = fit(program, auto, wanted, measured, known)
-    assert known.save()
+    measured, existing = load_profile(pack, MACHINE), plans_of(pack)
+    first = fit(program, auto, wanted, measured, existing)
+    assert existing.save()
     kept = json.loads((pack.folder / found_plans_file.FILE).read_text("utf-8"))["plans"]
-    everything = fit(program, auto, Wanted(total_bytes=1 << 30), measured, known)
+    everything = fit(program, auto, Wanted(total_bytes=1 << 30), measured, existing)
     assert everything.plan.total_bytes > 500_000
     for question in kept:
-        known.add(question, FoundPlan(everything.plan.choice))
-    assert fit(program, auto, wanted, measured, known) == first
+        existing.add(question, FoundPlan(everything.plan.choice))
+    assert fit(program, auto, wanted, measured, existing) == first

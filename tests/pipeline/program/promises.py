@@ -18,9 +18,6 @@ class Same:
     def call(self, operator: int, rows: int, columns: int | None = None) -> float:
         return 1.0
 
-    def first(self, operator: int) -> float:
-        return 0.0
-
     def move(self, n_bytes: int, runs: int = 0) -> float:
         return 0.25
 

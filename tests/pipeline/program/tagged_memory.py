@@ -69,10 +69,10 @@ class TaggedMemory:
     def _weights(self, number: int) -> None:
         """Bring weights into the arena as early as the schedule may, and check those that are needed."""
         plan = self._plan
-        for read, (place, users) in enumerate(zip(plan.places, plan.users, strict=True)):
-            if place.offset < plan.ring_bytes:
+        for read, (buffer, users) in enumerate(zip(plan.weights, plan.users, strict=True)):
+            if buffer.space != "arena":
                 continue
-            memory = self._bytes(place.offset - plan.ring_bytes, place.length)
+            memory = self._bytes(buffer.offset, buffer.n_bytes)
             if number == plan.stages[0].after[read][-1]:
                 memory[:] = _WEIGHTS
             if number in users and (memory != _WEIGHTS).any():
@@ -114,7 +114,7 @@ class TaggedMemory:
     # Memory
 
     def _at(self, value: int, n_bytes: int, offset: int = 0) -> Tags:
-        return self._bytes(self._plan.values[value] + offset, n_bytes)
+        return self._bytes(self._plan.offset(self._plan.values[value]) + offset, n_bytes)
 
     def _bytes(self, start: int, n_bytes: int) -> Tags:
         return self._arena[start // _ELEMENT : (start + n_bytes) // _ELEMENT]
@@ -133,11 +133,11 @@ class TaggedMemory:
         plane = area.held_rows * row
         count = (area.first_plane + area.planes) * plane
         if area.strip is not None:
-            number = len(self._program.values) + region.first_strip + area.strip
+            number = self._plan.line_buffers[region.first_strip + area.strip]
             room = region.plan.strips[area.strip].n_bytes
             if count * _ELEMENT > room:
                 raise WrongError(f"{area}: larger than its strip of {room} bytes")
-            memory = self._at(number, count * _ELEMENT)
+            memory = self._bytes(self._plan.buffers[number].offset, count * _ELEMENT)
         elif held.value in self._taken:
             memory = self._content(held.value)
         else:

@@ -149,16 +149,6 @@ def test_no_piece_is_larger_than_was_asked(pack: Pack) -> None:
     assert choose_pieces(program, None) == choose_pieces(program, max(sizes, default=0))
 
 
-def test_layers_from_a_piece_on_have_another_limit(pack: Pack) -> None:
-    program = Program.as_compiled(pack)
-    fine, coarse = program.pieces, choose_pieces(program, None)
-    for item in program.alternatives:
-        start = item.first_piece
-        later = choose_pieces(program, 0, ((start, max(chunk_sizes(program))),))
-        firsts = [positions.start for positions in finest_positions(program, coarse)]
-        assert later == (*fine[:start], *coarse[firsts.index(start) :])
-
-
 def test_a_choice_streams_every_span_once_and_in_order(pack: Pack) -> None:
     program = Program.as_compiled(pack)
     streamed = [number for number, span in enumerate(program.spans) if not span.resident]

@@ -13,6 +13,7 @@ from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, concat, residual
+from tests.pipeline.writes import streamed
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_partitions_have_all_pieces_and_their_weights(packs: dict[str, Pack], na
         for part in parts:
             plan = make_plan(part, ARCHITECTURES["pre"])
             used = {step.span for step in plan.steps if step.span is not None}
-            assert used <= set(plan.resident) | set(plan.streamed)
+            assert used <= set(plan.resident) | set(streamed(plan))
 
 
 def test_a_cut_lies_between_layers(packs: dict[str, Pack]) -> None:

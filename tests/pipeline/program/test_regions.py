@@ -9,19 +9,24 @@ from threading import Barrier
 
 import pytest
 
-from loader.ring import RingPlace
 from models.network.windows import Window
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
 from models.packs.records.row_parts import RowInput, RowOperator, RowValue
-from pipeline.planning.arena import ArenaPlan
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.validate import violations as faults
 from pipeline.program import steps
 from pipeline.program.kernels import OrtGraph
-from pipeline.program.lives import lifetimes, never_whole
 from pipeline.program.program import PreparedPiece, Program
-from pipeline.program.region_plan import AreaCopy, GraphCall, Region, RegionPlan, RowCut
+from pipeline.program.region_plan import (
+    AreaCopy,
+    GraphCall,
+    Region,
+    RegionError,
+    RegionPlan,
+    RowCut,
+)
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import (
@@ -33,7 +38,6 @@ from pipeline.program.steps import (
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations
 from tests.examples import over
-from tests.pipeline.arena_cases import violations as overlaps
 from tests.pipeline.plans import swept
 from tests.pipeline.program.promises import check_sketches
 from tests.pipeline.program.regions import random_regions
@@ -41,7 +45,7 @@ from tests.pipeline.program.row_programs import random_network
 from tests.pipeline.program.tagged_memory import TaggedMemory, WrongError
 from tests.pipeline.schedule.judge import violations
 from tests.pipeline.synthetic import program
-from tests.pipeline.writes import writes
+from tests.pipeline.writes import arena_weights, writes
 
 
 def drawn(number: int) -> tuple[Program, Plan]:
@@ -61,13 +65,7 @@ def check(number: int) -> int:
     """Run program ``number`` on tags; return how many regions it has."""
     program, plan = drawn(number)
     assert violations(swept(plan.stages, _even(plan)).events, writes(plan), len(plan.steps)) == []
-    apart = never_whole(program, plan.steps) if plan.choice.regions else frozenset()
-    lives = lifetimes(program, plan.steps, apart, plan.resident)
-    offsets = (*plan.values, *plan.arena_weights)
-    placed = tuple(
-        offset if life.n_bytes else 0 for offset, life in zip(offsets, lives, strict=True)
-    )
-    assert overlaps(lives, ArenaPlan(placed, plan.arena_bytes)) == []
+    assert list(faults(program, plan)) == []
     TaggedMemory(program, plan).run()
     return len(plan.choice.regions)
 
@@ -75,19 +73,21 @@ def check(number: int) -> int:
 def test_programs_have_weights_in_the_arena() -> None:
     """Most do where any region may, and memory that is used at once by mistake is noticed."""
     plans = [drawn(number) for number in range(30)]
-    brought = [(program, plan) for program, plan in plans if plan.arena_weights]
+    brought = [(program, plan) for program, plan in plans if arena_weights(plan)]
     assert len(brought) > 2
-    moved = [replace(plan, places=_at_the_end(plan)) for _, plan in brought]
-    assert any(_is_wrong(program, plan) for (program, _), plan in zip(brought, moved, strict=True))
+    moved = [(program, _at_the_end(plan)) for program, plan in brought]
+    assert any(_is_wrong(program, plan) for program, plan in moved)
+    assert all(list(faults(*pair)) for pair in moved if _is_wrong(*pair))
 
 
-def _at_the_end(plan: Plan) -> tuple[RingPlace, ...]:
-    """Return the places of ``plan`` where what lies in the arena lies at its end."""
-    end = plan.ring_bytes + plan.arena_bytes
-    return tuple(
-        place if place.offset < plan.ring_bytes else replace(place, offset=end - place.length)
-        for place in plan.places
+def _at_the_end(plan: Plan) -> Plan:
+    """Return ``plan`` where weights in the arena lie at its end."""
+    end, moved = plan.lane_bytes, arena_weights(plan)
+    buffers = (
+        buffer._replace(offset=end - buffer.n_bytes) if buffer in moved else buffer
+        for buffer in plan.buffers
     )
+    return replace(plan, buffers=tuple(buffers))
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,13 @@ def test_the_check_notices_memory_in_two_places_at_once() -> None:
     noticed = 0
     for number in range(10):
         program, plan = drawn(number)
-        for strip in range(len(program.values), len(plan.values)):
-            values = (*plan.values[:strip], 0, *plan.values[strip + 1 :])
-            noticed += _is_wrong(program, replace(plan, values=values))
+        for strip in plan.line_buffers:
+            buffers = list(plan.buffers)
+            buffers[strip] = buffers[strip]._replace(offset=0)
+            moved = replace(plan, buffers=tuple(buffers))
+            wrong = _is_wrong(program, moved)
+            noticed += wrong
+            assert not wrong or list(faults(program, moved))
     assert noticed > 10
 
 
@@ -291,3 +295,10 @@ def test_many_sketches_are_the_regions_that_can_be(block: int) -> None:
     for number in range(20 + 100 * block, 20 + 100 * (block + 1)):
         random = Random(number)
         check_sketches(random_network(random, random.randint(2, 14)))
+
+
+def test_a_region_that_ends_after_the_last_piece_is_refused() -> None:
+    """A profile or a file of plans that was edited may have one of any length."""
+    network = program([2, 2], [True] * 2)
+    with pytest.raises(RegionError, match="after the last piece"):
+        choose_steps(network, None, [Region(0, 1 << 41, RowCut(1))])

@@ -5,6 +5,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 
@@ -14,10 +15,12 @@ from models.packs.pack import Pack, open_pack
 from models.packs.records.spans import Store
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder, ZooTensor
-from pipeline.planning.draft import Drafts
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import LEAST
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice
-from pipeline.planning.thumb import SmallestPlans, rule_of_thumb
+from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.smallest import SmallestPlans
+from pipeline.planning.streams import streams
 from pipeline.program.choice import SameSpans, shared_bytes
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import PreparedPiece, Program
@@ -26,7 +29,6 @@ from tests.models.nets import CHUNK_BYTES, answers, filled, parsed, written
 from tests.models.packs.test_pack import edit, put
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed
-from tests.pipeline.made_profiles import profile
 
 OPTIONS = CompileOptions(chunk_bytes=CHUNK_BYTES)
 IMAGE = np.random.default_rng(0).standard_normal((1, 3, 24, 24), np.float32)
@@ -92,15 +94,14 @@ def test_what_stays_in_memory_is_there_once(pack: Pack) -> None:
 
 def test_plans_keep_all_that_are_the_same(pack: Pack) -> None:
     program, auto = Program.as_compiled(pack), ARCHITECTURES["auto"]
-    everything = rule_of_thumb(SmallestPlans(program, auto), pack.weights_path.stat().st_size)
-    assert not everything.streamed
+    smallest = SmallestPlans(program, auto).of()
+    (everything,) = streams(program, smallest, pack.weights_path.stat().st_size)
+    assert not everything.reads
     known = SameSpans(program)
     some = known.with_same([len(program.spans) // 3])
     assert len(some) == 2
     choice = Choice(1 << 18, 1 << 16, 1 << 16, resident=some)
     plan = make_plan(program, auto, choice=choice)
-    draft = Drafts(program, profile(program).durations).draft(choice)
-    assert draft.weight_bytes == plan.weight_bytes
     assert plan.resident_bytes == known.n_bytes(plan.resident)
 
 
@@ -132,7 +133,7 @@ def test_chunks_of_a_layer_that_are_equal_can_be_joined(tmp_path: Path) -> None:
     (step,) = (step for step in plan.steps if isinstance(step, PreparedPiece) and step.n_spans > 1)
     assert step.span is not None
     own = range(step.span, step.span + step.n_spans)
-    places = [plan.spans[span] for span in own]
+    places = [plan.offset(plan.spans[span]) for span in own]
     assert places == list(accumulate((spans[span].length for span in own[:-1]), initial=places[0]))
 
 
@@ -156,3 +157,40 @@ def test_what_lies_elsewhere_is_one_that_was_before(
     path = edit(folder, put("spans", number, "at", place))
     with refuses(PackError, path, f"spans.{number}", fault):
         open_pack(folder)
+
+
+def unrolled(bias: str, width: int = 128) -> onnx.ModelProto:
+    """A recurrent network of eight steps with one matrix, that adds ``bias`` in each."""
+    steps = "".join(
+        f"m{n} = MatMul(h{n}, w)\n a{n} = Add(m{n}, {bias})\n h{n + 1} = Tanh(a{n})\n"
+        for n in range(8)
+    )
+    text = f"unrolled (float[1,{width}] x, float[1,{width}] h0) => (float y) {{ {steps} y = Add(h8, x) }}"
+    return parsed(text, {"w": (width, width), "b": (width,)})
+
+
+@pytest.mark.parametrize("bias", ["b", "x"])
+def test_weights_of_an_unrolled_network_count_once(bias: str, tmp_path: Path) -> None:
+    source = written(unrolled(bias), tmp_path / "m.onnx")
+    pack = compiled(source, tmp_path, OPTIONS)
+    matrix_bytes = 4 * 128 * 128
+    assert matrix_bytes <= pack.manifest.weight_bytes <= matrix_bytes + 4 * 128
+    assert sum(layer.weight_bytes for layer in pack.manifest.layers) >= 8 * matrix_bytes
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal((1, 128), np.float32) for name in ("x", "h0")}
+    same(streamed(pack, inputs, "2s"), answers(source, inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_a_matrix_that_all_read_by_column_is_cut(tmp_path: Path) -> None:
+    pack = compiled(written(unrolled("b"), tmp_path / "m.onnx"), tmp_path, OPTIONS)
+    assert pack.manifest.largest_chunk_bytes <= CHUNK_BYTES < 4 * 128 * 128
+
+
+def test_the_smallest_plan_keeps_what_its_ring_would_hold(tmp_path: Path) -> None:
+    """Each layer would fill the ring with the same matrix."""
+    pack = compiled(written(unrolled("x", 256), tmp_path / "m.onnx"), tmp_path, OPTIONS)
+    program, auto = Program.as_compiled(pack), ARCHITECTURES["auto"]
+    smallest = fit(program, auto, LEAST).plan
+    assert isinstance(smallest, Plan)
+    assert (smallest.ring_bytes, smallest.read_bytes) == (0, 0)
+    assert smallest.total_bytes <= SmallestPlans(program, auto).of().total_bytes

@@ -151,15 +151,15 @@ def test_synchronous_stages_are_never_more_than_a_cycle_apart(
     source: Program, data: st.DataObject
 ) -> None:
     plan = make_plan(source, ARCHITECTURES["sync"])
-    if not plan.groups:
+    if not plan.reads:
         return
     block = [
         max((g for g, users in enumerate(plan.users) if users.start <= kernel), default=0)
         for kernel in range(len(plan.steps))
     ]
     cycles = {
-        "read": range(len(plan.groups)),
-        "copy": range(1, len(plan.groups) + 1),
+        "read": range(len(plan.reads)),
+        "copy": range(1, len(plan.reads) + 1),
         "kernel": [number + 2 for number in block],
     }
     flying: list[int] = []

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.durations import Service, reads_in_flight, services
+from pipeline.timing.durations import ServiceTime, services
 from tests.pipeline.plans import durations, plans, swept
 
 
 @given(st.data())
 def test_a_trace_gives_back_how_long_operations_took(data: st.DataObject) -> None:
     _, plan = data.draw(plans())
-    times = data.draw(durations(plan, slowdown=False))
+    times = data.draw(durations(plan, disturbed=False))
     events = swept(plan.stages, times).events
     for stage, seen, given_seconds in zip(
         plan.stages, services(plan.stages, events, times.depth), times.stages, strict=True
@@ -36,26 +36,6 @@ def test_no_stage_serves_more_at_once_than_it_has_servers(data: st.DataObject) -
             assert len(beside) <= (1 if number else times.depth)
 
 
-@given(st.data())
-def test_no_read_has_more_beside_it_than_was_said(data: st.DataObject) -> None:
-    _, plan = data.draw(plans())
-    times = data.draw(durations(plan))
-    said = reads_in_flight(plan.stages, times.depth)
-    assert max(said, default=0) <= times.depth
-    reads = services(plan.stages, swept(plan.stages, times).events, times.depth)[0]
-    for one, most in zip(reads, said, strict=True):
-        if one is not None:
-            beside = [it for it in reads if it is not None and it.start <= one.start < it.end]
-            assert len(beside) <= most
-
-
-def test_reads_that_take_turns_with_kernels_are_alone() -> None:
-    turns = (Stage("read", ((0, 0), (0, 1), (0, 2))), Stage("kernel", ((1, 0), (2, 0), (3, 0))))
-    assert reads_in_flight(turns, 2) == [1, 1, 1]
-    roomy = (Stage("read", ((0, 0), (0, 0), (0, 1))), Stage("kernel", ((1, 0), (2, 0), (3, 0))))
-    assert reads_in_flight(roomy, 2) == [2, 2, 2]
-
-
 def test_an_operation_that_the_trace_does_not_see_end_has_no_service() -> None:
     stages = (Stage("read", ((0, 0), (0, 0)), ahead=1), Stage("kernel", ((1, 0),)))
     events = [
@@ -66,6 +46,6 @@ def test_an_operation_that_the_trace_does_not_see_end_has_no_service() -> None:
         TraceEvent("complete", "kernel", 0, 3.0),
     ]
     assert services(stages, events, 2) == (
-        (Service(0.0, 2.0), None),
-        (Service(2.0, 3.0),),
+        (ServiceTime(0.0, 2.0), None),
+        (ServiceTime(2.0, 3.0),),
     )

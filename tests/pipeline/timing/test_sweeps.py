@@ -1,6 +1,5 @@
 """Calculated sweeps against the independent validator, closed forms, and what their times mean."""
 
-from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
@@ -12,8 +11,8 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import ScheduleError, Stage
-from pipeline.timing.durations import Durations, beside_tail
-from pipeline.timing.timeline import Timeline, back_to_back, timeline
+from pipeline.timing.durations import Durations
+from pipeline.timing.timeline import Timeline, timeline
 from tests.examples import examples, over
 from tests.pipeline.plans import durations, plans, swept
 from tests.pipeline.schedule.judge import violations
@@ -50,17 +49,13 @@ def test_no_constraint_is_broken_on_the_virtual_clock(data: st.DataObject) -> No
 def test_operations_start_as_soon_as_they_may_and_take_what_they_take(data: st.DataObject) -> None:
     _, plan = data.draw(plans())
     times = data.draw(durations(plan))
-    ahead = plan.stages[0].ahead
-    carried = data.draw(st.integers(0, ahead))
-    check(plan, times, timeline(plan.stages, times, carried), carried, range(carried))
-    check(plan, times, back_to_back(plan.stages, times), ahead, beside_tail(plan.stages))
+    carried = data.draw(st.integers(0, plan.stages[0].ahead))
+    check(plan, times, timeline(plan.stages, times, carried), carried)
 
 
-def check(
-    plan: Plan, times: Durations, line: Timeline, carried: int, early: Collection[int]
-) -> None:
+def check(plan: Plan, times: Durations, line: Timeline, carried: int) -> None:
     """Check the times of a sweep by what they mean; ``carried``: reads that another one released."""
-    seconds = (*times.stages[:-1], times.kernels(plan.stages, early))
+    seconds = (*times.stages[:-1], times.kernels(plan.stages))
     done = [list(accumulate(ends, max, initial=0.0)) for ends in line.ends]
     for number, stage in enumerate(plan.stages):
         servers, released = (times.depth if number == 0 else 1), 0.0
@@ -73,11 +68,7 @@ def check(
             before = sorted((ended for _, ended in served[:index]), reverse=True)
             free = before[servers - 1] if len(before) >= servers else 0.0
             assert start == max(released, free)
-            took = end - start
-            if number == len(plan.stages) - 1:
-                beside = common((start, end), zip(line.starts[0], line.ends[0], strict=True))
-                took -= beside * times.slowdown / (1 + times.slowdown)
-            assert took == pytest.approx(seconds[number][index])
+            assert end - start == pytest.approx(seconds[number][index])
     own = [
         row[: len(stage) - stage.ahead] for row, stage in zip(line.ends, plan.stages, strict=True)
     ]
@@ -86,23 +77,13 @@ def check(
     assert line.stall_seconds == pytest.approx(line.delay_seconds - worked)
 
 
-def common(span: tuple[float, float], others: Iterable[tuple[float, float]]) -> float:
-    """Return for how long of ``span`` one of ``others`` goes on, however many."""
-    total, at = 0.0, span[0]
-    for start, end in sorted(others):
-        low, high = max(start, at), min(end, span[1])
-        if low < high:
-            total, at = total + high - low, high
-    return total
-
-
 @drawn
 @given(data=st.data(), count=st.integers(1, 8))
 def test_preloading_takes_the_kernels_alone(data: st.DataObject, count: int) -> None:
     """Seed 003, Eq. 1."""
     (kernels,) = steps(data, count, 1)
     plan = chain_of("pre", [1] * count)
-    sweep = timeline(plan.stages, Durations(((), tuple(kernels)), 2, slowdown=0.5))
+    sweep = timeline(plan.stages, Durations(((), tuple(kernels)), 2))
     assert sweep.delay_seconds == pytest.approx(sum(kernels))
     assert sweep.stall_seconds == 0
 
@@ -155,13 +136,6 @@ def test_two_stages_by_hand() -> None:
     assert sweep.stall_seconds == 2 + 3
 
 
-def test_kernels_run_slower_while_a_read_is_in_flight() -> None:
-    plan = chain_of("2s", [1, 1], ring_bytes=2 * PAGE, read_bytes=PAGE, depth=1)
-    sweep = timeline(plan.stages, Durations(((1, 3), (2, 4)), 1, slowdown=1.0))
-    # Kernel 0 runs [1, 4) at half its speed, then half a second; kernel 1 has the machine for itself.
-    assert sweep.delay_seconds == pytest.approx(4.5 + 4)
-
-
 def test_each_read_disturbs_the_kernel_that_needs_it_first() -> None:
     plan = chain_of("2s", [1, 1], ring_bytes=2 * PAGE, read_bytes=PAGE, depth=1)
     times = Durations(((1, 1), (2, 4)), 1, disturbance=0.5)
@@ -171,18 +145,14 @@ def test_each_read_disturbs_the_kernel_that_needs_it_first() -> None:
     assert Durations(((2, 4),), 1, disturbance=0.5).kernels(whole.stages) == (2, 4)
 
 
-@pytest.mark.parametrize(
-    ("ahead", "first", "warm"),
-    [("idle", (2.5, 4.5, 1.5), (2, 4, 1)), ("tail", (2.5, 5, 2), (2, 4.5, 1.5))],
-)
-def test_reads_disturb_nothing_while_no_kernel_runs(
-    ahead: Ahead, first: tuple[float, ...], warm: tuple[float, ...]
+@over("ahead, kernels", [("idle", (2.5, 4.5, 1.5)), ("tail", (2.5, 5, 2))])
+def test_reads_of_the_next_head_disturb_the_kernels_that_run_then(
+    ahead: Ahead, kernels: tuple[float, ...]
 ) -> None:
     plan = chain_of("2s", [1, 1, 1], ring_bytes=3 * PAGE, read_bytes=PAGE, depth=1, ahead=ahead)
     assert plan.stages[0].ahead == 3
     times = Durations(((1,) * 6, (2, 4, 1)), 1, disturbance=0.5)
-    assert times.kernels(plan.stages) == first
-    assert times.kernels(plan.stages, {0, 1, 2}) == warm
+    assert times.kernels(plan.stages) == kernels
 
 
 def test_a_head_read_ahead_saves_its_reading() -> None:
@@ -192,18 +162,14 @@ def test_a_head_read_ahead_saves_its_reading() -> None:
     times = Durations(((3,) * 5, (1, 1, 1)), 1)
     cold = timeline(plan.stages, times).delay_seconds
     warm = timeline(plan.stages, times, carried=2).delay_seconds
-    again = back_to_back(plan.stages, times).delay_seconds
-    assert warm <= again <= cold
-    # Cold: three reads and a kernel. Warm: kernel 0, read 2, kernel 2. Back to back: the first read of
-    # the head goes where the last weights of the sweep before lie, so nothing is won.
-    assert (cold, warm, again) == (10, 5, 10)
+    # Cold: three reads and a kernel. Warm: kernel 0, read 2, kernel 2.
+    assert (cold, warm) == (10, 5)
 
 
 def test_no_read_overtakes_another_whose_room_is_free_later() -> None:
     stages = (Stage("read", ((0, 0), (0, 2), (0, 1)), ahead=2), Stage("kernel", ((1, 0), (1, 0))))
     times = Durations(((1, 1, 1), (1, 1)), 2)
     assert timeline(stages, times).starts[0] == [0, 3, 3]
-    assert back_to_back(stages, times).delay_seconds == 3
 
 
 def test_stages_that_wait_for_each_other_are_refused() -> None:
@@ -212,7 +178,7 @@ def test_stages_that_wait_for_each_other_are_refused() -> None:
         timeline(stages, Durations(((1.0,), (1.0,)), 1))
 
 
-@over("depth, slowdown, disturbance", [(0, 0.0, 0.0), (1, -0.1, 0.0), (1, 0.0, -1e-6)])
-def test_impossible_durations_are_refused(depth: int, slowdown: float, disturbance: float) -> None:
+@over("depth, disturbance", [(0, 0.0), (1, -1e-6)])
+def test_impossible_durations_are_refused(depth: int, disturbance: float) -> None:
     with pytest.raises(ValueError, match="depth"):
-        Durations(((), ()), depth, slowdown, disturbance)
+        Durations(((), ()), depth, disturbance)

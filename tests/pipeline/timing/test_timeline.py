@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.planning.plan import Plan
 from pipeline.timing.durations import Durations
-from pipeline.timing.timeline import back_to_back, bound, timeline
+from pipeline.timing.timeline import bound, timeline
 from tests.examples import examples
 from tests.pipeline.plans import durations, plans
 
@@ -34,7 +34,6 @@ def delays(plan: Plan, run: Durations) -> list[float]:
     warm = plan.stages[0].ahead
     return [
         timeline(plan.stages, run).delay_seconds,
-        back_to_back(plan.stages, run).delay_seconds,
         timeline(plan.stages, run, warm).delay_seconds,
     ]
 
@@ -49,12 +48,12 @@ def test_no_sweep_within_its_maxima_exceeds_the_bound(data: st.DataObject) -> No
     warm = plan.stages[0].ahead
     for run in runs:
         assert max(delays(plan, run)) <= limit + EPSILON
-        assert delays(plan, run)[2] <= bound(plan.stages, longest, carried=warm) + EPSILON
+        assert delays(plan, run)[1] <= bound(plan.stages, longest, carried=warm) + EPSILON
 
 
 @drawn
 @given(data=st.data())
 def test_the_bound_is_reached_when_everything_takes_its_longest(data: st.DataObject) -> None:
     _, plan = data.draw(plans())
-    longest = data.draw(durations(plan, slowdown=False))
+    longest = data.draw(durations(plan, disturbed=False))
     assert bound(plan.stages, longest) == pytest.approx(delays(plan, longest)[0])

@@ -20,7 +20,6 @@ from server.access import (
     Key,
     KeyFileError,
     Keys,
-    UnknownKeyError,
     add_key,
     digest,
     list_keys,
@@ -30,8 +29,11 @@ from server.access import (
     remove_key,
     written,
 )
-from server.routes import TABLE
+from server.app import routes_of
+from server.errors import UnknownKeyError
+from server.protocol.routing import RulesOfPaths
 from tests.examples import over
+from tests.server.conftest import SettingsFactory
 from tests.server.support import BAD, Cli
 
 
@@ -61,9 +63,10 @@ def test_metrics_are_open_by_a_setting(tmp_path: Path, public: bool) -> None:
     assert None in Access().keyless
 
 
-def test_what_is_open_is_told_by_the_table() -> None:
+def test_routes_decide_what_is_open(settings: SettingsFactory) -> None:
     """And no path beside: one that looks like it is none of this server."""
-    opened = {path: found.admitted for path in PATHS if (found := TABLE.find(path))}
+    rules = RulesOfPaths(routes_of(settings()))
+    opened = {path: rules.find(path, "GET").admitted for path in PATHS}
     assert {path for path, to in opened.items() if to == "open"} == {
         *("/", "/v2/health/live", "/v2/health/ready", "/page/files/main.js")
     }

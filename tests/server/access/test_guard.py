@@ -14,7 +14,7 @@ import pytest_asyncio
 from server.access import KeyFileError, add_key, new_key, remove_key
 from server.operation import logs
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Service, error, inputs_for, request, serving
+from tests.server.support import ServiceUnderTest, error, inputs_for, request, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,7 +40,7 @@ CLOSED = (
 class Keyed:
     """A service that requires keys, one of each role, and their file."""
 
-    service: Service
+    service: ServiceUnderTest
     file: Path
     infer: str
     admin: str
@@ -138,7 +138,7 @@ async def test_the_body_of_who_has_no_key_is_not_read(keyed: Keyed) -> None:
 
 
 async def test_who_may_not_ask_is_not_told_how_long_a_body_may_be(keyed: Keyed) -> None:
-    longer = {"content-length": str(keyed.service.context.settings.max_upload + 1)}
+    longer = {"content-length": str(keyed.service.inside.settings.max_upload + 1)}
     client = keyed.service.client
     for path in ("/v2/models/tiny/infer", LOAD):
         error(await client.post(path, headers=longer), 401)
@@ -175,12 +175,12 @@ async def test_a_log_has_the_name_of_a_key_and_never_the_key(keyed: Keyed) -> No
     assert [line.get("key") for line in access] == ["cam", "ops", None]
     for secret in (keyed.infer, keyed.admin, wrong):
         assert secret not in stream.getvalue()
-        assert secret not in repr(keyed.service.context.access)
+        assert secret not in repr(keyed.service.inside.access)
 
 
 async def test_read_again(keyed: Keyed) -> None:
     """What was added counts, what was removed does not; a file that is wrong changes nothing."""
-    access = keyed.service.context.access
+    access = keyed.service.inside.access
     late = add_key(keyed.file, "late", "infer")
     assert (await keyed.ask("GET", "/v2", f"Bearer {late}")).status_code == 401
     access.reload()

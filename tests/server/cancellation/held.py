@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from tests.server.support import LIMIT_SECONDS, Service
+from tests.server.support import LIMIT_SECONDS, ServiceUnderTest
 
-# The test itself, and what the context of a service always runs: its beat, its watchdog, what tries again.
-_OWN_TASKS = 4
+# The test itself, and what a service always runs: its beat, its watchdog, what tries again, the history of
+# the page.
+_OWN_TASKS = 5
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,17 @@ class Held:
     uploads: int
 
     @classmethod
-    def by(cls, service: Service) -> Self:
+    def by(cls, service: ServiceUnderTest) -> Self:
         """Return what ``service`` holds now."""
-        context, state = service.context, service.app.state
-        entries = context.repository.entries()
+        inside, state = service.inside, service.app.state
+        entries = inside.repository.entries()
         workers = [entry.worker for entry in entries if entry.worker is not None]
-        root = context.repository.root
+        root = inside.repository.root
         return cls(
-            request_bytes=context.request_memory.used_bytes,
-            waiting_for_memory=context.request_memory.waiting,
-            exchanges=len(context.exchanges),
-            budget=context.budget.held(),
+            request_bytes=inside.request_memory.used_bytes,
+            waiting_for_memory=inside.request_memory.waiting,
+            exchanges=len(inside.exchanges),
+            budget=inside.budget.held(),
             used_models=sum(len(entry.uses) for entry in entries),
             in_line=sum(len(worker.line) for worker in workers),
             running=any(worker.stuck_seconds() > 0 for worker in workers),
@@ -52,11 +53,11 @@ class Held:
             temporary_files=len(list(Path(tempfile.gettempdir()).glob("tmp*"))),
             in_repository=tuple(sorted(path.name for path in root.iterdir())),
             watchers=state.watchers._count,
-            uploads=len(context.uploads._underway),
+            uploads=len(inside.uploads._underway),
         )
 
 
-async def at_rest(service: Service) -> Held:
+async def at_rest(service: ServiceUnderTest) -> Held:
     """Return what ``service`` holds once nothing runs any more."""
     async for _ in turns():
         held = Held.by(service)
@@ -65,7 +66,7 @@ async def at_rest(service: Service) -> Held:
     raise AssertionError(f"it does not come to rest: {Held.by(service)}")
 
 
-async def settled(service: Service, expected: Held) -> None:
+async def settled(service: ServiceUnderTest, expected: Held) -> None:
     """Wait until ``service`` holds what is ``expected``; threads end what was cancelled in their time."""
     async for _ in turns():
         if Held.by(service) == expected:

@@ -27,7 +27,7 @@ from tests.server.repository.fake_child import fake_compile
 from tests.server.support import (
     Connection,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     inputs_for,
@@ -68,7 +68,7 @@ class Slow(Connection):
         await super()._send(message)
 
 
-def posting(service: Service, path: str, body: bytes, *headers: tuple[str, str]) -> Work:
+def posting(service: ServiceUnderTest, path: str, body: bytes, *headers: tuple[str, str]) -> Work:
     """A request that must be answered well where it is not cancelled."""
 
     async def work() -> None:
@@ -80,7 +80,7 @@ def posting(service: Service, path: str, body: bytes, *headers: tuple[str, str])
 
 
 async def at_every_await(
-    service: Service, work: Work, least: int, restored: Work | None = None
+    service: ServiceUnderTest, work: Work, least: int, restored: Work | None = None
 ) -> None:
     """Cancel ``work`` at each of its awaits, of which there are ``least`` or more.
 
@@ -100,27 +100,29 @@ async def at_every_await(
             return
 
 
-async def still_right(service: Service) -> None:
+async def still_right(service: ServiceUnderTest) -> None:
     expected = arrays(await service.infer("pair", PAIR))
     close(arrays(await service.infer("pair", PAIR)), expected)
 
 
-def infer(service: Service) -> Work:
+def infer(service: ServiceUnderTest) -> Work:
     body = json.dumps(request(PAIR)).encode()
     return posting(service, "/v2/models/pair/infer", body)
 
 
-def long_infer(service: Service) -> Work:
+def long_infer(service: ServiceUnderTest) -> Work:
     """So much that it must take memory of the pool."""
     body = json.dumps(request(PAIR)).encode() + b" " * (100 << 10)
     return posting(service, "/v2/models/pair/infer", body)
 
 
-def classify(service: Service) -> Work:
+def classify(service: ServiceUnderTest) -> Work:
     return posting(service, "/v2/models/tiny:classify", picture(200, 150))
 
 
-def form(service: Service, path: str = "/v2/models/tiny:classify", fields: bytes = b"") -> Work:
+def form(
+    service: ServiceUnderTest, path: str = "/v2/models/tiny:classify", fields: bytes = b""
+) -> Work:
     start = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\n'
     body = fields + start + picture(200, 150) + b"\r\n--b--\r\n"
     kind = ("content-type", "multipart/form-data; boundary=b")
@@ -130,7 +132,7 @@ def form(service: Service, path: str = "/v2/models/tiny:classify", fields: bytes
 @pytest.fixture
 async def service(
     settings: SettingsFactory, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Service]:
+) -> AsyncIterator[ServiceUnderTest]:
     """One that hands each request to a thread, however quick, with a repository of its own."""
     monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 0.0)
     for name in ("tiny", "pair"):
@@ -138,7 +140,7 @@ async def service(
     chosen = settings(models_budget=64 << 20, repository=tmp_path / "packs")
     async with serving(chosen) as started:
         compiler = Compiler("cpu", Limits(1 << 30, 60), fake_compile)
-        started.context.uploads = Uploads(started.context.repository, compiler)
+        started.inside.uploads = Uploads(started.inside.repository, compiler)
         yield started
 
 
@@ -148,7 +150,7 @@ async def service(
     ids=["infer", "long_infer", "classify", "form"],
 )
 async def test_requests_leave_nothing(
-    service: Service, of: Callable[[Service], Work], least: int
+    service: ServiceUnderTest, of: Callable[[ServiceUnderTest], Work], least: int
 ) -> None:
     await at_every_await(service, of(service), least)
     await still_right(service)
@@ -172,9 +174,9 @@ async def test_a_camera_leaves_nothing(
         await still_right(service)
 
 
-async def test_who_waits_for_memory_leaves_nothing(service: Service) -> None:
+async def test_who_waits_for_memory_leaves_nothing(service: ServiceUnderTest) -> None:
     """Others hold all of it but for what one small request takes, and give it back a moment later."""
-    memory = service.context.request_memory
+    memory = service.inside.request_memory
     loop = asyncio.get_running_loop()
     work = posting(service, "/v2/models/tiny:classify", picture(400, 300, "JPEG"))
 
@@ -207,7 +209,7 @@ async def test_who_waits_for_memory_leaves_nothing(service: Service) -> None:
 
 
 @pytest.mark.slow
-async def test_loads_and_unloads_leave_nothing(service: Service) -> None:
+async def test_loads_and_unloads_leave_nothing(service: ServiceUnderTest) -> None:
     async def away_and_back() -> None:
         await posting(service, "/v2/repository/models/tiny/unload", b"{}")()
         await posting(service, "/v2/repository/models/tiny/load", b"{}")()
@@ -218,7 +220,7 @@ async def test_loads_and_unloads_leave_nothing(service: Service) -> None:
 
 
 @pytest.mark.slow
-async def test_replanning_leaves_nothing(service: Service) -> None:
+async def test_replanning_leaves_nothing(service: ServiceUnderTest) -> None:
     least = json.dumps({"memory_bytes": 1 << 20}).encode()
     smaller = posting(service, "/v2/repository/models/tiny/replan", least)
     restored = posting(service, "/v2/repository/models/tiny/replan", b'{"memory_bytes": null}')
@@ -229,10 +231,10 @@ async def test_replanning_leaves_nothing(service: Service) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("accepts", ["*/*", "text/event-stream"])
 async def test_uploads_leave_nothing_but_whole_versions(
-    service: Service, packs: Packs, accepts: str
+    service: ServiceUnderTest, packs: Packs, accepts: str
 ) -> None:
     """What was placed when it was cancelled stays, and is taken away here."""
-    folder = service.context.repository.root / "sent"
+    folder = service.inside.repository.root / "sent"
     text = f"copy {packs.repository / 'tiny' / '1'}".encode()
     path = "/v2/repository/models/sent/upload"
     sending = posting(service, path, text, ("accept", accepts))
@@ -241,14 +243,14 @@ async def test_uploads_leave_nothing_but_whole_versions(
         if folder.exists():
             assert [len(list(each.iterdir())) > 1 for each in folder.iterdir()] == [True]
             shutil.rmtree(folder)
-        await service.context.repository.remove("sent")
+        await service.inside.repository.remove("sent")
 
     await at_every_await(service, sending, 10, restored)
     await still_right(service)
 
 
 @pytest.mark.slow
-async def test_pages_that_follow_leave_nothing(service: Service) -> None:
+async def test_pages_that_follow_leave_nothing(service: ServiceUnderTest) -> None:
     async def follow() -> None:
         client = Slow("/page/events", b"", method="GET")
         following = asyncio.create_task(client.call(service.asgi))
@@ -267,7 +269,7 @@ async def test_pages_that_follow_leave_nothing(service: Service) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
-async def test_calls_leave_nothing(service: Service, method: str) -> None:
+async def test_calls_leave_nothing(service: ServiceUnderTest, method: str) -> None:
     pytest.importorskip("grpc")
     from server.grpc.call import Call, CallPlaces
     from server.grpc.service import METHODS
@@ -281,7 +283,7 @@ async def test_calls_leave_nothing(service: Service, method: str) -> None:
 
     async def call() -> None:
         wire = FakeCall([message, message] if method == "ModelStreamInfer" else [message])
-        asked = Call(service.context, shares, method, wire, METHODS[method])  # type: ignore[arg-type]
+        asked = Call(service.inside, shares, method, wire, METHODS[method])  # type: ignore[arg-type]
         await attend(asked)
         assert len(wire.said) == wire.count
 

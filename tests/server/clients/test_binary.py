@@ -16,7 +16,7 @@ from tests.server.support import (
     LABELS,
     Connection,
     Packs,
-    Service,
+    ServiceUnderTest,
     close,
     error,
     inputs_for,
@@ -36,7 +36,9 @@ def tensors(inputs: Any, *as_json: str) -> list[Any]:
 
 
 @over("as_json", [(), ("x",), ("steps",), ("x", "steps")])
-async def test_inputs_raw_and_json(shared: Service, packs: Packs, as_json: tuple[str]) -> None:
+async def test_inputs_raw_and_json(
+    shared: ServiceUnderTest, packs: Packs, as_json: tuple[str]
+) -> None:
     answer = await shared.client.post(INFER.format("pair"), **sent(tensors(PAIR, *as_json)))
     found = received(answer)
     expected = packs.expected("pair", PAIR)
@@ -46,7 +48,9 @@ async def test_inputs_raw_and_json(shared: Service, packs: Packs, as_json: tuple
 
 
 @over("as_json", [(), ("hidden",), ("hidden", "best")])
-async def test_outputs_raw_and_json(shared: Service, packs: Packs, as_json: tuple[str]) -> None:
+async def test_outputs_raw_and_json(
+    shared: ServiceUnderTest, packs: Packs, as_json: tuple[str]
+) -> None:
     wanted = [output(name, name not in as_json) for name in ("hidden", "best")]
     answer = await shared.client.post(INFER.format("pair"), **sent(tensors(PAIR), wanted))
     found = received(answer)
@@ -61,7 +65,7 @@ async def test_outputs_raw_and_json(shared: Service, packs: Packs, as_json: tupl
     assert names == ["hidden", "best"]
 
 
-async def test_a_body_without_json(shared: Service, packs: Packs) -> None:
+async def test_a_body_without_json(shared: ServiceUnderTest, packs: Packs) -> None:
     headers = {"Inference-Header-Content-Length": "0"}
     answer = await shared.client.post(
         INFER.format("tiny"), content=TINY["image"].tobytes(), headers=headers
@@ -71,7 +75,7 @@ async def test_a_body_without_json(shared: Service, packs: Packs) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-async def test_compressed_both_ways(shared: Service, packs: Packs, coding: str) -> None:
+async def test_compressed_both_ways(shared: ServiceUnderTest, packs: Packs, coding: str) -> None:
     message = sent(tensors(PAIR), request_id="c")
     compress = gzip.compress if coding == "gzip" else zlib.compress
     message["content"] = compress(message["content"])
@@ -83,7 +87,7 @@ async def test_compressed_both_ways(shared: Service, packs: Packs, coding: str) 
     assert received(answer).get_response()["id"] == "c"
 
 
-async def test_json_answers_are_compressed_for_who_asks(shared: Service) -> None:
+async def test_json_answers_are_compressed_for_who_asks(shared: ServiceUnderTest) -> None:
     message = sent(tensors(PAIR), [output("hidden", False)])
     for accepted, coding in (("gzip", "gzip"), ("gzip, deflate, br", None)):
         message["headers"]["Accept-Encoding"] = accepted
@@ -93,7 +97,7 @@ async def test_json_answers_are_compressed_for_who_asks(shared: Service) -> None
 
 
 @pytest.mark.parametrize("is_binary", [True, False])
-async def test_classes(shared: Service, packs: Packs, is_binary: bool) -> None:
+async def test_classes(shared: ServiceUnderTest, packs: Packs, is_binary: bool) -> None:
     wanted = [output("logits", is_binary, 3)]
     answer = await shared.client.post(INFER.format("tiny"), **sent(tensors(TINY), wanted))
     found = received(answer).as_numpy("logits")
@@ -106,7 +110,7 @@ async def test_classes(shared: Service, packs: Packs, is_binary: bool) -> None:
         assert float(value) == pytest.approx(scores[0][index], rel=1e-4)
 
 
-async def test_classes_without_labels(shared: Service) -> None:
+async def test_classes_without_labels(shared: ServiceUnderTest) -> None:
     wanted = [output("hidden", True, 1), output("scores", True, 99)]
     answer = await shared.client.post(INFER.format("pair"), **sent(tensors(PAIR), wanted))
     found = received(answer)
@@ -122,7 +126,7 @@ NAMED = sent(tensors(TINY))
     "length, words",
     [("-1", "not a number"), ("9" * 400, "not a number"), ("5", "JSON"), ("999999", "ends")],
 )
-async def test_lengths_that_lie(shared: Service, length: str, words: str) -> None:
+async def test_lengths_that_lie(shared: ServiceUnderTest, length: str, words: str) -> None:
     headers = {"Inference-Header-Content-Length": length}
     answer = await shared.client.post(
         INFER.format("tiny"), content=NAMED["content"], headers=headers
@@ -131,7 +135,7 @@ async def test_lengths_that_lie(shared: Service, length: str, words: str) -> Non
 
 
 @over("body", [b"", b"{", b"\x1f\x8b", gzip.compress(b"{}", mtime=0)[:-3]])
-async def test_compressed_bodies_that_are_none(shared: Service, body: bytes) -> None:
+async def test_compressed_bodies_that_are_none(shared: ServiceUnderTest, body: bytes) -> None:
     headers = {"Content-Encoding": "gzip"}
     answer = await shared.client.post(INFER.format("tiny"), content=body, headers=headers)
     error(answer, 400, "gzip")
@@ -157,11 +161,11 @@ async def test_a_bomb_is_refused(settings: SettingsFactory) -> None:
                 INFER.format("tiny"), content=content, headers=headers
             )
             error(answer, status)
-        assert service.context.request_memory.used_bytes == 0
+        assert service.inside.request_memory.used_bytes == 0
         received(await service.client.post(INFER.format("tiny"), **NAMED))
 
 
-async def test_a_client_that_leaves_in_the_middle_holds_nothing(shared: Service) -> None:
+async def test_a_client_that_leaves_in_the_middle_holds_nothing(shared: ServiceUnderTest) -> None:
     length = NAMED["headers"]["Inference-Header-Content-Length"]
     client = Connection(
         INFER.format("tiny"),
@@ -171,10 +175,10 @@ async def test_a_client_that_leaves_in_the_middle_holds_nothing(shared: Service)
     )
     client.go_away()
     await client.call(shared.asgi)
-    assert shared.context.request_memory.used_bytes == 0
+    assert shared.inside.request_memory.used_bytes == 0
 
 
-async def test_errors_name_the_input(shared: Service) -> None:
+async def test_errors_name_the_input(shared: ServiceUnderTest) -> None:
     long = "n" * 300
     wrong = tensor(long, TINY["image"])
     answer = await shared.client.post(INFER.format("tiny"), **sent([wrong]))

@@ -8,7 +8,7 @@ import pytest
 from server.codec.datatypes import DATATYPES
 from tests.examples import over
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Service, error, inputs_for, serving
+from tests.server.support import ServiceUnderTest, error, inputs_for, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -16,19 +16,19 @@ INDEX = "/v2/repository/index"
 LOAD, UNLOAD = (f"/v2/repository/models/{{}}/{verb}" for verb in ("load", "unload"))
 
 
-async def get(service: Service, path: str) -> Any:
+async def get(service: ServiceUnderTest, path: str) -> Any:
     answer = await service.client.get(path)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-async def test_metadata_lists_what_is_true(shared: Service) -> None:
+async def test_metadata_lists_what_is_true(shared: ServiceUnderTest) -> None:
     found = set((await get(shared, "/v2"))["extensions"])
     assert {"binary_tensor_data", "classification", "statistics", "model_configuration"} <= found
     assert not found & {"sequence", "trace", "logging", "system_shared_memory", "schedule_policy"}
 
 
-async def test_a_configuration(shared: Service) -> None:
+async def test_a_configuration(shared: ServiceUnderTest) -> None:
     for path in ("/v2/models/pair/config", "/v2/models/pair/versions/1/config"):
         found = await get(shared, path)
         assert (found["name"], found["max_batch_size"]) == ("pair", 1)
@@ -55,7 +55,7 @@ async def test_every_datatype_has_a_name_in_configurations() -> None:
     }
 
 
-async def statistics(service: Service, path: str = "/v2/models/pair/stats") -> Any:
+async def statistics(service: ServiceUnderTest, path: str = "/v2/models/pair/stats") -> Any:
     (found,) = (await get(service, path))["model_stats"]
     return found
 
@@ -65,7 +65,7 @@ async def test_statistics_count_and_sum(settings: SettingsFactory) -> None:
         await check_statistics(service)
 
 
-async def check_statistics(service: Service) -> None:
+async def check_statistics(service: ServiceUnderTest) -> None:
     before = await statistics(service)
     assert (before["inference_count"], before["last_inference"], before["batch_stats"]) == (
         0,
@@ -93,7 +93,7 @@ async def check_statistics(service: Service) -> None:
     (batch,) = found["batch_stats"]
     assert batch == {"batch_size": 1, **{name: figures[name] for name in parts[1:]}}
     (memory,) = found["memory_usage"]
-    assert memory["byte_size"] == sum(service.context.budget.held()["pair"].values())
+    assert memory["byte_size"] == sum(service.inside.budget.held()["pair"].values())
     assert await statistics(service, "/v2/models/pair/versions/1/stats") == found
     names = [each["name"] for each in (await get(service, "/v2/models/stats"))["model_stats"]]
     assert names == ["pair", "tiny"]
@@ -101,24 +101,24 @@ async def check_statistics(service: Service) -> None:
     error(await service.client.get("/v2/models/pair/versions/2/stats"), 404)
 
 
-async def states(service: Service, body: Any = None) -> dict[str, str]:
+async def states(service: ServiceUnderTest, body: Any = None) -> dict[str, str]:
     answer = await service.client.post(INDEX, json=body if body is not None else {})
     assert answer.status_code == 200
     return {model["name"]: model["state"] for model in answer.json()}
 
 
-async def test_the_index_of_what_is_ready(shared: Service) -> None:
+async def test_the_index_of_what_is_ready(shared: ServiceUnderTest) -> None:
     assert await states(shared) == {"pair": "READY", "tiny": "READY", "twin": "UNAVAILABLE"}
     assert await states(shared, {"ready": True, "more": 1}) == {"pair": "READY", "tiny": "READY"}
     assert (await shared.client.post(INDEX)).status_code == 200  # as tritonclient asks: no body
     error(await shared.client.post(INDEX, json={"ready": "yes"}), 400, "ready", "not a boolean")
 
 
-async def load(service: Service, parameters: Any, name: str = "tiny") -> Any:
+async def load(service: ServiceUnderTest, parameters: Any, name: str = "tiny") -> Any:
     return await service.client.post(LOAD.format(name), json={"parameters": parameters})
 
 
-async def test_a_configuration_of_a_load_may_say_what_is_so(shared: Service) -> None:
+async def test_a_configuration_of_a_load_may_say_what_is_so(shared: ServiceUnderTest) -> None:
     config = {"name": "tiny", "backend": "layerstream", "platform": "onnx_layerstream"}
     for parameters in ({}, {"config": json.dumps(config)}, {"config": "{}", "unknown": [1]}):
         assert (await load(shared, parameters)).status_code == 200
@@ -140,7 +140,7 @@ async def test_a_configuration_of_a_load_may_say_what_is_so(shared: Service) -> 
     ],
 )
 async def test_a_load_that_would_change_what_is_compiled(
-    shared: Service, parameters: Any, words: str
+    shared: ServiceUnderTest, parameters: Any, words: str
 ) -> None:
     answer = await load(shared, parameters, "tiny")
     assert len(error(answer, 400, words)) < 200
@@ -152,7 +152,7 @@ async def test_unload_takes_its_parameter(settings: SettingsFactory) -> None:
         await check_unload(service)
 
 
-async def check_unload(service: Service) -> None:
+async def check_unload(service: ServiceUnderTest) -> None:
     unload = UNLOAD.format("tiny")
     wrongs: list[Any] = [{"parameters": {"unload_dependents": 1}}, {"parameters": 1}, []]
     for wrong in wrongs:
@@ -168,7 +168,7 @@ async def check_unload(service: Service) -> None:
     error(await service.client.get("/v2/models/tiny/stats"), 404, "unloaded")
 
 
-async def test_what_is_not_served_is_said(shared: Service) -> None:
+async def test_what_is_not_served_is_said(shared: ServiceUnderTest) -> None:
     assert await get(shared, "/v2/trace/setting") == {"trace_level": ["OFF"]}
     assert await get(shared, "/v2/models/tiny/trace/setting") == {"trace_level": ["OFF"]}
     error(await shared.client.get("/v2/models/nobody/trace/setting"), 404)

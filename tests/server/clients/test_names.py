@@ -6,7 +6,7 @@ import pytest
 
 from tests.examples import over
 from tests.server.clients.messages import received, sent, tensor
-from tests.server.support import Service, error, inputs_for
+from tests.server.support import ServiceUnderTest, error, inputs_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,7 +33,7 @@ GETS = ["", "/ready", "/config", "/stats"]
 BODY = sent([tensor("image", inputs_for("tiny")["image"])])
 
 
-async def refused(service: Service, method: str, path: str, statuses: set[int]) -> None:
+async def refused(service: ServiceUnderTest, method: str, path: str, statuses: set[int]) -> None:
     options = BODY if path.endswith("/infer") else {}
     answer = await service.client.request(method, path, **options)
     assert answer.status_code in statuses, (path, answer.text)
@@ -42,7 +42,7 @@ async def refused(service: Service, method: str, path: str, statuses: set[int]) 
 
 
 @pytest.mark.parametrize("what", NAMES)
-async def test_names_of_no_model(shared: Service, what: str) -> None:
+async def test_names_of_no_model(shared: ServiceUnderTest, what: str) -> None:
     name = NAMES[what]
     for end in (*GETS, "/trace/setting"):
         await refused(shared, "GET", f"/v2/models/{name}{end}", {404})
@@ -53,7 +53,7 @@ async def test_names_of_no_model(shared: Service, what: str) -> None:
 
 
 @over("version", VERSIONS)
-async def test_versions_that_are_none(shared: Service, version: str) -> None:
+async def test_versions_that_are_none(shared: ServiceUnderTest, version: str) -> None:
     for end in GETS:
         await refused(shared, "GET", f"/v2/models/tiny/versions/{version}{end}", {404})
     await refused(shared, "POST", f"/v2/models/tiny/versions/{version}/infer", {404})
@@ -61,7 +61,9 @@ async def test_versions_that_are_none(shared: Service, version: str) -> None:
 
 
 @over("query", ["unknown=1", "a=1&a=2", "=", "%00=%ff", "q=" + "n" * 3000])
-async def test_query_parameters_that_nobody_knows_are_ignored(shared: Service, query: str) -> None:
+async def test_query_parameters_that_nobody_knows_are_ignored(
+    shared: ServiceUnderTest, query: str
+) -> None:
     """As Triton ignores them: its clients may send any (``query_params``)."""
     received(await shared.client.post(f"/v2/models/tiny/infer?{query}", **BODY))
     for path in ("/v2", "/v2/models/tiny", "/v2/models/tiny/config", "/v2/models/stats"):
@@ -69,7 +71,7 @@ async def test_query_parameters_that_nobody_knows_are_ignored(shared: Service, q
 
 
 @over("coding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
-async def test_json_before_raw_tensors_is_utf_8(shared: Service, coding: str) -> None:
+async def test_json_before_raw_tensors_is_utf_8(shared: ServiceUnderTest, coding: str) -> None:
     length = int(BODY["headers"]["Inference-Header-Content-Length"])
     text = BODY["content"][:length].decode().encode(coding)
     answer = await shared.client.post(
@@ -81,14 +83,14 @@ async def test_json_before_raw_tensors_is_utf_8(shared: Service, coding: str) ->
 
 
 @over("kind", [None, "", "application/json", "text/plain", "x" * 500])
-async def test_any_content_type_will_do(shared: Service, kind: str | None) -> None:
+async def test_any_content_type_will_do(shared: ServiceUnderTest, kind: str | None) -> None:
     headers = {**BODY["headers"], **({} if kind is None else {"Content-Type": kind})}
     content = BODY["content"]
     received(await shared.client.post("/v2/models/tiny/infer", content=content, headers=headers))
 
 
 @over("shape", [["1", "3", "16", "16"], "1,3,16,16", [1, [3], 16, 16], None, [True]])
-async def test_shapes_that_are_none(shared: Service, shape: object) -> None:
+async def test_shapes_that_are_none(shared: ServiceUnderTest, shape: object) -> None:
     document = {
         "inputs": [
             {

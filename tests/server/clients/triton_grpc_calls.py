@@ -75,11 +75,14 @@ def stream(client: Any) -> None:
     answers: queue.Queue[Any] = queue.Queue()
     client.start_stream(lambda result, error: answers.put((result, error)))
     for name in ("pair", "nobody", "pair"):
-        client.async_stream_infer(name, inputs(), request_id=name)
+        options = {"request_id": name, "enable_empty_final_response": True}
+        client.async_stream_infer(name, inputs(), **options)
     found = [answers.get(timeout=30) for _ in range(3)]
     client.stop_stream()
     assert [error is None for _, error in found] == [True, False, True]
     assert found[2][0].as_numpy("scores").shape == (1, 16)
+    assert found[2][0].get_response().parameters["triton_final_response"].bool_param
+    assert answers.empty()
 
 
 async def run(place: str) -> None:

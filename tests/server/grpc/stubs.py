@@ -6,12 +6,15 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
 from grpc import aio
 
-from server.context import Context
 from server.grpc.call import SERVICE
+from server.grpc.details import DOMAIN
 from server.grpc.messages import inference_pb2 as messages
 from server.grpc.server import GrpcServer
+from server.service import Service
 from server.transport.certificate import Certificate
 from tests.server.support import LIMIT_SECONDS, Tensors
 
@@ -65,12 +68,12 @@ def _answer(method: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def calling(
-    context: Context,
+    service: Service,
     certificate: Certificate | None = None,
     credentials: grpc.ChannelCredentials | None = None,
 ) -> AsyncIterator[Client]:
-    """Serve calls to the models of ``context``, and give a client that makes them."""
-    server = GrpcServer(context, certificate)
+    """Serve calls to the models of ``service``, and give a client that makes them."""
+    server = GrpcServer(service, certificate)
     place = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
     try:
         opened = (
@@ -99,3 +102,13 @@ def asking(model: str, inputs: Tensors, raw: bool = True, **fields: Any) -> Any:
         else:
             getattr(tensor.contents, CONTENTS[kind]).extend(array.ravel().tolist())
     return found
+
+
+def reason_of_details(details: bytes) -> str:
+    """Return the reason in the ErrorInfo of a google.rpc.Status."""
+    status = Status.FromString(details)
+    info = ErrorInfo()
+    (packed,) = status.details
+    assert packed.Unpack(info)
+    assert info.domain == DOMAIN
+    return str(info.reason)

@@ -14,15 +14,15 @@ from server.grpc.messages import inference_pb2 as messages
 from server.transport.certificate import Certificate
 from tests.server.conftest import SettingsFactory
 from tests.server.grpc.stubs import Client, asking, calling
-from tests.server.support import Service, inputs_for, serving
+from tests.server.support import ServiceUnderTest, inputs_for, serving
 from tests.server.transport.authority import authority, issue
 
 Code = grpc.StatusCode
 LOAD = messages.RepositoryModelLoadRequest(model_name="pair")
 
 
-async def test_the_repository(service: Service) -> None:
-    async with calling(service.context) as client:
+async def test_the_repository(service: ServiceUnderTest) -> None:
+    async with calling(service.inside) as client:
         await _load_and_unload(client)
 
 
@@ -52,7 +52,7 @@ async def test_keys_and_their_roles(settings: SettingsFactory, tmp_path: Path) -
         for role in ("infer", "admin")
     }
     chosen = settings(models=("pair",), keys=keys)
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         assert (await client("ServerReady")).ready
         wrong: list[Any] = [
             (),
@@ -62,7 +62,7 @@ async def test_keys_and_their_roles(settings: SettingsFactory, tmp_path: Path) -
         for metadata in wrong:
             error = await client.refused("ServerMetadata", b"", metadata=metadata)
             assert error.code() is Code.UNAUTHENTICATED, error
-        assert service.context.access.refused == 3
+        assert service.inside.access.refused == 3
         assert (await client("ServerMetadata", metadata=headers["infer"])).name
         error = await client.refused("RepositoryModelLoad", LOAD, metadata=headers["infer"])
         assert error.code() is Code.PERMISSION_DENIED
@@ -83,17 +83,17 @@ async def test_who_may_not_change_what_is_served(
     settings: SettingsFactory, changes: dict[str, Any], metadata: Any, words: str
 ) -> None:
     chosen = settings(models=("pair",), **changes)
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         error = await client.refused("RepositoryModelLoad", LOAD, metadata=metadata)
         assert error.code() is Code.PERMISSION_DENIED
         assert words in (error.details() or "")
 
 
-async def test_a_certificate_and_its_successor(service: Service, tmp_path: Path) -> None:
+async def test_a_certificate_and_its_successor(service: ServiceUnderTest, tmp_path: Path) -> None:
     certificate = Certificate(*issue(tmp_path))
     root = authority().cert_pem.bytes()
     credentials = grpc.ssl_channel_credentials(root)
-    async with calling(service.context, certificate, credentials) as client:
+    async with calling(service.inside, certificate, credentials) as client:
         answer = await client("ModelInfer", asking("pair", inputs_for("pair")))
         assert answer.raw_output_contents
         first = await presented(client)

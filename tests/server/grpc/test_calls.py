@@ -12,7 +12,7 @@ from server.grpc.messages import inference_pb2 as messages
 from server.grpc.service import METHODS
 from tests.examples import over
 from tests.server.grpc.stubs import Client, asking, calling
-from tests.server.support import Packs, Service, close, inputs_for
+from tests.server.support import Packs, ServiceUnderTest, close, inputs_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -21,12 +21,12 @@ PAIR = inputs_for("pair")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(shared: Service) -> AsyncIterator[Client]:
-    async with calling(shared.context) as found:
+async def client(shared: ServiceUnderTest) -> AsyncIterator[Client]:
+    async with calling(shared.inside) as found:
         yield found
 
 
-async def test_the_server_and_its_models(client: Client, shared: Service) -> None:
+async def test_the_server_and_its_models(client: Client, shared: ServiceUnderTest) -> None:
     assert (await client("ServerLive")).live
     assert (await client("ServerReady")).ready
     about = await client("ServerMetadata")
@@ -38,7 +38,7 @@ async def test_the_server_and_its_models(client: Client, shared: Service) -> Non
     assert not (await client("ModelReady", messages.ModelReadyRequest(name="nobody"))).ready
 
 
-async def test_a_model_is_described_as_over_http(client: Client, shared: Service) -> None:
+async def test_a_model_is_described_as_over_http(client: Client, shared: ServiceUnderTest) -> None:
     found = await client("ModelMetadata", messages.ModelMetadataRequest(name="pair"))
     told = (await shared.client.get("/v2/models/pair")).json()
     for kind in ("inputs", "outputs"):
@@ -89,8 +89,29 @@ async def test_a_stream_goes_on_after_an_error(client: Client) -> None:
         [asking("pair", PAIR, id="a"), asking("nobody", PAIR), asking("pair", PAIR, id="b")]
     )
     assert [each.infer_response.id for each in found] == ["a", "", "b"]
+    final = [each.infer_response.parameters["triton_final_response"].bool_param for each in found]
+    assert all(final)  # a request has one answer, or one error
     assert "'nobody'" in found[1].error_message
     assert found[0].infer_response.raw_output_contents
+
+
+async def test_a_failure_in_a_stream_has_the_id_of_its_request(client: Client) -> None:
+    requests = [asking("nobody", PAIR, id="seven"), asking("pair", {}, id="eight")]
+    failed = await client.stream(requests)
+    assert [answer.infer_response.id for answer in failed] == ["seven", "eight"]
+    assert all(answer.error_message for answer in failed)
+
+
+async def test_empty_final_responses_are_none_where_each_request_has_one_answer(
+    client: Client,
+) -> None:
+    request = asking("pair", PAIR)
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    (answer,) = await client.stream([request])
+    assert answer.infer_response.raw_output_contents
+    assert answer.infer_response.parameters["triton_final_response"].bool_param
+    response = await client("ModelInfer", request)
+    assert "triton_final_response" not in response.parameters  # that is of streams
 
 
 async def test_statistics(client: Client) -> None:
@@ -206,6 +227,11 @@ WRONG: list[tuple[Any, Code, str]] = [
     (_parameter("timeout", int64_param=-1), Code.INVALID_ARGUMENT, "parameters.timeout"),
     (_parameter("timeout", string_param="1"), Code.INVALID_ARGUMENT, "parameters.timeout"),
     (_parameter("priority", double_param=1.5), Code.INVALID_ARGUMENT, "parameters.priority"),
+    (
+        _parameter("triton_enable_empty_final_response", int64_param=1),
+        Code.INVALID_ARGUMENT,
+        "triton_enable_empty_final_response: not a boolean",
+    ),
     (_shared(), Code.INVALID_ARGUMENT, "shared memory"),
     (b"\xff" * 40, Code.INVALID_ARGUMENT, "no ModelInferRequest"),
     (b"\x3a\x7f", Code.INVALID_ARGUMENT, "no ModelInferRequest"),
@@ -216,12 +242,12 @@ WRONG: list[tuple[Any, Code, str]] = [
 
 @over("asked, code, words", WRONG)
 async def test_what_is_wrong(
-    client: Client, shared: Service, asked: Any, code: Code, words: str
+    client: Client, shared: ServiceUnderTest, asked: Any, code: Code, words: str
 ) -> None:
     error = await client.refused("ModelInfer", asked)
     assert error.code() is code, error
     assert words in (error.details() or "")
-    assert shared.context.request_memory.used_bytes == 0
+    assert shared.inside.request_memory.used_bytes == 0
 
 
 @over(

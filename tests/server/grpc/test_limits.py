@@ -7,14 +7,24 @@ from typing import Any, cast
 import grpc
 import pytest
 
+from benchmarks.servers.served import free_port
 from server.errors import BusyError, InvalidRequestError
+from server.faults import Fault
 from server.grpc.call import SERVICE, Call, CallPlaces
 from server.grpc.messages import inference_pb2 as messages
 from server.requests.exchange import Exchange
 from server.transport.intake import PAUSE_SECONDS
 from tests.server.conftest import SettingsFactory
 from tests.server.grpc.stubs import Client, asking, calling
-from tests.server.support import LIMIT_SECONDS, Faults, Gate, Service, inputs_for, serving, until
+from tests.server.support import (
+    LIMIT_SECONDS,
+    Faults,
+    Gate,
+    ServiceUnderTest,
+    inputs_for,
+    serving,
+    until,
+)
 from tests.server.transport.wire import LIMITS
 
 Code = grpc.StatusCode
@@ -30,17 +40,17 @@ def blocked(faults: Faults) -> Gate:
     return gate
 
 
-async def all_gone(service: Service) -> None:
+async def all_gone(service: ServiceUnderTest) -> None:
     """Wait until the server knows of all requests that their clients have gone."""
-    await until(lambda: not len(service.context.exchanges))
+    await until(lambda: not len(service.inside.exchanges))
 
 
-async def nothing_held(service: Service) -> None:
+async def nothing_held(service: ServiceUnderTest) -> None:
     """Wait until no request holds anything."""
     async with asyncio.timeout(LIMIT_SECONDS):
         await until(
             lambda: (
-                not service.context.request_memory.used_bytes and not len(service.context.exchanges)
+                not service.inside.request_memory.used_bytes and not len(service.inside.exchanges)
             )
         )
 
@@ -49,11 +59,11 @@ async def test_a_client_that_leaves_frees_what_it_held(
     settings: SettingsFactory, blocked: Gate, arrivals: asyncio.Semaphore
 ) -> None:
     chosen = settings(models=("tiny",))
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         calls = [client.begin("ModelInfer", TINY) for _ in range(2)]
         for _ in calls:
             await arrivals.acquire()
-        assert service.context.request_memory.used_bytes > 0
+        assert service.inside.request_memory.used_bytes > 0
         for call in calls:
             call.cancel()
         await all_gone(service)
@@ -69,7 +79,7 @@ async def test_a_deadline_of_the_call_or_of_the_request(
     settings: SettingsFactory, blocked: Gate, own: bool
 ) -> None:
     chosen = settings(models=("tiny",))
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         asked = messages.ModelInferRequest.FromString(TINY.SerializeToString())
         options = {} if own else {"timeout": 0.2}
         if own:
@@ -85,7 +95,7 @@ async def test_a_full_line_says_when_to_come_again(
     settings: SettingsFactory, blocked: Gate, arrivals: asyncio.Semaphore
 ) -> None:
     chosen = settings(models=("tiny",), queue_limit=1)
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         calls = [client.begin("ModelInfer", TINY)]
         await arrivals.acquire()
         while not (error := await refused_at_once(client, calls, arrivals)):
@@ -116,7 +126,7 @@ async def refused_at_once(
 
 async def test_a_message_over_a_limit(settings: SettingsFactory) -> None:
     chosen = settings(models=("tiny",), max_body=MIB)
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         error = await client.refused(
             "ModelInfer", b"\x3a" + bytes([0x80, 0x80, 0x80, 1]) + bytes(2 * MIB)
         )
@@ -124,15 +134,15 @@ async def test_a_message_over_a_limit(settings: SettingsFactory) -> None:
         # What typed contents become is counted before it is made.
         asked = messages.ModelInferRequest(model_name="tiny")
         asked.inputs.add(name="image").contents.int_contents.extend([1] * (MIB - 4096))
-        service.context.request_memory.capacity_bytes = 4 * MIB
+        service.inside.request_memory.capacity_bytes = 4 * MIB
         error = await client.refused("ModelInfer", asked)
         assert error.code() is Code.RESOURCE_EXHAUSTED
         assert "request_memory" in (error.details() or "")
         await nothing_held(service)
 
 
-async def test_a_compressed_message_is_refused(service: Service) -> None:
-    async with calling(service.context) as client:
+async def test_a_compressed_message_is_refused(service: ServiceUnderTest) -> None:
+    async with calling(service.inside) as client:
         bomb = messages.ModelInferRequest(model_name="pair", raw_input_contents=[bytes(8 * MIB)])
         error = await client.refused("ModelInfer", bomb, compression=grpc.Compression.Gzip)
         assert error.code() is Code.UNIMPLEMENTED
@@ -143,14 +153,14 @@ async def test_streams_without_a_message_take_nothing_from_others(
 ) -> None:
     """A hundred of one address, before a pool that has room for a few requests."""
     chosen = settings(models=("tiny",), queue_limit=1)
-    async with serving(chosen) as service, calling(service.context) as client:
-        service.context.request_memory.capacity_bytes = MIB
+    async with serving(chosen) as service, calling(service.inside) as client:
+        service.inside.request_memory.capacity_bytes = MIB
         streams: list[Any] = [
             client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")() for _ in range(100)
         ]
-        await until(lambda: len(service.context.exchanges) >= len(streams))
-        assert service.context.request_memory.used_bytes == 0
-        assert service.context.request_memory.waiting == 0
+        await until(lambda: len(service.inside.exchanges) >= len(streams))
+        assert service.inside.request_memory.used_bytes == 0
+        assert service.inside.request_memory.waiting == 0
         for _ in range(10):
             assert (await client("ModelInfer", TINY)).outputs
         await streams[0].write(TINY.SerializeToString())
@@ -161,14 +171,14 @@ async def test_streams_without_a_message_take_nothing_from_others(
         await nothing_held(service)
 
 
-async def test_a_client_that_sends_nothing_is_ended(service: Service) -> None:
-    async with calling(service.context) as client:
+async def test_a_client_that_sends_nothing_is_ended(service: ServiceUnderTest) -> None:
+    async with calling(service.inside) as client:
         call: Any = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
         await call.wait_for_connection()
-        await until(lambda: len(service.context.exchanges))
+        await until(lambda: len(service.inside.exchanges))
         now = asyncio.get_running_loop().time()
         while not call.done():
-            service.context.exchanges.sweep(now + 60, hurry=False)
+            service.inside.exchanges.sweep(now + 60, hurry=False)
             await asyncio.sleep(0)
         assert await call.code() is Code.DEADLINE_EXCEEDED
         assert "no progress" in await call.details()
@@ -183,7 +193,7 @@ async def test_an_address_has_its_share_of_calls(
 ) -> None:
     monkeypatch.setattr("server.transport.registry.WAIT_SECONDS", 0.0)
     chosen = settings(models=("tiny",), max_connections_per_address=2)
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         calls = [client.begin("ModelInfer", TINY) for _ in range(2)]
         for _ in calls:
             await arrivals.acquire()
@@ -204,11 +214,11 @@ async def test_a_stream_without_a_message_gives_way_to_another_address(
     monkeypatch.setattr("server.transport.giving_way.GRACE_SECONDS", 0.0)
     monkeypatch.setattr("server.transport.giving_way.FRESH_SECONDS", 0.0)
     chosen = settings(models=("tiny",), max_connections=3)
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         streams: list[Any] = []
         for _ in range(3):
             streams.append(client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")())
-            await until(lambda: len(service.context.exchanges) >= len(streams))
+            await until(lambda: len(service.inside.exchanges) >= len(streams))
         monkeypatch.setattr("server.grpc.call._address", lambda wire: "192.0.2.1")
         own_connection = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(client.place, own_connection) as channel:
@@ -224,7 +234,7 @@ async def test_a_stream_without_a_message_gives_way_to_another_address(
 
 async def test_a_connection_that_says_nothing_is_closed(settings: SettingsFactory) -> None:
     chosen = settings(models=("tiny",), header_timeout=0.1)
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         host, _, port = client.place.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         async with asyncio.timeout(LIMIT_SECONDS):
@@ -237,26 +247,28 @@ async def test_a_connection_that_says_nothing_is_closed(settings: SettingsFactor
 async def test_calls_in_flight_are_answered_when_the_service_ends(
     settings: SettingsFactory, blocked: Gate, arrivals: asyncio.Semaphore
 ) -> None:
-    from server.grpc.server import GrpcServer
+    from server.grpc.server import GrpcServer, grpc_server
 
-    async with serving(settings(models=("tiny",))) as service:
-        server = GrpcServer(service.context, None)
-        service.context.ways.append(server)
-        place = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    port = free_port()
+    chosen = settings(models=("tiny",), grpc_port=port)
+    async with serving(chosen, [grpc_server]) as service:
+        (server,) = service.inside._listeners
+        assert isinstance(server, GrpcServer)
+        place = f"127.0.0.1:{port}"
         async with grpc.aio.insecure_channel(place) as channel:
             call = Client(channel, place).begin("ModelInfer", TINY)
             await arrivals.acquire()
-            stopping = asyncio.create_task(service.context.stop())
+            stopping = asyncio.create_task(service.inside.close())
             await until(lambda: server._ending is not None)
             blocked.open()
             assert (await call).outputs
             await stopping
 
 
-async def test_whoever_calls_while_the_service_ends_is_told(service: Service) -> None:
+async def test_whoever_calls_while_the_service_ends_is_told(service: ServiceUnderTest) -> None:
     from server.grpc.server import GrpcServer
 
-    server = GrpcServer(service.context, None)
+    server = GrpcServer(service.inside, None)
     place = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
     codes: list[Code] = []
 
@@ -274,11 +286,11 @@ async def test_whoever_calls_while_the_service_ends_is_told(service: Service) ->
     assert set(codes) == {Code.OK, Code.UNAVAILABLE}
 
 
-async def test_a_client_that_does_not_take_its_answer_is_ended(service: Service) -> None:
-    async with calling(service.context) as client:
+async def test_a_client_that_does_not_take_its_answer_is_ended(service: ServiceUnderTest) -> None:
+    async with calling(service.inside) as client:
         call: Any = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
         data = asking("pair", inputs_for("pair")).SerializeToString()
-        exchanges = service.context.exchanges
+        exchanges = service.inside.exchanges
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(LIMIT_SECONDS):
             # Answers are not read: some fill the client's window, and the next one waits to be sent.
@@ -298,7 +310,7 @@ def is_waiting(exchange: Exchange) -> bool:
 
 async def test_connections_have_a_limit_and_a_time(settings: SettingsFactory) -> None:
     chosen = settings(models=("tiny",), max_connections=3, header_timeout=0.2)
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         assert (await client("ServerReady")).ready
         port = int(client.place.rpartition(":")[2])
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
@@ -359,6 +371,6 @@ async def test_a_call_is_refused_after_a_pause(
     with monkeypatch.context() as patch:
         patch.setattr(asyncio, "sleep", sleep)
         patch.setattr(loop, "time", lambda: call._started_at)
-        await call.refuse(reason, str(reason))
+        await call.refuse(Fault.of(reason))
     assert pauses == ([] if pause is None else [pytest.approx(pause)])
     assert wire.code is (Code.INVALID_ARGUMENT if pause is None else Code.UNAVAILABLE)

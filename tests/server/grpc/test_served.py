@@ -1,14 +1,14 @@
 """The whole service with gRPC: on its event loop, beside HTTP, to the end; and what stops its start."""
 
 import asyncio
-import builtins
-from typing import Any
+import sys
 
 import grpc
 import pytest
 
 from benchmarks.servers.served import free_port
-from server.serve import GrpcError, serve
+from server.preflight import GRPC_PACKAGES, GrpcError
+from server.serve import serve
 from server.transport.listener import PortError, listen
 from tests.server.conftest import SettingsFactory, service_threads
 from tests.server.grpc.stubs import Client, asking
@@ -41,16 +41,10 @@ async def test_a_port_that_is_taken_stops_the_start(settings: SettingsFactory) -
             await serve(settings(port=0, grpc_port=port))
 
 
+@pytest.mark.parametrize("package", GRPC_PACKAGES)
 async def test_without_the_extra_the_start_says_so(
-    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    imported = builtins.__import__
-
-    def refusing(name: str, *rest: Any) -> Any:
-        if name == "grpc":
-            raise ImportError("No module named 'grpc'")
-        return imported(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refusing)
-    with pytest.raises(GrpcError, match="the extra grpc brings it"):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(GrpcError, match=f"{package}.*the extra grpc brings it"):
         await serve(settings(port=0, grpc_port=0))

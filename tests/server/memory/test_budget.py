@@ -15,26 +15,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.folders import locked_folder, versions
+from models.atomic_folders import locked_folder
+from models.packs.folders import versions
 from models.packs.pack import open_pack
+from models.sizes import format_least, parse_size
+from pipeline.budget.budget import Budget, refusal
+from pipeline.budget.errors import RefusedError
+from pipeline.budget.request_needs import Need
+from pipeline.budget.sharing import Sharer, share_out, sharer
 from pipeline.devices.base import Device
-from pipeline.fitting.wanted import Fitted
-from pipeline.planning.thumb import smallest_plan
+from pipeline.fitting.wanted import EnginePlanResult
+from pipeline.planning.smallest import smallest_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.context import StartupError
-from server.errors import NotFoundError, RefusedError
-from server.memory.budget import Budget, refusal
-from server.memory.request_needs import Need
-from server.memory.sharing import Sharer, share_out, sharer
-from server.settings.sizes import format_least, parse_size
+from server.errors import NotFoundError
+from server.operation.starting import StartupError
 from tests.examples import over
+from tests.pipeline.budget.sets import numbers
 from tests.server.conftest import SettingsFactory
-from tests.server.memory.sets import numbers
 from tests.server.support import (
     REQUEST_MEMORY,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -57,7 +59,7 @@ def budget(packs: Packs) -> int:
     return total
 
 
-async def all_right(service: Service, packs: Packs, count: int) -> None:
+async def all_right(service: ServiceUnderTest, packs: Packs, count: int) -> None:
     """``count`` interleaved requests, several at a time, each with an input of its own."""
     limit = asyncio.Semaphore(8)
 
@@ -80,12 +82,12 @@ async def test_two_models_in_a_budget_that_holds_the_weights_of_neither(
         assert await service.metric("layerstream_budget_bytes") == total
         assert await service.metric("layerstream_request_memory_bytes") == REQUEST_MEMORY
         used = await service.metric("layerstream_budget_used_bytes")
-        assert used == service.context.budget.used_bytes <= total
+        assert used == service.inside.budget.used_bytes <= total
         for name in TWO:
             ok = await service.metric("layerstream_requests_total", model=name, outcome="ok")
             assert ok == 8
             # What the engines hold is no more than what was set aside for them.
-            held = service.context.budget.held()[name]
+            held = service.inside.budget.held()[name]
             memory = service.worker(name).engine.statistics().memory
             assert memory.keys() == held.keys()
             for kind in memory.keys() - {"sessions"}:
@@ -98,7 +100,7 @@ def figures(message: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-async def refused(service: Service, packs: Packs) -> None:
+async def refused(service: ServiceUnderTest, packs: Packs) -> None:
     """Check every way to ask for the third model: too little is free when the others have their least."""
     free = ROOM
     answers = [
@@ -124,7 +126,7 @@ async def test_a_third_model_is_refused_at_the_start_and_by_request(
     async with serving(settings(models_budget=budget, models=(*TWO, "pair"))) as service:
         name = "layerstream_model_refusals_total"
         assert await service.metric(name, model="pair") == 1
-        assert service.context.describe().startswith("serving 2 of 3 models (tiny, twin) in ")
+        assert service.inside.describe().startswith("serving 2 of 3 models (tiny, twin) in ")
         await refused(service, packs)
         assert await service.metric(name, model="pair") == 2
         assert await service.metric("layerstream_model_ready", model="pair") == 0
@@ -132,17 +134,33 @@ async def test_a_third_model_is_refused_at_the_start_and_by_request(
         await all_right(service, packs, 10)
 
 
+async def test_strict_readiness_is_that_of_all_models_but_those_unloaded_by_request(
+    settings: SettingsFactory, packs: Packs, budget: int
+) -> None:
+    """One that is evicted is ready: the next request loads it."""
+    models = {"models_budget": budget, "models": (*TWO, "pair"), "strict_readiness": True}
+    async with serving(settings(**models)) as service:
+        response = await service.client.get("/v2/health/ready")
+        assert response.status_code == 503
+        assert "model 'pair' does not fit" in response.json()["reason"]
+        assert (await service.client.post(UNLOAD.format("pair"))).status_code == 200
+        assert (await service.client.get("/v2/health/ready")).status_code == 200
+    async with serving(settings(**models, budget_policy="evict-lru")) as service:
+        assert "pair" not in service.inside.budget.held()
+        assert (await service.client.get("/v2/health/ready")).status_code == 200
+
+
 async def test_a_refusal_while_others_work_changes_nothing_for_them(
     settings: SettingsFactory, packs: Packs, budget: int
 ) -> None:
     async with serving(settings(models_budget=budget, models=TWO)) as service:
-        before = service.context.budget.held()
+        before = service.inside.budget.held()
         error(await service.client.get("/v2/models/pair"), 404, "'pair'")
         work = asyncio.create_task(all_right(service, packs, 20))
         for _ in range(5):
             error(await service.client.post(LOAD.format("pair")), 409)
         await work
-        assert service.context.budget.held() == before
+        assert service.inside.budget.held() == before
 
 
 async def test_unload_frees_and_load_takes_again(
@@ -153,7 +171,7 @@ async def test_unload_frees_and_load_takes_again(
         for _ in range(2):
             error(await client.post(LOAD.format("pair")), 409)
             assert (await client.post(UNLOAD.format("twin"))).json()["state"] == "UNAVAILABLE"
-            assert service.context.budget.held().keys() == {"tiny"}
+            assert service.inside.budget.held().keys() == {"tiny"}
             error(await service.infer("twin", inputs_for("twin")), 404, "'twin'", "unloaded")
             assert await service.metric("layerstream_model_ready", model="twin") == 0
             memory = {"model": "twin", "kind": "ring"}
@@ -175,33 +193,33 @@ async def test_unload_frees_and_load_takes_again(
     ids=["mmap", "heap"],
 )
 async def test_memory_that_cannot_be_allocated(
-    service: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch, failure: Exception
+    service: ServiceUnderTest, packs: Packs, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     def allocate(use: str, n_bytes: int, slots: int = 1) -> None:
         raise failure
 
     await service.client.post(UNLOAD.format("tiny"))
-    held, clients = service.context.budget.held(), service.context.pool.statistics().clients
+    held, clients = service.inside.budget.held(), service.inside.pool.statistics().clients
     with monkeypatch.context() as patch:
         patch.setattr(Device, "allocate", staticmethod(allocate))
         for _ in range(2):
             error(await service.client.post(LOAD.format("tiny")), 503, "model 'tiny'", "allocate")
     error(await service.infer("tiny", inputs_for("tiny")), 503, "model 'tiny'", "allocate")
-    assert service.context.budget.held() == held
-    assert service.context.pool.statistics().clients == clients
+    assert service.inside.budget.held() == held
+    assert service.inside.pool.statistics().clients == clients
     assert (await service.client.post(LOAD.format("tiny"))).status_code == 200
     inputs = inputs_for("tiny")
     close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
 
 
-async def test_load_and_unload_twice_are_no_errors(service: Service) -> None:
-    held = service.context.budget.held()
+async def test_load_and_unload_twice_are_no_errors(service: ServiceUnderTest) -> None:
+    held = service.inside.budget.held()
     for _ in range(2):
         assert (await service.client.post(LOAD.format("tiny"))).status_code == 200
-    assert service.context.budget.held() == held
+    assert service.inside.budget.held() == held
     for _ in range(2):
         assert (await service.client.post(UNLOAD.format("tiny"))).status_code == 200
-    assert service.context.budget.held().keys() == {"pair"}
+    assert service.inside.budget.held().keys() == {"pair"}
 
 
 async def test_loads_at_once_load_once(settings: SettingsFactory, packs: Packs) -> None:
@@ -211,7 +229,7 @@ async def test_loads_at_once_load_once(settings: SettingsFactory, packs: Packs) 
             *(service.client.post(LOAD.format("tiny")) for _ in range(5))
         )
         assert [answer.status_code for answer in answers] == [200] * 5
-        assert service.context.budget.used_bytes <= service.context.budget.total_bytes
+        assert service.inside.budget.used_bytes <= service.inside.budget.total_bytes
         inputs = inputs_for("tiny")
         close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
 
@@ -240,11 +258,11 @@ async def test_a_refusal_says_which_budget_is_enough_for_all(
     """Typed in it is, and hardly more than that; the memory of requests may grow with the budget."""
     models = {"models": (*TWO, "pair"), "request_memory": chosen}
     async with serving(settings(budget=few, **models)) as service:
-        entries = service.context.repository.entries()
+        entries = service.inside.repository.entries()
         (said,) = {enough(entry.reason) for entry in entries if not entry.serves}
         assert any(entry.serves for entry in entries)
     async with serving(settings(budget=said, exit_on_error=True, **models)) as service:
-        assert all(entry.serves for entry in service.context.repository.entries())
+        assert all(entry.serves for entry in service.inside.repository.entries())
     with pytest.raises(StartupError, match="does not fit"):
         async with serving(settings(budget=int(said * 0.9), exit_on_error=True, **models)):
             pass
@@ -262,7 +280,7 @@ async def test_a_model_that_no_request_reaches_takes_no_place(
     alone = packs.smallest(other) + requests
     models = {"models": (most, other), "request_memory": requests}
     async with serving(settings(budget=alone, **models)) as service:
-        entries = service.context.repository.entries()
+        entries = service.inside.repository.entries()
         assert {entry.name: entry.serves for entry in entries} == {most: False, other: True}
     with pytest.raises(StartupError) as caught:
         async with serving(settings(budget=alone - 1, **models)):
@@ -277,7 +295,7 @@ async def test_a_model_takes_what_others_hold_beyond_their_need(
     least = packs.smallest("tiny") + packs.smallest("pair")
     async with serving(settings(models_budget=least, models=("tiny",))) as service:
         assert (await service.client.post(LOAD.format("pair"))).status_code == 200
-        held = service.context.budget.held()
+        held = service.inside.budget.held()
         assert {name: sum(kinds.values()) for name, kinds in held.items()} == {
             "tiny": packs.smallest("tiny"),
             "pair": packs.smallest("pair"),
@@ -333,7 +351,7 @@ async def test_the_smallest_budget_is_enough(settings: SettingsFactory, packs: P
     inputs = inputs_for("tiny")
     async with serving(settings(models_budget=packs.smallest("tiny"), models=("tiny",))) as service:
         close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
-        assert service.context.budget.free_bytes == 0
+        assert service.inside.budget.free_bytes == 0
 
 
 async def test_a_repository_without_packs(settings: SettingsFactory, tmp_path: Path) -> None:
@@ -393,10 +411,10 @@ async def test_a_damaged_pack_beside_a_sound_one(
         error(await service.client.post(LOAD.format("broken")), 503, "manifest.json")
         error(await service.client.get("/v2/models/empty/ready"), 503, "'empty'")
         assert (await service.client.get("/v2/models/tiny/ready")).status_code == 200
-        assert service.context.budget.held().keys() == {"tiny"}
+        assert service.inside.budget.held().keys() == {"tiny"}
 
 
-async def test_not_ready_once_nothing_serves(service: Service) -> None:
+async def test_not_ready_once_nothing_serves(service: ServiceUnderTest) -> None:
     for name in ("tiny", "pair"):
         await service.client.post(UNLOAD.format(name))
     response = await service.client.get("/v2/health/ready")
@@ -406,7 +424,7 @@ async def test_not_ready_once_nothing_serves(service: Service) -> None:
     assert (await service.client.get("/v2/health/live")).status_code == 200
 
 
-async def test_repository_index(service: Service) -> None:
+async def test_repository_index(service: ServiceUnderTest) -> None:
     await service.client.post(UNLOAD.format("pair"))
     entries = (await service.client.post(INDEX)).json()
     assert {entry["name"]: entry["state"] for entry in entries} == {
@@ -495,7 +513,7 @@ def test_a_plan_that_fits_fits(program: Program, total: int, share: int, archite
     if smallest > total:
         assert isinstance(outcome, RefusedError)
         return
-    assert isinstance(outcome, Fitted)
+    assert isinstance(outcome, EnginePlanResult)
     rest = total - smallest - share
     extra = rest // 2 if rest >= 0 else total - smallest
     assert smallest <= outcome.plan.total_bytes <= max(smallest, smallest + extra)

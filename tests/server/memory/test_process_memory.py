@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.errors import RefusedError
+from pipeline.budget.errors import RefusedError
 from server.memory.process_memory import (
     MemoryLimit,
     budget_within,

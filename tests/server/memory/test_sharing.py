@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,18 @@ import pytest
 from loader.errors import ReadError
 from models.errors import PackError
 from models.packs.pack import open_pack
+from pipeline.budget.budget import Budget
+from pipeline.budget.holdings import Minimum
+from pipeline.budget.request_needs import Need
+from pipeline.budget.search import Search
+from pipeline.budget.sharing import Activations, possible, shared_space, sharer
 from pipeline.devices import find
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.device_memory import Space
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.memory.budget import Budget
-from server.memory.holdings import Minimum
-from server.memory.request_needs import Need
-from server.memory.search import Search
-from server.memory.sharing import Activations, possible, shared_space, sharer
+from server.repository import models
 from server.repository.models import Models
 from server.repository.on_disk import Slot, slots
 from tests.examples import over
@@ -83,10 +85,10 @@ def test_what_takes_long_is_tried_at_once_but_once(packs: Packs) -> None:
     assert made.at_once is not None
     assert made.within is not None
     for n_bytes in (room, room, room + 1, room):
-        assert made.at_once(n_bytes).by_thumb
+        assert made.at_once(n_bytes).heuristic
     assert search.tries == 2
     made.within(room)
-    assert not made.at_once(room).by_thumb
+    assert not made.at_once(room).heuristic
     assert search.tries == 2
 
 
@@ -104,7 +106,22 @@ async def test_what_was_loaded_together_loads_again_one_by_one(
             for name in order:
                 response = await service.client.post(LOAD.format(name))
                 assert response.status_code == 200, response.text
-            assert service.context.budget.used_bytes <= service.context.budget.total_bytes
+            assert service.inside.budget.used_bytes <= service.inside.budget.total_bytes
+
+
+async def test_a_start_scans_each_model_twice_however_many_there_are(
+    settings: SettingsFactory, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once before all of them, and once before it is loaded."""
+    scanned = Counter[str]()
+
+    def counted(root: Path, model: str, *config: Any) -> list[Slot]:
+        scanned[model] += 1
+        return slots(root, model, *config)
+
+    monkeypatch.setattr(models, "slots", counted)
+    async with serving(settings(models_budget=64 << 20, models=ALL)):
+        assert scanned == dict.fromkeys(ALL, 2)
 
 
 async def test_a_model_that_is_not_served_has_no_claim(
@@ -114,10 +131,10 @@ async def test_a_model_that_is_not_served_has_no_claim(
     async with serving(
         settings(models_budget=packs.weights("tiny") * 3, models=("tiny",))
     ) as service:
-        alone = service.context.budget.held()
+        alone = service.inside.budget.held()
         await service.client.post(UNLOAD.format("tiny"))
         await service.client.post(LOAD.format("tiny"))
-        assert service.context.budget.held() == alone
+        assert service.inside.budget.held() == alone
 
 
 # Whether activations can be shared: as a device says, for a service and for commands alike.

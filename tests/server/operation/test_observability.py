@@ -1,5 +1,6 @@
 """Metrics agree with the engine; logs are JSON lines that carry the id of their request."""
 
+import asyncio
 import io
 import json
 import logging
@@ -14,6 +15,7 @@ from shutil import copytree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 
 from models.packs.pack import open_pack
 from pipeline.devices.base import KernelError
@@ -22,7 +24,9 @@ from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import manifest_checksum, save_profile
 from pipeline.program.program import Program
+from server.faults import Code, Fault, Outcome
 from server.metrics import requests
+from server.metrics.metrics import Exposition, _Collected
 from server.operation import logs
 from server.operation.process import process_memory
 from tests.documents import LIMITED, METRIC_NAMES, PREDICTIONS
@@ -34,7 +38,7 @@ from tests.server.support import (
     Gate,
     Once,
     Packs,
-    Service,
+    ServiceUnderTest,
     error,
     inputs_for,
     picture,
@@ -53,7 +57,7 @@ def without_suffix(name: str) -> str:
     return name
 
 
-async def test_every_described_metric_is_there_after_one_request(service: Service) -> None:
+async def test_every_described_metric_is_there_after_one_request(service: ServiceUnderTest) -> None:
     await service.infer("tiny", inputs_for("tiny"))
     found = {without_suffix(name) for name, _ in await service.metrics()}
     own = {name for name in found if name.startswith("layerstream_")}
@@ -62,6 +66,43 @@ async def test_every_described_metric_is_there_after_one_request(service: Servic
     elsewhere = re.compile("layerstream_(device_|connections)")
     absent = {name for name in METRIC_NAMES if elsewhere.match(name)} | PREDICTIONS | LIMITED
     assert own - LIMITED == METRIC_NAMES - absent
+
+
+async def test_requests_are_answered_while_many_models_are_scraped(
+    service: ServiceUnderTest,
+) -> None:
+    metrics = service.inside.metrics
+    names = [f"m{index:03}" for index in range(100)]
+    for index, name in enumerate(names):
+        metrics.requests.expect(name, "1")
+        for _ in range(index):
+            metrics.requests.end(name, "1", Outcome.OK, 0.01)
+    scrape, iterations = asyncio.create_task(metrics.render()), 0
+    while not scrape.done():
+        await asyncio.sleep(0)
+        iterations += 1
+    assert iterations >= len(names) // 8
+    lines = (await scrape).decode().splitlines()
+    heads = [line for line in lines if line.startswith("# HELP ")]
+    assert len(heads) == len(set(heads))  # each family is there once
+    for index, name in enumerate(names):
+        labels = f'model="{name}",outcome="ok"'
+        assert f"layerstream_requests_total{{{labels}}} {float(index)}" in lines
+        assert f'nv_inference_request_success{{model="{name}",version="1"}} {index}' in lines
+
+
+def test_families_in_pieces_are_the_same() -> None:
+    counted = requests.RequestMetrics()
+    for name in ("one", 'two "quoted"', "three"):
+        counted.end(name, "1", Outcome.OK, 0.01)
+    once, pieces = Exposition(), Exposition()
+    once.add_families(counted.collect(counted.models()))
+    pieces.add_families(counted.collect(()))
+    for name in counted.models():
+        pieces.add_families(counted.collect([name]))
+    assert pieces.encode() == once.encode()
+    collected = _Collected(counted.collect(counted.models()))
+    assert once.encode() == generate_latest(collected)
 
 
 async def test_why_a_model_does_not_serve_is_one_word(
@@ -84,11 +125,11 @@ async def test_why_a_model_does_not_serve_is_one_word(
         assert await absent("pair") == ["unloaded"]
         assert (await service.client.post("/v2/repository/models/pair/load")).status_code == 200
         assert await absent("pair") == []
-        service.worker("pair").served.leave("the disk is gone")
+        service.worker("pair").served.leave(Fault(Code.READ_FAILED, "the disk is gone"))
         assert await absent("pair") == ["failed"]
 
 
-async def test_sweeps_are_counted_with_their_time(service: Service) -> None:
+async def test_sweeps_are_counted_with_their_time(service: ServiceUnderTest) -> None:
     for _ in range(3):
         await service.infer("tiny", inputs_for("tiny"))
     labels = {"model": "tiny"}
@@ -98,12 +139,12 @@ async def test_sweeps_are_counted_with_their_time(service: Service) -> None:
     assert 0 < total <= (await service.metric("layerstream_request_seconds_sum", **labels) or 0)
 
 
-async def test_content_type(service: Service) -> None:
+async def test_content_type(service: ServiceUnderTest) -> None:
     response = await service.client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")
 
 
-async def test_values_are_those_of_the_engine(service: Service, packs: Packs) -> None:
+async def test_values_are_those_of_the_engine(service: ServiceUnderTest, packs: Packs) -> None:
     count = 3
     for number in range(count):
         await service.infer("tiny", inputs_for("tiny", number))
@@ -114,10 +155,10 @@ async def test_values_are_those_of_the_engine(service: Service, packs: Packs) ->
         return found[name, frozenset({"model": "tiny", **labels}.items())]
 
     statistics = engine.statistics()
-    shown = statistics.memory | {"sessions": engine.plan.session_bytes}
+    shown = statistics.memory | {"sessions": engine.plan.memory["sessions"]}
     for kind, n_bytes in shown.items():
         assert value("layerstream_memory_bytes", kind=kind) == n_bytes
-    plan = service.context.budget.held()["tiny"]
+    plan = service.inside.budget.held()["tiny"]
     for kind in plan:
         assert plan[kind] <= value("layerstream_memory_bytes", kind=kind) < plan[kind] + 4096
 
@@ -136,17 +177,17 @@ async def test_values_are_those_of_the_engine(service: Service, packs: Packs) ->
     assert value("layerstream_model_weight_bytes") == packs.weights("tiny")
     assert value("layerstream_model_refusals_total") == 0
     nothing: frozenset[tuple[str, str]] = frozenset()
-    assert found["layerstream_budget_bytes", nothing] == service.context.settings.budget
-    assert found["layerstream_budget_used_bytes", nothing] == service.context.budget.used_bytes
+    assert found["layerstream_budget_bytes", nothing] == service.inside.settings.budget
+    assert found["layerstream_budget_used_bytes", nothing] == service.inside.budget.used_bytes
     assert found["layerstream_process_base_bytes", nothing] > 0
 
 
-async def test_reading_is_that_of_the_pool(service: Service) -> None:
+async def test_reading_is_that_of_the_pool(service: ServiceUnderTest) -> None:
     for _ in range(3):
         await service.infer("tiny", inputs_for("tiny"))
     for name in ("tiny", "pair"):
         service.worker(name).engine.settle()
-    figures = service.context.pool.statistics().figures
+    figures = service.inside.pool.statistics().figures
     found = await service.metrics()
 
     def total(name: str) -> float:
@@ -158,8 +199,8 @@ async def test_reading_is_that_of_the_pool(service: Service) -> None:
     assert total("read_seconds") == pytest.approx(figures.seconds)
     assert 0 < total("read_cpu_seconds") == pytest.approx(figures.cpu_seconds)
     assert found["layerstream_disk_reads_hung", frozenset()] == 0
-    plan = service.worker("tiny").engine.plan
-    ahead = sum(group.length for group in plan.groups[: plan.stages[0].ahead])
+    (plan,) = service.worker("tiny").engine.plan.partitions
+    ahead = sum(read.n_bytes for read in plan.reads[: plan.stages[0].ahead])
     assert found["layerstream_ahead_bytes", frozenset({("model", "tiny")})] == ahead
     kinds = [dict(labels)["reader"] for name, labels in found if name == "layerstream_reader_info"]
     assert len(kinds) == 2
@@ -178,10 +219,11 @@ async def test_sweeps_above_the_bound_are_counted(
     save_profile(known, pack)
     chosen = settings(repository=repository, models=("tiny",))
     async with serving(chosen) as service:
-        plan = service.worker("tiny").engine.plan
-    for seconds, exceeded in ((0.5, 0), (1e-9, 3)):
+        (plan,) = service.worker("tiny").engine.plan.partitions
+    for seconds, exceeded in ((0.1, 0), (1e-9, 3)):  # far below the time limit in all
         limits = SweepLimits(
             architecture=plan.architecture.name,
+            choice=plan.choice,
             runs=1,
             usual=tuple((seconds,) * len(stage) for stage in plan.stages),
             excess_seconds=0.0,
@@ -202,7 +244,7 @@ async def test_sweeps_above_the_bound_are_counted(
         assert watch.violations == 0
 
 
-async def test_a_model_has_few_series(service: Service) -> None:
+async def test_a_model_has_few_series(service: ServiceUnderTest) -> None:
     """A scrape grows by as much for each model; the buckets of one histogram are the most of it."""
     await service.infer("tiny", inputs_for("tiny"))
     counts = Counter(
@@ -215,13 +257,13 @@ async def test_a_model_has_few_series(service: Service) -> None:
     assert sum(counts.values()) <= 90
 
 
-async def test_preprocessing_is_a_stage(service: Service) -> None:
+async def test_preprocessing_is_a_stage(service: ServiceUnderTest) -> None:
     await service.client.post("/v2/models/tiny:classify", content=picture())
     labels = {"model": "tiny", "stage": "preprocess"}
     assert await service.metric("layerstream_stage_seconds_count", **labels) == 1
 
 
-async def test_outcomes_add_up(service: Service) -> None:
+async def test_outcomes_add_up(service: ServiceUnderTest) -> None:
     sent = {"ok": 3, "invalid": 2}
     for _ in range(sent["ok"]):
         await service.infer("pair", inputs_for("pair"))
@@ -235,7 +277,7 @@ async def test_outcomes_add_up(service: Service) -> None:
         if name == REQUESTS and dict(labels)["model"] == "pair" and value
     }
     assert counts == sent
-    assert counts.keys() <= set(requests.Outcome)
+    assert counts.keys() <= set(Outcome)
     assert not any(dict(labels).get("model") == "none" for _, labels in found)
 
 
@@ -295,7 +337,7 @@ async def test_requests_are_lines_with_their_ids(
 
 
 async def test_a_failure_is_logged_with_the_id_of_its_request(
-    faults: Faults, service: Service, lines: io.StringIO
+    faults: Faults, service: ServiceUnderTest, lines: io.StringIO
 ) -> None:
     headers = {"X-Request-ID": "the-one"}
     faults.kernel = Once(KernelError("broke"))
@@ -341,7 +383,7 @@ async def test_who_asks_for_what_does_not_serve_writes_nothing(
         assert ours(lines) == before
 
 
-async def test_a_path_cannot_forge_a_line(service: Service, lines: io.StringIO) -> None:
+async def test_a_path_cannot_forge_a_line(service: ServiceUnderTest, lines: io.StringIO) -> None:
     await service.client.get('/v2/a%0a{"level":%20"error"}')
     access = [line for line in parsed(lines) if line["logger"] == "server.access"]
     assert [line["path"] for line in access] == ['/v2/a\n{"level": "error"}']
@@ -420,7 +462,7 @@ class Terminal(io.StringIO):
     [
         ("json", io.StringIO, r"\{"),
         ("json", Terminal, r"\{"),
-        ("text", io.StringIO, r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d hello"),
+        ("text", io.StringIO, r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4} hello"),
         ("text", Terminal, r"\d\d:\d\d:\d\d hello"),
     ],
 )

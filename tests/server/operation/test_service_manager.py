@@ -203,6 +203,7 @@ async def test_each_asking_takes_every_step(caplog: pytest.LogCaptureFixture) ->
     assert taken == [*names, *names]
     assert notifier.messages == ["RELOADING=1", "READY=1"] * 2
     assert "bad not read again: spoilt" in caplog.text
+    assert "ValueError: spoilt" in caplog.text, "a fault of the program has its traceback"
     assert caplog.messages[-1] == "not read again, and as before: bad; 2 models"
 
 

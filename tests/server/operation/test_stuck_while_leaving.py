@@ -9,7 +9,8 @@ from typing import TypeVar
 import httpx
 import pytest
 
-from server.errors import NotServingError, RefusedError
+from pipeline.budget.errors import RefusedError
+from server.errors import NotServingError
 from server.repository.worker import Worker
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -17,7 +18,7 @@ from tests.server.support import (
     Faults,
     Gate,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -41,7 +42,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def service(settings: SettingsFactory, faults: Faults) -> AsyncIterator[Service]:
+async def service(settings: SettingsFactory, faults: Faults) -> AsyncIterator[ServiceUnderTest]:
     async with serving(settings(BUDGET, architecture="2s")) as started:
         yield started
 
@@ -52,34 +53,34 @@ async def in_time(work: Awaitable[T]) -> T:
 
 
 async def held_up(
-    service: Service, faults: Faults, name: str = "tiny"
+    service: ServiceUnderTest, faults: Faults, name: str = "tiny"
 ) -> tuple[Gate, asyncio.Task[httpx.Response]]:
     """A request to ``name`` in a kernel that does not come back before the gate is opened."""
     return await hold_up(service, faults, name, limit_seconds=0.3)
 
 
-async def freed(service: Service) -> None:
+async def freed(service: ServiceUnderTest) -> None:
     """Wait until nothing that was stuck holds memory."""
-    await until(lambda: not any("stuck" in name for name in service.context.budget.held()))
+    await until(lambda: not any("stuck" in name for name in service.inside.budget.held()))
 
 
-async def replaced(service: Service, before: Worker, name: str) -> None:
+async def replaced(service: ServiceUnderTest, before: Worker, name: str) -> None:
     """Wait until the slot ``name`` has another worker."""
-    (entry,) = (each for each in service.context.repository.entries() if each.name == name)
+    (entry,) = (each for each in service.inside.repository.entries() if each.name == name)
     await until(lambda: entry.serves and entry.worker is not before)
 
 
 async def test_a_model_that_is_unloaded_holds_up_nobody(
-    service: Service, faults: Faults, packs: Packs
+    service: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
     gate, late = await held_up(service, faults)
     try:
         assert (await in_time(service.client.post(UNLOAD))).status_code == 200
         assert (await late).status_code in (503, 504)
-        assert "tiny (stuck 1)" in service.context.budget.held()
+        assert "tiny (stuck 1)" in service.inside.budget.held()
         close(arrays(await service.infer("pair", PAIR)), packs.expected("pair", PAIR))
         error(await service.infer("tiny", TINY), 404, "unloaded")
-        await in_time(service.context.repository.load("tiny"))
+        await in_time(service.inside.repository.load("tiny"))
         close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
     finally:
         gate.open()
@@ -92,7 +93,7 @@ async def test_the_server_ends(settings: SettingsFactory, faults: Faults) -> Non
         worker = service.worker("tiny")
         late.cancel()
         try:
-            await in_time(service.context.stop())
+            await in_time(service.inside.close())
         finally:
             gate.open()
         await asyncio.to_thread(worker.wait)
@@ -104,12 +105,12 @@ async def test_partitions_that_wait_for_another_plan(
     async with serving(settings(BUDGET, workers="tiny=2")) as service:
         gate, late = await held_up(service, faults)
         path = "/v2/repository/models/tiny/replan"
-        least = {"memory_bytes": sum(service.context.budget.held()["tiny"].values()) // 2}
+        least = {"memory_bytes": sum(service.inside.budget.held()["tiny"].values()) // 2}
         try:
             answer = await in_time(service.client.post(path, json=least))
             assert answer.status_code in (409, 503), answer.text
             assert (await late).status_code in (503, 504)
-            await in_time(service.context.repository.load("tiny"))
+            await in_time(service.inside.repository.load("tiny"))
             close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
         finally:
             gate.open()
@@ -122,8 +123,8 @@ async def test_a_model_that_waits_for_another_plan_comes_back_by_itself(
 ) -> None:
     async with serving(settings(BUDGET, architecture="2s", workers=workers)) as service:
         gate, late = await held_up(service, faults)
-        repository, before = service.context.repository, service.worker("tiny")
-        least = sum(service.context.budget.held()["tiny"].values()) // 2
+        repository, before = service.inside.repository, service.worker("tiny")
+        least = sum(service.inside.budget.held()["tiny"].values()) // 2
         try:
             with pytest.raises((NotServingError, RefusedError)):
                 await in_time(repository.replan("tiny", least))
@@ -146,7 +147,7 @@ async def test_one_of_several_versions_is_replaced(
     async with serving(settings(BUDGET, **changes)) as service:
         gate, late = await held_up(service, faults, "tiny/versions/1")
         try:
-            before = service.context.repository.models.serving("tiny", "1")[0].serving().worker
+            before = service.inside.repository.models.serving("tiny", "1")[0].serving().worker
             assert (await late).status_code in (503, 504)
             await in_time(replaced(service, before, "tiny/1"))
             answer = await in_time(service.infer("tiny/versions/1", TINY))

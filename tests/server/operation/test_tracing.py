@@ -69,7 +69,7 @@ async def test_spans_of_calls(settings: SettingsFactory, monkeypatch: pytest.Mon
     exporter = InMemorySpanExporter()
     monkeypatch.setattr(Tracing, "to", lambda endpoint: Tracing(SimpleSpanProcessor(exporter)))
     chosen = settings(models=("tiny",), traces="http://localhost:1/v1/traces")
-    async with serving(chosen) as service, calling(service.context) as client:
+    async with serving(chosen) as service, calling(service.inside) as client:
         await client(
             "ModelInfer", asking("tiny", inputs_for("tiny")), metadata=tuple(PARENT.items())
         )

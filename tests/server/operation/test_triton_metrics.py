@@ -9,25 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from server.faults import REASONS, Code, Outcome
 from server.metrics.requests import (
     NAMES,
-    REASONS,
     InferenceStatistics,
-    Outcome,
     Passage,
     RequestMetrics,
     text,
 )
 from tests.examples import examples, over
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Service, inputs_for, picture, samples, serving
+from tests.server.support import ServiceUnderTest, inputs_for, picture, samples, serving
 
 TINY = {"model": "tiny", "version": "1"}
 # The client library reads every counter as if it had this suffix.
 READ = {name: f"{name}_total" for name in NAMES}
 
 
-async def test_names_and_counts(service: Service) -> None:
+async def test_names_and_counts(service: ServiceUnderTest) -> None:
     before = await service.metrics()
     for number in range(3):
         await service.infer("tiny", inputs_for("tiny", number))
@@ -50,7 +49,7 @@ async def test_names_and_counts(service: Service) -> None:
     assert 0 < sum(value(f"{part}_duration_us") for part in parts) <= total + len(parts)
 
 
-async def test_types_are_counters_without_a_suffix(service: Service) -> None:
+async def test_types_are_counters_without_a_suffix(service: ServiceUnderTest) -> None:
     shown = (await service.client.get("/metrics")).text
     for name in NAMES:
         assert f"# TYPE {name} counter\n" in shown
@@ -68,7 +67,7 @@ def totals(counted: RequestMetrics) -> dict[str, float]:
     }
     assert failures.keys() == set(REASONS)
     (statistics,) = [figures.as_dict()["inference_stats"] for *_, figures in counted.inferences]
-    family = next(iter(counted.collect()))
+    family = next(iter(counted.collect(counted.models())))
     succeeded = sum(
         n for (name, _), n in theirs.items() if name == READ["nv_inference_request_success"]
     )
@@ -105,6 +104,18 @@ def test_what_was_not_answered_has_one_reason(outcome: Outcome) -> None:
         if name == READ["nv_inference_request_failure"] and count
     }
     assert failed == ({} if outcome is Outcome.OK else {outcome.reason: 1000})
+    assert (outcome is Outcome.OK) == (outcome not in {code.outcome for code in Code})
+    assert outcome.reason in {"", "REJECTED", "CANCELED", "BACKEND", "OTHER"}  # Triton's
+
+
+def test_the_page_has_the_reason_of_each_outcome() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if "Reasons are" in line]
+    reasons = re.findall(r"`([A-Z]+)` \(([^)]*)\)", line)
+    documented = {
+        outcome: reason for reason, listed in reasons for outcome in re.findall(r"`(\w+)`", listed)
+    }
+    assert documented == {outcome: outcome.reason for outcome in Outcome if outcome.reason}
 
 
 LABELS = re.compile(r"""outcome=~?\\?"([^"\\]+(?:\\+\|[^"\\]+)*)\\?\"""")

@@ -9,21 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from server.context import Context
+from server.app import create_app
 from server.operation import watching
 from server.operation.service_manager import Notifier
+from server.operation.starting import StartupError
 from server.operation.watching import replace_engine, stuck
 from server.repository import planning_threads
 from server.repository.entry import Entry, Loading, Unloaded
 from server.repository.preparing import Preparer
-from server.serve import create_app
+from server.service import Service
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
     Faults,
     Gate,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -100,29 +101,28 @@ async def test_probes_are_answered_while_models_are_planned(
 
     monkeypatch.setattr(Preparer, method, slow)
     chosen = settings(models=("tiny", "pair"))
-    context = Context(chosen)
-    service = Service.of(create_app(chosen, context))
-    start = asyncio.create_task(context.start())
+    service = Service(chosen)
+    tested = ServiceUnderTest.of(create_app(service))
+    await service.__aenter__()
     try:
         assert await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
-        assert (await service.client.get("/v2/health/live")).status_code == 200
-        ready = await service.client.get("/v2/health/ready")
+        assert (await tested.client.get("/v2/health/live")).status_code == 200
+        ready = await tested.client.get("/v2/health/ready")
         assert (ready.status_code, ready.json()["ready"]) == (503, False)
         assert "0 of 2" in ready.json()["reason"]
-        assert (await service.client.get("/v2/models/tiny/ready")).status_code == 503
-        assert (await service.client.get("/metrics")).status_code == 200
-        refused = await service.infer("tiny", inputs_for("tiny"))
+        assert (await tested.client.get("/v2/models/tiny/ready")).status_code == 503
+        assert (await tested.client.get("/metrics")).status_code == 200
+        refused = await tested.infer("tiny", inputs_for("tiny"))
         words = {"least": "the server starts", "prepare": "tiny"}
         error(refused, 503, words[method])
         go_on.set()
-        await start
-        assert (await service.client.get("/v2/health/ready")).json() == {"ready": True}
-        assert (await service.infer("tiny", inputs_for("tiny"))).status_code == 200
+        await service.loaded()
+        assert (await tested.client.get("/v2/health/ready")).json() == {"ready": True}
+        assert (await tested.infer("tiny", inputs_for("tiny"))).status_code == 200
     finally:
         go_on.set()
-        await asyncio.gather(start, return_exceptions=True)
-        await context.stop()
-        await service.client.aclose()
+        await service.close()
+        await tested.client.aclose()
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing(
@@ -136,15 +136,16 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
 
     monkeypatch.setattr(Preparer, "prepare", slow)
     monkeypatch.setattr(planning_threads, "_END_SECONDS", 0.01)
-    context = Context(settings(models=("tiny",)))
-    start = asyncio.create_task(context.start())
-    assert await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
-    start.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await start
-    go_on.set()
-    await context.stop()
-    assert context.budget.held() == {}
+    service = Service(settings(models=("tiny",)))
+    async with service:
+        assert await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
+        waiting = asyncio.create_task(service.loaded())
+        await asyncio.sleep(0)
+        service.drain()
+        with pytest.raises(StartupError, match="ended before"):
+            await waiting
+        go_on.set()
+    assert service.budget.held() == {}
 
 
 # A sweep that does not come back costs its requests and its engine, not the server.
@@ -154,7 +155,7 @@ BUDGET = 64 << 20
 
 
 @pytest.fixture
-async def service(settings: SettingsFactory, faults: Faults) -> AsyncIterator[Service]:
+async def service(settings: SettingsFactory, faults: Faults) -> AsyncIterator[ServiceUnderTest]:
     async with serving(settings(BUDGET, architecture="2s")) as started:
         yield started
 
@@ -162,7 +163,7 @@ async def service(settings: SettingsFactory, faults: Faults) -> AsyncIterator[Se
 class Stuck:
     """A kernel of "tiny" that does not come back until it is let go; another request waits behind it."""
 
-    def __init__(self, service: Service, faults: Faults) -> None:
+    def __init__(self, service: ServiceUnderTest, faults: Faults) -> None:
         self.service, self.faults = service, faults
         self.worker = service.worker("tiny")
 
@@ -174,10 +175,10 @@ class Stuck:
 
 
 async def test_a_stuck_engine_is_replaced_and_its_memory_counted_until_it_ends(
-    service: Service, faults: Faults, packs: Packs
+    service: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
     case = Stuck(service, faults)
-    repository, budget = service.context.repository, service.context.budget
+    repository, budget = service.inside.repository, service.inside.budget
     await case.begin()
     assert not list(stuck(repository, 1000.0, 0.0)), "late is not stuck"
     assert not list(stuck(repository, 1.0, 1000.0))
@@ -202,16 +203,16 @@ async def test_without_room_for_another_it_says_so_and_others_are_served(
     async with serving(settings(architecture="2s")) as service:
         case = Stuck(service, faults)
         await case.begin()
-        (entry,) = stuck(service.context.repository, 1.0, 0.0)
-        await replace_engine(service.context.repository, entry)
+        (entry,) = stuck(service.inside.repository, 1.0, 0.0)
+        await replace_engine(service.inside.repository, entry)
         error(await case.behind, 503, "did not come back")
         error(await service.infer("tiny", TINY), 409, "tiny", "does not fit")
         pair = inputs_for("pair")
         close(arrays(await service.infer("pair", pair)), packs.expected("pair", pair))
         case.gate.open()
         await asyncio.to_thread(case.worker.wait)
-        await until(lambda: "tiny (stuck 1)" not in service.context.budget.held())
-        await service.context.repository.load("tiny")
+        await until(lambda: "tiny (stuck 1)" not in service.inside.budget.held())
+        await service.inside.repository.load("tiny")
         close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
 
 
@@ -222,19 +223,19 @@ async def test_what_found_no_room_comes_with_a_request_once_there_is(
     async with serving(settings(**changes)) as service:
         case = Stuck(service, faults)
         await case.begin()
-        (entry,) = stuck(service.context.repository, 1.0, 0.0)
-        await replace_engine(service.context.repository, entry)
+        (entry,) = stuck(service.inside.repository, 1.0, 0.0)
+        await replace_engine(service.inside.repository, entry)
         error(await case.behind, 503, "did not come back")
         error(await service.infer("tiny", TINY), 409, "tiny", "does not fit")
         case.gate.open()
-        await until(lambda: "tiny (stuck 1)" not in service.context.budget.held())
+        await until(lambda: "tiny (stuck 1)" not in service.inside.budget.held())
         close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
 
 
 async def test_what_somebody_unloads_meanwhile_stays_away(
-    service: Service, faults: Faults, packs: Packs
+    service: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
-    case, repository, gate = Stuck(service, faults), service.context.repository, Gate()
+    case, repository, gate = Stuck(service, faults), service.inside.repository, Gate()
     await case.begin()
     faults.read = lambda offset, length: gate.hold()
     other = asyncio.create_task(repository.load("twin"))
@@ -259,16 +260,16 @@ async def test_only_what_others_need_is_a_fault_of_the_process(
 ) -> None:
     changes = {"architecture": "2s", "activations": activations}
     async with serving(settings(BUDGET, **changes)) as service:
-        case, context = Stuck(service, faults), service.context
+        case, inside = Stuck(service, faults), service.inside
         await case.begin()
-        (entry,) = stuck(context.repository, 1.0, 0.0)
-        await replace_engine(context.repository, entry)
+        (entry,) = stuck(inside.repository, 1.0, 0.0)
+        await replace_engine(inside.repository, entry)
         error(await case.behind, 503, "did not come back")
-        assert not context._fault(), "it may come back yet"
-        monkeypatch.setattr("server.context._HUNG_SECONDS", 1e-9 - context.settings.request_timeout)
-        assert ("tiny" in context._fault()) == (activations == "shared")
+        assert not inside.restart_reason(), "it may come back yet"
+        monkeypatch.setattr("server.service._HUNG_SECONDS", 1e-9 - inside.settings.request_timeout)
+        assert ("tiny" in inside.restart_reason()) == (activations == "shared")
         monkeypatch.undo()
         case.gate.open()
-        await until(lambda: not context.repository.left_behind())
-        assert not context._fault()
+        await until(lambda: not inside.repository.left_behind())
+        assert not inside.restart_reason()
         assert arrays(await service.infer("tiny", TINY))

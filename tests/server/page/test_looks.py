@@ -12,7 +12,7 @@ from server.errors import BusyError
 from server.page import looks as looks_module
 from server.page.looks import MOST_SEARCHES, Looks, LookStep, Rows
 from server.page.routes import STATIC
-from server.repository.repository import Repository
+from server.service import Service
 from tests.server.support import settled
 
 ROWS: Rows = [{"plan_bytes": 1}]
@@ -55,7 +55,7 @@ async def searches() -> _Searches:
 @pytest.fixture
 def looks(searches: _Searches, monkeypatch: pytest.MonkeyPatch) -> Looks:
     monkeypatch.setattr(looks_module, "_SAID_SECONDS", 0.0)
-    return Looks(cast(Repository, searches))
+    return Looks(cast(Service, SimpleNamespace(repository=searches)))
 
 
 async def listen(looks: Looks, name: str) -> list[LookStep | Rows]:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
-from server.metrics.requests import Outcome
+from server.faults import Outcome
 from tests.examples import examples, over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
-    Service,
+    ServiceUnderTest,
     arrays,
     error,
     inputs_for,
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHARED = examples(20, many=1500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-async def outcomes(service: Service, model: str) -> dict[str, float]:
+async def outcomes(service: ServiceUnderTest, model: str) -> dict[str, float]:
     """How many requests ended how."""
     name = "layerstream_requests_total"
     found = await service.metrics(name)
@@ -42,7 +42,7 @@ async def outcomes(service: Service, model: str) -> dict[str, float]:
     return {key: found.get((name, frozenset(labels[key].items())), 0) for key in Outcome}
 
 
-async def still_serves(shared: Service) -> None:
+async def still_serves(shared: ServiceUnderTest) -> None:
     arrays(await shared.infer("pair", inputs_for("pair")))
 
 
@@ -82,7 +82,7 @@ async def still_serves(shared: Service) -> None:
     ],
 )
 async def test_what_is_not_there(
-    shared: Service, method: str, path: str, status: int, words: list[str]
+    shared: ServiceUnderTest, method: str, path: str, status: int, words: list[str]
 ) -> None:
     error(await shared.client.request(method, path), status, *words)
     await still_serves(shared)
@@ -182,13 +182,13 @@ BAD_REQUESTS: dict[str, tuple[Any, list[str]]] = {
 
 
 @over("what", BAD_REQUESTS)
-async def test_a_wrong_request_is_named(shared: Service, what: str) -> None:
+async def test_a_wrong_request_is_named(shared: ServiceUnderTest, what: str) -> None:
     body, words = BAD_REQUESTS[what]
     error(await shared.client.post(INFER, content=json.dumps(body)), 400, *words)
     await still_serves(shared)
 
 
-async def test_wrong_requests_are_counted(shared: Service) -> None:
+async def test_wrong_requests_are_counted(shared: ServiceUnderTest) -> None:
     before = await outcomes(shared, "pair")
     for body, _ in BAD_REQUESTS.values():
         await shared.client.post(INFER, content=json.dumps(body))
@@ -223,12 +223,12 @@ GOOD = json.dumps(request(inputs_for("pair")))
         (GOOD.replace(str(NUMBERS), "[" * 65 + "[1],2" + "]" * 65, 1).encode(), ["'x'"]),
     ],
 )
-async def test_what_is_not_json(shared: Service, body: bytes, words: list[str]) -> None:
+async def test_what_is_not_json(shared: ServiceUnderTest, body: bytes, words: list[str]) -> None:
     error(await shared.client.post(INFER, content=body), 400, *words)
     await still_serves(shared)
 
 
-async def test_an_unknown_output_costs_no_sweep(shared: Service) -> None:
+async def test_an_unknown_output_costs_no_sweep(shared: ServiceUnderTest) -> None:
     before = shared.worker("pair").engine.statistics()
     await shared.infer("pair", inputs_for("pair"), outputs=[{"name": "none"}])
     assert shared.worker("pair").engine.statistics() == before
@@ -259,7 +259,7 @@ async def test_a_body_of_just_the_limit(settings: SettingsFactory) -> None:
     [(":classify", "gzip"), (":classify", "BR"), ("/infer", "BR"), ("/infer", "x" * 5000)],
 )
 async def test_a_compressed_body_is_refused_by_its_encoding(
-    shared: Service, path: str, encoding: str
+    shared: ServiceUnderTest, path: str, encoding: str
 ) -> None:
     """Before it is read: compressed JSON would be said to be no JSON."""
     headers = {"content-encoding": encoding}
@@ -277,7 +277,7 @@ async def test_a_compressed_body_is_refused_by_its_encoding(
 
 
 @over("length", ["-1", "x", "", "9" * 5000, "1e3", "²"])
-async def test_a_length_that_is_none(shared: Service, length: str) -> None:
+async def test_a_length_that_is_none(shared: ServiceUnderTest, length: str) -> None:
     headers = [(b"Content-Length", length.encode("latin-1"))]
     response = await shared.client.request("GET", "/v2", headers=headers)
     assert response.status_code in {200, 413}
@@ -321,7 +321,7 @@ def png(width: int, height: int) -> bytes:
 )
 @over("how", ["raw", "multipart"])
 async def test_what_is_not_an_image(
-    shared: Service, body: bytes, words: list[str], how: str
+    shared: ServiceUnderTest, body: bytes, words: list[str], how: str
 ) -> None:
     sent: dict[str, Any] = {"content": body} if how == "raw" else {"files": {"image": body}}
     error(await shared.client.post(CLASSIFY, **sent), 400, *words)
@@ -369,7 +369,9 @@ def collected() -> Iterator[None]:
         form(FILE, "multipart/form-data; boundary=b; charset=nonsense"),
     ],
 )
-async def test_what_is_not_a_form_with_an_image(shared: Service, sent: dict[str, Any]) -> None:
+async def test_what_is_not_a_form_with_an_image(
+    shared: ServiceUnderTest, sent: dict[str, Any]
+) -> None:
     before = await outcomes(shared, "tiny")
     error(await shared.client.post(CLASSIFY, **sent), 400)
     assert await outcomes(shared, "tiny") == {**before, "invalid": before["invalid"] + 1}
@@ -377,12 +379,12 @@ async def test_what_is_not_a_form_with_an_image(shared: Service, sent: dict[str,
 
 
 @over("top_k", ["0", "-1", "x", "1.5", ""])
-async def test_top_k_is_named(shared: Service, top_k: str) -> None:
+async def test_top_k_is_named(shared: ServiceUnderTest, top_k: str) -> None:
     response = await shared.client.post(f"{CLASSIFY}?top_k={top_k}", content=picture())
     error(response, 400, "top_k")
 
 
-async def test_a_model_that_does_not_classify(shared: Service) -> None:
+async def test_a_model_that_does_not_classify(shared: ServiceUnderTest) -> None:
     response = await shared.client.post("/v2/models/pair:classify", content=picture())
     error(response, 400, "'pair'", "--preprocess")
     await still_serves(shared)
@@ -414,7 +416,7 @@ ALMOST = st.fixed_dictionaries(
 @SHARED
 @given(document=ALMOST | JSON)
 @example(document={"inputs": TWO, "id": "\ud800"})
-async def test_no_json_makes_the_server_fail(shared: Service, document: Any) -> None:
+async def test_no_json_makes_the_server_fail(shared: ServiceUnderTest, document: Any) -> None:
     response = await shared.client.post(INFER, content=json.dumps(document))
     assert response.status_code < 500, response.text
     if response.status_code != 200:
@@ -423,7 +425,7 @@ async def test_no_json_makes_the_server_fail(shared: Service, document: Any) -> 
 
 @SHARED
 @given(body=st.binary(max_size=200) | st.binary(max_size=20).map(lambda part: GOOD.encode() + part))
-async def test_no_bytes_make_the_server_fail(shared: Service, body: bytes) -> None:
+async def test_no_bytes_make_the_server_fail(shared: ServiceUnderTest, body: bytes) -> None:
     response = await shared.client.post(INFER, content=body)
     assert response.status_code in {200, 400}, response.text
 
@@ -435,7 +437,7 @@ async def test_no_bytes_make_the_server_fail(shared: Service, body: bytes) -> No
     length=st.integers(1, 5000),
 )
 async def test_no_picture_makes_the_server_fail(
-    shared: Service, kind: str, cuts: list[tuple[int, bytes]], length: int
+    shared: ServiceUnderTest, kind: str, cuts: list[tuple[int, bytes]], length: int
 ) -> None:
     data = bytearray(picture(20, 20, kind))
     for position, replacement in cuts:
@@ -452,13 +454,13 @@ async def test_no_picture_makes_the_server_fail(
     body=st.binary(max_size=100), parts=st.lists(st.sampled_from([b"--b", b"\r\n", b"--", b":"]))
 )
 async def test_no_form_makes_the_server_fail(
-    shared: Service, body: bytes, parts: list[bytes]
+    shared: ServiceUnderTest, body: bytes, parts: list[bytes]
 ) -> None:
     response = await shared.client.post(CLASSIFY, **form(b"".join(parts) + FILE + body))
     assert response.status_code in {200, 400}, response.text
 
 
-async def test_an_answer_that_json_cannot_carry(shared: Service) -> None:
+async def test_an_answer_that_json_cannot_carry(shared: ServiceUnderTest) -> None:
     inputs = {**inputs_for("pair"), "x": np.full((1, 64), 3e38, np.float32)}
     response = await shared.infer("pair", inputs)
     error(response, 400, "'scores'", "NaN or infinite", "binary_data")

@@ -22,7 +22,7 @@ from server.codec.datatypes import DATATYPES
 from server.settings.settings import Settings
 from tests.examples import examples, over
 from tests.server.clients import messages
-from tests.server.support import Service, error, serving
+from tests.server.support import ServiceUnderTest, error, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -95,7 +95,7 @@ def _words() -> onnx.ModelProto:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServiceUnderTest]:
     folder = tmp_path_factory.mktemp("datatypes")
     # Casting to strings has no 16-bit integers, tiling neither in all types: those are only copied.
     made: dict[str, onnx.ModelProto] = {f"copy-{name}": _copy(name) for name in EXTREMES}
@@ -118,7 +118,7 @@ def tensor(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, A
     return {"name": name, "datatype": datatype, "shape": shape, "data": data}
 
 
-async def infer(service: Service, model: str, *tensors: dict[str, Any]) -> httpx.Response:
+async def infer(service: ServiceUnderTest, model: str, *tensors: dict[str, Any]) -> httpx.Response:
     body = json.dumps({"inputs": list(tensors)})  # httpx has no escapes for half characters
     return await service.client.post(f"/v2/models/{model}/infer", content=body)
 
@@ -133,7 +133,7 @@ async def test_every_datatype_of_the_protocol_is_tried() -> None:
 
 
 @over("datatype", EXTREMES)
-async def test_extremes_come_back(service: Service, datatype: str) -> None:
+async def test_extremes_come_back(service: ServiceUnderTest, datatype: str) -> None:
     data = EXTREMES[datatype]
     found = outputs(await infer(service, f"copy-{datatype}", tensor("x", datatype, [2], data)))
     for name, copies in (("y", 1), ("z", 2)):
@@ -154,7 +154,7 @@ def same_values(datatype: str, values: list[Any], expected: list[Any]) -> bool:
 @over("as_json", [(), ("in",), ("out",)])
 @over("datatype", EXTREMES)
 async def test_extremes_come_back_raw(
-    service: Service, datatype: str, as_json: tuple[str, ...]
+    service: ServiceUnderTest, datatype: str, as_json: tuple[str, ...]
 ) -> None:
     """As raw bytes one way, the other or both; raw both ways, what JSON has no word for comes back, too."""
     kind = DATATYPES[datatype]
@@ -169,14 +169,14 @@ async def test_extremes_come_back_raw(
     assert messages.plain(messages.received(answer).as_numpy("y")) == messages.plain(array)
 
 
-async def test_bf16_is_no_datatype_of_a_model(service: Service) -> None:
+async def test_bf16_is_no_datatype_of_a_model(service: ServiceUnderTest) -> None:
     """A model with BF16 does not compile; a tensor of it is refused by its name."""
     body = tensor("x", "BF16", [2], [0, 0])
     error(await infer(service, "copy-FP32", body), 400, "'BF16'", "FP32")
 
 
 @over("datatype", EXTREMES)
-async def test_metadata_names_the_datatype(service: Service, datatype: str) -> None:
+async def test_metadata_names_the_datatype(service: ServiceUnderTest, datatype: str) -> None:
     document = (await service.client.get(f"/v2/models/copy-{datatype}")).json()
     assert document["inputs"] == [{"name": "x", "datatype": datatype, "shape": [2]}]
     assert {output["datatype"] for output in document["outputs"]} == {datatype}
@@ -200,14 +200,16 @@ BEYOND: dict[str, tuple[list[Any], str]] = {
 
 
 @over("datatype", BEYOND)
-async def test_what_a_datatype_cannot_hold_is_named(service: Service, datatype: str) -> None:
+async def test_what_a_datatype_cannot_hold_is_named(
+    service: ServiceUnderTest, datatype: str
+) -> None:
     data, words = BEYOND[datatype]
     response = await infer(service, f"copy-{datatype}", tensor("x", datatype, [2], data))
     error(response, 400, "'x'", words)
 
 
 @over("datatype", EXTREMES)
-async def test_another_datatype_is_named(service: Service, datatype: str) -> None:
+async def test_another_datatype_is_named(service: ServiceUnderTest, datatype: str) -> None:
     other = "FP32" if datatype != "FP32" else "BYTES"
     response = await infer(service, f"copy-{datatype}", tensor("x", other, [2], EXTREMES[datatype]))
     error(response, 400, "'x'", other, datatype)
@@ -219,7 +221,7 @@ NUMBERS = tensor("numbers", "FP64", [3], [0.5, 1, 2])
 
 
 @pytest.mark.parametrize("nested", [False, True])
-async def test_strings_scalars_and_unknown_shapes(service: Service, nested: bool) -> None:
+async def test_strings_scalars_and_unknown_shapes(service: ServiceUnderTest, nested: bool) -> None:
     left = {**LEFT, "data": [["a", "b"], ["ä", "a"]]} if nested else LEFT
     found = outputs(await infer(service, "words", left, RIGHT, NUMBERS))
     assert found == {
@@ -229,12 +231,12 @@ async def test_strings_scalars_and_unknown_shapes(service: Service, nested: bool
     }
 
 
-async def test_an_empty_output_has_its_shape(service: Service) -> None:
+async def test_an_empty_output_has_its_shape(service: ServiceUnderTest) -> None:
     found = outputs(await infer(service, "words", LEFT, {**RIGHT, "data": ["z"]}, NUMBERS))
     assert found["places"] == {"datatype": "INT64", "shape": [2, 0], "data": []}
 
 
-async def test_metadata_of_unknown_shapes(service: Service) -> None:
+async def test_metadata_of_unknown_shapes(service: ServiceUnderTest) -> None:
     document = (await service.client.get("/v2/models/words")).json()
     shapes = {output["name"]: output["shape"] for output in document["outputs"]}
     assert shapes == {"joined": [2, 2], "places": [2, -1], "total": []}
@@ -252,19 +254,19 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @over("what", BAD)
-async def test_bad_strings_are_named(service: Service, what: str) -> None:
+async def test_bad_strings_are_named(service: ServiceUnderTest, what: str) -> None:
     bad, words = BAD[what]
     error(await infer(service, "words", bad, RIGHT, NUMBERS), 400, *words)
 
 
 @SHARED
 @given(words=st.lists(st.text(st.characters(codec="utf-8")), min_size=2, max_size=2))
-async def test_any_text_comes_back(service: Service, words: list[str]) -> None:
+async def test_any_text_comes_back(service: ServiceUnderTest, words: list[str]) -> None:
     found = outputs(await infer(service, "copy-BYTES", tensor("x", "BYTES", [2], words)))
     assert found["y"]["data"] == words
 
 
-async def test_strings_may_be_long_but_not_endless(service: Service) -> None:
+async def test_strings_may_be_long_but_not_endless(service: ServiceUnderTest) -> None:
     words = ["," * 50_000, "[" * 50_000]
     found = outputs(await infer(service, "copy-BYTES", tensor("x", "BYTES", [2], words)))
     assert found["y"]["data"] == words
@@ -272,8 +274,8 @@ async def test_strings_may_be_long_but_not_endless(service: Service) -> None:
     error(response, 413, "limit")
 
 
-async def test_the_budget_counts_what_is_resident(service: Service) -> None:
-    held = service.context.budget.held()["words"]
-    folder: Path = service.context.settings.repository
+async def test_the_budget_counts_what_is_resident(service: ServiceUnderTest) -> None:
+    held = service.inside.budget.held()["words"]
+    folder: Path = service.inside.settings.repository
     program = Program.as_compiled(open_pack(folder / "words"))
     assert held["sessions"] == session_bytes(program, program.pieces) > 0

@@ -12,14 +12,15 @@ import pytest_asyncio
 
 from models.compiler import compile_onnx
 from server.access import add_key
-from server.routes import TABLE, TABLE_WITH_CAMERAS, table_of
+from server.app import routes_of
+from server.protocol.routing import Route
 from server.settings.settings import Settings
 from tests.examples import over
 from tests.models.detector import NAMES, SCENES, square_finder
 from tests.server.protocol.requests_table import requests_table
 from tests.server.protocol.test_detect import file_of
 from tests.server.protocol.test_openapi import check
-from tests.server.support import Packs, Service, picture, serving
+from tests.server.support import Packs, ServiceUnderTest, picture, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -44,13 +45,13 @@ def values(repository: Path) -> Values:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(values: Values) -> AsyncIterator[Service]:
+async def service(values: Values) -> AsyncIterator[ServiceUnderTest]:
     async with serving(Settings.model_validate(values)) as started:
         yield started
 
 
 async def ask(
-    service: Service,
+    service: ServiceUnderTest,
     path: str = DETECTION,
     image: bytes | None = None,
     headers: dict[str, str] | None = None,
@@ -75,14 +76,14 @@ def refused(answer: httpx.Response, status: int, *words: str) -> None:
     """Check that it is one clear line, as DeepStack says why."""
     assert answer.status_code == status, answer.text
     document = answer.json()
-    assert set(document) == {"success", "error"}
+    assert set(document) == {"success", "error", "code"}
     assert document["success"] is False
     for word in words:
         assert word in document["error"]
 
 
 @pytest.mark.parametrize("path", [DETECTION, CUSTOM])
-async def test_boxes_are_those_of_detect(service: Service, path: str) -> None:
+async def test_boxes_are_those_of_detect(service: ServiceUnderTest, path: str) -> None:
     usual = await service.client.post("/v2/models/finder:detect", content=file_of(SCENE.image()))
     answer = (await ask(service, path)).json()
     assert answer["success"] is True
@@ -92,7 +93,7 @@ async def test_boxes_are_those_of_detect(service: Service, path: str) -> None:
         assert edges == [round(edge) for edge in expected["box"]]
 
 
-async def test_the_least_confidence(service: Service) -> None:
+async def test_the_least_confidence(service: ServiceUnderTest) -> None:
     assert labels(await ask(service)) == list(NAMES[:2])
     assert labels(await ask(service, min_confidence="0.6")) == [NAMES[0]]
     assert labels(await ask(service, min_confidence="0.6", params={"score_threshold": 0})) == [
@@ -102,16 +103,29 @@ async def test_the_least_confidence(service: Service) -> None:
 
 
 @over("value", ["", "x", "-0.1", "1.5", "nan", "inf", "40%"])
-async def test_a_wrong_confidence_is_named(service: Service, value: str) -> None:
+async def test_a_wrong_confidence_is_named(service: ServiceUnderTest, value: str) -> None:
     refused(await ask(service, min_confidence=value), 400, "min_confidence")
 
 
+@over("source", ["form", "query"])
+async def test_an_empty_number_is_refused_as_empty(service: ServiceUnderTest, source: str) -> None:
+    empty: dict[str, Any] = {"min_confidence": ""}
+    if source == "query":
+        empty = {"params": {"score_threshold": ""}}
+    refused(await ask(service, **empty), 400, "empty; give a number, or leave the field out")
+
+
+async def test_a_form_with_several_files_is_refused_as_such(service: ServiceUnderTest) -> None:
+    files = [("image", picture()), ("image", picture())]
+    refused(await service.client.post(DETECTION, files=files), 400, "several files")
+
+
 @over("image, words", [(b"no picture", "not an image"), (b"", "empty"), (picture()[:200], "dam")])
-async def test_a_picture_that_is_none(service: Service, image: bytes, words: str) -> None:
+async def test_a_picture_that_is_none(service: ServiceUnderTest, image: bytes, words: str) -> None:
     refused(await ask(service, image=image), 400, words)
 
 
-async def test_fields_that_are_left_out(service: Service) -> None:
+async def test_fields_that_are_left_out(service: ServiceUnderTest) -> None:
     post = service.client.post
     refused(await post(DETECTION, data={"min_confidence": "0.5"}), 400, "not an image")
     refused(await post(DETECTION), 400, "empty")
@@ -128,13 +142,13 @@ async def test_fields_that_are_left_out(service: Service) -> None:
     ],
 )
 async def test_names_that_are_no_detector(
-    service: Service, path: str, status: int, words: str
+    service: ServiceUnderTest, path: str, status: int, words: str
 ) -> None:
     answer = await service.client.post(path, files={"image": picture()})
     refused(answer, status, words)
 
 
-async def test_another_method(service: Service) -> None:
+async def test_another_method(service: ServiceUnderTest) -> None:
     refused(await service.client.get(DETECTION), 405, "POST")
 
 
@@ -157,7 +171,7 @@ async def test_a_server_that_is_full(values: Values) -> None:
     """Others hold all memory of requests: a refusal that says so, before a client's patience ends."""
     full = Settings.model_validate({**values, "request_timeout": 0.2})
     async with serving(full) as service:
-        memory = service.context.request_memory
+        memory = service.inside.request_memory
         taken = memory.room_bytes - memory.used_bytes
         await memory.take(taken, "other")
         answer = await ask(service)
@@ -198,9 +212,11 @@ async def test_keys(values: Values, tmp_path: Path) -> None:
 
 async def test_it_is_off_unless_asked_for(repository: Path) -> None:
     settings = Settings(repository=repository, budget=64 << 20)
-    assert table_of(settings) is TABLE
-    assert TABLE.find(DETECTION) is None
-    assert not [path for path in TABLE_WITH_CAMERAS.routes[: len(TABLE.routes)] if path.failed]
+    usual, every = routes_of(settings), routes_of(settings.model_copy(update={"deepstack": True}))
+    assert every[: len(usual)] == usual
+    cameras = [route for route in every if isinstance(route, Route) and route.rules.failed]
+    assert cameras == every[len(usual) :]
+    assert len(cameras) == 2
 
 
 async def test_a_model_without_the_extension() -> None:
@@ -208,7 +224,8 @@ async def test_a_model_without_the_extension() -> None:
         Settings.model_validate({"repository": ".", "budget": 1, "deepstack_model": "a"})
 
 
-async def test_the_table_of_requests_is_that_of_routes() -> None:
-    """Print what docs/reference/http.md must have: ``requests_table(TABLE_WITH_CAMERAS)``."""
+async def test_the_table_of_requests_is_that_of_routes(repository: Path) -> None:
+    """Print what docs/reference/http.md must have: ``requests_table`` of all routes."""
+    settings = Settings(repository=repository, budget=64 << 20, deepstack=True)
     text = (Path(__file__).parents[3] / "docs/reference/http.md").read_text()
-    assert requests_table(TABLE_WITH_CAMERAS) in text
+    assert requests_table(routes_of(settings)) in text

@@ -14,16 +14,19 @@ import pytest_asyncio
 from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
-from models.detection.boxes import Box, Boxes
+from models.detection.boxes import Box, Boxes, find_boxes
+from models.detection.heads import ListedHead
+from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
+from pipeline.budget.request_needs import Need, box_mask_bytes
 from server.codec.text.writer import PIECE_BYTES
-from server.memory.request_needs import Need
 from server.protocol.recognition import box_pieces
 from server.settings.settings import Settings
 from tests.examples import over
 from tests.models.detector import NAMES, SCENES, Scene, square_finder
-from tests.server.support import Packs, Service, error, picture, serving
+from tests.models.exporters import FILES, model_of
+from tests.server.support import Packs, ServiceUnderTest, error, picture, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,14 +43,19 @@ def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     compile_onnx(
         packs.sources["tiny"], folder / "repository" / "tiny", CompileOptions(preprocess=PHOTO)
     )
+    for name in EXPORTED:
+        onnx.save(model_of(FILES[name]), folder / f"{name}.onnx")
+        compile_onnx(folder / f"{name}.onnx", folder / "repository" / name)
     return folder / "repository"
 
 
+#: Files as Ultralytics writes them, and the field that its boxes have.
+EXPORTED = {"yolov8n-seg": "mask", "yolo26n-pose": "keypoints", "yolo26n-obb": "corners"}
 PHOTO = Preprocess(size=(16, 16))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(repository: Path) -> AsyncIterator[Service]:
+async def service(repository: Path) -> AsyncIterator[ServiceUnderTest]:
     budget, requests = 320 << 20, 256 << 20  # eight thousand pixels a side, decoded
     settings = Settings(repository=repository, budget=budget, request_memory=requests, threads=1)
     async with serving(settings) as started:
@@ -83,7 +91,7 @@ def ways() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("name", "how", "suffix"), [*ways()])
 async def test_boxes_lie_on_the_photograph(
-    service: Service, name: str, how: str, suffix: str
+    service: ServiceUnderTest, name: str, how: str, suffix: str
 ) -> None:
     scene = SCENES[name]
     data = file_of(scene.image())
@@ -98,7 +106,7 @@ async def test_boxes_lie_on_the_photograph(
     lands_on(document["detections"], scene)
 
 
-async def test_a_large_photograph_is_answered(service: Service) -> None:
+async def test_a_large_photograph_is_answered(service: ServiceUnderTest) -> None:
     """24 million pixels, more than the limit for what is decoded: a camera's JPEG."""
     scene = Scene((5600, 4200), (1050, 630, 2450, 2800))
     file = io.BytesIO()
@@ -108,7 +116,7 @@ async def test_a_large_photograph_is_answered(service: Service) -> None:
     lands_on(document["detections"], scene)
 
 
-async def test_media_types_have_no_case(service: Service) -> None:
+async def test_media_types_have_no_case(service: ServiceUnderTest) -> None:
     scene = SCENES["wide"]
     head = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n'
     response = await service.client.post(
@@ -121,7 +129,7 @@ async def test_media_types_have_no_case(service: Service) -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 async def test_boxes_are_those_of_the_upright_photograph(
-    service: Service, orientation: int
+    service: ServiceUnderTest, orientation: int
 ) -> None:
     scene = SCENES["wide"]
     turns = {
@@ -143,7 +151,7 @@ async def test_boxes_are_those_of_the_upright_photograph(
     lands_on(document["detections"], scene)
 
 
-async def test_limits_of_a_request(service: Service) -> None:
+async def test_limits_of_a_request(service: ServiceUnderTest) -> None:
     scene = SCENES["wide"]
 
     async def labels(**parameters: Any) -> list[str]:
@@ -159,7 +167,7 @@ async def test_limits_of_a_request(service: Service) -> None:
     assert await labels(iou_threshold=0) == list(NAMES[:2])  # of different classes
 
 
-async def test_clipped_unless_told_otherwise(service: Service) -> None:
+async def test_clipped_unless_told_otherwise(service: ServiceUnderTest) -> None:
     """A bright border reaches into the grey of the letterbox by a fraction of a pixel at most."""
     white = file_of(Image.new("RGB", (901, 300), (255, 255, 255)))
     for clip in (True, False):
@@ -170,7 +178,7 @@ async def test_clipped_unless_told_otherwise(service: Service) -> None:
         assert inside or not clip
 
 
-async def test_nothing_to_see(service: Service) -> None:
+async def test_nothing_to_see(service: ServiceUnderTest) -> None:
     """A box of nothing has infinite sizes; it is left out."""
     dark = file_of(Image.new("RGB", (50, 40)))
     response = await service.client.post(DETECT, params={"score_threshold": 0}, content=dark)
@@ -179,13 +187,15 @@ async def test_nothing_to_see(service: Service) -> None:
 
 @over("field", ["score_threshold", "iou_threshold"])
 @over("value", ["-0.1", "1.1", "nan", "inf", "-inf", "", "x"])
-async def test_a_threshold_out_of_range(service: Service, field: str, value: str) -> None:
+async def test_a_threshold_out_of_range(service: ServiceUnderTest, field: str, value: str) -> None:
     response = await service.client.post(DETECT, params={field: value}, content=picture())
     error(response, 400, field)
 
 
 @over("params", [{"max_detections": 0}, {"max_detections": "x"}, {"clip": 7}])
-async def test_other_parameters_out_of_range(service: Service, params: dict[str, Any]) -> None:
+async def test_other_parameters_out_of_range(
+    service: ServiceUnderTest, params: dict[str, Any]
+) -> None:
     error(await service.client.post(DETECT, params=params, content=picture()), 400, *params)
 
 
@@ -201,17 +211,17 @@ async def test_other_parameters_out_of_range(service: Service, params: dict[str,
     ],
 )
 async def test_what_cannot_be_answered(
-    service: Service, path: str, content: bytes, words: list[str]
+    service: ServiceUnderTest, path: str, content: bytes, words: list[str]
 ) -> None:
     error(await service.client.post(path, content=content), 400, *words)
 
 
 @pytest.mark.parametrize("path", ["/v2/models/none:detect", "/v2/models/finder/versions/2:detect"])
-async def test_models_that_are_not_there(service: Service, path: str) -> None:
+async def test_models_that_are_not_there(service: ServiceUnderTest, path: str) -> None:
     error(await service.client.post(path, content=picture()), 404)
 
 
-async def test_requests_are_counted(service: Service) -> None:
+async def test_requests_are_counted(service: ServiceUnderTest) -> None:
     labels = {"model": "finder", "outcome": "ok"}
     before = await service.metric("layerstream_requests_total", **labels) or 0
     await service.client.post(DETECT, content=picture())
@@ -237,18 +247,49 @@ async def test_the_smallest_pool_has_room_for_a_photograph(repository: Path, kin
         for answer in await asyncio.gather(*posts):
             assert answer.status_code == 200, answer.text
             lands_on(answer.json()["detections"], scene)
-        assert service.context.request_memory.used_bytes == 0
+        assert service.inside.request_memory.used_bytes == 0
 
 
-@over("count", [0, 1, 256, 257, 2000])
-async def test_many_boxes_are_written_in_pieces(count: int) -> None:
+@over(
+    "count, points, pieces",
+    [(0, 0, 1), (1, 17, 1), (256, 0, 1), (257, 0, 2), (2000, 0, 8), (90, 17, 4)],
+)
+async def test_many_boxes_are_written_in_pieces(count: int, points: int, pieces: int) -> None:
     rng = np.random.default_rng(0)
     edges, classes = rng.random((count, 4)), rng.integers(0, 3, count)
-    boxes = Boxes(edges, rng.random(count).astype(np.float32), classes, ("a", "b", "\u00e9"))
-    head, tail = {"model_name": "m"}, {"delay_ms": 1.5}
-    parts = list(box_pieces(head, "detections", boxes, Box.as_dict, tail))
+    head = ListedHead(
+        output="a", kind="yolov8", classes=3, keypoints=(points, 3) if points else None
+    )
+    detection = Detection(heads=(head,), labels=("a", "b", "\u00e9"))
+    scores = rng.random(count).astype(np.float32)
+    boxes = Boxes(edges, scores, classes, rng.random((count, points, 3)), detection)
+    fields, tail = {"model_name": "m"}, {"delay_ms": 1.5}
+    parts = list(box_pieces(fields, "detections", boxes, Box.as_dict, tail))
     assert max(map(len, parts)) <= PIECE_BYTES
-    assert len(parts) == max(1, -(-count // 256))
+    assert len(parts) == pieces
     document = json.loads(b"".join(parts))
     expected = [box.as_dict() for box in boxes.part(0, count)]
     assert document == {"model_name": "m", "detections": expected, "delay_ms": 1.5}
+    assert all(("keypoints" in box) == bool(points) for box in expected)
+
+
+@pytest.mark.parametrize(("name", "field"), EXPORTED.items())
+async def test_fields_of_exported_detectors(
+    service: ServiceUnderTest, repository: Path, name: str, field: str
+) -> None:
+    """As ``find_boxes`` has them for the same outputs, which do not depend on the picture."""
+    answer = await service.client.post(f"/v2/models/{name}:detect", content=picture())
+    assert answer.status_code == 200, answer.text
+    detections = answer.json()["detections"]
+    assert len(detections) > 10
+    assert all({"label", "index", "score", "box", field} == box.keys() for box in detections)
+    manifest = open_pack(repository / name).manifest
+    assert manifest.detection is not None
+    assert manifest.preprocess is not None
+    outputs = FILES[name].outputs
+    expected = find_boxes(outputs, manifest.detection, manifest.preprocess, (40, 30))
+    assert detections == [box.as_dict() for box in expected]
+    assert service.inside.request_memory.used_bytes == 0
+    has_masks = field == "mask"
+    prototypes = outputs["output1"].nbytes if has_masks else 0
+    assert (box_mask_bytes(manifest) > prototypes) == has_masks

@@ -13,14 +13,15 @@ from PIL import Image
 
 from models.compiler import compile_onnx
 from models.darknet.importer import import_network
-from models.detection.recipe import Detection, DetectionHead
+from models.detection.heads import DetectionHead
+from models.detection.recipe import Detection
 from models.images.placement import Size
 from server.settings.settings import Settings
 from tests.examples import thinned
 from tests.models.detection import box_oracle as oracle
 from tests.models.images.test_letterbox import loops, photograph
 from tests.server.protocol.test_detect import file_of
-from tests.server.support import Service, arrays, serving
+from tests.server.support import ServiceUnderTest, arrays, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -89,7 +90,7 @@ CASES = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServiceUnderTest]:
     folder = tmp_path_factory.mktemp("darknet")
     for name, case in CASES.items():
         width, height = case.size
@@ -118,7 +119,7 @@ def letterboxed(image: Image.Image, size: Size) -> NDArray[np.float32]:
     ("size", "name"),
     thinned(itertools.product([(70, 23), (31, 90), (96, 64), (5, 3), (1, 1)], CASES), 3),
 )
-async def test_boxes_are_darknets(service: Service, name: str, size: Size) -> None:
+async def test_boxes_are_darknets(service: ServiceUnderTest, name: str, size: Size) -> None:
     case, image = CASES[name], photograph(*size, seed=1)
     tensor = letterboxed(image, case.size)
     outputs = arrays(await service.infer(name, {"image": tensor}))

@@ -23,13 +23,21 @@ from models.compiler import CompileOptions, compile_onnx
 from models.graphs.metadata import PREPROCESS as DESCRIBED
 from models.graphs.metadata import write_metadata
 from models.packs.pack import open_pack
-from pipeline.planning.thumb import smallest_plan
+from pipeline.planning.smallest import smallest_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.settings.settings import Settings
 from tests.models.detector import square_finder
 from tests.models.painter import painter
-from tests.server.support import PREPROCESS, Packs, Service, inputs_for, picture, request, serving
+from tests.server.support import (
+    PREPROCESS,
+    Packs,
+    ServiceUnderTest,
+    inputs_for,
+    picture,
+    request,
+    serving,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -63,7 +71,7 @@ def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(repository: Path, packs: Packs) -> AsyncIterator[Service]:
+async def service(repository: Path, packs: Packs) -> AsyncIterator[ServiceUnderTest]:
     values = {
         "repository": repository,
         "threads": 1,
@@ -82,7 +90,7 @@ async def service(repository: Path, packs: Packs) -> AsyncIterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def document(service: Service) -> Document:
+def document(service: ServiceUnderTest) -> Document:
     found: Document = service.app.openapi()
     return found
 
@@ -215,7 +223,7 @@ def has_versions(path: str) -> bool:
     return path.startswith(MODEL) and "trace" not in path
 
 
-async def test_every_answer_is_as_documented(service: Service, document: Document) -> None:
+async def test_every_answer_is_as_documented(service: ServiceUnderTest, document: Document) -> None:
     for case in cases():
         for version in ("", "/versions/1") if has_versions(case.path) else ("",):
             path = case.path.replace("{name}", "{name}" + version.replace("1", "{version}"))
@@ -283,7 +291,7 @@ async def test_good_requests_are_as_documented(document: Document) -> None:
                     validate(document, schema, wrong)
 
 
-async def test_every_example_is_taken(service: Service, document: Document) -> None:
+async def test_every_example_is_taken(service: ServiceUnderTest, document: Document) -> None:
     sent = 0
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -321,7 +329,7 @@ class _Addresses(HTMLParser):
         self.found += [value or "" for name, value in attributes if name in ("src", "href")]
 
 
-async def test_docs_need_no_other_host(service: Service) -> None:
+async def test_docs_need_no_other_host(service: ServiceUnderTest) -> None:
     page = await service.client.get("/docs")
     assert page.status_code == 200
     assert "://" not in page.text
@@ -349,7 +357,7 @@ async def test_docs_need_no_other_host(service: Service) -> None:
         assert (await service.client.get(path)).status_code == 404
 
 
-async def test_head_is_get_without_a_body(service: Service, document: Document) -> None:
+async def test_head_is_get_without_a_body(service: ServiceUnderTest, document: Document) -> None:
     paths = [path for path, operations in document["paths"].items() if "get" in operations]
     paths += ["/docs", "/docs/swagger-ui.css", "/openapi.json", "/nowhere", MODEL]
     assert len(paths) > 10

@@ -29,8 +29,8 @@ class Taking:
     def __init__(self, version: str, method: str) -> None:
         self.wants_body, self.takes_chunks = method != "HEAD", version >= "1.1"
         self.headers: Sequence[tuple[bytes, bytes]] = ()
-        self.is_whole = self.is_gone = False
-        self.at = self.expected = None
+        self.is_complete = self.is_gone = False
+        self.arrived_at = self.expected = None
         self.declared_bytes = 0
         self.body = b""
 
@@ -38,9 +38,9 @@ class Taking:
         self.headers = headers
 
     async def send(self, data: bytes, more: bool = False) -> None:
-        assert not self.is_whole
+        assert not self.is_complete
         self.body += data
-        self.is_whole = not more
+        self.is_complete = not more
 
     def on_leave(self, leaves: Callable[[], None] | None) -> None:
         pass
@@ -56,7 +56,7 @@ async def received(
     client: Any = Taking(version, method)
     sent = await make(client)
     await sent.send(Exchange(client, Lease(RequestMemory(0)), BodyLimit(0)))
-    assert client.is_whole
+    assert client.is_complete
     return dict(client.headers), client.body
 
 

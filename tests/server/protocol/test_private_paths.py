@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from server.failures import reason_of
+from server.faults import reason_of
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Packs, Service, error, inputs_for, serving
+from tests.server.support import Packs, ServiceUnderTest, error, inputs_for, serving
 
 NAME = "tiny"
 
@@ -22,7 +22,7 @@ def repository(packs: Packs, tmp_path: Path) -> Path:
     return found
 
 
-async def everything(service: Service) -> list[str]:
+async def everything(service: ServiceUnderTest) -> list[str]:
     """What the service says of the model in every way to ask."""
     client = service.client
     answers = [

@@ -19,7 +19,7 @@ from tests.server.support import (
     LABELS,
     PREPROCESS,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     inputs_for,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHARED = examples(10, many=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-async def test_server_metadata(shared: Service) -> None:
+async def test_server_metadata(shared: ServiceUnderTest) -> None:
     document = (await shared.client.get("/v2")).json()
     assert document["name"] == "layerstream"
     assert set(document) == {"name", "version", "extensions"}
@@ -41,13 +41,13 @@ async def test_server_metadata(shared: Service) -> None:
 @pytest.mark.parametrize(
     ("path", "key"), [("/v2/health/live", "live"), ("/v2/health/ready", "ready")]
 )
-async def test_health(shared: Service, path: str, key: str) -> None:
+async def test_health(shared: ServiceUnderTest, path: str, key: str) -> None:
     response = await shared.client.get(path)
     assert (response.status_code, response.json()) == (200, {key: True})
 
 
 @pytest.mark.parametrize("suffix", ["", "/versions/1"])
-async def test_model_metadata(shared: Service, packs: Packs, suffix: str) -> None:
+async def test_model_metadata(shared: ServiceUnderTest, packs: Packs, suffix: str) -> None:
     document = (await shared.client.get(f"/v2/models/pair{suffix}")).json()
     assert document["name"] == "pair"
     assert document["versions"] == ["1"]
@@ -58,11 +58,11 @@ async def test_model_metadata(shared: Service, packs: Packs, suffix: str) -> Non
     assert [output["name"] for output in document["outputs"]] == ["scores", "hidden", "best"]
     assert document["parameters"]["weight_bytes"] == packs.weights("pair")
     memory = document["parameters"]["memory_bytes"]
-    assert sum(memory.values()) == sum(shared.context.budget.held()["pair"].values())
+    assert sum(memory.values()) == sum(shared.inside.budget.held()["pair"].values())
 
 
 @pytest.mark.parametrize("suffix", ["", "/versions/1"])
-async def test_model_ready(shared: Service, suffix: str) -> None:
+async def test_model_ready(shared: ServiceUnderTest, suffix: str) -> None:
     response = await shared.client.get(f"/v2/models/tiny{suffix}/ready")
     assert (response.status_code, response.json()) == (200, {"name": "tiny", "ready": True})
 
@@ -71,7 +71,7 @@ async def test_model_ready(shared: Service, suffix: str) -> None:
 @over("suffix", ["", "/versions/1"])
 @over("name", ["tiny", "pair"])
 async def test_infer_is_what_onnx_runtime_says(
-    shared: Service, packs: Packs, name: str, suffix: str, nested: bool
+    shared: ServiceUnderTest, packs: Packs, name: str, suffix: str, nested: bool
 ) -> None:
     inputs = inputs_for(name)
     response = await shared.infer(name + suffix, inputs, nested=nested)
@@ -82,7 +82,9 @@ async def test_infer_is_what_onnx_runtime_says(
 
 @SHARED
 @given(wanted=st.lists(st.sampled_from(["scores", "hidden", "best"]), unique=True))
-async def test_outputs_wanted_come_in_their_order(shared: Service, wanted: list[str]) -> None:
+async def test_outputs_wanted_come_in_their_order(
+    shared: ServiceUnderTest, wanted: list[str]
+) -> None:
     outputs = [{"name": name} for name in wanted]
     response = await shared.infer("pair", inputs_for("pair"), outputs=outputs)
     assert list(arrays(response)) == (wanted or ["scores", "hidden", "best"])
@@ -90,25 +92,27 @@ async def test_outputs_wanted_come_in_their_order(shared: Service, wanted: list[
 
 @SHARED
 @given(identity=st.text(st.characters(codec="utf-8"), max_size=50))
-async def test_id_comes_back(shared: Service, identity: str) -> None:
+async def test_id_comes_back(shared: ServiceUnderTest, identity: str) -> None:
     response = await shared.infer("pair", inputs_for("pair"), id=identity)
     assert response.json()["id"] == identity
 
 
-async def test_no_id_no_id(shared: Service) -> None:
+async def test_no_id_no_id(shared: ServiceUnderTest) -> None:
     assert "id" not in (await shared.infer("pair", inputs_for("pair"))).json()
 
 
 @SHARED
 @given(seed=st.integers(0, 2**32 - 1))
 async def test_any_input_is_answered_as_onnx_runtime_does(
-    shared: Service, packs: Packs, seed: int
+    shared: ServiceUnderTest, packs: Packs, seed: int
 ) -> None:
     inputs = inputs_for("pair", seed)
     close(arrays(await shared.infer("pair", inputs)), packs.expected("pair", inputs))
 
 
-async def test_requests_together_get_their_own_answers(shared: Service, packs: Packs) -> None:
+async def test_requests_together_get_their_own_answers(
+    shared: ServiceUnderTest, packs: Packs
+) -> None:
     seeds = range(12)
     responses = await asyncio.gather(
         *(shared.infer("tiny", inputs_for("tiny", seed)) for seed in seeds)
@@ -119,7 +123,7 @@ async def test_requests_together_get_their_own_answers(shared: Service, packs: P
 
 @pytest.mark.parametrize("is_form", [False, True])
 async def test_a_photograph_needs_no_temporary_file(
-    shared: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_form: bool
+    shared: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_form: bool
 ) -> None:
     """Also a large one, which libraries would put there."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
@@ -134,7 +138,7 @@ async def test_a_photograph_needs_no_temporary_file(
 @over("suffix", ["", "/versions/1"])
 @over("kind", ["PNG", "JPEG", "BMP"])
 async def test_classify(
-    shared: Service, packs: Packs, tmp_path: Path, kind: str, suffix: str, how: str
+    shared: ServiceUnderTest, packs: Packs, tmp_path: Path, kind: str, suffix: str, how: str
 ) -> None:
     data = picture(kind=kind)
     body: dict[str, Any] = {"content": data}
@@ -160,7 +164,7 @@ async def test_classify(
 
 @SHARED
 @given(top_k=st.integers(1, 10**9))
-async def test_top_k(shared: Service, top_k: int) -> None:
+async def test_top_k(shared: ServiceUnderTest, top_k: int) -> None:
     response = await shared.client.post(
         "/v2/models/tiny:classify", params={"top_k": top_k}, content=picture()
     )
@@ -171,7 +175,9 @@ async def test_top_k(shared: Service, top_k: int) -> None:
     assert 0 < sum(probabilities) <= 1 + 1e-6
 
 
-async def test_the_orientation_of_a_photograph_counts(shared: Service, tmp_path: Path) -> None:
+async def test_the_orientation_of_a_photograph_counts(
+    shared: ServiceUnderTest, tmp_path: Path
+) -> None:
     upright = Image.new("RGB", (32, 16))
     upright.paste((255, 255, 255), (0, 0, 8, 16))
     exif = Image.Exif()
@@ -187,14 +193,14 @@ async def test_the_orientation_of_a_photograph_counts(shared: Service, tmp_path:
 
 
 @over("path", ["/v2", "/v2/models/tiny", "/v2/models/none", "/nowhere"])
-async def test_request_id_is_echoed(shared: Service, path: str) -> None:
+async def test_request_id_is_echoed(shared: ServiceUnderTest, path: str) -> None:
     response = await shared.client.get(path, headers={"X-Request-ID": "A-1.b_c"})
     assert response.headers["x-request-id"] == "A-1.b_c"
 
 
 @SHARED
 @given(offered=st.text(sorted({*map(chr, range(1, 256))} - {"\r", "\n"}), max_size=80))
-async def test_request_id_is_always_a_sane_one(shared: Service, offered: str) -> None:
+async def test_request_id_is_always_a_sane_one(shared: ServiceUnderTest, offered: str) -> None:
     headers = [(b"X-Request-ID", offered.encode("latin-1"))]
     identity = (await shared.client.get("/v2", headers=headers)).headers["x-request-id"]
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", identity)
@@ -202,6 +208,6 @@ async def test_request_id_is_always_a_sane_one(shared: Service, offered: str) ->
         assert identity == offered
 
 
-async def test_request_ids_differ(shared: Service) -> None:
+async def test_request_ids_differ(shared: ServiceUnderTest) -> None:
     responses = [await shared.client.get("/v2") for _ in range(10)]
     assert len({response.headers["x-request-id"] for response in responses}) == 10

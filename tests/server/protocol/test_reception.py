@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from server.errors import BusyError, LateError, NotServingError
-from server.protocol import routing
+from server.protocol import http_request
 from server.protocol.infer import InferReception
-from server.routes import TABLE
 from server.transport.http1 import Head
 from server.transport.intake import PAUSE_SECONDS, Refused
 from tests.examples import over
-from tests.server.support import Connection, Service, inputs_for, request, settled, until
+from tests.server.support import Connection, ServiceUnderTest, inputs_for, request, settled, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -39,7 +38,7 @@ class Came:
     expected: Any = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.at = self.answerable_at = time.monotonic() - self.age
+        self.arrived_at = self.answerable_at = time.monotonic() - self.age
         self.head = Head(
             *(self.method, "1.1", self.path, self.path.encode(), b"", list(self.headers)),
             keeps=True,
@@ -55,10 +54,10 @@ def hurried(microseconds: int) -> bytes:
     return json.dumps(request(inputs_for("tiny"), parameters={"timeout": microseconds})).encode()
 
 
-async def test_a_deadline_counts_from_the_first_byte(shared: Service) -> None:
+async def test_a_deadline_counts_from_the_first_byte(shared: ServiceUnderTest) -> None:
     reception, limit = (
-        InferReception(shared.context, TABLE),
-        shared.context.settings.request_timeout,
+        InferReception(shared.inside),
+        shared.inside.settings.request_timeout,
     )
     for came, seconds in (
         (Came(hurried(150_000)), 0.15),
@@ -71,7 +70,7 @@ async def test_a_deadline_counts_from_the_first_byte(shared: Service) -> None:
         (Came(bytes(1 << 20) + b'"timeout": 5}'), limit),
     ):
         deadline = reception.deadline(came, is_free=False)
-        assert deadline == pytest.approx(came.at + seconds)
+        assert deadline == pytest.approx(came.arrived_at + seconds)
         shared.worker("tiny").line.came(came.expected)
         assert reception.deadline(came, is_free=True) == math.inf
 
@@ -86,27 +85,27 @@ async def test_a_deadline_counts_from_the_first_byte(shared: Service) -> None:
         Came(path="/v2/models/tiny:classify"),
     ],
 )
-async def test_other_requests_wait_for_nobody(shared: Service, came: Came) -> None:
-    assert InferReception(shared.context, TABLE).deadline(came, is_free=False) is None
+async def test_other_requests_wait_for_nobody(shared: ServiceUnderTest, came: Came) -> None:
+    assert InferReception(shared.inside).deadline(came, is_free=False) is None
 
 
-async def test_a_refusal_says_when_to_come_again_and_is_counted(shared: Service) -> None:
+async def test_a_refusal_says_when_to_come_again_and_is_counted(shared: ServiceUnderTest) -> None:
     metric = "layerstream_requests_total"
     before = await shared.metric(metric, model="tiny", outcome="late") or 0
     came = Came(headers=((b"x-request-id", b"mine"),))
-    answer = InferReception(shared.context, TABLE).refusal(came, LateError('no "time"', 2.5))
-    headers = dict(answer.headers)
-    assert answer.status == 503
+    answer = InferReception(shared.inside).refusal(came, LateError('no "time"', 2.5))
+    headers = dict(answer.raw_headers)
+    assert answer.status_code == 503
     assert headers[b"retry-after"] == b"3"
     assert headers[b"x-request-id"] == b"mine"
-    assert isinstance(answer.body, bytes)
-    assert headers[b"content-length"] == b"%d" % len(answer.body)
-    assert json.loads(answer.body) == {"error": 'no "time"'}
+    assert isinstance(answer.content, bytes)
+    assert headers[b"content-length"] == b"%d" % len(answer.content)
+    assert json.loads(answer.content) == {"error": 'no "time"', "code": "late"}
     assert await shared.metric(metric, model="tiny", outcome="late") == before + 1
 
 
 async def test_what_the_line_would_refuse_is_refused_unread(
-    shared: Service, monkeypatch: pytest.MonkeyPatch
+    shared: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = shared.worker("tiny")
     line = worker.line
@@ -117,17 +116,19 @@ async def test_what_the_line_would_refuse_is_refused_unread(
     monkeypatch.setattr(line, "check_room", full)
     monkeypatch.setattr(type(line), "idle", False)
     with pytest.raises(BusyError):
-        InferReception(shared.context, TABLE).deadline(Came(), is_free=True)
+        InferReception(shared.inside).deadline(Came(), is_free=True)
 
     def closed(deadline: float | None = None, *_: object) -> None:
         raise NotServingError("closed")
 
     monkeypatch.setattr(line, "check_room", closed)
-    assert InferReception(shared.context, TABLE).deadline(Came(), is_free=True) is None
+    assert InferReception(shared.inside).deadline(Came(), is_free=True) is None
 
 
 @pytest.mark.parametrize(("waited", "status"), [(4.0, 200), (21.0, 503)])
-async def test_what_waited_in_a_socket_counts(shared: Service, waited: float, status: int) -> None:
+async def test_what_waited_in_a_socket_counts(
+    shared: ServiceUnderTest, waited: float, status: int
+) -> None:
     """It is refused before anything is computed, and not with 504 when its client is gone."""
     arrived_at = time.monotonic() - waited
     client = Connection("/v2/models/tiny/infer", hurried(20_000_000), arrived_at=arrived_at)
@@ -146,7 +147,7 @@ async def test_what_waited_in_a_socket_counts(shared: Service, waited: float, st
     ],
 )
 async def test_also_what_is_refused_when_it_was_read_is_refused_after_a_pause(
-    shared: Service, limit: float, answerable: float | None, pauses: list[float]
+    shared: ServiceUnderTest, limit: float, answerable: float | None, pauses: list[float]
 ) -> None:
     now, slept_seconds, slept = time.monotonic(), list[float](), asyncio.sleep
     task = asyncio.current_task()
@@ -164,22 +165,24 @@ async def test_also_what_is_refused_when_it_was_read_is_refused_after_a_pause(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(asyncio, "sleep", sleep)
         # The clock by which the pause is calculated stands still; deadlines go by the real one.
-        patched.setattr(routing, "time", SimpleNamespace(monotonic=lambda: now))
+        patched.setattr(http_request, "time", SimpleNamespace(monotonic=lambda: now))
         await client.call(shared.asgi)
     assert client.status == (503 if limit == 20.0 else 200)
     assert slept_seconds == pytest.approx(pauses)
 
 
-async def test_a_refusal_that_is_cancelled_in_its_pause_says_nothing(shared: Service) -> None:
+async def test_a_refusal_that_is_cancelled_in_its_pause_says_nothing(
+    shared: ServiceUnderTest,
+) -> None:
     now = time.monotonic()
     client = Connection(
         "/v2/models/tiny/infer", hurried(20_000_000), arrived_at=now - 21.0, answerable_at=now + 9.0
     )
     call = asyncio.create_task(client.call(shared.asgi))
     await settled()
-    await until(lambda: not len(shared.context.exchanges))
+    await until(lambda: not len(shared.inside.exchanges))
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert client.status == 0
-    assert not len(shared.context.exchanges)
+    assert not len(shared.inside.exchanges)

@@ -18,12 +18,12 @@ from models.compiler import CompileOptions, compile_onnx
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from models.segmentation import NONE, Segmentation
-from server.memory.request_needs import Need, mask_bytes, picture_sweep_bytes
+from pipeline.budget.request_needs import Need, mask_bytes, picture_sweep_bytes
 from server.settings.settings import Settings
 from tests.examples import over
 from tests.models.detector import square_finder
 from tests.models.painter import COLORS, HEIGHT, LETTERBOX, STRETCH, WIDTH, painter, stripes
-from tests.server.support import Service, arrays, error, request, serving
+from tests.server.support import ServiceUnderTest, arrays, error, request, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -51,7 +51,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(repository: Path) -> AsyncIterator[Service]:
+async def service(repository: Path) -> AsyncIterator[ServiceUnderTest]:
     settings = Settings(repository=repository, budget=64 << 20, request_memory=16 << 20, threads=1)
     async with serving(settings) as started:
         yield started
@@ -90,7 +90,7 @@ def near(found: NDArray[Any], expected: NDArray[Any], stride: int) -> None:
 @over("size", [(96, 64), (300, 40), (30, 90), (3, 1)])
 @over("name", ["boxed", "small"])
 async def test_a_mask_lies_on_the_photograph(
-    service: Service, name: str, size: tuple[int, int]
+    service: ServiceUnderTest, name: str, size: tuple[int, int]
 ) -> None:
     image, expected = stripes(*size)
     document = (
@@ -109,7 +109,7 @@ async def test_a_mask_lies_on_the_photograph(
 @pytest.mark.parametrize(
     "ask", [{"params": {"format": "png"}}, {"headers": {"accept": "image/png"}}]
 )
-async def test_a_png_says_the_same(service: Service, ask: dict[str, Any]) -> None:
+async def test_a_png_says_the_same(service: ServiceUnderTest, ask: dict[str, Any]) -> None:
     place = "/v2/models/boxed:segment"
     for size in ((50, 20), (700, 500)):
         data = file_of(stripes(*size)[0])
@@ -122,7 +122,7 @@ async def test_a_png_says_the_same(service: Service, ask: dict[str, Any]) -> Non
     assert answer.headers["content-type"] == "application/json"
 
 
-async def test_a_mask_of_the_network_has_its_size(service: Service) -> None:
+async def test_a_mask_of_the_network_has_its_size(service: ServiceUnderTest) -> None:
     """A letterbox: above and below is what the grey bars look like to it."""
     data = file_of(stripes(96, 32)[0])
     for name, shape in (("boxed", (HEIGHT, WIDTH)), ("small", (HEIGHT // 2, WIDTH // 2))):
@@ -132,7 +132,7 @@ async def test_a_mask_of_the_network_has_its_size(service: Service) -> None:
         assert unrolled(answer.json()).shape == shape
 
 
-async def test_what_was_cut_off_is_no_class(service: Service) -> None:
+async def test_what_was_cut_off_is_no_class(service: ServiceUnderTest) -> None:
     """Of 300 x 64 pixels the network sees the 96 in the middle."""
     image, expected = stripes(300, 64)
     answer = await service.client.post("/v2/models/cropped:segment", content=file_of(image))
@@ -141,10 +141,10 @@ async def test_what_was_cut_off_is_no_class(service: Service) -> None:
     assert np.all(found[:, :102] == NONE)
     assert np.all(found[:, 198:] == NONE)
     np.testing.assert_array_equal(found[:, 110:190], expected[:, 110:190])
-    assert [each["label"] for each in document["classes"]] == ["1"]  # it has no label
+    assert [each["label"] for each in document["classes"]] == ["class 1"]  # it has no name
 
 
-async def test_one_plane_is_one_class_and_a_background(service: Service) -> None:
+async def test_one_plane_is_one_class_and_a_background(service: ServiceUnderTest) -> None:
     image = Image.new("RGB", (40, 20))
     image.paste((250, 0, 0), (0, 0, 20, 20))
     answer = await service.client.post("/v2/models/one:segment", content=file_of(image))
@@ -155,7 +155,7 @@ async def test_one_plane_is_one_class_and_a_background(service: Service) -> None
 
 @pytest.mark.parametrize("name", ["plain", "boxed"])
 async def test_tensors_of_a_photograph_are_those_of_its_tensor(
-    service: Service, repository: Path, name: str
+    service: ServiceUnderTest, repository: Path, name: str
 ) -> None:
     image, _ = stripes(200, 90)
     recipe = open_pack(repository / name).manifest.preprocess
@@ -189,14 +189,14 @@ async def test_tensors_of_a_photograph_are_those_of_its_tensor(
     ],
 )
 async def test_what_cannot_be_asked_is_refused_in_a_line(
-    service: Service, place: str, words: tuple[str, ...]
+    service: ServiceUnderTest, place: str, words: tuple[str, ...]
 ) -> None:
     data = file_of(stripes(8, 8)[0])
     error(await service.client.post(f"/v2/models/{place}", content=data), 400, *words)
 
 
 @pytest.mark.parametrize("place", ["boxed:segment", "plain:infer"])
-async def test_what_is_no_picture_is_refused(service: Service, place: str) -> None:
+async def test_what_is_no_picture_is_refused(service: ServiceUnderTest, place: str) -> None:
     for data, word in (
         (b"", "empty"),
         (b"no image", "not an image"),
@@ -205,7 +205,7 @@ async def test_what_is_no_picture_is_refused(service: Service, place: str) -> No
         error(await service.client.post(f"/v2/models/{place}", content=data), 400, word)
 
 
-async def test_a_mask_of_many_pixels_takes_no_memory(service: Service) -> None:
+async def test_a_mask_of_many_pixels_takes_no_memory(service: ServiceUnderTest) -> None:
     """6 million pixels, in a pool of 16 MiB: they are not held; and the pool is empty behind it."""
     image, expected = stripes(2600, 2300)
     data = file_of(image, "JPEG")
@@ -214,7 +214,7 @@ async def test_a_mask_of_many_pixels_takes_no_memory(service: Service) -> None:
         assert answer.status_code == 200
         found = pixels(answer) if ask["format"] == "png" else unrolled(answer.json())
         near(found, expected, 300)
-    assert not service.context.request_memory.used_bytes
+    assert not service.inside.request_memory.used_bytes
 
 
 async def test_what_a_mask_takes_is_counted(repository: Path) -> None:

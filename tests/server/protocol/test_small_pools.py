@@ -14,10 +14,10 @@ from PIL import Image
 from models.compiler import CompileOptions, compile_onnx
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
-from server.memory.request_needs import Need
+from pipeline.budget.request_needs import Need
 from server.settings.settings import Settings
 from tests.examples import over, thinned
-from tests.server.support import Service, error, serving
+from tests.server.support import ServiceUnderTest, error, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,7 +41,7 @@ def mean_colour() -> onnx.ModelProto:
 )
 async def _service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Service]:
+) -> AsyncIterator[ServiceUnderTest]:
     folder: Path = tmp_path_factory.mktemp("pools")
     onnx.save(mean_colour(), folder / "mean.onnx")
     recipe = Preprocess(size=(SIDE, SIDE), filter=request.param, mean=(127.5,), std=(127.5,))
@@ -64,14 +64,16 @@ def photograph(width: int, height: int, kind: str) -> bytes:
 @over("kind", ["JPEG", "PNG"])
 @over("size", [(640, 480), (480, 640)])
 async def test_what_the_budget_promises_is_answered(
-    service: Service, size: tuple[int, int], kind: str
+    service: ServiceUnderTest, size: tuple[int, int], kind: str
 ) -> None:
     answer = await service.client.post("/v2/models/mean:classify", content=photograph(*size, kind))
     assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("side", thinned([*range(560, 800, 30), 1000, 1024, 1600], 4))
-async def test_larger_ones_are_decoded_smaller_if_they_can(service: Service, side: int) -> None:
+async def test_larger_ones_are_decoded_smaller_if_they_can(
+    service: ServiceUnderTest, side: int
+) -> None:
     path = "/v2/models/mean:classify"
     answer = await service.client.post(path, content=photograph(side, side, "JPEG"))
     smallest = side

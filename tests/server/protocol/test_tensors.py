@@ -10,17 +10,17 @@ import pytest
 
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
-from server.codec.framing import Framing
-from server.codec.infer_bodies import named_timeout
-from server.codec.messages import ModelRequest, Signature
-from server.errors import DisconnectedError, LateError, TooLargeError
-from server.memory.request_memory import Lease, RequestMemory
-from server.memory.request_needs import (
+from pipeline.budget.request_needs import (
     CODEC_BYTES,
     INFLATE_BYTES,
     SHORT_CODEC_BYTES,
     short_infer_bytes,
 )
+from server.codec.framing import Framing
+from server.codec.infer_bodies import named_timeout
+from server.codec.messages import ModelRequest, Signature
+from server.errors import DisconnectedError, LateError, TooLargeError
+from server.memory.request_memory import Lease, RequestMemory
 from server.protocol.infer import Check, read_tensors
 from server.requests.exchange import BodyLimit, Exchange
 from tests.examples import over
@@ -48,11 +48,14 @@ class Sender:
 
     # What an exchange asks
 
-    owner, at, expected, declared_bytes = "", None, None, 0
+    owner, arrived_at, expected, declared_bytes = "", None, None, 0
     wants_body = takes_chunks = True
 
+    def connection_bytes(self) -> int | None:
+        return None
+
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self.read == len(self._chunks) and not self._leaves
 
     async def part(self, reads_ahead: bool = False) -> bytes:

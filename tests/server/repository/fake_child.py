@@ -1,8 +1,8 @@
 """Stands for what the process that compiles calls: does what the "model" that it gets says.
 
-``copy PACK`` makes that pack; ``fail KIND`` fails so; ``fail open`` says which shapes it got, or wants one;
-``die NUMBER`` ends by a signal; ``sleep`` goes on until it is killed; ``babble``, ``nest`` and ``flood``
-say what is no message; ``grow`` writes a file of 2 GiB.
+``copy PACK`` makes that pack; ``fail KIND`` fails so, ``slip`` by a mistake of the program; ``fail open``
+says which shapes it got, or wants one; ``die NUMBER`` ends by a signal; ``sleep`` goes on until it is
+killed; ``babble``, ``nest`` and ``flood`` say what is no message; ``grow`` writes a file of 2 GiB.
 """
 
 import os
@@ -39,6 +39,9 @@ def fake_compile(
         raise InvalidRequestError(f"{source}: {shown or 'fix it with --shape data=1,N'}")
     elif word == "fail":
         raise KINDS[rest](f"{source}: why not")
+    elif word == "slip":
+        with failures():
+            raise KeyError("a slip")
     elif word == "babble":
         say({"step": ["no", "text"], "detail": ""})
     elif word == "flood":

@@ -18,18 +18,19 @@ from unittest.mock import patch
 
 from loader.errors import ReadError
 from models.errors import PackError
+from pipeline.budget.budget import Budget
+from pipeline.budget.holdings import Allocations, Holding
+from pipeline.budget.request_needs import Need
+from pipeline.budget.sharing import Sharer
 from pipeline.devices.base import KernelError
 from pipeline.execution.errors import DeadlineError, DrainError
-from pipeline.fitting.wanted import Fitted
+from pipeline.execution.shielded import run_to_completion
+from pipeline.fitting.wanted import EnginePlanResult
 from pipeline.planning.plan import PlanError
 from server.errors import NotServingError
-from server.memory.budget import Budget
-from server.memory.holdings import Holding, sum_bytes
-from server.memory.request_needs import Need
-from server.memory.sharing import Sharer
+from server.faults import Code, Fault
 from server.repository.repository import Repository
 from server.repository.served_engine import Running, ServedEngine
-from server.requests.waiting import to_its_end
 from server.settings.settings import Settings
 
 REQUEST_BYTES = 64
@@ -86,15 +87,15 @@ class ImaginedPlan:
 def sharer_of(world: "World", name: str, contents: Contents) -> Sharer:
     """Return a model of such ``contents`` as one of a set."""
 
-    def within(n_bytes: int) -> Fitted:
+    def within(n_bytes: int) -> EnginePlanResult:
         world.may_fail("plan")
         weights = min(max(n_bytes - contents.arena, contents.least), contents.full)
-        return Fitted(ImaginedPlan(weights, contents.arena))  # type: ignore[arg-type]
+        return EnginePlanResult(ImaginedPlan(weights, contents.arena))  # type: ignore[arg-type]
 
-    def at_once(n_bytes: int) -> Fitted:
+    def at_once(n_bytes: int) -> EnginePlanResult:
         found = within(n_bytes).plan
         rough = max(contents.least, found.memory["resident"] * 3 // 4)
-        return Fitted(ImaginedPlan(rough, contents.arena), by_thumb=True)  # type: ignore[arg-type]
+        return EnginePlanResult(ImaginedPlan(rough, contents.arena), heuristic=True)  # type: ignore[arg-type]
 
     least = {"resident": contents.least, "arena": contents.arena}
     return Sharer(name, least, within, at_once)
@@ -148,7 +149,7 @@ class Threadless:
         return self.served.engine
 
     @property
-    def fault(self) -> str:
+    def fault(self) -> Fault | None:
         return self.served.fault
 
     def stuck(self, factor: float, least_seconds: float) -> bool:
@@ -205,11 +206,11 @@ class Threadless:
     async def reopen(self, make: Callable[[], Running], back: Callable[[], Running]) -> None:
         if self.closing or self.abandoned:
             raise NotServingError("closing")
-        await to_its_end(self._with_turn(asyncio.to_thread(self.served.reopen, make, back)))
+        await run_to_completion(self._with_turn(asyncio.to_thread(self.served.reopen, make, back)))
 
     def abandon(self, why: str) -> None:
         self.abandoned = self.closing = True
-        self.served.leave(why)
+        self.served.leave(Fault(Code.ENGINE_FAILED, why))
         if not self._given_up.done():
             self._given_up.set_result(None)
 
@@ -301,7 +302,8 @@ class World:
         """What is really held is within the budget, whatever its books say."""
         held = {str(number): each for number, each in enumerate([*self.open.values(), *self.kept])}
         models = self.budget.total_bytes - self.budget.request_bytes
-        assert sum_bytes(held) <= models, f"{sum_bytes(held)} bytes of {models} are held"
+        n_bytes = Allocations(held).n_bytes
+        assert n_bytes <= models, f"{n_bytes} bytes of {models} are held"
 
     def pack(self, folder: Path, *_: object) -> Any:
         contents = self.contents(folder)
@@ -365,6 +367,8 @@ class World:
 
 
 class _Known:
+    is_saved = False
+
     def save(self) -> bool:
         return True
 

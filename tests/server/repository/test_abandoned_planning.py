@@ -14,7 +14,7 @@ from server.repository.polling import Poller
 from server.repository.preparing import Prepared, Preparer
 from tests.examples import over
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Gate, Service, serving, settled, until
+from tests.server.support import Gate, ServiceUnderTest, serving, settled, until
 
 
 class Blocked:
@@ -58,7 +58,7 @@ async def test_a_cancelled_load_keeps_others_out_until_its_thread_has_finished(
 ) -> None:
     """Whatever of it runs on a thread: a search, a look at the folder, or at files of loaded models."""
     async with serving(settings(models=("tiny",))) as service:
-        repository, events = service.context.repository, list[str]()
+        repository, events = service.inside.repository, list[str]()
         blocked = Blocked(monkeypatch, owner, name, events)
         loading = asyncio.create_task(repository.load("pair"))
         await blocked.gate.reached()
@@ -85,10 +85,10 @@ async def test_a_server_ends_while_a_thread_that_nobody_waits_for_goes_on(
 ) -> None:
     async with serving(settings(models=("tiny",))) as service:
         blocked = Blocked(monkeypatch, Preparer, "prepare", [])
-        loading = asyncio.create_task(service.context.repository.load("pair"))
+        loading = asyncio.create_task(service.inside.repository.load("pair"))
         await blocked.gate.reached()
         await cancelled(loading)
-    assert service.context.budget.held() == {}
+    assert service.inside.budget.held() == {}
     blocked.gate.open()
 
 
@@ -142,12 +142,12 @@ async def test_work_for_which_there_is_no_thread_never_begins(
         await threads.run(lambda: ran.append(3))
 
 
-async def by_poller(service: Service) -> None:
-    await Poller(service.context.repository, ())._bring("tiny")
+async def by_poller(service: ServiceUnderTest) -> None:
+    await Poller(service.inside.repository, ())._bring("tiny")
 
 
-async def by_signal(service: Service) -> None:
-    await polling.follow(service.context.repository)
+async def by_signal(service: ServiceUnderTest) -> None:
+    await polling.follow(service.inside.repository)
 
 
 @pytest.mark.parametrize("follow", [by_poller, by_signal])
@@ -156,7 +156,7 @@ async def test_a_model_that_is_unloaded_while_a_poll_waits_stays_so(
 ) -> None:
     """The poll has decided to load it before it has its turn; the client's call comes first."""
     async with serving(settings(models=("tiny",))) as service:
-        repository = service.context.repository
+        repository = service.inside.repository
         (entry,) = repository.entries()
         blocked = Blocked(monkeypatch, Preparer, "prepare", [])
         before = asyncio.create_task(repository.load("pair"))

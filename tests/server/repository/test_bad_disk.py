@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from loader.errors import ChecksumError, LoaderError, ReadError
-from loader.readers.fakes import Fault, FaultKind, FaultyReader, MemoryReader
+from loader.readers.fakes import FaultKind, FaultyReader, MemoryReader, ReadFault
 from models.packs.records.spans import Span
 from server.repository.worker import Worker
+from tests.pipeline.writes import streamed as streamed_spans
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
     Packs,
-    Service,
+    ServiceUnderTest,
     SwitchedReader,
     close,
     error,
@@ -49,26 +50,25 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, SwitchedReader]:
 @pytest.fixture
 async def service(
     architecture: str, settings: SettingsFactory, disks: dict[str, SwitchedReader]
-) -> AsyncIterator[Service]:
+) -> AsyncIterator[ServiceUnderTest]:
     changes = {"architecture": architecture, "verify": "always", "models_budget": 2 << 20}
     async with serving(settings(**changes)) as started:
         yield started
 
 
 def streamed(worker: Worker) -> list[Span]:
-    plan = worker.engine.plan
-    spans = [worker.engine.program.pack.manifest.spans[index] for index in plan.streamed]
+    (plan,) = worker.engine.plan.partitions
+    spans = [worker.engine.program.pack.manifest.spans[index] for index in streamed_spans(plan)]
     assert len(spans) > 3
     return spans
 
 
 def head(worker: Worker) -> set[int]:
     """Offsets of spans that are read before a request comes."""
-    plan = worker.engine.plan
-    groups = plan.groups[: plan.stages[0].ahead]
+    (plan,) = worker.engine.plan.partitions
     spans = worker.engine.program.pack.manifest.spans
-    last = max((group.end_span for group in groups), default=0)
-    return {spans[index].offset for index in plan.streamed[:last]}
+    reads = plan.reads[: plan.stages[0].ahead]
+    return {spans[index].offset for read in reads for index in read.spans}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def head(worker: Worker) -> set[int]:
     ],
 )
 async def test_one_fault_costs_one_request(
-    service: Service, disks: dict[str, SwitchedReader], kind: FaultKind
+    service: ServiceUnderTest, disks: dict[str, SwitchedReader], kind: FaultKind
 ) -> None:
     worker, disk = service.worker("tiny"), disks["tiny"]
     expected = (await worker.infer(TINY, LIMIT_SECONDS)).outputs
@@ -88,7 +88,7 @@ async def test_one_fault_costs_one_request(
     ahead = head(worker)
     for span in streamed(worker)[::3]:
         worker.engine.settle()
-        faulty = FaultyReader(disk.sound, [Fault(kind, span.offset, span.offset + span.length)])
+        faulty = FaultyReader(disk.sound, [ReadFault(kind, span.offset, span.offset + span.length)])
         disk.current = faulty
         if span.offset in ahead:
             # The next request has it already; the one after that reads it again.
@@ -106,7 +106,7 @@ async def test_one_fault_costs_one_request(
             for name, array in expected.items():
                 np.testing.assert_array_equal(got[name], array)
         assert faulty.struck == [1]
-    assert worker.fault == ""
+    assert worker.fault is None
     assert (await service.infer("pair", inputs_for("pair"))).status_code == 200
 
 
@@ -114,7 +114,7 @@ async def test_one_fault_costs_one_request(
     "architecture", [*(pytest.param(name, marks=pytest.mark.slow) for name in RINGS[:2]), RINGS[2]]
 )
 async def test_a_slow_read_costs_time_only(
-    service: Service, disks: dict[str, SwitchedReader], packs: Packs
+    service: ServiceUnderTest, disks: dict[str, SwitchedReader], packs: Packs
 ) -> None:
     worker, disk = service.worker("tiny"), disks["tiny"]
     expected = packs.expected("tiny", TINY)
@@ -122,7 +122,7 @@ async def test_a_slow_read_costs_time_only(
     for span in streamed(worker):
         worker.engine.settle()
         disk.current = FaultyReader(
-            disk.sound, [Fault("slow", span.offset, span.offset + span.length)], slept.append
+            disk.sound, [ReadFault("slow", span.offset, span.offset + span.length)], slept.append
         )
         for _ in range(2):
             got = (await worker.infer(TINY, LIMIT_SECONDS)).outputs
@@ -142,16 +142,16 @@ async def test_a_fault_while_loading(
         for number, (kind, (_, words)) in enumerate(ERRORS.items()):
             for span in (places[number % len(places)],):
                 await service.client.post("/v2/repository/models/tiny/unload")
-                faults = [Fault(kind, span.offset, span.offset + span.length)]
+                faults = [ReadFault(kind, span.offset, span.offset + span.length)]
 
-                def open_reader(path: Path, faults: list[Fault] = faults) -> FaultyReader:
+                def open_reader(path: Path, faults: list[ReadFault] = faults) -> FaultyReader:
                     return FaultyReader(MemoryReader(path.read_bytes()), faults)
 
                 with monkeypatch.context() as patch:
                     patch.setattr("server.repository.opening.open_reader", open_reader)
                     error(await service.client.post(LOAD), 503, words)
                 error(await service.infer("tiny", TINY), 503, "'tiny'", words)
-                assert service.context.budget.held().keys() == {"pair"}
+                assert service.inside.budget.held().keys() == {"pair"}
                 assert (await service.client.post(LOAD)).status_code == 200
         answer = await service.worker("tiny").infer(TINY, LIMIT_SECONDS)
         close(answer.outputs, packs.expected("tiny", TINY))

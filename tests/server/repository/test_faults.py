@@ -19,8 +19,8 @@ from pipeline.execution.opened import open_engine
 from pipeline.profiles.delay_limits import BoundWatch, DelayVerdict
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
-from server.context import StartupError
 from server.errors import NotServingError
+from server.operation.starting import StartupError
 from server.repository.served_engine import Running
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -29,7 +29,7 @@ from tests.server.support import (
     Gate,
     Once,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -39,13 +39,13 @@ from tests.server.support import (
 
 
 @pytest.fixture
-async def faulty(faults: Faults, settings: SettingsFactory) -> AsyncIterator[Service]:
+async def faulty(faults: Faults, settings: SettingsFactory) -> AsyncIterator[ServiceUnderTest]:
     """A service that verifies every sweep, so that damage never goes unseen."""
     async with serving(settings(verify="always", architecture="2s")) as service:
         yield service
 
 
-async def answers(service: Service, packs: Packs) -> None:
+async def answers(service: ServiceUnderTest, packs: Packs) -> None:
     for name in ("tiny", "pair"):
         inputs = inputs_for(name)
         close(arrays(await service.infer(name, inputs)), packs.expected(name, inputs))
@@ -58,8 +58,9 @@ def refuse(offset: int, length: int) -> None:
     ) from cause
 
 
-async def test_any_read_that_fails(faulty: Service, faults: Faults, packs: Packs) -> None:
-    reads = len(faulty.worker("tiny").engine.plan.groups)
+async def test_any_read_that_fails(faulty: ServiceUnderTest, faults: Faults, packs: Packs) -> None:
+    (plan,) = faulty.worker("tiny").engine.plan.partitions
+    reads = len(plan.reads)
     assert reads > 3
     for number in range(reads):
         faults.read = Once(ReadError("weights.bin: Input/output error"), number)
@@ -72,7 +73,7 @@ async def test_any_read_that_fails(faulty: Service, faults: Faults, packs: Packs
 
 
 async def test_every_read_fails_until_the_disk_is_back(
-    faulty: Service, faults: Faults, packs: Packs
+    faulty: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
     faults.read = refuse
     for _ in range(3):
@@ -81,13 +82,15 @@ async def test_every_read_fails_until_the_disk_is_back(
     await answers(faulty, packs)
 
 
-async def test_a_reader_with_a_bug(faulty: Service, faults: Faults, packs: Packs) -> None:
+async def test_a_reader_with_a_bug(faulty: ServiceUnderTest, faults: Faults, packs: Packs) -> None:
     faults.read = Once(ZeroDivisionError("a bug"), 2)
     error(await faulty.infer("tiny", inputs_for("tiny")), 503, "a bug")
     await answers(faulty, packs)
 
 
-async def test_a_file_that_became_shorter(faulty: Service, faults: Faults, packs: Packs) -> None:
+async def test_a_file_that_became_shorter(
+    faulty: ServiceUnderTest, faults: Faults, packs: Packs
+) -> None:
     reader = faults.readers["tiny"]
     whole = reader.content
     for length in (0, 4096, len(whole) // 2, len(whole) - 1):
@@ -97,7 +100,7 @@ async def test_a_file_that_became_shorter(faulty: Service, faults: Faults, packs
     await answers(faulty, packs)
 
 
-async def test_damage_in_any_span(faulty: Service, faults: Faults, packs: Packs) -> None:
+async def test_damage_in_any_span(faulty: ServiceUnderTest, faults: Faults, packs: Packs) -> None:
     reader = faults.readers["tiny"]
     whole = reader.content
     streamed = [
@@ -129,8 +132,11 @@ async def test_the_first_sweep_is_verified_until_one_is_whole(
         await answers(service, packs)
 
 
-async def test_any_kernel_that_fails(faulty: Service, faults: Faults, packs: Packs) -> None:
-    pieces = len(faulty.worker("tiny").engine.plan.steps)
+async def test_any_kernel_that_fails(
+    faulty: ServiceUnderTest, faults: Faults, packs: Packs
+) -> None:
+    (plan,) = faulty.worker("tiny").engine.plan.partitions
+    pieces = len(plan.steps)
     for number in range(pieces):
         faults.kernel = Once(KernelError("no such instruction"), number)
         error(await faulty.infer("tiny", inputs_for("tiny")), 500, "no such instruction")
@@ -139,7 +145,7 @@ async def test_any_kernel_that_fails(faulty: Service, faults: Faults, packs: Pac
 
 
 async def test_a_fault_that_nobody_thought_of(
-    faulty: Service, faults: Faults, packs: Packs, caplog: pytest.LogCaptureFixture
+    faulty: ServiceUnderTest, faults: Faults, packs: Packs, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults.kernel = Once(ZeroDivisionError("the secret"))
     with caplog.at_level(logging.INFO):
@@ -162,7 +168,7 @@ async def test_a_resident_span_that_cannot_be_read(
         error(await client.get("/v2/models/tiny/ready"), 503, "'tiny'", "Input/output error")
         error(await service.infer("tiny", inputs_for("tiny")), 503, "Input/output error")
         assert (await service.infer("pair", inputs_for("pair"))).status_code == 200
-        assert service.context.budget.held().keys() == {"pair"}
+        assert service.inside.budget.held().keys() == {"pair"}
         assert (await client.post("/v2/repository/models/tiny/load")).status_code == 200
         await answers(service, packs)
 
@@ -185,7 +191,7 @@ async def test_a_damaged_resident_span(
 async def test_a_read_that_never_ends_takes_its_model_only(
     faults: Faults, settings: SettingsFactory, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 1.0)
+    monkeypatch.setattr("pipeline.execution.deadlines.DRAIN_SECONDS", 1.0)
     async with serving(settings(request_timeout=0.5)) as service:
         gate = Gate()
         first = itertools.count()
@@ -198,11 +204,11 @@ async def test_a_read_that_never_ends_takes_its_model_only(
         answer = await service.worker("pair").infer(inputs_for("pair"), LIMIT_SECONDS)
         close(answer.outputs, packs.expected("pair", inputs_for("pair")))
         # Its memory is the disk's for ever: loading it again would take memory twice.
-        held = service.context.budget.held()
+        held = service.inside.budget.held()
         for _ in range(2):
             loaded = await service.client.post("/v2/repository/models/tiny/load")
             error(loaded, 503, "have not ended", "restart the server")
-        assert service.context.budget.held() == held
+        assert service.inside.budget.held() == held
         gate.open()
 
 
@@ -218,7 +224,7 @@ class Unjudging(BoundWatch):
 
 
 async def test_a_sweep_that_cannot_be_judged_is_answered(
-    faulty: Service, packs: Packs, caplog: pytest.LogCaptureFixture
+    faulty: ServiceUnderTest, packs: Packs, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, watch = faulty.worker("tiny"), Unjudging()
     worker.served.running = worker.served.running._replace(watch=watch)
@@ -230,7 +236,7 @@ async def test_a_sweep_that_cannot_be_judged_is_answered(
 
 
 async def test_an_engine_that_cannot_be_closed_leaves_service(
-    faulty: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch
+    faulty: ServiceUnderTest, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is to be opened with another plan; the thread outlives it, and says why it answers no more."""
     worker = faulty.worker("tiny")
@@ -241,15 +247,15 @@ async def test_an_engine_that_cannot_be_closed_leaves_service(
 
 
 async def test_a_model_that_cannot_be_closed_keeps_its_memory_and_the_others_serve(
-    faulty: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch
+    faulty: ServiceUnderTest, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What still uses it is unknown."""
-    repository, engine = faulty.context.repository, faulty.worker("tiny").engine
-    held = faulty.context.budget.held()["tiny"]
+    repository, engine = faulty.inside.repository, faulty.worker("tiny").engine
+    held = faulty.inside.budget.held()["tiny"]
     with monkeypatch.context() as patched:
         patched.setattr(engine, "close", Once(ZeroDivisionError("a bug")))
         await repository.unload("tiny")
-    assert faulty.context.budget.held()["tiny"] == held
+    assert faulty.inside.budget.held()["tiny"] == held
     with pytest.raises(NotServingError, match="a bug; restart the server"):
         await repository.load("tiny")
     inputs = inputs_for("pair")
@@ -276,9 +282,9 @@ async def test_a_read_that_never_ends_while_a_model_loads_keeps_its_memory(
     async with serving(settings()) as service:
         inputs = inputs_for("tiny")
         close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
-        held = service.context.budget.held()
+        held = service.inside.budget.held()
         assert held["pair"]
         monkeypatch.setattr("server.repository.opening.open_engine", real)
         with pytest.raises(NotServingError, match="restart"):
-            await service.context.repository.load("pair")
-        assert service.context.budget.held() == held
+            await service.inside.repository.load("pair")
+        assert service.inside.budget.held() == held

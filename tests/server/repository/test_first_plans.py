@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from pipeline.budget.search import Search
 from pipeline.planning.plan import PlanError
 from pipeline.program.stopping import PlanningStoppedError, go_on
 from server.errors import FilesChangedError
-from server.memory.search import Search
 from server.repository import preparing
 from server.repository.entry import Entry, Loading
 from server.repository.executor import Executor, Undo
 from server.repository.fleet import Change
 from tests.server.conftest import SettingsFactory
-from tests.server.support import LIMIT_SECONDS, Packs, Service, arrays, inputs_for, serving
+from tests.server.support import LIMIT_SECONDS, Packs, ServiceUnderTest, arrays, inputs_for, serving
 
 REPLAN = "/v2/repository/models/tiny/replan"
 LOAD = "/v2/repository/models/pair/load"
@@ -57,85 +57,95 @@ def search(monkeypatch: pytest.MonkeyPatch) -> Held:
 
 
 @pytest.fixture
-async def service(settings: SettingsFactory, search: Held) -> AsyncIterator[Service]:
+async def service(settings: SettingsFactory, search: Held) -> AsyncIterator[ServiceUnderTest]:
     async with serving(settings(models=("tiny",), models_budget=1 << 20)) as service:
         yield service
         search.found.set()
 
 
-def is_by_thumb(service: Service, name: str = "tiny") -> bool:
-    fitted = service.context.repository.models.serving(name)[0].fitted
+def is_heuristic(service: ServiceUnderTest, name: str = "tiny") -> bool:
+    fitted = service.inside.repository.models.serving(name)[0].fitted
     assert fitted is not None
-    budget = service.context.budget
+    budget = service.inside.budget
     assert budget.used_bytes <= budget.total_bytes
-    return fitted.by_thumb
+    return fitted.heuristic
 
 
-async def answer(service: Service) -> dict[str, bytes]:
+async def answer(service: ServiceUnderTest) -> dict[str, bytes]:
     outputs = arrays(await service.infer("tiny", inputs_for("tiny")))
     return {name: array.tobytes() for name, array in outputs.items()}
 
 
-async def grown(service: Service) -> None:
+async def grown(service: ServiceUnderTest) -> None:
     """Wait until models have what a search finds."""
-    growth = service.context.repository._wishes._growth
+    growth = service.inside.repository._wishes._growth
     assert growth is not None
     async with asyncio.timeout(LIMIT_SECONDS):
         await growth
 
 
-async def test_the_better_plan_is_taken_between_requests(service: Service, search: Held) -> None:
+async def test_the_better_plan_is_taken_between_requests(
+    service: ServiceUnderTest, search: Held
+) -> None:
     assert (await service.client.get("/v2/health/ready")).status_code == 200
-    assert is_by_thumb(service)
+    assert is_heuristic(service)
     assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
     before = await answer(service)
     asking = asyncio.create_task(answer(service))
     search.found.set()
     await grown(service)
-    assert not is_by_thumb(service)
+    assert not is_heuristic(service)
     assert await asking == await answer(service) == before
 
 
-async def test_a_limit_is_kept_at_once(service: Service, search: Held, packs: Packs) -> None:
+async def test_a_limit_is_kept_at_once(
+    service: ServiceUnderTest, search: Held, packs: Packs
+) -> None:
     least = packs.smallest("tiny")
     answered = await service.client.post(REPLAN, json={"memory_bytes": least + 4096})
     assert answered.status_code == 200
-    assert sum(service.context.budget.held()["tiny"].values()) <= least + 4096
-    assert is_by_thumb(service)
+    assert sum(service.inside.budget.held()["tiny"].values()) <= least + 4096
+    assert is_heuristic(service)
     search.found.set()
     await grown(service)
-    assert not is_by_thumb(service)
-    assert sum(service.context.budget.held()["tiny"].values()) <= least + 4096
+    assert not is_heuristic(service)
+    assert sum(service.inside.budget.held()["tiny"].values()) <= least + 4096
 
 
-async def test_a_change_ends_the_search_and_another_begins(service: Service, search: Held) -> None:
+async def test_a_change_ends_the_search_and_another_begins(
+    service: ServiceUnderTest, search: Held
+) -> None:
     assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
     assert (await service.client.post(LOAD)).status_code == 200
     assert search.stopped.acquire(timeout=LIMIT_SECONDS)
-    assert is_by_thumb(service)
-    assert is_by_thumb(service, "pair")
+    assert is_heuristic(service)
+    assert is_heuristic(service, "pair")
     search.found.set()
     await grown(service)
-    assert not is_by_thumb(service)
-    assert not is_by_thumb(service, "pair")
+    assert not is_heuristic(service)
+    assert not is_heuristic(service, "pair")
 
 
-async def test_a_model_that_leaves_is_not_searched_for(service: Service, search: Held) -> None:
+async def test_a_model_that_leaves_is_not_searched_for(
+    service: ServiceUnderTest, search: Held
+) -> None:
     assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
     left = await service.client.post("/v2/repository/models/tiny/unload")
     assert left.status_code == 200
     assert search.stopped.acquire(timeout=LIMIT_SECONDS)
-    assert service.context.budget.held() == {}
+    assert service.inside.budget.held() == {}
     search.found.set()
     await grown(service)
-    assert service.context.budget.held() == {}
+    assert service.inside.budget.held() == {}
 
 
-async def test_a_search_that_fails_leaves_what_is_there(service: Service, search: Held) -> None:
+async def test_a_search_that_fails_leaves_what_is_there(
+    service: ServiceUnderTest, search: Held
+) -> None:
     search.failure = PlanError("the search ended")
     search.found.set()
     await grown(service)
-    assert is_by_thumb(service)
+    assert is_heuristic(service)
     assert (await service.infer("tiny", inputs_for("tiny"))).status_code == 200
 
 
@@ -147,8 +157,10 @@ async def test_the_end_of_the_server_ends_the_search(
     assert search.stopped.acquire(timeout=LIMIT_SECONDS)
 
 
-async def test_the_search_says_how_far_it_is_until_it_ends(service: Service, search: Held) -> None:
-    repository = service.context.repository
+async def test_the_search_says_how_far_it_is_until_it_ends(
+    service: ServiceUnderTest, search: Held
+) -> None:
+    repository = service.inside.repository
     assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
     assert repository.search == ""
     progress = repository._wishes.search
@@ -186,10 +198,10 @@ def test_a_model_that_loads_says_what_is_done() -> None:
 
 
 async def test_a_client_is_told_when_to_ask_for_a_model_that_loads(
-    service: Service, search: Held, monkeypatch: pytest.MonkeyPatch
+    service: ServiceUnderTest, search: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search.found.set()
-    monkeypatch.setattr(service.context.repository.models.find("tiny"), "condition", Loading())
+    monkeypatch.setattr(service.inside.repository.models.find("tiny"), "condition", Loading())
     refused = await service.infer("tiny", inputs_for("tiny"))
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert "loading: planning" in refused.json()["error"]
@@ -198,7 +210,7 @@ async def test_a_client_is_told_when_to_ask_for_a_model_that_loads(
 
 
 async def test_a_model_comes_though_the_files_of_another_change_meanwhile(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the other it was decided that it shrinks; then it cannot be opened again."""
     change, decided = Executor.change, list[list[Change]]()

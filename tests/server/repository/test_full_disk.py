@@ -17,7 +17,7 @@ from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -58,7 +58,7 @@ def repository(packs: Packs, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def service(settings: SettingsFactory, repository: Path) -> AsyncIterator[Service]:
+async def service(settings: SettingsFactory, repository: Path) -> AsyncIterator[ServiceUnderTest]:
     changes = {"models_budget": 64 << 20, "repository": repository, "models": ()}
     async with serving(settings(**changes)) as started:
         yield started
@@ -83,7 +83,7 @@ def only_free(repository: Path, n_bytes: int) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def others_are_answered(service: Service, packs: Packs) -> AsyncIterator[None]:
+async def others_are_answered(service: ServiceUnderTest, packs: Packs) -> AsyncIterator[None]:
     """Have clients ask all the time; check that each gets the right answer."""
     done, expected = asyncio.Event(), packs.expected("tiny", TINY)
 
@@ -108,7 +108,7 @@ def _stopped_while_it_compiles(repository: Path) -> int:
     """Return the process that makes the pack of an upload, stopped when it has begun."""
     until = time.monotonic() + LIMIT_SECONDS
     # Its first file is written when it has found space enough.
-    while not any(repository.glob(".compiling-*/new/.compiling-*/*/*")):
+    while not any(repository.glob(".compiling-*/.compiling-new-*/.work/*")):
         assert time.monotonic() < until
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def there(repository: Path) -> dict[str, list[str]]:
 
 
 async def test_a_disk_that_fills_while_a_file_comes_or_is_compiled(
-    service: Service, packs: Packs, repository: Path
+    service: ServiceUnderTest, packs: Packs, repository: Path
 ) -> None:
     source = packs.sources["twin"].read_bytes()
     for n_bytes, words in (

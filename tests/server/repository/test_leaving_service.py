@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from loader.readers.fakes import Fault, FaultyReader
+from loader.readers.fakes import FaultyReader, ReadFault
 from loader.readers.files import open_reader
 from loader.readers.interface import Reader
 from pipeline.execution.errors import ArenaLostError, CancelledError
+from server import faults
 from server.repository.entry import Uses
 from tests.examples import thinned
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
     Packs,
-    Service,
+    ServiceUnderTest,
     SwitchedReader,
     arrays,
     close,
@@ -76,7 +77,7 @@ def removed(weights: Path) -> None:
     weights.unlink()
 
 
-async def out_of_service(service: Service, *words: str) -> None:
+async def out_of_service(service: ServiceUnderTest, *words: str) -> None:
     """Check that "tiny" is, for a reason that has ``words``, and that "pair" is not."""
     client = service.client
     for _ in range(2):
@@ -89,15 +90,15 @@ async def out_of_service(service: Service, *words: str) -> None:
     assert await service.metric("layerstream_model_ready", model="tiny") == 0
     assert await service.metric("layerstream_model_ready", model="pair") == 1
     assert (await client.get("/v2/health/ready")).status_code == 200
-    assert "tiny" not in service.context.describe()
+    assert "tiny" not in service.inside.describe()
     assert (await service.infer("pair", inputs_for("pair"))).status_code == 200
 
 
-async def back_in_service(service: Service, packs: Packs) -> None:
+async def back_in_service(service: ServiceUnderTest, packs: Packs) -> None:
     assert (await service.client.post(LOAD)).json() == {"name": "tiny", "state": "READY"}
     assert (await service.client.get(f"{MODEL}/ready")).status_code == 200
     close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
-    assert service.context.budget.held().keys() == {"tiny", "pair"}
+    assert service.inside.budget.held().keys() == {"tiny", "pair"}
 
 
 @pytest.mark.parametrize(
@@ -123,17 +124,17 @@ async def test_a_pack_changed_under_a_loaded_model(
     changes = {"repository": repository, "architecture": architecture, "models_budget": 8 << 20}
     async with serving(settings(**changes)) as service:
         close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
-        held = service.context.budget.used_bytes
+        held = service.inside.budget.used_bytes
         change(weights)
         error(await service.infer("tiny", TINY), 503, "tiny/1/weights.bin")
         await out_of_service(service, "tiny/1/weights.bin")
         # Still bad: it is tried, and its memory is free for others.
         if change is not written_to:
             assert (await service.client.post(LOAD)).status_code == 503
-            assert service.context.budget.held().keys() == {"pair"}
+            assert service.inside.budget.held().keys() == {"pair"}
         weights.write_bytes(whole)
         await back_in_service(service, packs)
-        assert service.context.budget.used_bytes == held
+        assert service.inside.budget.used_bytes == held
 
 
 async def test_a_disk_that_disappears(
@@ -150,7 +151,7 @@ async def test_a_disk_that_disappears(
         for span in (0, 1, 2):
             offset = service.worker("tiny").engine.program.pack.manifest.spans[-1 - span].offset
             disk = next(disk for disk in reversed(disks) if "tiny" in disk.name)
-            disk.current = FaultyReader(disk.sound, [Fault("gone", offset)])
+            disk.current = FaultyReader(disk.sound, [ReadFault("gone", offset)])
             error(await service.infer("tiny", TINY), 503, "No such device")
             await out_of_service(service, "No such device")
             await back_in_service(service, packs)
@@ -179,13 +180,13 @@ async def test_the_last_model_takes_readiness_with_it(
 
 
 async def test_a_fault_stays_whatever_ends_beside_it(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests of a model in partitions compute at once: one meets a fault, another is cancelled."""
     served = service.worker("tiny").served
 
     def cancelled_beside_a_fault(*_: object, **__: object) -> list[Exception]:
-        served.leave("the disk is gone")
+        served.leave(faults.Fault(faults.Code.READ_FAILED, "the disk is gone"))
         return [CancelledError("cancelled")]
 
     monkeypatch.setattr(served.engine, "run_lanes", cancelled_beside_a_fault)
@@ -194,7 +195,7 @@ async def test_a_fault_stays_whatever_ends_beside_it(
 
 
 async def test_who_shares_a_lost_arena_leaves_service(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> list[Exception]:
         return [ArenaLostError("the arena is lost")]
@@ -205,7 +206,7 @@ async def test_who_shares_a_lost_arena_leaves_service(
 
 
 async def test_what_no_engine_should_raise_ends_its_request_and_no_thread(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no engine says this")

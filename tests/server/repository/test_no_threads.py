@@ -39,15 +39,13 @@ def named(name: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
 
 
-@pytest.mark.parametrize(
-    ("workers", "allowed"), [("tiny=1", 0), ("tiny=2", 0), ("tiny=2", 1), ("tiny=2", 3)]
-)
+@pytest.mark.parametrize(("workers", "allowed"), [("tiny=1", 0), ("tiny=2", 0), ("tiny=2", 1)])
 async def test_a_model_without_threads_holds_nothing_and_may_come_later(
     settings: SettingsFactory, workers: str, allowed: int
 ) -> None:
     """Of its worker, or of a partition: those that were started end."""
-    async with serving(settings(64 << 20, workers=workers)) as service:
-        repository, budget = service.context.repository, service.context.budget
+    async with serving(settings(64 << 20, workers=workers, models=("tiny",))) as service:
+        repository, budget = service.inside.repository, service.inside.budget
         await repository.unload("tiny")
         before, others = budget.held(), named("engine-")
         with pytest.MonkeyPatch.context() as patch:

@@ -101,11 +101,11 @@ async def test_a_server_stops_while_a_model_is_planned(
     }
     async with serving(settings(models=("tiny",))) as service:
         monkeypatch.setattr(f"{places[what]}.{what}", search)
-        loading = asyncio.create_task(service.context.repository.load("pair"))
+        loading = asyncio.create_task(service.inside.repository.load("pair"))
         await search.began()
         if cancelled:
             loading.cancel()
     assert search.ended.wait(LIMIT_SECONDS)
     with pytest.raises(asyncio.CancelledError if cancelled else NotServingError):
         await loading
-    assert service.context.budget.held() == {}
+    assert service.inside.budget.held() == {}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import ReadError
-from server.context import StartupError
+from server.operation.starting import StartupError
 from server.repository.on_disk import Seen, check_whole
 from server.repository.polling import Changes, Changing, Poller, follow
 from server.repository.retrying import Backoff, Retrier
@@ -20,7 +20,7 @@ from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -83,7 +83,7 @@ def repository(packs: Packs, tmp_path: Path) -> Path:
 @pytest.fixture
 async def following(
     settings: SettingsFactory, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Service]:
+) -> AsyncIterator[ServiceUnderTest]:
     # Tests take the steps: on a slow machine the service would take one of its own between them.
     monkeypatch.setattr("server.repository.retrying._CHECK_SECONDS", NEVER)
     changes = {
@@ -98,24 +98,24 @@ async def following(
 
 
 @pytest.fixture
-async def poller(following: Service) -> Poller:
-    return await asyncio.to_thread(Poller, following.context.repository, ())
+async def poller(following: ServiceUnderTest) -> Poller:
+    return await asyncio.to_thread(Poller, following.inside.repository, ())
 
 
-async def is_like(service: Service, packs: Packs, source: str) -> None:
+async def is_like(service: ServiceUnderTest, packs: Packs, source: str) -> None:
     close(arrays(await service.infer("tiny", TINY)), packs.expected(source, TINY))
 
 
-async def grown(service: Service) -> None:
+async def grown(service: ServiceUnderTest) -> None:
     """Wait until nothing that is found is written into a folder that the test removes."""
-    growth = service.context.repository._wishes._growth
+    growth = service.inside.repository._wishes._growth
     if growth is not None:
         async with asyncio.timeout(LIMIT_SECONDS):
             await asyncio.wait({growth})
 
 
 async def test_what_comes_changes_and_goes_is_followed(
-    following: Service, poller: Poller, packs: Packs, repository: Path
+    following: ServiceUnderTest, poller: Poller, packs: Packs, repository: Path
 ) -> None:
     assert await poller.step() == NOTHING
     shutil.copytree(packs.repository / "twin", repository / "twin")
@@ -131,7 +131,7 @@ async def test_what_comes_changes_and_goes_is_followed(
     await poller.step()
     assert await poller.step() == Changes(gone=("pair",))
     error(await following.infer("pair", inputs_for("pair")), 404)
-    assert set(following.context.budget.held()) == {"tiny", "twin"}
+    assert set(following.inside.budget.held()) == {"tiny", "twin"}
     # The newer version is taken back: the one before serves again.
     await grown(following)
     shutil.rmtree(repository / "tiny" / "2")
@@ -141,7 +141,7 @@ async def test_what_comes_changes_and_goes_is_followed(
 
 
 async def test_half_a_pack_is_never_taken(
-    following: Service, poller: Poller, packs: Packs, repository: Path
+    following: ServiceUnderTest, poller: Poller, packs: Packs, repository: Path
 ) -> None:
     """However long a copy rests at any of its steps."""
     source, folder = packs.repository / "twin" / "1", repository / "tiny" / "2"
@@ -168,7 +168,7 @@ async def test_half_a_pack_is_never_taken(
 
 
 async def test_what_somebody_unloaded_stays_so(
-    following: Service, poller: Poller, packs: Packs, repository: Path
+    following: ServiceUnderTest, poller: Poller, packs: Packs, repository: Path
 ) -> None:
     await following.client.post("/v2/repository/models/tiny/unload")
     shutil.copytree(packs.repository / "twin" / "1", repository / "tiny" / "2")
@@ -178,7 +178,7 @@ async def test_what_somebody_unloaded_stays_so(
 
 
 async def test_a_repository_that_is_away_says_nothing_of_models(
-    following: Service, poller: Poller, packs: Packs, repository: Path
+    following: ServiceUnderTest, poller: Poller, packs: Packs, repository: Path
 ) -> None:
     away = await asyncio.to_thread(repository.rename, repository.with_name("away"))
     for _ in range(3):
@@ -190,7 +190,7 @@ async def test_a_repository_that_is_away_says_nothing_of_models(
 
 @pytest.mark.slow
 async def test_no_request_is_lost_while_packs_change(
-    following: Service, poller: Poller, packs: Packs, repository: Path
+    following: ServiceUnderTest, poller: Poller, packs: Packs, repository: Path
 ) -> None:
     done = asyncio.Event()
     answers: list[int] = []
@@ -225,7 +225,7 @@ async def test_a_service_that_follows_may_start_with_nothing(
 
 
 async def test_the_index_says_why_what_came_is_not_taken(
-    following: Service, poller: Poller, packs: Packs, repository: Path
+    following: ServiceUnderTest, poller: Poller, packs: Packs, repository: Path
 ) -> None:
     shutil.copytree(packs.repository / "twin", repository / "wrong")
     (repository / "wrong" / "config.pbtxt").write_text("max_batch_size: 8\ndynamic_batching: 4")
@@ -278,11 +278,11 @@ def test_a_whole_pack_is_whole(packs: Packs) -> None:
 
 
 async def test_what_came_by_itself_and_was_never_seen_goes(
-    following: Service, poller: Poller, packs: Packs, repository: Path
+    following: ServiceUnderTest, poller: Poller, packs: Packs, repository: Path
 ) -> None:
     """An upload, for instance, that is removed again before the next look."""
     shutil.copytree(packs.repository / "twin", repository / "twin")
-    await following.context.repository.load("twin")
+    await following.inside.repository.load("twin")
     await grown(following)
     shutil.rmtree(repository / "twin")
     assert await poller.step() == NOTHING
@@ -292,23 +292,23 @@ async def test_what_came_by_itself_and_was_never_seen_goes(
 
 
 async def test_who_follows_a_few_lets_the_others_be(
-    following: Service, packs: Packs, repository: Path
+    following: ServiceUnderTest, packs: Packs, repository: Path
 ) -> None:
-    poller = await asyncio.to_thread(Poller, following.context.repository, ("tiny",))
+    poller = await asyncio.to_thread(Poller, following.inside.repository, ("tiny",))
     shutil.copytree(packs.repository / "twin", repository / "twin")
-    await following.context.repository.load("twin")
+    await following.inside.repository.load("twin")
     for _ in range(3):
         assert await poller.step() == NOTHING
     assert (await following.infer("twin", inputs_for("twin"))).status_code == 200
 
 
 async def test_what_failed_for_a_passing_reason_is_tried_again(
-    following: Service, packs: Packs, repository: Path, monkeypatch: pytest.MonkeyPatch
+    following: ServiceUnderTest, packs: Packs, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also a new version whose former one serves meanwhile, and a model that was never loaded."""
     tried, now = 0, 0.0
-    retrier = Retrier(following.context.repository, Backoff(1, 8, lambda: now))
-    poller = await asyncio.to_thread(Poller, following.context.repository, (), retrier)
+    retrier = Retrier(following.inside.repository, Backoff(1, 8, lambda: now))
+    poller = await asyncio.to_thread(Poller, following.inside.repository, (), retrier)
 
     def failing(*_: object) -> None:
         nonlocal tried
@@ -344,7 +344,7 @@ async def test_what_failed_for_a_passing_reason_is_tried_again(
 @pytest.fixture
 async def lively(
     settings: SettingsFactory, packs: Packs, tmp_path: Path
-) -> AsyncIterator[tuple[Service, Path]]:
+) -> AsyncIterator[tuple[ServiceUnderTest, Path]]:
     """A service on a repository of its own with "tiny"."""
     repository = tmp_path / "repository"
     shutil.copytree(packs.repository / "tiny", repository / "tiny")
@@ -352,52 +352,52 @@ async def lively(
         yield service, repository
 
 
-async def test_models_follow_the_disk(lively: tuple[Service, Path], packs: Packs) -> None:
+async def test_models_follow_the_disk(lively: tuple[ServiceUnderTest, Path], packs: Packs) -> None:
     service, repository = lively
 
     async def statuses() -> list[int]:
         return [(await service.infer(n, inputs_for(n))).status_code for n in ("tiny", "pair")]
 
     worker = service.worker("tiny")
-    await follow(service.context.repository)
+    await follow(service.inside.repository)
     assert service.worker("tiny") is worker  # nothing has changed
     shutil.copytree(packs.repository / "pair", repository / "pair")
-    await follow(service.context.repository)
+    await follow(service.inside.repository)
     assert await statuses() == [200, 200]
     shutil.copytree(packs.repository / "twin" / "1", repository / "tiny" / "2")  # a new version
-    await follow(service.context.repository)
+    await follow(service.inside.repository)
     assert service.worker("tiny") is not worker
     assert (await service.client.get("/v2/models/tiny")).json()["versions"] == ["2"]
     shutil.rmtree(repository / "pair")
-    await follow(service.context.repository)
+    await follow(service.inside.repository)
     assert await statuses() == [200, 404]
     shutil.copytree(packs.repository / "pair", repository / "pair")
-    await follow(service.context.repository)
+    await follow(service.inside.repository)
     assert await statuses() == [200, 200]  # no client had unloaded it
     await service.client.post("/v2/repository/models/pair/unload")
-    await follow(service.context.repository)
+    await follow(service.inside.repository)
     assert await statuses() == [200, 404]  # that it was unloaded was
 
 
 async def test_a_pack_that_was_replaced_or_is_damaged(
-    lively: tuple[Service, Path], packs: Packs, caplog: pytest.LogCaptureFixture
+    lively: tuple[ServiceUnderTest, Path], packs: Packs, caplog: pytest.LogCaptureFixture
 ) -> None:
     service, repository = lively
     shutil.rmtree(repository / "tiny")
     shutil.copytree(packs.repository / "tiny", repository / "tiny")  # the same, in other files
-    await follow(service.context.repository)
+    await follow(service.inside.repository)
     assert (await service.infer("tiny", inputs_for("tiny"))).status_code == 200
     (repository / "broken" / "1").mkdir(parents=True)
-    await follow(service.context.repository)
+    await follow(service.inside.repository)
     assert "not served: model broken" in caplog.text
     assert (await service.infer("tiny", inputs_for("tiny"))).status_code == 200
 
 
 async def test_a_repository_that_is_away_changes_nothing(
-    lively: tuple[Service, Path],
+    lively: tuple[ServiceUnderTest, Path],
 ) -> None:
     service, repository = lively
     repository.rename(repository.with_name("away"))
     with pytest.raises(Exception, match="no such folder"):
-        await follow(service.context.repository)
-    assert not service.context.absence
+        await follow(service.inside.repository)
+    assert not service.inside.absence

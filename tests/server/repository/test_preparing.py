@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from models.packs.pack import Pack, open_pack
+from pipeline.budget.budget import Budget
 from pipeline.devices.cpu import CpuDevice
-from server.memory.budget import Budget
 from server.repository import preparing
 from server.repository.model_config import read_model_config
 from server.repository.on_disk import Slot, slots

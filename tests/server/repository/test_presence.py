@@ -13,7 +13,7 @@ import pytest
 
 from server.repository.on_disk import Presence, is_model, model_names
 from tests.server.conftest import SettingsFactory
-from tests.server.support import LIMIT_SECONDS, Packs, Service, error, serving
+from tests.server.support import LIMIT_SECONDS, Packs, ServiceUnderTest, error, serving
 
 
 async def test_a_file_system_that_does_not_answer_takes_one_thread(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_a_pack_that_cannot_be_read_is_unavailable_with_the_reason(
 
 
 async def test_a_name_that_nobody_knows_has_no_repository_listed(
-    shared: Service, monkeypatch: pytest.MonkeyPatch
+    shared: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def listed(root: Path) -> list[str]:
         raise AssertionError(root)

@@ -32,7 +32,7 @@ from tests.server.support import (
     Gate,
     Once,
     Packs,
-    Service,
+    ServiceUnderTest,
     Tensors,
     arrays,
     close,
@@ -49,7 +49,7 @@ PAIR = inputs_for("pair")
 @pytest.fixture
 async def quick(
     settings: SettingsFactory, faults: Faults, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Service]:
+) -> AsyncIterator[ServiceUnderTest]:
     """A service whose "pair" is resident and counts as quick however busy the machine is."""
     monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 30.0)
     roomy = settings(64 << 20, models=("pair",), architecture="pre")
@@ -57,7 +57,7 @@ async def quick(
         yield service
 
 
-async def warm(service: Service) -> Worker:
+async def warm(service: ServiceUnderTest) -> Worker:
     """Have the worker see that answers are quick."""
     worker = service.worker("pair")
     assert (await service.infer("pair", PAIR)).status_code == 200
@@ -72,7 +72,7 @@ async def idle(worker: Worker) -> None:
     await until(lambda: worker.line.idle)
 
 
-def computed_by(service: Service, faults: Faults) -> list[str]:
+def computed_by(service: ServiceUnderTest, faults: Faults) -> list[str]:
     """Names of the threads that kernels ran on, as they run."""
     names: list[str] = []
     faults.kernel = lambda: names.append(threading.current_thread().name)
@@ -80,7 +80,7 @@ def computed_by(service: Service, faults: Faults) -> list[str]:
 
 
 async def test_the_loop_answers_as_the_thread_does(
-    quick: Service, faults: Faults, packs: Packs
+    quick: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
     names = computed_by(quick, faults)
     await warm(quick)
@@ -97,7 +97,7 @@ async def test_the_loop_answers_as_the_thread_does(
     assert {name.partition("-")[0] for name in names} == {"MainThread", "engine"}
 
 
-async def test_it_is_counted_as_any_other(quick: Service) -> None:
+async def test_it_is_counted_as_any_other(quick: ServiceUnderTest) -> None:
     await warm(quick)
     for _ in range(3):
         await quick.infer("pair", PAIR)
@@ -108,11 +108,11 @@ async def test_it_is_counted_as_any_other(quick: Service) -> None:
         await quick.metric("layerstream_stage_seconds_count", model="pair", stage="queue"),
     ]
     assert counts == [4] * 4
-    assert quick.context.request_memory.used_bytes == 0
+    assert quick.inside.request_memory.used_bytes == 0
 
 
 async def test_a_short_answer_has_the_time_of_its_request(
-    quick: Service, monkeypatch: pytest.MonkeyPatch
+    quick: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a fixed second a request that came before a pause of the process had none left after it."""
     worker = await warm(quick)
@@ -123,7 +123,7 @@ async def test_a_short_answer_has_the_time_of_its_request(
         return answer(inputs, deadline, take)
 
     monkeypatch.setattr(worker.served, "answer", seen)
-    limit = quick.context.settings.request_timeout
+    limit = quick.inside.settings.request_timeout
     for parameters, seconds in (({}, limit), ({"timeout": 20_000_000}, 20.0)):
         response = await quick.infer("pair", PAIR, parameters=parameters)
         assert response.status_code == 200
@@ -131,7 +131,7 @@ async def test_a_short_answer_has_the_time_of_its_request(
 
 
 async def test_a_short_answer_that_would_be_late_is_not_computed(
-    quick: Service, faults: Faults
+    quick: ServiceUnderTest, faults: Faults
 ) -> None:
     worker = await warm(quick)
     worker.served.usual_seconds, ran = 20.0, computed_by(quick, faults)
@@ -141,18 +141,20 @@ async def test_a_short_answer_that_would_be_late_is_not_computed(
     assert ran == []
 
 
-async def test_faults_end_one_request_and_no_more(quick: Service, faults: Faults) -> None:
+async def test_faults_end_one_request_and_no_more(quick: ServiceUnderTest, faults: Faults) -> None:
     worker = await warm(quick)
     faults.kernel = Once(KernelError("broke"))
     failed = await quick.infer("pair", PAIR)
     assert failed.status_code >= 500
     assert "broke" in error(failed, failed.status_code)
     assert worker.stuck_seconds() == 0
-    assert worker.fault == ""
+    assert worker.fault is None
     assert (await quick.infer("pair", PAIR)).status_code == 200
 
 
-async def test_a_file_that_was_changed_takes_the_model_out_of_service(quick: Service) -> None:
+async def test_a_file_that_was_changed_takes_the_model_out_of_service(
+    quick: ServiceUnderTest,
+) -> None:
     worker = await warm(quick)
 
     def changed() -> None:
@@ -160,11 +162,13 @@ async def test_a_file_that_was_changed_takes_the_model_out_of_service(quick: Ser
 
     worker.served.reader.check = changed  # type: ignore[method-assign]
     error(await quick.infer("pair", PAIR), 503, "changed on disk")
-    assert "changed on disk" in worker.fault
+    assert "changed on disk" in str(worker.fault)
     error(await quick.infer("pair", PAIR), 503)
 
 
-async def test_while_the_thread_computes_the_loop_does_not(quick: Service, faults: Faults) -> None:
+async def test_while_the_thread_computes_the_loop_does_not(
+    quick: ServiceUnderTest, faults: Faults
+) -> None:
     worker = await warm(quick)
     gate, running = Gate(), list[int]()
     most = 0
@@ -189,7 +193,9 @@ async def test_while_the_thread_computes_the_loop_does_not(quick: Service, fault
     assert most == 1
 
 
-async def test_a_model_that_leaves_while_a_body_comes_is_not_computed(quick: Service) -> None:
+async def test_a_model_that_leaves_while_a_body_comes_is_not_computed(
+    quick: ServiceUnderTest,
+) -> None:
     """The request had its worker before; its engine is closed, or just being closed by a thread."""
     worker = await warm(quick)
     computed: list[int] = []
@@ -203,7 +209,7 @@ async def test_a_model_that_leaves_while_a_body_comes_is_not_computed(quick: Ser
     client = Sending("/v2/models/pair/infer")
     serving_it = asyncio.create_task(client.call(quick.asgi))
     await client.asked.wait()
-    await quick.context.repository.unload("pair")
+    await quick.inside.repository.unload("pair")
     assert not (worker.served.is_quick and worker.line.idle)
     client.send_body(json.dumps(request(PAIR)).encode())
     await serving_it

@@ -15,7 +15,7 @@ from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit, fit_lanes
 from pipeline.fitting.partitioned import fit_partitions
-from pipeline.fitting.wanted import LEAST, Fitted, Wanted
+from pipeline.fitting.wanted import LEAST, EnginePlanResult, Wanted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program, program_checksum
@@ -104,7 +104,7 @@ def test_every_search_finds_the_same_through_json(
         result, (*plans,) = from_json(message)
         expected = function(*arguments, *([expected_cache] if accepts_plans else []))
         actual = apart._whole(result, arguments)
-        if isinstance(expected, Fitted):
+        if isinstance(expected, EnginePlanResult):
             assert actual.plan.as_dict() == expected.plan.as_dict()
             assert (actual.reasons, actual.prediction) == (expected.reasons, expected.prediction)
         else:

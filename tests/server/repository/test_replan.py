@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Packs, Service, arrays, close, error, inputs_for, serving
+from tests.server.support import Packs, ServiceUnderTest, arrays, close, error, inputs_for, serving
 
 
-async def replan(service: Service, name: str, n_bytes: object) -> dict[str, int]:
+async def replan(service: ServiceUnderTest, name: str, n_bytes: object) -> dict[str, int]:
     path = f"/v2/repository/models/{name}/replan"
     response = await service.client.post(path, json={"memory_bytes": n_bytes})
     assert response.status_code == 200, response.text
@@ -17,8 +17,8 @@ async def replan(service: Service, name: str, n_bytes: object) -> dict[str, int]
     return memory
 
 
-def held(service: Service) -> dict[str, int]:
-    return {name: sum(kinds.values()) for name, kinds in service.context.budget.held().items()}
+def held(service: ServiceUnderTest) -> dict[str, int]:
+    return {name: sum(kinds.values()) for name, kinds in service.inside.budget.held().items()}
 
 
 async def test_a_limit_holds_until_it_is_lifted(settings: SettingsFactory, packs: Packs) -> None:
@@ -53,12 +53,12 @@ async def test_a_limit_outlasts_the_pack(
         tiny = tmp_path / "repository" / "tiny"
         shutil.copytree(tiny / "1", tiny / "2")
         await service.client.post("/v2/repository/models/tiny/load")
-        assert service.context.repository.models.serving("tiny")[1].version == "2"
+        assert service.inside.repository.models.serving("tiny")[1].version == "2"
         assert held(service)["tiny"] == least
 
 
 async def test_less_than_a_model_needs_is_refused_and_changes_nothing(
-    service: Service, packs: Packs
+    service: ServiceUnderTest, packs: Packs
 ) -> None:
     before = held(service)
     path = "/v2/repository/models/tiny/replan"

@@ -14,22 +14,24 @@ from hypothesis import strategies as st
 
 from loader.errors import ReadError
 from models.packs.pack import Pack
+from pipeline.budget.budget import Budget
+from pipeline.budget.sharing import Activations, Sharer, share_one_by_one, share_out
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DrainError
-from pipeline.fitting.wanted import Fitted
+from pipeline.fitting.wanted import EnginePlanResult
 from server.errors import NotServingError
-from server.memory.budget import Budget
-from server.memory.sharing import Activations, Sharer, share_one_by_one, share_out
 from server.repository.fleet import Change, Place, growing, making_room
 from server.repository.served_engine import Running
+from server.repository.worker import Worker
+from server.scheduling.sweeps import Sweep
+from tests.pipeline.budget.sets import fitted, numbers
 from tests.server.conftest import SettingsFactory
-from tests.server.memory.sets import fitted, numbers
 from tests.server.support import (
     Faults,
     Gate,
     Once,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     inputs_for,
@@ -67,7 +69,7 @@ def test_models_come_and_go_step_by_step_within_the_budget(
         return {
             name: Place(outcome, shares.in_turns)
             for name, outcome in zip(names, shares.outcomes, strict=True)
-            if isinstance(outcome, Fitted)
+            if isinstance(outcome, EnginePlanResult)
         }
 
     def apply(changes: Iterable[tuple[str, Place]]) -> None:
@@ -107,7 +109,7 @@ def test_a_start_serves_whom_the_list_names(
         together = [*(every[other] for other in loaded), each, *waiting]
         shares = share_out(together, budget.without(loaded), way, len(loaded))
         *planned, place = [
-            Place(outcome, shares.in_turns) if isinstance(outcome, Fitted) else None
+            Place(outcome, shares.in_turns) if isinstance(outcome, EnginePlanResult) else None
             for outcome in shares.outcomes[: len(loaded) + 1]
         ]
         if place is None:
@@ -146,14 +148,16 @@ def test_what_a_search_has_found_takes_the_place_of_a_first_plan() -> None:
     large, small = {"ring": 8, "arena": 2}, {"ring": 7, "arena": 1}
     budget = Budget(10)
     budget.reserve("a", large, False)
-    first, best = Place(fitted(large, by_thumb=True), False), Place(fitted(small), False)
+    first, best = Place(fitted(large, heuristic=True), False), Place(fitted(small), False)
     assert growing({"a": first}, {"a": best}, budget) == [Change("a", best)]
-    assert growing({"a": best}, {"a": Place(fitted(small, by_thumb=True), False)}, budget) == []
+    assert growing({"a": best}, {"a": Place(fitted(small, heuristic=True), False)}, budget) == []
     assert growing({"a": first}, {"a": Place(fitted(large), False)}, budget) == []
 
 
 @pytest.fixture
-async def full(settings: SettingsFactory, packs: Packs, faults: Faults) -> AsyncIterator[Service]:
+async def full(
+    settings: SettingsFactory, packs: Packs, faults: Faults
+) -> AsyncIterator[ServiceUnderTest]:
     """ "tiny" alone, in a budget whose rest "pair" needs, too."""
     least = packs.smallest("tiny") + packs.smallest("pair")
     async with serving(settings(models_budget=least, models=("tiny",))) as service:
@@ -161,25 +165,25 @@ async def full(settings: SettingsFactory, packs: Packs, faults: Faults) -> Async
         yield service
 
 
-def held(service: Service) -> dict[str, int]:
-    budget = service.context.budget
+def held(service: ServiceUnderTest) -> dict[str, int]:
+    budget = service.inside.budget
     assert budget.used_bytes <= budget.total_bytes
     return {name: sum(kinds.values()) for name, kinds in budget.held().items()}
 
 
-async def right(service: Service, packs: Packs, name: str = "tiny", seed: int = 0) -> None:
+async def right(service: ServiceUnderTest, packs: Packs, name: str = "tiny", seed: int = 0) -> None:
     inputs = inputs_for(name, seed)
     close(arrays(await service.infer(name, inputs)), packs.expected(name, inputs))
 
 
 async def test_requests_wait_while_their_model_shrinks(
-    full: Service, faults: Faults, packs: Packs, arrivals: asyncio.Semaphore
+    full: ServiceUnderTest, faults: Faults, packs: Packs, arrivals: asyncio.Semaphore
 ) -> None:
     gate = Gate()
     faults.kernel = gate.hold
     working = [asyncio.create_task(right(full, packs, seed=seed)) for seed in range(6)]
     await gate.reached()
-    loading = asyncio.create_task(full.context.repository.load("pair"))
+    loading = asyncio.create_task(full.inside.repository.load("pair"))
     working += [asyncio.create_task(right(full, packs, seed=seed)) for seed in range(6, 9)]
     gate.open()
     faults.kernel = lambda: None
@@ -188,34 +192,34 @@ async def test_requests_wait_while_their_model_shrinks(
     await right(full, packs)
     await right(full, packs, "pair")
     memory = full.worker("tiny").engine.statistics().memory
-    planned = full.context.budget.held()["tiny"]
+    planned = full.inside.budget.held()["tiny"]
     assert all(memory[kind] <= planned[kind] for kind in memory.keys() - {"sessions"})
 
 
-async def test_what_went_lets_the_others_grow(full: Service, packs: Packs) -> None:
+async def test_what_went_lets_the_others_grow(full: ServiceUnderTest, packs: Packs) -> None:
     before = held(full)
     for _ in range(2):
         assert (await full.client.post(LOAD)).status_code == 200
         assert held(full)["tiny"] == packs.smallest("tiny")
         assert (await full.client.post(UNLOAD)).status_code == 200
-        growth = full.context.repository._wishes._growth
+        growth = full.inside.repository._wishes._growth
         assert growth is not None
         await growth
         assert held(full) == before
         await right(full, packs)
 
 
-def during_drain(service: Service, faults: Faults, gate: Gate) -> None:
+def during_drain(service: ServiceUnderTest, faults: Faults, gate: Gate) -> None:
     faults.kernel = gate.hold
 
 
-def during_reopening(service: Service, faults: Faults, gate: Gate) -> None:
+def during_reopening(service: ServiceUnderTest, faults: Faults, gate: Gate) -> None:
     faults.read = lambda offset, length: gate.hold()
 
 
-def during_opening(service: Service, faults: Faults, gate: Gate) -> None:
+def during_opening(service: ServiceUnderTest, faults: Faults, gate: Gate) -> None:
     def read(offset: int, length: int) -> None:
-        if "pair" in service.context.budget.held():
+        if "pair" in service.inside.budget.held():
             gate.hold()
 
     faults.read = read
@@ -223,17 +227,17 @@ def during_opening(service: Service, faults: Faults, gate: Gate) -> None:
 
 @pytest.mark.parametrize("when", [during_drain, during_reopening, during_opening])
 async def test_a_load_that_is_cancelled_leaves_all_as_it_was(
-    full: Service,
+    full: ServiceUnderTest,
     faults: Faults,
     packs: Packs,
-    when: Callable[[Service, Faults, Gate], None],
+    when: Callable[[ServiceUnderTest, Faults, Gate], None],
 ) -> None:
     before, gate = held(full), Gate()
     when(full, faults, gate)
     working = [asyncio.create_task(right(full, packs))] if when is during_drain else []
     if working:
         await gate.reached()
-    loading = asyncio.create_task(full.context.repository.load("pair"))
+    loading = asyncio.create_task(full.inside.repository.load("pair"))
     if not working:
         await gate.reached()
     await asyncio.sleep(0)
@@ -251,10 +255,10 @@ async def test_a_load_that_is_cancelled_leaves_all_as_it_was(
 
 @pytest.mark.parametrize("steps", range(0, 40, 8))
 async def test_cancelled_after_any_step_of_the_loop(
-    full: Service, packs: Packs, steps: int
+    full: ServiceUnderTest, packs: Packs, steps: int
 ) -> None:
     before = held(full)
-    loading = asyncio.create_task(full.context.repository.load("pair"))
+    loading = asyncio.create_task(full.inside.repository.load("pair"))
     for _ in range(steps):
         await asyncio.sleep(0)
     loading.cancel()
@@ -267,61 +271,61 @@ async def test_cancelled_after_any_step_of_the_loop(
 
 @pytest.mark.parametrize("which", ["tiny", "pair"])
 async def test_a_read_that_fails_puts_the_old_state_back(
-    full: Service, faults: Faults, packs: Packs, which: str
+    full: ServiceUnderTest, faults: Faults, packs: Packs, which: str
 ) -> None:
     """The first read of the model that shrinks, or of the one that comes."""
     before, fail = held(full), Once(ReadError("weights.bin: Input/output error"))
 
     def read(offset: int, length: int) -> None:
-        if which == "tiny" or which in full.context.budget.held():
+        if which == "tiny" or which in full.inside.budget.held():
             fail(offset, length)
 
     faults.read = read
     answer = await full.client.post(LOAD)
     assert answer.status_code == 503, answer.text
     assert held(full) == before
-    assert full.worker("tiny").fault == ""
+    assert full.worker("tiny").fault is None
     await right(full, packs)
 
 
 async def test_a_model_that_cannot_be_opened_again_says_so(
-    full: Service, faults: Faults, packs: Packs
+    full: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
     def read(offset: int, length: int) -> None:
         raise ReadError("weights.bin: Input/output error")
 
     faults.read = read
-    waiting = asyncio.create_task(full.context.repository.load("pair"))
+    waiting = asyncio.create_task(full.inside.repository.load("pair"))
     with pytest.raises(ReadError):
         await waiting
     refused = await full.infer("tiny", inputs_for("tiny"))
     assert refused.status_code == 503
     assert "could not be opened again" in refused.text
     assert held(full) == {}  # neither fits beside what is not used any more
-    assert full.context.repository.entries()[0].worker is None
+    assert full.inside.repository.entries()[0].worker is None
     index = (await full.client.post("/v2/repository/index")).json()
     assert {model["name"]: model["state"] for model in index}["tiny"] == "UNAVAILABLE"
     faults.read = lambda offset, length: None
     for name in ("tiny", "pair"):
-        await full.context.repository.load(name)
+        await full.inside.repository.load(name)
         await right(full, packs, name)
 
 
 async def test_a_read_that_never_ends_while_a_model_shrinks_keeps_its_memory(
-    full: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch
+    full: ServiceUnderTest, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stuck(pack: Pack, *arguments: Any, **options: Any) -> Engine:
         raise DrainError("span 0 has not been read")
 
     monkeypatch.setattr("server.repository.opening.open_engine", stuck)
     with pytest.raises(DrainError):
-        await full.context.repository.load("pair")
+        await full.inside.repository.load("pair")
     monkeypatch.undo()
     assert held(full) == {"tiny": packs.smallest("tiny")}  # the disk may still write there
     assert (await full.infer("tiny", inputs_for("tiny"))).status_code == 503
     with pytest.raises(NotServingError, match="restart"):
-        await full.context.repository.load("tiny")
-    await full.context.repository.load("pair")
+        await full.inside.repository.load("tiny")
+    await full.inside.repository.load("pair")
     await right(full, packs, "pair")
 
 
@@ -335,11 +339,11 @@ async def test_the_end_comes_while_models_grow(
             await service.client.post(UNLOAD)
             for _ in range(steps):
                 await asyncio.sleep(0)
-        assert service.context.budget.held() == {}
+        assert service.inside.budget.held() == {}
 
 
 async def test_models_in_turns_answer_alternately_in_the_memory_of_one(
-    settings: SettingsFactory, packs: Packs, faults: Faults
+    settings: SettingsFactory, packs: Packs, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = Budget(1 << 40)
     for name in ("tiny", "twin"):
@@ -349,7 +353,14 @@ async def test_models_in_turns_answer_alternately_in_the_memory_of_one(
     total = budget.used_bytes
     assert total + alone // 2 < sum(packs.smallest(name) for name in ("tiny", "twin"))
     launched: list[str] = []
-    faults.kernel = lambda: launched.append(threading.current_thread().name)
+    running, compute = threading.local(), Worker._compute
+
+    def computing(worker: Worker, batch: Sweep) -> None:
+        running.name = worker.served.name
+        compute(worker, batch)
+
+    monkeypatch.setattr(Worker, "_compute", computing)
+    faults.kernel = lambda: launched.append(running.name)
     async with serving(settings(models_budget=total, models=("tiny", "twin"))) as service:
         for _ in range(3):
             requests = (
@@ -358,14 +369,18 @@ async def test_models_in_turns_answer_alternately_in_the_memory_of_one(
             await asyncio.gather(*requests)
         engines = [service.worker(name).engine for name in ("tiny", "twin")]
         # No kernel of one model ran between the first and the last of a sweep of the other.
-        steps = {f"engine-{engine.program.pack.name}": len(engine.plan.steps) for engine in engines}
-        runs = [(thread, len(list(run))) for thread, run in groupby(launched)]
-        assert all(count % steps[thread] == 0 for thread, count in runs)
+        steps = {
+            engine.program.pack.name: len(plan.steps)
+            for engine in engines
+            for plan in engine.plan.partitions
+        }
+        runs = [(name, len(list(run))) for name, run in groupby(launched)]
+        assert all(count % steps[name] == 0 for name, count in runs)
         assert len(runs) > 2
         assert all(engine.takes_turns for engine in engines)
         found = await service.metrics()
         used = found["layerstream_budget_used_bytes", frozenset()]
-        assert used == service.context.budget.used_bytes
+        assert used == service.inside.budget.used_bytes
         shown = {
             dict(labels)["kind"]: value
             for (name, labels), value in found.items()
@@ -437,13 +452,13 @@ async def test_models_come_and_go_under_requests(
 
 
 async def test_an_unload_that_is_cancelled_gives_the_memory_back(
-    full: Service, faults: Faults, packs: Packs
+    full: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
     gate = Gate()
     faults.kernel = gate.hold
     working = asyncio.create_task(right(full, packs))
     await gate.reached()
-    unloading = asyncio.create_task(full.context.repository.unload("tiny"))
+    unloading = asyncio.create_task(full.inside.repository.unload("tiny"))
     await asyncio.sleep(0)
     for _ in range(3):  # as often as a client likes
         unloading.cancel()
@@ -458,11 +473,11 @@ async def test_an_unload_that_is_cancelled_gives_the_memory_back(
 
 
 async def test_a_load_that_is_cancelled_again_and_again_leaves_nothing(
-    full: Service, faults: Faults, packs: Packs
+    full: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
     before, gate = held(full), Gate()
     during_opening(full, faults, gate)
-    loading = asyncio.create_task(full.context.repository.load("pair"))
+    loading = asyncio.create_task(full.inside.repository.load("pair"))
     await gate.reached()
     for _ in range(3):
         loading.cancel()
@@ -477,7 +492,7 @@ async def test_a_load_that_is_cancelled_again_and_again_leaves_nothing(
 
 
 async def test_whoever_waits_for_a_model_to_open_again_may_go(
-    full: Service, faults: Faults, packs: Packs
+    full: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
     """All tasks are cancelled when a loop ends; the thread answers what it accepted."""
     worker, gate = full.worker("tiny"), Gate()
@@ -486,10 +501,10 @@ async def test_whoever_waits_for_a_model_to_open_again_may_go(
         gate.hold()
         raise ReadError("weights.bin: Input/output error")
 
-    entry = full.context.repository.models["tiny"]
+    entry = full.inside.repository.models["tiny"]
     assert entry.prepared is not None
     assert entry.place is not None
-    back = partial(full.context.repository._opener.reopen, "tiny", entry.prepared, entry.place)
+    back = partial(full.inside.repository._opener.reopen, "tiny", entry.prepared, entry.place)
     jobs = {*asyncio.all_tasks()}
     reopening = asyncio.create_task(worker.reopen(make, back))
     await gate.reached()

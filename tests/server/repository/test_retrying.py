@@ -26,16 +26,17 @@ from loader.errors import (
 from loader.readers.fakes import MemoryReader
 from loader.readers.files import BufferedReader, ReplaceableReader
 from models.errors import ModelError, PackError
+from pipeline.budget.errors import RefusedError
 from pipeline.planning.plan import PlanError
-from server.errors import AwayError, NotFoundError, NotServingError, RefusedError
-from server.failures import may_come_back, may_pass
+from server.errors import AwayError, NotFoundError, NotServingError
+from server.faults import may_come_back, may_pass
 from server.repository import retrying
 from server.repository.on_disk import is_model, slots
 from server.repository.polling import Poller
 from server.repository.retrying import Backoff, Retrier
 from tests.examples import over, thinned
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Packs, Service, arrays, close, error, inputs_for, serving
+from tests.server.support import Packs, ServiceUnderTest, arrays, close, error, inputs_for, serving
 
 TINY = inputs_for("tiny")
 MODES = ("none", "explicit", "poll")
@@ -185,15 +186,15 @@ class Clock:
 class RetryingService:
     """A service on a repository of its own, what tries again by a clock of its own, and what follows it."""
 
-    def __init__(self, service: Service, packs: Packs, root: Path) -> None:
+    def __init__(self, service: ServiceUnderTest, packs: Packs, root: Path) -> None:
         self.service, self.packs, self.root = service, packs, root
         self.clock = Clock()
-        self.retrier = Retrier(service.context.repository, Backoff(1, 60, self.clock))
+        self.retrier = Retrier(service.inside.repository, Backoff(1, 60, self.clock))
         self.poller: Poller | None = None
 
     @property
     def entry(self) -> Any:
-        return self.service.context.repository.models["tiny"]
+        return self.service.inside.repository.models["tiny"]
 
     async def answers(self) -> None:
         close(arrays(await self.service.infer("tiny", TINY)), self.packs.expected("tiny", TINY))
@@ -221,7 +222,7 @@ async def retrying_service(
     async with serving(configuration) as service:
         result = RetryingService(service, packs, root)
         if mode == "poll":
-            result.poller = Poller(service.context.repository, ("tiny",), result.retrier)
+            result.poller = Poller(service.inside.repository, ("tiny",), result.retrier)
         await result.answers()
         yield result
 
@@ -271,7 +272,7 @@ async def test_what_was_away_serves_again(
         away.rename(folder)
         await service.passes(2 * seconds + 4)
         await service.answers()
-        assert service.service.context.budget.held().keys() == {"tiny"}
+        assert service.service.inside.budget.held().keys() == {"tiny"}
 
 
 def leave(repository: Path) -> None:
@@ -388,7 +389,7 @@ async def test_errors_at_each_step_of_a_load_pass(
             await service.passes(12)
             await service.answers()
         assert fails_at > 20
-        assert service.service.context.budget.held().keys() == {"tiny"}
+        assert service.service.inside.budget.held().keys() == {"tiny"}
 
 
 @pytest.mark.parametrize("code", [errno.EIO, pytest.param(errno.ENOENT, marks=pytest.mark.slow)])
@@ -458,7 +459,7 @@ async def test_a_model_that_could_not_be_opened_again_comes_back(
             patched.setattr("server.repository.opening.open_reader", refuse)
             worker, model_plan = service.entry.worker, service.entry.place
             with suppress(ReadError):
-                await service.service.context.repository._executor.reopen(service.entry, model_plan)
+                await service.service.inside.repository._executor.reopen(service.entry, model_plan)
             assert worker.fault
         await service.is_lost()
         await service.passes(3)
@@ -474,7 +475,7 @@ async def test_clients_make_no_entries_while_the_repository_is_away(
             answer = await service.service.client.post(f"/v2/repository/models/{name}/load")
             error(answer, 503, "repository")
             assert str(repository) not in answer.text
-        assert set(service.service.context.repository.models) == {"tiny"}
+        assert set(service.service.inside.repository.models) == {"tiny"}
 
 
 # What is cached of a folder that cannot be read.
@@ -563,6 +564,6 @@ async def test_a_system_without_threads_keeps_no_memory(
             patched.setattr(threading.Thread, "start", start)
             await service.passes(3)
         error(await service.service.infer("tiny", TINY), 503, "threads")
-        assert service.service.context.budget.held() == {}
+        assert service.service.inside.budget.held() == {}
         await service.passes(9)
         await service.answers()

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from pipeline.budget import search
 from pipeline.planning.plan import PlanError
 from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when, tell, telling
-from server.memory import search
 from server.repository.apart import APART_BYTES, SearchApart
 
 

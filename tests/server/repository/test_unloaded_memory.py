@@ -1,27 +1,27 @@
 """A model that was unloaded leaves a few words, and nothing of its pack."""
 
+import gc
 import importlib.util
 import weakref
 
 import pytest
 
-from models.runtime.heap import give_back
-from server import context
+from server import service as service_module
 from server.operation.process import IMPORTED_LATE
 from tests.server.cancellation.held import turns
-from tests.server.support import Service, inputs_for
+from tests.server.support import ServiceUnderTest, inputs_for
 
 
-async def test_nothing_of_a_pack_is_left(service: Service) -> None:
+async def test_nothing_of_a_pack_is_left(service: ServiceUnderTest) -> None:
     assert (await service.infer("pair", inputs_for("pair"))).status_code == 200
-    entry, pack = service.context.repository.models.serving("pair")
+    entry, pack = service.inside.repository.models.serving("pair")
     left = weakref.ref(pack.manifest)
     version = pack.version
     del pack
-    await service.context.repository.unload("pair")
-    await service.context.repository.close()
+    await service.inside.repository.unload("pair")
+    await service.inside.repository.close()
     async for _ in turns():
-        give_back()
+        gc.collect()
         if left() is None:  # the thread that closed the engine keeps it until its last line is run
             break
     assert left() is None
@@ -30,10 +30,10 @@ async def test_nothing_of_a_pack_is_left(service: Service) -> None:
 
 
 async def test_the_base_counts_what_planning_takes_and_planners_forget_before_models_load(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    repository = service.context.repository
+    repository = service.inside.repository
     set_aside = repository.set_aside
 
     async def planned() -> None:
@@ -41,9 +41,9 @@ async def test_the_base_counts_what_planning_takes_and_planners_forget_before_mo
         order.append("planned")
 
     monkeypatch.setattr(repository, "set_aside", planned)
-    monkeypatch.setattr(context, "give_back", lambda: order.append("forgotten"))
-    monkeypatch.setattr(service.context.metrics, "models_follow", lambda: order.append("base"))
-    await service.context._reserve_request_memory()
+    monkeypatch.setattr(service_module, "give_back", lambda: order.append("forgotten"))
+    monkeypatch.setattr(service.inside.metrics, "models_follow", lambda: order.append("base"))
+    await service.inside._reserve_request_memory()
     assert order == ["planned", "base", "forgotten"]
 
 

@@ -30,7 +30,7 @@ from tests.server.support import (
     LIMIT_SECONDS,
     Connection,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -50,16 +50,16 @@ def repository(packs: Packs, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def service(settings: SettingsFactory, repository: Path) -> AsyncIterator[Service]:
+async def service(settings: SettingsFactory, repository: Path) -> AsyncIterator[ServiceUnderTest]:
     """Compiles with ``fake_compile``."""
     changes = {"models_budget": 64 << 20, "repository": repository, "max_upload": 1 << 20}
     async with serving(settings(**changes)) as started:
         compiler = Compiler("cpu", Limits(1 << 30, 60), fake_compile)
-        started.context.uploads = Uploads(started.context.repository, compiler)
+        started.inside.uploads = Uploads(started.inside.repository, compiler)
         yield started
 
 
-async def send(service: Service, name: str, text: str, **headers: str) -> Any:
+async def send(service: ServiceUnderTest, name: str, text: str, **headers: str) -> Any:
     return await service.client.post(UPLOAD.format(name), content=text, headers=headers)
 
 
@@ -83,7 +83,7 @@ def nothing_is_left(repository: Path, **expected: list[str]) -> None:
 
 
 async def test_a_new_model_and_the_next_version_of_one(
-    service: Service, packs: Packs, repository: Path
+    service: ServiceUnderTest, packs: Packs, repository: Path
 ) -> None:
     answer = await send(service, "new", copying(packs, "twin"))
     assert answer.status_code == 200, answer.text
@@ -102,7 +102,7 @@ async def test_a_new_model_and_the_next_version_of_one(
     nothing_is_left(repository, tiny=["1", "2"], pair=["1"], new=["1"])
 
 
-async def test_steps_are_told_as_they_begin(service: Service, packs: Packs) -> None:
+async def test_steps_are_told_as_they_begin(service: ServiceUnderTest, packs: Packs) -> None:
     answer = await send(service, "new", copying(packs, "twin"), accept="text/event-stream")
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert "content-length" not in answer.headers
@@ -118,11 +118,14 @@ async def test_steps_are_told_as_they_begin(service: Service, packs: Packs) -> N
     answer = await send(service, "new", "fail model", accept="text/event-stream")
     assert answer.status_code == 200
     last, said = events(answer.text)[-1]
-    assert (last, said) == ("error", {"error": "new.onnx: why not", "status": 400})
+    assert (last, said) == (
+        "error",
+        {"error": "new.onnx: why not", "code": "invalid_request", "status": 400},
+    )
 
 
 async def test_shapes_that_a_file_leaves_open_come_with_the_request(
-    service: Service, repository: Path
+    service: ServiceUnderTest, repository: Path
 ) -> None:
     async def sent(query: str) -> Any:
         return await service.client.post(f"{UPLOAD.format('new')}?{query}", content="fail open")
@@ -141,6 +144,7 @@ FAILURES: list[tuple[str, int, tuple[str, ...]]] = [
     ("fail memory", 413, ("compile_memory",)),
     ("fail disk", 503, ("why not",)),
     ("fail fault", 500, ("why not",)),
+    ("slip", 500, ("KeyError: 'a slip'",)),
     (f"die {int(signal.SIGXCPU)}", 413, ("60 s", "compile_time")),
     (f"die {int(signal.SIGKILL)}", 413, ("compile_memory",)),
     (
@@ -156,14 +160,27 @@ FAILURES: list[tuple[str, int, tuple[str, ...]]] = [
 ]
 
 
-async def test_what_fails_changes_nothing(service: Service, packs: Packs, repository: Path) -> None:
+async def test_a_mistake_of_the_program_has_its_traceback_in_the_log(
+    service: ServiceUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one in the process that compiles; other errors have none."""
+    for text, traced in (("slip", True), ("fail fault", False), ("fail disk", False)):
+        caplog.clear()
+        await service.client.post(UPLOAD.format("new"), content=text)
+        assert ("Traceback" in caplog.text) is traced, text
+        assert ('raise KeyError("a slip")' in caplog.text) is traced
+
+
+async def test_what_fails_changes_nothing(
+    service: ServiceUnderTest, packs: Packs, repository: Path
+) -> None:
     for text, status, words in FAILURES:
         error(await send(service, "tiny", text), status, *words)
     nothing_is_left(repository, tiny=["1"], pair=["1"])
     close(arrays(await service.infer("tiny", TINY)), packs.expected("tiny", TINY))
 
 
-async def test_names_that_no_model_has(service: Service, repository: Path) -> None:
+async def test_names_that_no_model_has(service: ServiceUnderTest, repository: Path) -> None:
     for name in ("%2e%2e", ".hidden", "a%2Fb", "x" * 300, "a%00b", "m\u00f6del"):
         answer = await send(service, name, "fail model")
         assert answer.status_code in {400, 404}
@@ -173,7 +190,7 @@ async def test_names_that_no_model_has(service: Service, repository: Path) -> No
 
 
 async def test_a_name_that_takes_no_versions_is_refused_before_the_file_comes(
-    service: Service, packs: Packs, repository: Path
+    service: ServiceUnderTest, packs: Packs, repository: Path
 ) -> None:
     """What would be compiled there could never be served."""
     shutil.copytree(packs.repository / "twin" / "1", repository / "bare")
@@ -195,7 +212,7 @@ async def test_an_empty_repository_takes_its_first_model(
     root.mkdir()
     async with serving(settings(64 << 20, repository=root, models=())) as service:
         compiler = Compiler("cpu", Limits(1 << 30, 60), fake_compile)
-        service.context.uploads = Uploads(service.context.repository, compiler)
+        service.inside.uploads = Uploads(service.inside.repository, compiler)
         assert (await service.client.get("/v2/health/ready")).status_code == 503
         assert (await service.client.post("/v2/repository/index")).json() == []
         assert (await send(service, "new", copying(packs, "twin"))).json()["state"] == "READY"
@@ -204,7 +221,7 @@ async def test_an_empty_repository_takes_its_first_model(
 
 
 async def test_who_may_not_load_may_not_upload(
-    settings: SettingsFactory, service: Service, repository: Path
+    settings: SettingsFactory, service: ServiceUnderTest, repository: Path
 ) -> None:
     error(await send(service, "new", "copy x", forwarded="for=1.2.3.4"), 403)
     async with serving(settings(model_control="none")) as closed:
@@ -213,7 +230,7 @@ async def test_who_may_not_load_may_not_upload(
 
 
 async def test_one_upload_of_a_name_and_a_client_that_leaves(
-    service: Service, packs: Packs, repository: Path
+    service: ServiceUnderTest, packs: Packs, repository: Path
 ) -> None:
     going = Connection(UPLOAD.format("new"), b"sleep", ("host", "127.0.0.1"))
     running = asyncio.create_task(going.call(service.asgi))
@@ -231,7 +248,7 @@ async def test_one_upload_of_a_name_and_a_client_that_leaves(
 
 
 async def test_a_client_that_leaves_the_steps_ends_its_upload(
-    service: Service, repository: Path
+    service: ServiceUnderTest, repository: Path
 ) -> None:
     headers = (("host", "127.0.0.1"), ("accept", "text/event-stream"))
     going = Connection(UPLOAD.format("new"), b"sleep", *headers)
@@ -263,7 +280,7 @@ def _waits_for_child(repository: Path) -> int:
 async def test_a_disk_that_takes_no_more_is_said(
     number: int,
     words: str,
-    service: Service,
+    service: ServiceUnderTest,
     packs: Packs,
     repository: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -287,7 +304,7 @@ async def test_what_does_not_fit_is_there_and_not_served(
     changes = {"repository": repository, "models_budget": packs.smallest("tiny") + 4096}
     async with serving(settings(models=("tiny",), **changes)) as service:
         compiler = Compiler("cpu", Limits(1 << 30, 60), fake_compile)
-        service.context.uploads = Uploads(service.context.repository, compiler)
+        service.inside.uploads = Uploads(service.inside.repository, compiler)
         answer = (await send(service, "new", copying(packs, "pair"))).json()
         assert answer["state"] == "UNAVAILABLE"
         assert "does not fit" in answer["reason"]
@@ -307,7 +324,30 @@ def test_versions_that_others_put_there_are_kept(packs: Packs, tmp_path: Path) -
     assert (root / "new" / "8" / "manifest.json").exists()
 
 
-async def test_a_compressed_file_is_refused_as_that(service: Service, repository: Path) -> None:
+async def test_a_model_whose_folder_is_a_link_to_another_disk_gets_its_next_version(
+    service: ServiceUnderTest, packs: Packs, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = repository.parent / "disk"
+    disk.mkdir()
+    (repository / "tiny").rename(disk / "tiny")
+    (repository / "tiny").symlink_to(disk / "tiny")
+    rename = Path.rename
+
+    def within_a_disk(path: Path, target: Path) -> Path:
+        if path.resolve().is_relative_to(disk) != target.resolve().is_relative_to(disk):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", within_a_disk)
+    answer = await send(service, "tiny", copying(packs, "twin"))
+    assert (answer.json()["version"], answer.json()["state"]) == ("2", "READY")
+    nothing_is_left(repository, tiny=["1", "2"], pair=["1"])
+    nothing_is_left(disk, tiny=["1", "2"])
+
+
+async def test_a_compressed_file_is_refused_as_that(
+    service: ServiceUnderTest, repository: Path
+) -> None:
     refused = await send(service, "new", "anything", **{"Content-Encoding": "gzip"})
     error(refused, 415, "gzip", "identity")
     nothing_is_left(repository, tiny=["1"], pair=["1"])
@@ -328,7 +368,7 @@ async def test_a_real_model_is_compiled(
             refused = await service.client.post(UPLOAD.format("bad"), content=damaged)
             error(refused, 400, "bad.onnx")
         compiler = Compiler("cpu", Limits(96 << 20, 60))
-        service.context.uploads = Uploads(service.context.repository, compiler)
+        service.inside.uploads = Uploads(service.inside.repository, compiler)
         refused = await service.client.post(UPLOAD.format("bad"), content=source)
         error(refused, 413, "compile_memory")
         nothing_is_left(repository, tiny=["1", "2"], pair=["1"])

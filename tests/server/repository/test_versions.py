@@ -13,7 +13,7 @@ from tests.server.support import (
     Faults,
     Gate,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -45,7 +45,9 @@ def add(repository: Path, packs: Packs, source: str, number: int) -> Path:
     return folder
 
 
-async def is_like(service: Service, packs: Packs, source: str, version: str | None = None) -> None:
+async def is_like(
+    service: ServiceUnderTest, packs: Packs, source: str, version: str | None = None
+) -> None:
     """Check that ``version`` of "tiny" answers as the model ``source`` does."""
     named = "tiny" if version is None else f"tiny/versions/{version}"
     answer = await service.infer(named, TINY)
@@ -53,7 +55,7 @@ async def is_like(service: Service, packs: Packs, source: str, version: str | No
 
 
 @pytest.fixture
-async def roomy(settings: SettingsFactory, repository: Path) -> AsyncIterator[Service]:
+async def roomy(settings: SettingsFactory, repository: Path) -> AsyncIterator[ServiceUnderTest]:
     changes = {"models_budget": ROOMY, "repository": repository}
     async with serving(settings(**changes)) as service:
         yield service
@@ -79,7 +81,7 @@ async def test_versions_side_by_side(
             ("tiny", "1", "READY"),
             ("tiny", "2", "READY"),
         ]
-        assert {"tiny/1", "tiny/2", "pair"} == set(service.context.budget.held())
+        assert {"tiny/1", "tiny/2", "pair"} == set(service.inside.budget.held())
         assert await service.metric("layerstream_model_ready", model="tiny/2") == 1
         counted = (await service.client.get("/v2/models/tiny/versions/2/stats")).json()
         (row,) = counted["model_stats"]
@@ -89,7 +91,7 @@ async def test_versions_side_by_side(
         assert (await service.client.post(LOAD)).json() == {"name": "tiny", "state": "READY"}
         await is_like(service, packs, "tiny")
         error(await service.infer("tiny/versions/2", TINY), 404, "version '2'")
-        assert {"tiny", "pair"} == set(service.context.budget.held())
+        assert {"tiny", "pair"} == set(service.inside.budget.held())
         await service.client.post(LOAD.replace("load", "unload"))
         error(await service.infer("tiny", TINY), 404, "unloaded")
 
@@ -133,7 +135,7 @@ async def test_versions_that_are_named_and_not_there_are_said(
         shutil.rmtree(repository / "tiny" / "3")
         assert (await service.client.post(LOAD)).status_code == 200
         assert await rows() == [("1", "READY", ""), ("3", "UNAVAILABLE", why)]
-        assert set(service.context.budget.held()) == {"pair", "tiny/1"}
+        assert set(service.inside.budget.held()) == {"pair", "tiny/1"}
         (repository / "tiny" / "config.pbtxt").unlink()
         assert (await service.client.post(LOAD)).status_code == 200
         assert await rows() == [("1", "READY", "")]
@@ -221,7 +223,7 @@ async def test_a_changed_pack_loses_no_request(
         for task in later:
             assert (await task).status_code == 200
         await is_like(service, packs, "twin")
-        budget_now = service.context.budget
+        budget_now = service.inside.budget
         assert set(budget_now.held()) == {"tiny"}
         assert budget_now.used_bytes <= budget_now.total_bytes
 
@@ -238,7 +240,7 @@ async def test_a_changed_pack_that_cannot_be_opened_leaves_the_old_one(
         response = await service.client.post(LOAD)
         assert response.status_code == 503, response.text
         await is_like(service, packs, "tiny")
-        assert set(service.context.budget.held()) == {"tiny"}
+        assert set(service.inside.budget.held()) == {"tiny"}
         assert (await service.client.post(LOAD)).status_code == 200
         await is_like(service, packs, "twin")
 
@@ -254,7 +256,7 @@ def failing_once() -> Callable[[int, int], None]:
     return read
 
 
-async def test_load_of_what_is_loaded_and_the_same_changes_nothing(roomy: Service) -> None:
+async def test_load_of_what_is_loaded_and_the_same_changes_nothing(roomy: ServiceUnderTest) -> None:
     before = roomy.worker("tiny")
     assert (await roomy.client.post(LOAD)).status_code == 200
     assert roomy.worker("tiny") is before
@@ -275,9 +277,9 @@ async def test_a_replaced_pack_is_served_until_it_is_loaded(
         await is_like(service, packs, "twin")
 
 
-async def test_a_model_that_is_gone_is_forgotten(roomy: Service, repository: Path) -> None:
+async def test_a_model_that_is_gone_is_forgotten(roomy: ServiceUnderTest, repository: Path) -> None:
     shutil.rmtree(repository / "tiny")
-    await roomy.context.repository.remove("tiny")
+    await roomy.inside.repository.remove("tiny")
     error(await roomy.infer("tiny", TINY), 404, "'tiny'")
-    assert set(roomy.context.budget.held()) == {"pair"}
+    assert set(roomy.inside.budget.held()) == {"pair"}
     error(await roomy.client.post(LOAD), 404, "'tiny'")

@@ -5,11 +5,11 @@ from typing import cast
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.fitting.wanted import Fitted
-from server.memory.budget import Budget
-from server.memory.sharing import Activations, Sharer, admission, share_out
+from pipeline.budget.budget import Budget
+from pipeline.budget.sharing import Activations, Sharer, admission, share_out
+from pipeline.fitting.wanted import EnginePlanResult
 from server.repository.fleet import Member, Place, victims
-from tests.server.memory.sets import numbers
+from tests.pipeline.budget.sets import numbers
 
 LEAST = st.tuples(st.integers(0, 60), st.integers(0, 60))
 #: Which plan a model has does not matter here.
@@ -56,7 +56,9 @@ def test_room_is_made_and_nobody_goes_for_nothing(
         waiting = sorted([*others, *away], key=lambda each: each.name)  # as they lie on disk
         shares = share_out([*staying, new, *waiting], budget, way, len(staying))
         assert budget.used_bytes <= total
-        return all(isinstance(outcome, Fitted) for outcome in shares.outcomes[: len(staying) + 1])
+        return all(
+            isinstance(outcome, EnginePlanResult) for outcome in shares.outcomes[: len(staying) + 1]
+        )
 
     gone = victims(new, loaded, others, Budget(total), way)
     candidates = {each.sharer.name: each for each in loaded if each.may_go}

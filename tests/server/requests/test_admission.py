@@ -12,10 +12,11 @@ import pytest
 
 from pipeline.devices.base import DeviceLostError
 from pipeline.execution.errors import DeadlineError
+from server.app import create_app
 from server.errors import BusyError, NotServingError
-from server.metrics.requests import Outcome, RequestMetrics
+from server.faults import Outcome
+from server.metrics.requests import RequestMetrics
 from server.repository.worker import Worker
-from server.serve import create_app
 from tests.examples import over
 from tests.server.conftest import SettingsFactory, service_threads
 from tests.server.support import (
@@ -24,7 +25,7 @@ from tests.server.support import (
     Faults,
     Gate,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -49,11 +50,12 @@ def open_descriptors() -> set[str]:
 class Held:
     """A service whose "tiny" waits at a gate before its first kernel; counts the kernels that ran."""
 
-    def __init__(self, service: Service, faults: Faults, packs: Packs) -> None:
+    def __init__(self, service: ServiceUnderTest, faults: Faults, packs: Packs) -> None:
         self.service = service
         self.gate = Gate()
         self.kernels = 0
-        self.pieces = len(service.worker("tiny").engine.plan.steps)
+        (plan,) = service.worker("tiny").engine.plan.partitions
+        self.pieces = len(plan.steps)
         self._packs = packs
         faults.kernel = self._kernel
 
@@ -231,7 +233,7 @@ async def test_a_client_that_goes_away_while_its_request_waits(
 @over("path", ["/v2/models/tiny/infer", "/v2/models/tiny:classify"])
 @over("kind", ["application/json", "multipart/form-data; boundary=b"])
 async def test_a_client_that_goes_away_while_sending(
-    service: Service, path: str, kind: str
+    service: ServiceUnderTest, path: str, kind: str
 ) -> None:
     part = b'{"inputs":[' if path.endswith("infer") else b"--b\r\n"
     connection = Connection(path, part, ("content-type", kind), more=True)
@@ -269,9 +271,9 @@ async def test_cancelling_at_any_kernel_or_read_leaves_the_worker_usable(
 ) -> None:
     async with serving(settings()) as service:
         worker = service.worker("tiny")
-        plan = worker.engine.plan
+        (plan,) = worker.engine.plan.partitions
         expected = packs.expected("tiny", TINY)
-        for number in range(0, len(plan.groups), 5):
+        for number in range(0, len(plan.reads), 5):
             gate, calls = Gate(), itertools.count()
 
             def hook(*_: int, gate: Gate = gate, at: int = number) -> None:
@@ -315,7 +317,8 @@ async def test_the_drain_answers_what_was_accepted(
     app = create_app(settings())
     lifespan = app.router.lifespan_context(app)
     await lifespan.__aenter__()
-    service = Service.of(app)
+    await app.state.service.loaded()
+    service = ServiceUnderTest.of(app)
     held = Held(service, faults, packs)
     worker = service.worker("tiny")
     async with asyncio.timeout(LIMIT_SECONDS), service.client:
@@ -342,11 +345,11 @@ async def test_the_drain_answers_what_was_accepted(
             await stop
         with pytest.raises(NotServingError):
             await worker.infer(TINY, LIMIT_SECONDS)
-        error(await service.infer("tiny", TINY), 503, "'tiny'")
-        error(await service.infer("pair", inputs_for("pair")), 503, "'pair'")
+        error(await service.infer("tiny", TINY), 503, "the service has ended")
+        error(await service.infer("pair", inputs_for("pair")), 503, "the service has ended")
     assert service_threads() == []
     assert all(reader.closed for reader in faults.readers.values())
-    assert service.context.budget.held() == {}
+    assert service.inside.budget.held() == {}
 
 
 async def test_start_and_stop_again_and_again(settings: SettingsFactory, packs: Packs) -> None:
@@ -361,19 +364,19 @@ async def test_start_and_stop_again_and_again(settings: SettingsFactory, packs: 
 async def test_a_service_that_hangs_does_not_count_as_alive(
     settings: SettingsFactory, faults: Faults, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.context._HUNG_SECONDS", -30 + 1e-9)
+    monkeypatch.setattr("server.service._HUNG_SECONDS", -30 + 1e-9)
     async with holding(settings, faults, packs, request_timeout=30.0) as held:
-        context, worker = held.service.context, held.service.worker("tiny")
-        assert not context._fault()
+        inside, worker = held.service.inside, held.service.worker("tiny")
+        assert not inside.restart_reason()
         running = asyncio.create_task(held.service.infer("tiny", TINY))
         await held.gate.reached()
         assert worker.stuck_seconds() > 0
-        assert context._fault()
+        assert inside.restart_reason()
         held.gate.open()
         await held.is_right(running)
         await held.service.client.post("/v2/repository/models/tiny/unload")
         assert worker.stuck_seconds() == 0
-        assert not context._fault()
+        assert not inside.restart_reason()
 
 
 async def test_who_is_cut_off_at_the_end_is_told_so(
@@ -403,4 +406,4 @@ async def test_a_lost_device_takes_models_out_of_service_and_the_server_lives(
         error(await held.service.infer("tiny", TINY), 503, "lost until a restart")
         assert (await held.service.client.get("/v2/health/live")).status_code == 200
         # Under a service manager with a watchdog this ends in a restart.
-        assert held.service.context._fault()
+        assert held.service.inside.restart_reason()

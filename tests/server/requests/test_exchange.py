@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.budget import request_needs
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, DisconnectedError, LateError, StalledError, TooLargeError
-from server.memory import request_memory, request_needs
+from server.memory import request_memory
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange, Exchanges
 from server.transport.limits import PROGRESS_BYTES
@@ -36,13 +37,13 @@ class Client:
     ``length``: of the body, as its header says; None: it has none.
     """
 
-    owner, at = "", None
+    owner, arrived_at = "", None
     expected = None
     wants_body = takes_chunks = True
 
     def __init__(self, length: int | None = None) -> None:
         self.declared_bytes = length or 0
-        self.is_whole = self.aborted = False
+        self.is_complete = self.aborted = False
         self.takes = asyncio.Event()
         self.takes.set()
         self._parts: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue()
@@ -55,11 +56,14 @@ class Client:
 
     # What an exchange asks
 
+    def connection_bytes(self) -> int | None:
+        return None
+
     async def part(self, reads_ahead: bool = False) -> bytes:
         part = await self._parts.get()
         if part is None:
             raise DisconnectedError
-        self.is_whole = not part[1]
+        self.is_complete = not part[1]
         return part[0]
 
     def on_leave(self, leaves: Callable[[], None] | None) -> None:
@@ -211,6 +215,46 @@ async def test_a_slow_client_that_makes_progress_is_let_go_on(service: Service) 
         await service.pass_time(STALL_SECONDS - 1)
     client.sends(0, more=False)
     assert await over(task) == "read"
+
+
+class UndividedBodies(Client):
+    """As over gRPC: a body comes as one part; that it moves shows its connection, or nothing (None)."""
+
+    count: int | None = 1000
+
+    def connection_bytes(self) -> int | None:
+        return self.count
+
+
+async def test_a_body_that_comes_as_one_part_goes_on_while_its_connection_moves(
+    service: Service,
+) -> None:
+    client = UndividedBodies()
+    task = await service.begin(client, holding(MIB))
+    for _ in range(40):  # 4 KiB in half a second
+        client.count = (client.count or 0) + 2048
+        await service.pass_time(0.25, hurry=True)
+    assert not task.done()
+    for _ in range(3):  # it stops
+        await service.pass_time(0.25, hurry=True)
+    with pytest.raises(StalledError):
+        await over(task)
+    assert service.memory.used_bytes == 0
+
+
+@pytest.mark.parametrize("step", [0, 100, None])
+async def test_a_body_that_comes_as_one_part_stalls_with_its_connection(
+    service: Service, step: int | None
+) -> None:
+    client = UndividedBodies()
+    client.count = None if step is None else 1000
+    task = await service.begin(client, holding(MIB))
+    for _ in range(2):
+        await service.pass_time(0.25, hurry=True)
+        if step is not None:
+            client.count = (client.count or 0) + step
+    with pytest.raises(StalledError):
+        await over(task)
 
 
 async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service) -> None:
@@ -383,7 +427,7 @@ async def test_a_deadline_while_reading_and_while_waiting_for_memory(service: Se
 
 async def test_a_body_that_is_there_sets_no_timer(service: Service) -> None:
     client = Client()
-    client.is_whole = True
+    client.is_complete = True
     client.sends(100, more=False)
     loop = asyncio.get_running_loop()
     with pytest.MonkeyPatch.context() as patch:

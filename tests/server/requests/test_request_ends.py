@@ -3,14 +3,14 @@
 import gc
 import weakref
 
-from server.protocol.routing import Asked
+from server.protocol.http_request import HttpRequest
 from server.requests.exchange import Exchange
-from tests.server.support import Connection, Service
+from tests.server.support import Connection, ServiceUnderTest
 
 
-async def test_a_request_is_freed_without_the_garbage_collector(service: Service) -> None:
-    seen: list[weakref.ref[Exchange | Asked]] = []
-    exchanges = service.context.exchanges
+async def test_a_request_is_freed_without_the_garbage_collector(service: ServiceUnderTest) -> None:
+    seen: list[weakref.ref[Exchange | HttpRequest]] = []
+    exchanges = service.inside.exchanges
     real = exchanges.exchange
 
     def noting(*how: object) -> Exchange:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.budget import request_needs
 from server.errors import BusyError
-from server.memory import request_memory, request_needs
+from server.memory import request_memory
 from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange
 from server.transport.limits import PROGRESS_BYTES
 from tests.server.requests.test_exchange import MIB, NEVER, Client, Service, over

@@ -11,21 +11,22 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope
 
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack
-from server.memory.request_needs import Need
+from pipeline.budget.request_needs import Need
 from server.requests.exchange import FREE_BYTES, GRACE_SECONDS
 from server.settings.settings import Settings
 from tests.examples import over
+from tests.server.asgi import Asgi, extended
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
     Faults,
     Gate,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -46,7 +47,10 @@ class Client:
     """One request in ASGI's own words: its body comes and its answer is taken as a test says."""
 
     def __init__(
-        self, service: Service, path: str = "/v2/models/tiny/infer", http_version: str = "1.1"
+        self,
+        service: ServiceUnderTest,
+        path: str = "/v2/models/tiny/infer",
+        http_version: str = "1.1",
     ) -> None:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
@@ -55,7 +59,6 @@ class Client:
         self.takes.set()
         self.offered = asyncio.Event()  # an answer has begun
         self.closing = False
-        self.body_has_come = False
         self._service = service
         self._events: asyncio.Queue[Message] = asyncio.Queue()
         scope = {
@@ -71,9 +74,12 @@ class Client:
             "headers": [],
             "client": ("127.0.0.1", 1),
             "server": ("service", 80),
-            "connection": self,
         }
-        self.task = asyncio.create_task(service.asgi(scope, self._events.get, self._take))
+        receive = self._events.get
+        self.task = asyncio.create_task(self._call(service.asgi, scope, receive))
+
+    async def _call(self, asgi: Asgi, scope: Scope, receive: Receive) -> None:
+        await asgi(extended(scope, receive, abort=self.abort), receive, self._take)
 
     def send(self, part: bytes, more: bool = True) -> None:
         self._events.put_nowait({"type": "http.request", "body": part, "more_body": more})
@@ -107,7 +113,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def stalled(
-    service: Service, count: int, part: bytes
+    service: ServiceUnderTest, count: int, part: bytes
 ) -> AsyncIterator[tuple[list[Client], Callable[[], Any]]]:
     """Clients that send ``part`` of a body and then nothing; and a sweep after the grace."""
     clients = [Client(service) for _ in range(count)]
@@ -116,18 +122,20 @@ async def stalled(
     await settled()
     yield (
         clients,
-        lambda: service.context.exchanges.sweep(
+        lambda: service.inside.exchanges.sweep(
             asyncio.get_running_loop().time() + GRACE_SECONDS, hurry=False
         ),
     )
     for client in clients:
         client.leave()
     await asyncio.gather(*(client.task for client in clients))
-    assert service.context.request_memory.used_bytes == 0
-    assert len(service.context.exchanges) == 0
+    assert service.inside.request_memory.used_bytes == 0
+    assert len(service.inside.exchanges) == 0
 
 
-async def test_bodies_that_stall_hold_no_place_in_line(service: Service, packs: Packs) -> None:
+async def test_bodies_that_stall_hold_no_place_in_line(
+    service: ServiceUnderTest, packs: Packs
+) -> None:
     half = BODY[: len(BODY) // 2]
     async with stalled(service, 3 * 17, half):
         assert len(service.worker("tiny").line) == 0
@@ -141,7 +149,7 @@ async def test_bodies_that_stall_hold_what_the_pool_has_and_no_more(
     """Each has sent enough to be paid for; together they need more than there is."""
     part = BODY[:-1] + b" " * (2 * FREE_BYTES)
     async with serving(settings(request_memory=4 * MIB)) as service:
-        memory = service.context.request_memory
+        memory = service.inside.request_memory
         async with stalled(service, 17, part) as (clients, sweep):
             assert memory.used_bytes <= memory.capacity_bytes
             assert memory.waiting > 0
@@ -165,28 +173,28 @@ async def test_a_photograph_that_stalls_lets_the_next_one_in(
         image = picture(200, 150)
         first, second = (Client(service, "/v2/models/tiny:classify") for _ in range(2))
         first.send(image[: FREE_BYTES + 1])
-        await until(lambda: service.context.request_memory.used_bytes > 0)
+        await until(lambda: service.inside.request_memory.used_bytes > 0)
         second.send(image, more=False)
-        await until(lambda: service.context.request_memory.waiting == 1)
+        await until(lambda: service.inside.request_memory.waiting == 1)
 
         def swept() -> bool:  # again: a part may still be on its way to the file
             now = asyncio.get_running_loop().time()
-            service.context.exchanges.sweep(now + GRACE_SECONDS, hurry=False)
+            service.inside.exchanges.sweep(now + GRACE_SECONDS, hurry=False)
             return first.task.done()
 
         await until(swept)
         await first.ends(408, "no progress")
         await second.ends(200)
-        assert service.context.request_memory.used_bytes == 0
+        assert service.inside.request_memory.used_bytes == 0
 
 
-async def test_a_client_that_stalls_is_told(service: Service) -> None:
+async def test_a_client_that_stalls_is_told(service: ServiceUnderTest) -> None:
     async with stalled(service, 1, BODY[:100]) as ((client,), _):
         now = asyncio.get_running_loop().time()
-        service.context.exchanges.sweep(now + GRACE_SECONDS, hurry=False)
+        service.inside.exchanges.sweep(now + GRACE_SECONDS, hurry=False)
         await settled()
         assert not client.task.done()
-        service.context.exchanges.sweep(now + GRACE_SECONDS, hurry=True)
+        service.inside.exchanges.sweep(now + GRACE_SECONDS, hurry=True)
         await client.ends(408, "no progress")
     outcome = await service.metric("layerstream_requests_total", model="tiny", outcome="cancelled")
     assert outcome == 1
@@ -198,10 +206,10 @@ async def test_a_body_over_the_pool_names_the_setting(settings: SettingsFactory)
         for _ in range(4):
             client.send(b"x" * MIB)
         await client.ends(413, "request_memory")
-        assert service.context.request_memory.used_bytes == 0
+        assert service.inside.request_memory.used_bytes == 0
 
 
-async def test_an_output_is_asked_for_once(service: Service) -> None:
+async def test_an_output_is_asked_for_once(service: ServiceUnderTest) -> None:
     for times, word in ((2, "twice"), (100, "twice"), (1000, "more values")):
         outputs = [{"name": "hidden"}] * times
         error(await service.infer("pair", inputs_for("pair"), outputs=outputs), 400, word)
@@ -215,7 +223,7 @@ async def test_memory_comes_back_whatever_becomes_of_a_request(
 ) -> None:
     padded = BODY[:-1] + b" " * (2 * FREE_BYTES) + b"}"  # so much that it is paid for
     async with serving(settings(request_memory=8 * MIB)) as service:
-        memory = service.context.request_memory
+        memory = service.inside.request_memory
 
         async def outcome(
             status: int, body: bytes = padded, path: str = "/v2/models/tiny/infer", **how: Any
@@ -261,8 +269,8 @@ async def test_memory_comes_back_whatever_becomes_of_a_request(
         await outcome(500)
 
 
-async def test_an_answer_holds_memory_until_it_is_taken(service: Service) -> None:
-    memory = service.context.request_memory
+async def test_an_answer_holds_memory_until_it_is_taken(service: ServiceUnderTest) -> None:
+    memory = service.inside.request_memory
     client = Client(service)
     client.takes.clear()
     client.send(BODY, more=False)
@@ -273,13 +281,13 @@ async def test_an_answer_holds_memory_until_it_is_taken(service: Service) -> Non
     assert memory.used_bytes == 0
 
 
-async def test_an_answer_that_is_not_taken_is_cut_off(service: Service) -> None:
-    memory = service.context.request_memory
+async def test_an_answer_that_is_not_taken_is_cut_off(service: ServiceUnderTest) -> None:
+    memory = service.inside.request_memory
     client = Client(service)
     client.takes.clear()
     client.send(BODY, more=False)
     await client.offered.wait()
-    service.context.exchanges.sweep(asyncio.get_running_loop().time() + GRACE_SECONDS, hurry=True)
+    service.inside.exchanges.sweep(asyncio.get_running_loop().time() + GRACE_SECONDS, hurry=True)
     await asyncio.wait_for(client.task, LIMIT_SECONDS)
     assert client.closing
     assert memory.used_bytes == 0
@@ -306,13 +314,13 @@ async def test_a_time_that_the_client_names_is_kept(
             assert (await first).status_code == 200
 
 
-async def test_a_time_of_zero_is_none(service: Service) -> None:
+async def test_a_time_of_zero_is_none(service: ServiceUnderTest) -> None:
     answer = await service.infer("tiny", TINY, parameters={"timeout": 0})
     assert answer.status_code == 200
 
 
 @over("named", [-1, 1.5, "1", True, None])
-async def test_a_time_that_is_no_time(service: Service, named: object) -> None:
+async def test_a_time_that_is_no_time(service: ServiceUnderTest, named: object) -> None:
     error(await service.infer("tiny", TINY, parameters={"timeout": named}), 400, "timeout")
 
 
@@ -361,11 +369,11 @@ async def test_the_smallest_pool_has_room_for_tensors_that_come_in_parts(tmp_pat
             client.send(body[start : start + FREE_BYTES - 1])
         client.send(b"", more=False)
         await client.ends(200)
-        assert service.context.request_memory.used_bytes == 0
+        assert service.inside.request_memory.used_bytes == 0
 
 
 @contextlib.asynccontextmanager
-async def growing_service(repository: Path, **changes: Any) -> AsyncIterator[Service]:
+async def growing_service(repository: Path, **changes: Any) -> AsyncIterator[ServiceUnderTest]:
     given = {"budget": 64 * MIB, "request_memory": 8 * MIB, "threads": 1, **changes}
     settings = Settings(repository=repository, **given)
     async with serving(settings) as service:
@@ -410,13 +418,13 @@ async def test_an_answer_over_the_pool_is_refused(growing: Path) -> None:
         client = Client(service, "/v2/models/ones/infer")
         client.send(ones(3 * MIB), more=False)
         await client.ends(413, "request_memory")
-        assert service.context.request_memory.used_bytes == 0
+        assert service.inside.request_memory.used_bytes == 0
 
 
 async def test_answers_that_wait_for_each_others_memory_end(growing: Path) -> None:
     """Each holds what it read, and all need more than is left: the first waits, others are refused."""
     async with growing_service(growing, request_memory=2 * MIB, request_timeout=1000.0) as service:
-        memory = service.context.request_memory
+        memory = service.inside.request_memory
         clients = [Client(service, "/v2/models/ones/infer") for _ in range(3)]
         for client in clients:
             client.send(ones(300 << 10)[:-1] + b" " * (FREE_BYTES + 1))
@@ -433,7 +441,7 @@ async def test_a_photograph_waits_for_memory_no_longer_than_its_deadline(
     settings: SettingsFactory,
 ) -> None:
     async with serving(settings(request_memory=4 * MIB, deadline="tiny=0.2")) as service:
-        memory = service.context.request_memory
+        memory = service.inside.request_memory
         taken = memory.room_bytes
         await memory.take(taken)
         client = Client(service, "/v2/models/tiny:classify")
@@ -445,7 +453,7 @@ async def test_a_photograph_waits_for_memory_no_longer_than_its_deadline(
 
 async def test_an_answer_waits_for_memory_no_longer_than_a_request_may(growing: Path) -> None:
     async with growing_service(growing, request_timeout=0.2) as service:
-        memory = service.context.request_memory
+        memory = service.inside.request_memory
         await memory.take(6 * MIB)  # others have it, and keep it
         client = Client(service, "/v2/models/ones/infer")
         client.send(ones(MIB), more=False)

@@ -8,7 +8,8 @@ import weakref
 
 import pytest
 
-from server.requests.waiting import Aside, to_its_end
+from pipeline.execution.shielded import run_to_completion
+from server.requests.waiting import Aside
 from tests.server.support import LIMIT_SECONDS
 
 
@@ -19,7 +20,7 @@ async def test_work_that_is_cancelled_is_waited_for() -> None:
         begun.set()
         assert go_on.wait(LIMIT_SECONDS)
 
-    task = asyncio.create_task(to_its_end(asyncio.to_thread(work)))
+    task = asyncio.create_task(run_to_completion(asyncio.to_thread(work)))
     assert await asyncio.to_thread(begun.wait, LIMIT_SECONDS)
     for _ in range(3):
         task.cancel()
@@ -35,7 +36,7 @@ async def test_an_error_of_the_work_is_raised() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        await to_its_end(fails())
+        await run_to_completion(fails())
 
 
 async def test_work_aside_runs_on_few_threads_and_says_what_came_of_it() -> None:

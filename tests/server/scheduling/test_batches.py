@@ -13,7 +13,7 @@ from tests.server.support import (
     Gate,
     Once,
     Packs,
-    Service,
+    ServiceUnderTest,
     arrays,
     close,
     error,
@@ -26,7 +26,7 @@ BUDGET = 64 << 20
 
 
 @pytest.fixture
-async def laned(settings: SettingsFactory, faults: Faults) -> AsyncIterator[Service]:
+async def laned(settings: SettingsFactory, faults: Faults) -> AsyncIterator[ServiceUnderTest]:
     """ "tiny" streams through a small ring, its sweeps carry four requests."""
     async with serving(
         settings(BUDGET, lanes="tiny=4", models=("tiny",), architecture="2s")
@@ -37,7 +37,7 @@ async def laned(settings: SettingsFactory, faults: Faults) -> AsyncIterator[Serv
 class Waiting:
     """Requests of which the first is held in a kernel, while the others wait."""
 
-    def __init__(self, service: Service, faults: Faults, requests: int) -> None:
+    def __init__(self, service: ServiceUnderTest, faults: Faults, requests: int) -> None:
         self.service, self.faults = service, faults
         self.gate = Gate()
         self.inputs = [inputs_for("tiny", seed) for seed in range(requests)]
@@ -55,7 +55,7 @@ class Waiting:
 
 
 async def test_who_waits_shares_the_next_sweep(
-    laned: Service, faults: Faults, packs: Packs
+    laned: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
     waiting = Waiting(laned, faults, 8)
     asked = await waiting.ask()
@@ -67,7 +67,9 @@ async def test_who_waits_shares_the_next_sweep(
     assert await laned.metric("layerstream_swept_requests_total", model="tiny") == 8
 
 
-async def test_one_that_leaves_takes_no_lane(laned: Service, faults: Faults, packs: Packs) -> None:
+async def test_one_that_leaves_takes_no_lane(
+    laned: ServiceUnderTest, faults: Faults, packs: Packs
+) -> None:
     waiting = Waiting(laned, faults, 4)
     asked = await waiting.ask()
     asked[1].cancel()
@@ -76,15 +78,16 @@ async def test_one_that_leaves_takes_no_lane(laned: Service, faults: Faults, pac
     for number in (0, 2, 3):
         close(arrays(await asked[number]), packs.expected("tiny", waiting.inputs[number]))
     assert len(laned.worker("tiny").line) == 0
-    assert laned.context.request_memory.used_bytes == 0
+    assert laned.inside.request_memory.used_bytes == 0
 
 
 async def test_one_that_fails_leaves_the_others_of_its_sweep(
-    laned: Service, faults: Faults, packs: Packs
+    laned: ServiceUnderTest, faults: Faults, packs: Packs
 ) -> None:
     waiting = Waiting(laned, faults, 4)
     asked = await waiting.ask()
-    pieces = len(laned.worker("tiny").engine.plan.steps)
+    (plan,) = laned.worker("tiny").engine.plan.partitions
+    pieces = len(plan.steps)
     broken = Once(KernelError("broken"), pieces + 4)
     faults.kernel = broken
     waiting.gate.open()
@@ -100,14 +103,14 @@ async def test_lanes_are_in_the_budget_and_only_where_it_has_room(
     settings: SettingsFactory, packs: Packs
 ) -> None:
     async with serving(settings(BUDGET, lanes=4, models=("tiny",))) as service:
-        plan = service.worker("tiny").engine.plan
-        assert plan.choice.lanes == 4
-        assert service.context.budget.held()["tiny"] == plan.memory
+        (plan,) = service.worker("tiny").engine.plan.partitions
+        assert plan.batch_size == 4
+        assert service.inside.budget.held()["tiny"] == plan.memory
         measured = service.worker("tiny").engine.statistics().memory
         assert measured["arena"] == plan.arena_bytes == 4 * plan.lane_bytes
     tight = settings(packs.smallest("tiny"), lanes=4, models=("tiny",))
     async with serving(tight) as service:
-        assert service.worker("tiny").engine.plan.choice.lanes == 1
+        assert service.worker("tiny").engine.plan.batch_size == 1
 
 
 async def test_without_lanes_requests_run_one_by_one(
@@ -123,7 +126,7 @@ async def test_without_lanes_requests_run_one_by_one(
 
 
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once(
-    laned: Service, faults: Faults
+    laned: ServiceUnderTest, faults: Faults
 ) -> None:
     for seed in range(3):
         assert (await laned.infer("tiny", inputs_for("tiny", seed))).status_code == 200

@@ -8,9 +8,10 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,10 +30,10 @@ SECONDS = [0.0, 0.5, 7.0, 40.0]
 
 @dataclass(frozen=True)
 class Model:
-    """``threads``: with several it has a run queue to itself; ``in_arena``: it takes turns with others."""
+    """``concurrency``: with several it has a run queue of its own; ``in_arena``: it takes turns."""
 
     batching: Batching
-    threads: int
+    concurrency: int
     in_arena: bool
     #: What its plan expects of a sweep, and what sweeps take, in turn.
     expected: float
@@ -81,39 +82,35 @@ class Machine:
 
     def __init__(self, time: VirtualTime, models: Sequence[Model]) -> None:
         self.time = time
-        self.dispatcher = Dispatcher(clock=time, condition=time.condition)
+        self.dispatcher = Dispatcher(clock=time, condition=time.condition, start=time.start_later)
         self.served: list[Served] = []
         self.computed: Counter[Ticket] = Counter()
         #: When requests have to be answered, and leave.
         self._deadlines: list[tuple[float, int, Served, Ticket]] = []
         self._counter = itertools.count()
         for index, model in enumerate(models):
-            line: Line[Change] = self.dispatcher.line(f"m{index}", 6, model.threads)
-            served = Served(model, line, batch_size=model.batching.lanes)
-            line.follow(model.batching, model.in_arena)
-            self.dispatcher.expect(line.key, model.expected, None)
+            served = Served(model, cast(Line[Change], None), batch_size=model.batching.lanes)
+            run = partial(self._run, served, itertools.cycle(model.durations).__next__)
+            served.line = self.dispatcher.line(f"m{index}", 6, run, model.concurrency)
+            served.line.follow(model.batching, model.in_arena)
+            self.dispatcher.expect(served.line.key, model.expected, None)
             self.served.append(served)
-            durations = itertools.cycle(model.durations)
-            for _ in range(model.threads):
-                time.start(partial(self._work, served, durations))
 
-    def _work(self, served: Served, durations: Iterator[float]) -> None:
-        line = served.line
-        while (work := line.take()) is not None:
-            seconds = next(durations)
-            served.runs += 1
-            if isinstance(work, Sweep):
-                assert len(work.tickets) <= served.batch_size
-                self.time.sleep(seconds)
-                self.computed.update(work.tickets)
-                line.done(work, seconds)
-            else:
-                self.time.sleep(work.seconds)
-                served.batch_size = work.batch_size
-                line.follow(served.model.batching.within(work.batch_size), served.model.in_arena)
-                line.made(work)
-                served.changes.remove(work)
-            served.runs -= 1
+    def _run(self, served: Served, duration: Callable[[], float], work: Sweep | Change) -> None:
+        line, seconds = served.line, duration()
+        served.runs += 1
+        if isinstance(work, Sweep):
+            assert len(work.tickets) <= served.batch_size
+            self.time.sleep(seconds)
+            self.computed.update(work.tickets)
+            line.done(work, seconds)
+        else:
+            self.time.sleep(work.seconds)
+            served.batch_size = work.batch_size
+            line.follow(served.model.batching.within(work.batch_size), served.model.in_arena)
+            line.made(work)
+            served.changes.remove(work)
+        served.runs -= 1
 
     def play(self, event: Event) -> Ticket | None:
         """Let ``event`` happen now; return the request that was let in, if one was."""
@@ -147,7 +144,7 @@ class Machine:
             for change in line.take_changes():
                 served.changes.remove(change)
             line.take_waiting()
-            line.give_up()
+            line.abandon()
         return None
 
     def run_to(self, until: float) -> None:
@@ -180,7 +177,7 @@ class Machine:
 
 def _holds_up(served: Served, other: Served) -> bool:
     """Return whether ``other`` runs where a request of ``served`` has to wait for it."""
-    same_cores = served.model.threads == other.model.threads == 1
+    same_cores = served.model.concurrency == other.model.concurrency == 1
     same_arena = served.model.in_arena and other.model.in_arena
     return bool(other.line.runs) and (served is other or same_cores or same_arena)
 
@@ -232,22 +229,21 @@ def test_no_request_waits_beyond_its_delay_and_the_work_that_runs(
 
 
 def begins(
-    batching: Batching, arrivals: Sequence[float], duration: float = 0.0, threads: int = 1
+    batching: Batching, arrivals: Sequence[float], duration: float = 0.0, concurrency: int = 1
 ) -> list[float]:
-    """Return when each of the requests of ``arrivals`` is taken, of a model whose sweeps take so long."""
+    """Return when each of the requests of ``arrivals`` begins, of a model whose batches take so long."""
     started: dict[int, float] = {}
     with VirtualTime() as time:
-        line: Line[str] = Dispatcher(clock=time, condition=time.condition).line("m", 99, threads)
+        dispatcher = Dispatcher(clock=time, condition=time.condition, start=time.start_later)
+
+        def work(batch: Sweep | str) -> None:
+            assert isinstance(batch, Sweep)
+            started.update({id(ticket): time() for ticket in batch.tickets})
+            time.sleep(duration)
+            line.done(batch, duration)
+
+        line: Line[str] = dispatcher.line("m", 99, work, concurrency)
         line.follow(batching, takes_turns=False)
-
-        def work() -> None:
-            while isinstance(batch := line.take(), Sweep):
-                started.update({id(ticket): time() for ticket in batch.tickets})
-                time.sleep(duration)
-                line.done(batch, duration)
-
-        for _ in range(threads):
-            time.start(work)
         tickets = []
         for arrived in arrivals:
             time.run_to(arrived)
@@ -257,13 +253,19 @@ def begins(
         return [started.get(id(ticket), math.inf) for ticket in tickets]
 
 
-@over("threads", [1, 2, 3])
-def test_one_two_and_many_requests_wait_no_longer_than_the_delay(threads: int) -> None:
+@over("concurrency", [1, 2, 3])
+def test_one_two_and_many_requests_wait_no_longer_than_the_delay(concurrency: int) -> None:
     two = Batching(2, (), DELAY)
-    assert begins(two, [3.0], threads=threads) == [18.0]
-    assert begins(two, [3.0, 4.0], threads=threads) == [4.0, 4.0]
-    assert begins(two, [3.0, 40.0], threads=threads) == [18.0, 55.0]
-    assert begins(two, [1.0, 2.0, 3.0, 4.0, 5.0], threads=threads) == [2.0, 2.0, 4.0, 4.0, 20.0]
+    assert begins(two, [3.0], concurrency=concurrency) == [18.0]
+    assert begins(two, [3.0, 4.0], concurrency=concurrency) == [4.0, 4.0]
+    assert begins(two, [3.0, 40.0], concurrency=concurrency) == [18.0, 55.0]
+    assert begins(two, [1.0, 2.0, 3.0, 4.0, 5.0], concurrency=concurrency) == [
+        2.0,
+        2.0,
+        4.0,
+        4.0,
+        20.0,
+    ]
     # Those that come while one computes have waited long enough when it has ended.
     busy = begins(two, [0.0, 1.0, 2.0], duration=50.0)
     assert busy == [1.0, 1.0, 51.0]

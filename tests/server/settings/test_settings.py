@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from models.sizes import format_least, format_size, parse_size
 from server.errors import shown
 from server.settings.settings import Settings, SettingsError, load_settings, warn_of_variables
-from server.settings.sizes import format_least, format_size, parse_size
 from server.settings.table import Setting, markdown, settings_table
 from tests.examples import over
 

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import BusyError
+from server.requests.asgi_client import AsgiClient
 from server.transport.arrivals import TIMESTAMP, ArrivalTimes, stamp_arrivals
 from server.transport.intake import Arrived, Intake, Refused
 from tests.examples import examples, over
 from tests.server.transport.test_intake import Timeouts
-from tests.server.transport.wire import Wire, answers_at_once
+from tests.server.transport.wire import Wire, with_client
 
 
 class Clocks:
@@ -121,7 +122,7 @@ class Deadlines(Timeouts):
     """Each request has a second."""
 
     def deadline(self, request: Arrived, is_free: bool) -> float | None:
-        return request.at + 1.0
+        return request.arrived_at + 1.0
 
     def refusal(self, request: Arrived, error: BusyError) -> Refused:
         raise AssertionError(f"refused: {error}")
@@ -136,12 +137,13 @@ async def test_requests_are_as_old_as_they_are_while_the_clock_is_set(
     clocks, ages = Clocks(), list[float]()
     arrivals = ArrivalTimes(clocks.time, clocks.day)
 
-    async def answer(client: Any) -> None:
-        ages.append(clocks.now - client.at)
+    async def answer(client: AsgiClient) -> None:
+        assert client.arrived_at is not None
+        ages.append(clocks.now - client.arrived_at)
         client.start(200, [(b"content-length", b"0")])
         await client.send(b"")
 
-    wires = [Wire(answers_at_once) for _ in range(8)]
+    wires = [Wire(with_client(answer)) for _ in range(8)]
     intake = Intake(Deadlines(), wires[0].connection.loop, clocks.time)
     clocks.now += 100.0
     came_at = clocks.now
@@ -158,7 +160,7 @@ async def test_requests_are_as_old_as_they_are_while_the_clock_is_set(
     lets(0.3)
     for wire in wires:
         connection = wire.connection
-        connection.answer, connection._intake, connection._clock = answer, intake, clocks.time
+        connection._intake, connection._clock = intake, clocks.time
         with Waiting() as sock:
             sock.stamp = stamp
             connection._arrivals, connection._visitor.sock = arrivals, sock

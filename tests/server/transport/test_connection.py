@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.errors import DisconnectedError
 from server.memory.request_memory import Lease, RequestMemory
-from server.protocol.routing import HttpClient
+from server.requests.asgi_client import AsgiClient
 from server.requests.exchange import BodyLimit, Exchange
 from server.transport.giving_way import Peer, Worth
 from server.transport.limits import (
@@ -37,6 +37,7 @@ from tests.server.transport.wire import (
     answers_at_once,
     reads_all,
     reads_nothing,
+    with_client,
 )
 
 GET = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -160,7 +161,7 @@ async def test_what_gave_way_and_does_not_go_is_cut_off() -> None:
     await wire.sends(GET)
     assert gives_way(wire)
     assert wire.transport.aborts == 0
-    await wire.time_passes(LINGER_SECONDS)
+    await wire.time_passes(LINGER_SECONDS + 0.001)  # sums of times round
     assert wire.transport.aborts == 1
     await wire.is_lost()
     await wire.time_passes(LINGER_SECONDS)
@@ -201,7 +202,7 @@ async def test_a_part_of_a_request_gives_way_and_is_told(
 async def test_who_gives_way_before_its_body_is_asked_for_ends_as_one_that_left() -> None:
     model_is_there, found = asyncio.Event(), list[DisconnectedError]()
 
-    async def waits_for_a_model(client: HttpClient) -> None:
+    async def waits_for_a_model(client: AsgiClient) -> None:
         with Exchange(client, Lease(RequestMemory(MIB)), BodyLimit(MIB)) as exchange:
             await model_is_there.wait()
             exchange.check_room()
@@ -210,8 +211,7 @@ async def test_who_gives_way_before_its_body_is_asked_for_ends_as_one_that_left(
             except DisconnectedError as exc:
                 found.append(exc)
 
-    wire = Wire(reads_nothing)
-    wire.connection.answer = waits_for_a_model
+    wire = Wire(with_client(waits_for_a_model))
     await wire.sends(POST % 100)
     assert gives_way(wire)
     assert wire.answer.startswith(b"HTTP/1.1 408")
@@ -227,13 +227,12 @@ async def test_so_much_of_a_body_lies_unread(reads_ahead: bool, most: int) -> No
     """One read where nothing is held for it, more where its reader holds memory."""
     taken = 0
 
-    async def takes_a_part(client: HttpClient) -> None:
+    async def takes_a_part(client: AsgiClient) -> None:
         nonlocal taken
         taken = len(await client.part(reads_ahead))
         await asyncio.Event().wait()
 
-    wire = Wire(reads_nothing)
-    wire.connection.answer = takes_a_part
+    wire = Wire(with_client(takes_a_part))
     head = POST % MIB
     await wire.sends(head + bytes(READ_BYTES - len(head)))
     for _ in range(20):
@@ -249,7 +248,7 @@ async def test_so_much_of_a_body_lies_unread(reads_ahead: bool, most: int) -> No
 async def test_what_runs_is_cancelled_when_its_client_leaves(leaves_before: bool) -> None:
     model_is_there, found = asyncio.Event(), list[DisconnectedError]()
 
-    async def computes(client: HttpClient) -> None:
+    async def computes(client: AsgiClient) -> None:
         with Exchange(client, Lease(RequestMemory(MIB)), BodyLimit(MIB)) as exchange:
             if leaves_before:
                 await model_is_there.wait()
@@ -259,8 +258,7 @@ async def test_what_runs_is_cancelled_when_its_client_leaves(leaves_before: bool
             except DisconnectedError as exc:
                 found.append(exc)
 
-    wire = Wire(reads_nothing)
-    wire.connection.answer = computes
+    wire = Wire(with_client(computes))
     await wire.sends(POST % 0)
     await wire.is_lost()
     model_is_there.set()
@@ -771,14 +769,13 @@ async def test_an_application_does_not_see_the_answer_that_its_client_got_instea
     """So an error that it meets then is one of a client that left, and not of the application."""
     started: list[bool] = []
 
-    async def answer(client: HttpClient) -> None:
+    async def answer(client: AsgiClient) -> None:
         await asyncio.sleep(0)
         started.append(client.is_begun)
         client.start(403, [(b"content-length", b"0")])
         await client.send(b"")
 
-    wire = Wire(reads_all)
-    wire.connection.answer = answer
+    wire = Wire(with_client(answer))
     wire.connection.data_received(CHUNKED)
     await asyncio.sleep(0)
     await wire.sends(chunks)

@@ -194,7 +194,7 @@ async def test_an_idle_connection_ends_with_a_goodbye(
     assert (wire.read, wire.said_goodbye, wire.transport.is_closed) == (OK, True, True)
 
 
-async def test_an_answer_before_the_end_of_the_body_is_read_to_its_end(
+async def test_an_answer_before_the_end_of_the_body_is_read_in_full(
     certificate: Certificate, client: ssl.SSLContext
 ) -> None:
     async def refuses(scope: Any, receive: Any, send: Any) -> None:

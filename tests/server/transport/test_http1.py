@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.faults import Code
 from server.transport.http1 import End, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.limits import HEADER_BYTES, HEADER_FIELDS
 from tests.examples import examples, over
@@ -37,7 +38,9 @@ def test_the_limit_of_a_header_is_exact(over: int, blank: int, cuts: list[int]) 
         assert isinstance(found[0], Head)
         assert found[1:] == [End()]
     else:
-        assert found == [Refusal(431, f"the header is over the limit of {HEADER_BYTES} bytes")]
+        assert found == [
+            Refusal(Code.HEADERS_TOO_LARGE, f"the header is over the limit of {HEADER_BYTES} bytes")
+        ]
 
 
 @given(
@@ -72,7 +75,7 @@ def test_the_limit_of_what_is_no_body_is_exact(over: int, what: str, cuts: list[
         assert rest == [End()]
     else:
         message = f"the chunks have {HEADER_BYTES} bytes without any of the body"
-        assert rest == [Refusal(431, message)]
+        assert rest == [Refusal(Code.HEADERS_TOO_LARGE, message)]
 
 
 @over(
@@ -95,7 +98,7 @@ def test_a_header_has_so_many_fields() -> None:
     data = b"GET / HTTP/1.1\r\nhost: x\r\n%b\r\n"
     assert isinstance(said([data % (b"a:\r\n" * (HEADER_FIELDS - 1))])[0], Head)
     (refusal,) = said([data % (b"a:\r\n" * HEADER_FIELDS)])
-    assert refusal == Refusal(431, f"the header has over {HEADER_FIELDS} fields")
+    assert refusal == Refusal(Code.HEADERS_TOO_LARGE, f"the header has over {HEADER_FIELDS} fields")
 
 
 @over(
@@ -178,7 +181,7 @@ def test_a_request_to_change_the_protocol_has_its_body() -> None:
 def test_what_is_no_request_is_told_so_in_our_words(data: bytes, status: int, words: str) -> None:
     found = said([data])
     assert isinstance(found[0], Refusal)
-    assert found[0].status == status
+    assert found[0].code.status == status
     assert words in found[0].message
     assert len(found) == 1
 
@@ -239,8 +242,8 @@ def test_what_has_had_its_answer_has_no_other() -> None:
         answer.body(b"", more=False)
     (refusal,) = requests.receive(b"zz")
     assert isinstance(refusal, Refusal)
-    assert requests.refuse(400, "no") == b""
-    assert requests.refuse(400, "no") == b""
+    assert requests.refuse(Code.INVALID_REQUEST, "no") == b""
+    assert requests.refuse(Code.INVALID_REQUEST, "no") == b""
     assert requests.receive(GET) == requests.resume() == []
 
 
@@ -248,8 +251,8 @@ def test_a_refusal_is_the_one_answer() -> None:
     for data in (b"", GET[:9], GET, GET[:-2] + b"content-length: 3\r\n\r\n"):
         requests = Requests()
         requests.receive(data)
-        assert requests.refuse(408, "late").startswith(b"HTTP/1.1 408")
-        assert requests.refuse(408, "late") == b""
+        assert requests.refuse(Code.STALLED, "late").startswith(b"HTTP/1.1 408")
+        assert requests.refuse(Code.STALLED, "late") == b""
         assert requests.answer is not None
         with pytest.raises(RuntimeError, match="started"):
             requests.answer.begin(200, [])
@@ -285,9 +288,9 @@ def test_an_answer_is_as_long_as_it_says(body: bytes) -> None:
 
 
 def test_a_refusal_has_what_other_answers_have() -> None:
-    answer = refused(503, "no", [(b"date", b"today")])
+    answer = refused(Code.BUSY, "no", [(b"date", b"today")])
     head, body = answer.split(b"\r\n\r\n")
-    assert body == b'{"error":"no"}'
+    assert body == b'{"error":"no","code":"busy"}'
     names = [line.split(b":")[0] for line in head.split(b"\r\n")[1:]]
     assert sorted(names) == sorted(
         [

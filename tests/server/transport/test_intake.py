@@ -74,7 +74,7 @@ class Asking:
     """A request that takes ``work`` seconds of ``loop``; times are infinite until they come."""
 
     loop: Loop
-    at: float
+    arrived_at: float
     timeout: float | None
     work: float = WORK
     body: bytes = b""
@@ -100,12 +100,12 @@ class Asking:
 
     @property
     def answerable_at(self) -> float:
-        return self.at
+        return self.arrived_at
 
     @property
     def is_late(self) -> bool:
         assert self.timeout is not None
-        return math.isfinite(self.answered) and self.answered > self.at + self.timeout
+        return math.isfinite(self.answered) and self.answered > self.arrived_at + self.timeout
 
 
 class Timeouts:
@@ -118,7 +118,7 @@ class Timeouts:
         asking = cast(Asking, request)
         if self.full:
             raise BusyError("full")
-        return None if asking.timeout is None else asking.at + asking.timeout
+        return None if asking.timeout is None else asking.arrived_at + asking.timeout
 
     def refusal(self, request: Arrived, why: BusyError) -> Refused:
         return _FULL
@@ -136,14 +136,14 @@ def intake(loop: Loop) -> Intake:
 
 def play(loop: Loop, intake: Intake, coming: list[Asking]) -> None:
     """Let ``coming`` come, each when it does, until nothing is left to do."""
-    left = deque(sorted(coming, key=lambda each: each.at))
+    left = deque(sorted(coming, key=lambda each: each.arrived_at))
     for _ in range(_MOST_TURNS):
         loop.turn()
-        while left and left[0].at <= loop.now:
+        while left and left[0].arrived_at <= loop.now:
             loop.now += READ
             intake.take(left.popleft())
         if not loop.ready:
-            next_at = min(left[0].at if left else math.inf, loop.next_timer)
+            next_at = min(left[0].arrived_at if left else math.inf, loop.next_timer)
             if next_at == math.inf:
                 return
             loop.now = max(loop.now, next_at)
@@ -173,7 +173,7 @@ def test_at_three_times_the_capacity_those_that_begin_are_in_time(
     assert not any(each.is_late for each in coming)
     capacity = seconds * (1 - 3 / WORK * READ) / WORK  # what reading them all leaves
     assert len(answered) >= 0.9 * capacity
-    delays = sorted(each.refused - each.at for each in refused)
+    delays = sorted(each.refused - each.arrived_at for each in refused)
     assert delays[0] >= PAUSE_SECONDS - SLICES_SECONDS[0] - READ
     assert delays[int(0.99 * len(delays))] <= 0.05
     assert loop.max_timers == 1
@@ -198,7 +198,7 @@ def test_sockets_are_looked_at_while_many_wait(loop: Loop, intake: Intake) -> No
 def test_what_suddenly_takes_longer_is_in_time_or_refused(loop: Loop, intake: Intake) -> None:
     coming = arrivals(loop, 3 / WORK, 0.6, 0.15, 7)
     for each in coming:
-        if 0.2 <= each.at - coming[0].at < 0.3:
+        if 0.2 <= each.arrived_at - coming[0].arrived_at < 0.3:
             each.work = 2.5 * WORK
     play(loop, intake, coming)
     assert not any(each.is_late for each in coming)
@@ -231,7 +231,10 @@ def test_what_its_line_refuses_is_refused_and_not_sooner_than_after_a_pause(loop
     fresh, old = Asking(loop, loop.now, 1.0), Asking(loop, loop.now - 1.0, 9.0)
     play(loop, intake, [fresh, old])
     assert (
-        old.refused - loop.now <= 0 < PAUSE_SECONDS - SLICES_SECONDS[0] <= fresh.refused - fresh.at
+        old.refused - loop.now
+        <= 0
+        < PAUSE_SECONDS - SLICES_SECONDS[0]
+        <= fresh.refused - fresh.arrived_at
     )
 
 

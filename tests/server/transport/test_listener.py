@@ -15,15 +15,15 @@ import pytest
 import uvloop
 from uvicorn.server import ServerState
 
-from server.transport.accepting import accept
+from server.transport.accepting import _Door, _has_request, accept
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
 from server.transport.encryption import Encrypted
-from server.transport.limits import GRACE_SECONDS, WAIT_SECONDS, ConnectionLimits
+from server.transport.giving_way import Worth
+from server.transport.limits import GRACE_SECONDS, HEADER_BYTES, WAIT_SECONDS, ConnectionLimits
 from server.transport.listener import UnixListener, listen
 from server.transport.registry import Registry, Visitor
 from tests.examples import over
-from tests.server.asgi import answering_with
 from tests.server.support import until
 from tests.server.transport.authority import NAME, issue, trusting
 from tests.server.transport.wire import (
@@ -91,8 +91,8 @@ async def served(
     listener = listener or listen("127.0.0.1", 0)
 
     def create(visitor: Visitor, *, has_place: bool) -> asyncio.BaseProtocol:
-        answer, state = answering_with(app), ServerState()
-        made.append(Connection(answer, state, registry, visitor=visitor, has_place=has_place))
+        state = ServerState()
+        made.append(Connection(app, state, registry, visitor=visitor, has_place=has_place))
         return made[-1] if context is None else Encrypted(made[-1], context)
 
     accepting = asyncio.create_task(accept(listener, registry, create))
@@ -237,6 +237,73 @@ def test_what_finds_no_place_in_time_gets_503_and_no_reset(
     run(work())
 
 
+@pytest.mark.parametrize("beginning", [b"GET /x HTTP/1.1\r\n", b"\r\n\r\n\r\n\r\nGET"])
+def test_a_request_goes_before_partial_heads_of_the_same_address(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    """Of those that are served, and of those that have waited for longer."""
+    limits = ConnectionLimits(2, None, 10.0, 75.0, 10.0)
+
+    async def work() -> None:
+        async with served(answers_at_once, limits) as here:
+            for _ in range(4):
+                _, writer = await here.connect()
+                writer.write(beginning)
+            await until(
+                lambda: (
+                    len(here.registry.door) == 2
+                    and all(each.worth == Worth.UNANSWERED for each in here.connections)
+                )
+            )
+            monkeypatch.setattr("server.transport.giving_way.GRACE_SECONDS", 0.0)
+            monkeypatch.setattr("server.transport.giving_way.FRESH_SECONDS", 0.0)
+            reader, writer = await here.connect()
+            writer.write(GET)
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
+
+    run(work())
+
+
+async def test_cancellation_is_not_lost_when_a_change_comes_at_the_same_time() -> None:
+    def create(*_: Any, **__: Any) -> asyncio.BaseProtocol:
+        raise AssertionError
+
+    for delay in range(5):
+        registry = Registry(LIMITS)
+        keeping = asyncio.create_task(_Door(registry, create).keep())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        registry.changed.set()
+        for _ in range(delay):
+            await asyncio.sleep(0)
+        keeping.cancel()
+        await asyncio.wait({keeping}, timeout=LIMIT_SECONDS)
+        assert keeping.cancelled()
+
+
+@over(
+    "sent, has_request",
+    [
+        (b"", False),
+        (b"GET / HTTP/1.1\r\nhost: x\r\n", False),
+        (b"\r\n\r\nGET / HTTP/1.1\r\n", False),
+        (GET, True),
+        (b"\r\n" + GET + b"more", True),
+        (b"x" * HEADER_BYTES, True),  # it is refused at once
+        (b"\x16\x03\x01\x00\x04abc", False),
+        (b"\x16\x03\x01\x00\x04abcd", True),
+        (b"\x16\x03", False),
+    ],
+)
+def test_what_counts_as_a_request_that_was_not_read(sent: bytes, has_request: bool) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(sent)
+        assert _has_request(here) == has_request
+        if sent:
+            assert here.recv(len(sent)) == sent
+
+
 def test_at_the_end_of_the_server_newcomers_are_refused(run: Callable[..., None]) -> None:
     limits = ConnectionLimits(1, None, 10.0, 75.0, 10.0)
 
@@ -354,9 +421,9 @@ async def test_without_descriptors_it_says_so_once_and_waits(
         task = asyncio.create_task(accept(listener, silent.registry, nothing))
         await refusing.over.wait()
         task.cancel()
-    assert [record.message for record in caplog.records] == [
-        "cannot accept connections: Too many open files"
-    ]
+    (message,) = caplog.messages
+    assert message.startswith("cannot accept connections: Too many open files; ")
+    assert "LimitNOFILE" in message
     assert len(refusing.slept) == 100
     assert min(refusing.slept) > 0
     assert silent.transport.is_closed  # a silent client gives its descriptor back

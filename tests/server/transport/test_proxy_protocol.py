@@ -33,7 +33,6 @@ from server.transport.proxy_protocol import (
 from server.transport.registry import Registry, Visitor
 from server.transport.server import Server
 from tests.examples import examples, over
-from tests.server.asgi import answering_with
 from tests.server.transport.authority import NAME, issue, trusting
 from tests.server.transport.wire import LIMITS, Application, answers_at_once
 
@@ -324,24 +323,23 @@ def test_over_real_sockets_the_header_comes_before_all_and_only_from_a_proxy(
             return found
 
     async def work() -> None:
+        stop = asyncio.Event()
         with listen("127.0.0.1", 0) as listener:
             server = Server(
-                uvicorn.Config(answers_at_once, log_config=None, ws="none", lifespan="off"),
+                uvicorn.Config(asked(seen), log_config=None, ws="none", lifespan="off"),
                 listener,
                 Registry(PROXIES),
-                answer=answering_with(asked(seen)),
                 begin=begin,
                 stopping=lambda: None,
-                sweep=lambda now: None,
                 certificate=certificate,
             )
-            running = asyncio.create_task(server.run_until_told())
+            running = asyncio.create_task(server.run_until(stop))
             port = listener.getsockname()[1]
             assert (await ask(port, CLIENT))[:12] == OK[:12]
             if not encrypted:
                 assert b"proxy_protocol" in await ask(port, b"")
                 assert b"trusted_proxies alone" in await ask_plainly(port)
-            server.should_exit = True
+            stop.set()
             await running
 
     async def ask_plainly(port: int) -> bytes:

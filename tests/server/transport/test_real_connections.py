@@ -13,10 +13,11 @@ import httpx
 import pytest
 import uvicorn
 
-from server.context import Context
-from server.metrics.requests import Outcome, RequestMetrics
+from server.faults import Outcome
+from server.metrics.requests import RequestMetrics
 from server.operation.service_manager import Notifier
 from server.serve import serve
+from server.service import Service
 from server.transport.listener import PortError, listen
 from tests.examples import over
 from tests.server.conftest import SettingsFactory, service_threads
@@ -79,7 +80,7 @@ async def real(
         listeners.append(listen(host, port))
         return listeners[-1]
 
-    monkeypatch.setattr("server.serve.listen", listened)
+    monkeypatch.setattr("server.preflight.listen", listened)
     ended: asyncio.Queue[str] = asyncio.Queue()
     count = RequestMetrics.end
 
@@ -173,7 +174,7 @@ async def test_sigterm_drains(real: Real, packs: Packs, faults: Faults) -> None:
         for task in accepted:
             close(arrays(await task), packs.expected("tiny", TINY))
         await real.task
-    assert real.signals == [signal.SIGTERM]
+    assert real.signals == []
     assert service_threads() == []
     assert all(reader.closed for reader in faults.readers.values())
 
@@ -252,10 +253,10 @@ def test_an_address_that_is_not_ours(host: str) -> None:
 async def test_a_start_that_fails_leaves_nothing(
     settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(self: Context) -> None:
+    async def fails(self: Service) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Context, "start", fails)
+    monkeypatch.setattr(Service, "loaded", fails)
     with contextlib.suppress(ZeroDivisionError):
         await serve(settings(port=0))
     assert service_threads() == []

@@ -11,6 +11,7 @@ from server.transport.limits import (
     ENDING_CONNECTIONS,
     FRESH_SECONDS,
     GRACE_SECONDS,
+    PROMPT_SECONDS,
     WAIT_SECONDS,
     ConnectionLimits,
 )
@@ -70,6 +71,14 @@ def knock(registry: Registry, peer: Peer, now: float) -> bool:
     """Knock as ``peer``; return whether it is let in at once."""
     registry.knock(Visitor(peer), now)
     return any(visitor.peer == peer for visitor in registry.let_in(now))
+
+
+def ask(registry: Registry, peer: Peer, now: float) -> Visitor:
+    """Knock as ``peer`` with a request."""
+    pending = Visitor(peer)
+    registry.knock(pending, now)
+    registry.report(pending, True, now)
+    return pending
 
 
 # The order
@@ -175,6 +184,16 @@ def test_what_a_newcomer_of_a_with_four_places_reaches_where_sixteen_are_fair(
     assert Claim(A, holds=4, fair=16).reaches(worth, peer, holds) == reached
 
 
+def test_a_stalled_first_request_is_evicted_for_a_complete_one_of_its_peer() -> None:
+    claim = Claim(A, holds=4, fair=16, has_request=True)
+    assert [kind for kind in Worth if claim.reaches(kind, A, 32)] == [
+        Worth.ANSWERED,
+        Worth.EMPTY,
+        Worth.UNANSWERED,
+    ]
+    assert not claim.reaches(Worth.UNANSWERED, B, 4)  # others are not less than it
+
+
 # Places
 
 
@@ -240,6 +259,54 @@ def test_where_its_address_has_enough_only_its_own_empty_ones_go() -> None:
     assert not knock(registry, A, 100.0)
     assert not own.left
     assert not other.left
+
+
+def dribbling(count: int, peer: Peer = A) -> list[FakeMember]:
+    return [FakeMember(peer, Worth.UNANSWERED, since=index) for index in range(count)]
+
+
+@pytest.mark.parametrize("per_address", [None, LIMITS.total])
+def test_a_request_goes_before_what_one_address_only_begins(per_address: int | None) -> None:
+    members = dribbling(LIMITS.total)
+    registry = filled(replace(LIMITS, per_address=per_address), *members)
+    registry.knock(Visitor(A), 100.0)
+    assert not registry.let_in(100.0)
+    asking = ask(registry, A, 100.0)
+    assert registry.let_in(100.0) == [asking]
+    assert [member for member in members if member.left] == members[:1]  # the longest silent
+    assert len(registry.door) == 1
+
+
+def test_of_an_address_those_with_a_request_are_admitted_first_and_not_refused() -> None:
+    members = busy(LIMITS.total)
+    registry = filled(LIMITS, *members)
+    dribblers = [Visitor(A) for _ in range(LIMITS.waiting - 1)]
+    for pending in dribblers:
+        registry.knock(pending, 100.0)
+    asking = ask(registry, A, 100.0)
+    assert registry.knock(Visitor(A), 100.0) is dribblers[0]
+    registry.end(members[0], 100.0)
+    assert registry.let_in(100.0) == [asking]
+
+
+def test_an_address_without_a_request_waits_for_one_with_a_request() -> None:
+    members = dribbling(LIMITS.total, B)
+    registry = filled(LIMITS, *members)
+    registry.knock(Visitor(C), 90.0)
+    asking = ask(registry, A, 100.0)
+    assert registry.let_in(100.0)[0] is asking
+
+
+def test_no_answer_is_the_last_for_who_has_had_time_to_send_a_request_and_has_not() -> None:
+    members = busy(LIMITS.total)
+    registry, pending = filled(LIMITS, *members), Visitor(A)
+    registry.knock(pending, 1.0)
+    registry.report(pending, False, 1.0)
+    assert registry.wants_back(members[0], 1.0)  # it may be on its way
+    registry.report(pending, False, 1.0 + PROMPT_SECONDS)
+    assert not registry.wants_back(members[1], 2.0)
+    registry.report(pending, True, 2.0)
+    assert registry.wants_back(members[1], 2.0)
 
 
 def test_newcomers_press_when_half_of_their_time_is_over() -> None:
@@ -355,6 +422,7 @@ class World:
     now: float = 100.0
     members: list[FakeMember] = field(default_factory=list)
     visitors: dict[Visitor, float] = field(default_factory=dict)
+    ready: set[Visitor] = field(default_factory=set)
     came = refused = 0
 
     def __post_init__(self) -> None:
@@ -369,6 +437,10 @@ class World:
             self.refuse(self.registry.knock(visitor, self.now))
         elif what == "time":
             self.now += which / 4
+        elif what == "arrive":
+            for pending in list(self.visitors)[which % 4 :: 4]:
+                self.ready.add(pending)
+                self.registry.report(pending, True, self.now)
         elif there:
             self.play(there[which % len(there)], what)
         self.turn()
@@ -378,6 +450,9 @@ class World:
             member.since, member.worth = None, Worth.BEGINNING
         elif what == "answer":
             member.since, member.worth = self.now, Worth.KEPT
+        elif what == "begin":
+            if member.worth == Worth.EMPTY:
+                member.since, member.worth = self.now, Worth.UNANSWERED
         elif what == "refuse its body":
             member.since, member.worth = self.now, Worth.ANSWERED
         elif what == "send":
@@ -414,8 +489,8 @@ class World:
         assert silence >= (FRESH_SECONDS if member.worth == Worth.EMPTY else GRACE_SECONDS)
         assert not member.has_data  # nor sent what was not read yet
         if len({each.peer for each in self.members}) == 1:
-            # And one address alone loses nothing that it uses, or may be about to.
-            assert member.worth <= Worth.EMPTY
+            # And one address alone loses nothing that it uses, or may be about to, unless it asks for it.
+            assert member.worth <= (Worth.UNANSWERED if self.ready else Worth.EMPTY)
             assert silence >= GRACE_SECONDS
 
     def check(self) -> None:
@@ -433,7 +508,10 @@ class World:
             assert all(held[each.peer] >= limit for each in self.visitors)
 
 
-ACTIONS = ("knock", "knock", "knock", "time", "ask", "answer", "refuse its body", "send", "close")
+ACTIONS = (
+    *("knock", "knock", "knock", "arrive", "time"),
+    *("begin", "ask", "answer", "refuse its body", "send", "close"),
+)
 STEPS = st.lists(
     st.tuples(st.sampled_from(ACTIONS), st.sampled_from([A, B, PROXY]), st.integers(0, 9)),
     max_size=80,

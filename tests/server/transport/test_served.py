@@ -13,7 +13,7 @@ import pytest
 
 from server.access import KeyFileError, add_key
 from server.operation.service_manager import Notifier
-from server.serve import run, serve
+from server.serve import serve
 from server.settings.settings import Settings
 from server.transport.certificate import CertificateError
 from tests.server.conftest import SettingsFactory, service_threads
@@ -135,28 +135,6 @@ async def test_a_renewed_certificate(
             await ready.acquire()
             async with client() as third:
                 assert await serial(third) != first
-
-
-def test_a_signal_in_an_import_ends_the_start_all_the_same(
-    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A library that is interrupted so says that it could not be initialised."""
-
-    async def interrupted(*_: object) -> None:
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        except SystemExit as exc:
-            raise ImportError("initialization failed") from exc
-
-    monkeypatch.setattr("server.serve.serve", interrupted)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with pytest.raises(SystemExit) as ended:
-            run(settings())
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert ended.value.code == 0
 
 
 @pytest.mark.parametrize("setting", ["keys", "tls_certificate"])

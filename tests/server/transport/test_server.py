@@ -16,7 +16,6 @@ import uvicorn
 from server.transport.listener import listen
 from server.transport.registry import Registry
 from server.transport.server import Server
-from tests.server.asgi import answering_with
 from tests.server.support import LIMIT_SECONDS, REQUEST_MEMORY, Packs, serving_port
 from tests.server.transport.wire import LIMITS, answers_at_once
 
@@ -34,10 +33,8 @@ def make(
         uvicorn.Config(answers_at_once, log_config=None, ws="none", lifespan="off"),
         listener,
         Registry(LIMITS),
-        answer=answering_with(answers_at_once),
         begin=begin,
         stopping=lambda: said.append("stopping"),
-        sweep=lambda now: None,
         waits=waits,
     )
 
@@ -46,14 +43,17 @@ async def test_told_to_end_before_it_starts_it_ends() -> None:
     said: list[str] = []
 
     async def begin() -> None:
-        said.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            said.append("cancelled")
 
     with listen("127.0.0.1", 0) as listener:
-        server = make(listener, begin, said)
-        server.should_exit = True  # what the handler of a signal sets
-        await asyncio.wait_for(server.run_until_told(), LIMIT_SECONDS)
+        stop = asyncio.Event()
+        stop.set()
+        await asyncio.wait_for(make(listener, begin, said).run_until(stop), LIMIT_SECONDS)
         assert listener.fileno() == -1
-    assert said == ["stopping"]
+    assert said == ["stopping", "cancelled"]
 
 
 async def test_requests_are_answered_while_it_begins_and_the_end_cancels_that() -> None:
@@ -66,14 +66,15 @@ async def test_requests_are_answered_while_it_begins_and_the_end_cancels_that() 
             said.append("cancelled")
 
     with listen("127.0.0.1", 0) as listener:
-        port, server = listener.getsockname()[1], make(listener, begin, said)
-        running = asyncio.create_task(server.run_until_told())
+        port, stop = listener.getsockname()[1], asyncio.Event()
+        server = make(listener, begin, said)
+        running = asyncio.create_task(server.run_until(stop))
         async with asyncio.timeout(LIMIT_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             writer.close()
-            server.should_exit = True
+            stop.set()
             await running
     assert said == ["stopping", "cancelled"]
 
@@ -85,7 +86,9 @@ async def test_what_cannot_begin_ends_the_server_with_its_error() -> None:
         raise ValueError("no model")
 
     with listen("127.0.0.1", 0) as listener, pytest.raises(ValueError, match="no model"):
-        await asyncio.wait_for(make(listener, begin, said).run_until_told(), LIMIT_SECONDS)
+        await asyncio.wait_for(
+            make(listener, begin, said).run_until(asyncio.Event()), LIMIT_SECONDS
+        )
     assert said == ["stopping"]
 
 
@@ -106,16 +109,16 @@ async def test_who_knocks_between_two_servers_is_answered_by_the_second() -> Non
             reader, writer = await asyncio.open_connection(*held.getsockname())
             writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             with pytest.raises(ValueError, match="no model"):
-                await make(held.dup(), fails, said, waits=True).run_until_told()
-            server = make(held.dup(), begin, said, waits=True)
-            running = asyncio.create_task(server.run_until_told())
+                await make(held.dup(), fails, said, waits=True).run_until(asyncio.Event())
+            stop, server = asyncio.Event(), make(held.dup(), begin, said, waits=True)
+            running = asyncio.create_task(server.run_until(stop))
             answer = asyncio.create_task(reader.read())
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(answer), 0.2)
             begun.set()
             assert (await answer).startswith(b"HTTP/1.1 200")
             writer.close()
-            server.should_exit = True
+            stop.set()
             await running
 
 

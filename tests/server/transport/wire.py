@@ -8,10 +8,10 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from server.requests.asgi_client import AsgiClient
 from server.transport.connection import Connection
 from server.transport.limits import READ_BYTES, ConnectionLimits
 from server.transport.registry import Registry, Visitor
-from tests.server.asgi import answering_with
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -71,7 +71,7 @@ class Wire:
         self.state = ServerState()
         visitor = Visitor(self.registry.peer("127.0.0.1"))
         self.connection = Connection(
-            *(answering_with(app), self.state, self.registry), visitor=visitor, has_place=has_place
+            *(app, self.state, self.registry), visitor=visitor, has_place=has_place
         )
         self._began = self.connection.loop.time()
         self.connection.loop.time = self._time  # type: ignore[method-assign]
@@ -119,6 +119,15 @@ class Wire:
         message = json.loads(body)["error"]
         assert all(word in message for word in words), message
         assert self.transport.has_eof or self.transport.is_closed
+
+
+def with_client(work: Callable[[AsgiClient], Awaitable[None]]) -> Application:
+    """Return the application that does ``work`` with the client of each request."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await work(AsgiClient(scope, receive, send))
+
+    return app
 
 
 async def answers_at_once(scope: Scope, receive: Receive, send: Send) -> None:

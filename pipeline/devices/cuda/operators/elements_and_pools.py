@@ -6,6 +6,7 @@ then writes it. Of other kernels only those of batch norms and, for what they ad
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import assert_never
 
 import numpy as np
 
@@ -171,10 +172,16 @@ def pooled(it: Pooling, scope: Scope) -> list[KernelLaunch]:
     bottom, right = windows.behind
     numbers = packed("Pool", **members_of(windows), pad_bottom=bottom, pad_right=right)
     pointers = scope.read(it.x), scope.write(it.y)
-    if it.kind == "largest":
-        return [per_element("pooling", "max_pool", count, *pointers, numbers, count)]
-    counted = int(it.counts_padding)
-    return [per_element("pooling", "average_pool", count, *pointers, numbers, counted, count)]
+    match it.kind:
+        case "largest":
+            return [per_element("pooling", "max_pool", count, *pointers, numbers, count)]
+        case "mean":
+            counted = int(it.counts_padding)
+            return [
+                per_element("pooling", "average_pool", count, *pointers, numbers, counted, count)
+            ]
+        case kind:
+            assert_never(kind)
 
 
 def reduced(it: Reduction, scope: Scope) -> list[KernelLaunch]:

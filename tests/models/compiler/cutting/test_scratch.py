@@ -235,9 +235,9 @@ def test_a_graph_that_accepts_no_drawn_inputs_is_refused_or_named(tmp_path: Path
     with pytest.raises(CompileError, match="cannot be measured"):
         compile_onnx(tmp_path / "known.onnx", tmp_path / "packs" / "known", CompileOptions())
     messages: list[str] = []
-    onnx.save(parse_model(dynamic), tmp_path / "loose.onnx")
+    onnx.save(parse_model(dynamic), tmp_path / "dynamic.onnx")
     options = CompileOptions(warn=messages.append)
-    compile_onnx(tmp_path / "loose.onnx", tmp_path / "packs" / "loose", options)
+    compile_onnx(tmp_path / "dynamic.onnx", tmp_path / "packs" / "dynamic", options)
     assert len([text for text in messages if "not counted" in text]) == 1
 
 

@@ -9,10 +9,10 @@ import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
-from models.compiler.optimising.by_onnxruntime import move_weights, optimise_model
+from models.compiler.optimising.by_onnxruntime import optimised
 from models.compiler.optimising.folded_norms import FoldNorms
-from models.graphs.file import bring_inside
-from models.network.names import op_of
+from models.graphs.graph import Graph, with_weights_in
+from models.graphs.reader import graph_of
 
 
 def network(text: str) -> onnx.ModelProto:
@@ -28,14 +28,11 @@ def network(text: str) -> onnx.ModelProto:
     return model
 
 
-def constants(model: onnx.ModelProto, folder: Path) -> list[bytes]:
-    """Return what the nodes of ``model`` read, one after the other."""
-    for tensor in model.graph.initializer:
-        bring_inside(tensor, folder)
-    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    return [
-        arrays[name].tobytes() for node in model.graph.node for name in node.input if name in arrays
-    ]
+def constants(graph: Graph) -> list[bytes]:
+    """Return what the nodes of ``graph`` read, one after the other."""
+    nodes = sorted(graph.nodes, key=lambda node: node.output)
+    names = (name for node in nodes for name in node.reads)
+    return [graph.constants[name].tobytes() for name in names if name in graph.constants]
 
 
 #: Whether our pass runs before ONNX Runtime.
@@ -59,20 +56,17 @@ NORM = "BatchNormalization<epsilon=0.01>"
     ids=["no bias", "bias", "the other sign", "in between", "two readers", "shared weights"],
 )
 def test_it_equals_onnx_runtime(text: str, folded: bool, tmp_path: Path) -> None:
-    models = []
+    results = []
     for first in FIRST:
         folder = tmp_path / str(first)
         folder.mkdir()
-        model, source = network(text), folder / "source.onnx"
-        move_weights(model, source.with_suffix(".data"))
+        source = folder / "source.onnx"
+        graph = with_weights_in(graph_of(network(text)), source.with_suffix(".data"))
         if first:
-            assert FoldNorms(model, folder).run() == folded
-            left = [op_of(node) for node in model.graph.node].count("BatchNormalization")
+            graph = FoldNorms(graph, folder).run()
+            left = [node.operator for node in graph.nodes].count("BatchNormalization")
             assert left == (not folded)
         level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        models.append(optimise_model(model, source, folder / "folded.onnx", level, source))
-        models[-1].graph.node.sort(key=lambda node: node.output[0])
-    folded_first, reference = (
-        constants(model, tmp_path / str(first)) for model, first in zip(models, FIRST, strict=True)
-    )
+        results.append(constants(optimised(graph, source, folder / "folded.onnx", level, source)))
+    folded_first, reference = results
     assert folded_first == reference

@@ -12,6 +12,8 @@ from onnx.parser import parse_model
 
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.optimising.integer_activations import LimitIntegers
+from models.graphs.text import from_text
+from models.graphs.writer import model_of
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.packs.records.spans import Store
@@ -271,8 +273,8 @@ def test_signed_activations_are_computed_as_integers(
 
 @over("operator", ["Add(a, a)", "Mul(a, a)", "Sigmoid(a)"])
 def test_limits_follow_the_rounding_of_what_bytes_may_compute(operator: str) -> None:
-    model = parsed(
-        f"""g (float[64] a) => (int8[64] y)
+    graph = from_text(
+        f"""<ir_version: 9, opset_import: ["" : 17]> g (float[64] a) => (int8[64] y)
         <float t = {{0.04}}, int8 z = {{3}}, float low = {{0.1}}, float high = {{0.8}}> {{
             b = {operator}
             c = Clip(b, low, high)
@@ -280,10 +282,12 @@ def test_limits_follow_the_rounding_of_what_bytes_may_compute(operator: str) -> 
         }}"""
     )
     a = np.linspace(-2, 2, 64, dtype=np.float32)
-    (expected,) = open_piece(model.SerializeToString()).run(None, {"a": a})
-    LimitIntegers(model).run()
-    assert [node.op_type for node in model.graph.node][1:] == ["QuantizeLinear", "Clip"]
-    (got,) = open_piece(model.SerializeToString()).run(None, {"a": a})
+    limited = LimitIntegers(graph).run()
+    assert [node.operator for node in limited.nodes][1:] == ["QuantizeLinear", "Clip"]
+    expected, got = (
+        open_piece(model_of(network).SerializeToString()).run(None, {"a": a})[0]
+        for network in (graph, limited)
+    )
     np.testing.assert_array_equal(got, expected)
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +15,14 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
-from models.compiler.optimising.blocked_weights import BlockedWeights, BlockFill, WeightOrder
+from models.compiler.optimising.blocked_weights import BlockFill, WeightOrder
 from models.compiler.optimising.layout import Layout
-from models.graphs.file import bring_inside, numbers_of
-from models.graphs.nodes import made
+from models.graphs.graph import Graph, ValueTypes
+from models.graphs.ranges import INSIDE_BYTES, range_of
+from models.graphs.reader import graph_of
+from models.graphs.writer import model_of
 from models.network.fields import Array
-from models.network.names import NCHWC, op_of
+from models.network.names import NCHWC
 from tests.examples import examples, over
 from tests.oracle.blocked import plain_weight
 from tests.oracle.device import ReferenceDevice
@@ -30,7 +33,7 @@ Floats = NDArray[np.float32]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def network(text: str, shapes: Shapes, channels: int = 3) -> onnx.ModelProto:
+def network(text: str, shapes: Shapes, channels: int = 3) -> Graph:
     ports = f"(float[1,{channels},9,16] x) => (float[a,b,c,d] y)"
     head = f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> net {ports}'
     model = parse_model(f"{head} {{ {text} }}")
@@ -39,41 +42,30 @@ def network(text: str, shapes: Shapes, channels: int = 3) -> onnx.ModelProto:
         array = generator.standard_normal(shape).astype(np.float32) / 4
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     model.graph.initializer.append(numpy_helper.from_array(np.ones(20, np.float32), "ones"))
-    return onnx.shape_inference.infer_shapes(model)
+    inferred = onnx.shape_inference.infer_shapes(model)
+    return graph_of(inferred).with_types(ValueTypes(images(inferred.graph), {}))
 
 
-def types_of(model: onnx.ModelProto) -> dict[str, Array]:
-    """Return the images of ``model``, by name, as shape inference has them."""
-    ports = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+def images(graph: onnx.GraphProto) -> dict[str, Array]:
+    """Return the images of ``graph``, by name, as shape inference has them."""
+    ports = (*graph.input, *graph.value_info, *graph.output)
     sizes = {
         port.name: tuple(dim.dim_value for dim in port.type.tensor_type.shape.dim) for port in ports
     }
     return {name: Array(dtype="float32", shape=shape) for name, shape in sizes.items()}
 
 
-def computed(model: onnx.ModelProto, block: int = 1) -> Floats:
+def computed(graph: Graph, block: int = 1) -> Floats:
     """Return what NumPy computes of drawn inputs, with blocks of ``block`` channels."""
-    types = types_of(model)
-    (port,), (result,) = model.graph.input, model.graph.output
-    x = np.random.default_rng(5).standard_normal(types[port.name].shape).astype(np.float32)
-    y = np.empty(types[result.name].shape, np.float32)
-    ReferenceDevice(block).make(model.SerializeToString()).bind([x], [y])()
+    (port,), (result,) = graph.inputs, graph.outputs
+    x = np.random.default_rng(5).standard_normal(graph.array(port).shape).astype(np.float32)
+    y = np.empty(graph.array(result).shape, np.float32)
+    ReferenceDevice(block).make(model_of(graph).SerializeToString()).bind([x], [y])()
     return y
 
 
-def laid_out(model: onnx.ModelProto, block: int, folder: Path) -> tuple[onnx.ModelProto, Layout]:
-    """Return ``model`` in blocks, with its weights inside, and the pass."""
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    layout = Layout(result, types_of(model), block, folder)
-    layout.run()
-    for tensor in result.graph.initializer:
-        bring_inside(tensor, folder)
-    return result, layout
-
-
-def operators(model: onnx.ModelProto) -> Counter[str]:
-    return Counter(op_of(node).replace(f"{NCHWC}.", "Blocked") for node in model.graph.node)
+def operators(graph: Graph) -> Counter[str]:
+    return Counter(node.operator.replace(f"{NCHWC}.", "Blocked") for node in graph.nodes)
 
 
 class Case(NamedTuple):
@@ -109,6 +101,12 @@ CASES = {
         {"w0": (32, 3, 1, 1), "w1": (32, 1, 3, 3), "w2": (32, 32, 1, 1), "w3": (5, 32, 1, 1)},
         "BlockedConv BlockedConv BlockedGlobalAveragePool BlockedConv Reshape BlockedConv "
         "BlockedConv BlockedReorderOutput",
+    ),
+    "one channel to one": Case(
+        "a = Conv<pads=[1,1,1,1]>(x, w0)  y = Conv(a, w1)",
+        {"w0": (1, 1, 3, 3), "w1": (9, 1, 3, 1)},
+        "BlockedConv BlockedReorderOutput BlockedConv BlockedReorderOutput",
+        1,
     ),
     "groups of blocks": Case(
         "y = Conv<group=2>(x, w0)",
@@ -168,14 +166,15 @@ CASES = {
 
 @BLOCKS
 @over("name", CASES)
-def test_it_computes_the_same_in_blocks(block: int, name: str, tmp_path: Path) -> None:
+def test_it_computes_the_same_in_blocks(block: int, name: str) -> None:
     case = CASES[name]
-    model = network(case.text, case.shapes, case.channels)
-    blocked, layout = laid_out(model, block, tmp_path)
-    np.testing.assert_allclose(computed(blocked, block), computed(model), rtol=1e-4, atol=1e-5)
+    graph = network(case.text, case.shapes, case.channels)
+    blocked = Layout(graph, block).run()
+    np.testing.assert_allclose(computed(blocked, block), computed(graph), rtol=1e-4, atol=1e-5)
     assert operators(blocked) == Counter(case.blocked.split())
-    produced = {output for node in blocked.graph.node for output in made(node)}
-    sizes = {name: array.shape for name, array in layout.types.items() if name in produced}
+    ports = (*blocked.inputs, *blocked.outputs)
+    assert [*blocked.values] == [*dict.fromkeys((*ports, *blocked.makers))]
+    sizes = {name: array.shape for name, array in blocked.values.items()}
     assert all(shape[1] % block == 0 for name, shape in sizes.items() if "/blocked" in name)
 
 
@@ -189,11 +188,12 @@ def test_weights_lie_as_kernels_read_them(
     array = np.random.default_rng(1).standard_normal((features - 3, depth, 3, 2)).astype(np.float32)
     if of_inputs:
         array = array[:, : depth - 2]
-    blocked = BlockedWeights({"w": numpy_helper.from_array(array, "w")}, tmp_path, block)
-    name = blocked.weights("w", WeightOrder(features, depth, of_inputs, fill, fill))
-    (tensor,) = blocked.written
-    plain = plain_weight(np.array(numbers_of(tensor, tmp_path)), block)
-    assert tensor.name == name
+    layout = Layout(replace(network("y = Relu(x)", {}), constants={"w": array}), block, tmp_path)
+    name = layout.weights.weights("w", WeightOrder(features, depth, of_inputs, fill, fill))
+    written = layout.constants[name]
+    is_large = written.nbytes > INSIDE_BYTES
+    assert (range_of(written) is not None) == is_large
+    plain = plain_weight(np.array(written), block)
     assert plain.shape == (features, depth, 3, 2)
     np.testing.assert_array_equal(plain[: features - 3, : array.shape[1]], array)
     rows, inputs = plain[features - 3 :, : array.shape[1]], plain[: features - 3, array.shape[1] :]
@@ -205,10 +205,10 @@ def test_weights_lie_as_kernels_read_them(
         np.testing.assert_array_equal(inputs, array[:, : inputs.shape[1]] * np.float32(2**-80))
 
 
-def test_weights_that_two_layers_read_are_written_once(tmp_path: Path) -> None:
+def test_weights_that_two_layers_read_are_written_once() -> None:
     text = "a = Conv(x, w0)  r = Relu(a)  y = Conv(r, w0)"
-    blocked, _ = laid_out(network(text, {"w0": (16, 16, 1, 1)}, 16), 8, tmp_path)
-    assert len(blocked.graph.initializer) == 1
+    blocked = Layout(network(text, {"w0": (16, 16, 1, 1)}, 16), 8).run()
+    assert len(blocked.constants) == 1
 
 
 UNARY = ("Relu", "Sigmoid", "Exp", "LeakyRelu", "HardSigmoid")
@@ -216,7 +216,7 @@ BINARY = ("Add", "Mul", "Sub", "Max")
 
 
 @st.composite
-def networks(draw: st.DrawFn) -> onnx.ModelProto:
+def networks(draw: st.DrawFn) -> Graph:
     """Draw convolutions, operators on elements and concatenations, each of any values before it."""
     widths = st.sampled_from([8, 16, 20, 22, 32])
     channels = {"v0": draw(widths)}
@@ -245,12 +245,9 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
     return network(" ".join([*nodes, f"y = Concat<axis=1>({ends})"]), shapes)
 
 
-@given(model=networks(), block=st.sampled_from([8, 16]))
+@given(graph=networks(), block=st.sampled_from([8, 16]))
 @examples(few=8, many=400)
-def test_drawn_networks_are_the_same_in_blocks(
-    model: onnx.ModelProto, block: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    blocked, _ = laid_out(model, block, tmp_path_factory.mktemp("drawn"))
-    expected = computed(model)
+def test_drawn_networks_are_the_same_in_blocks(graph: Graph, block: int) -> None:
+    expected, got = computed(graph), computed(Layout(graph, block).run(), block)
     scale = np.abs(expected[np.isfinite(expected)]).max(initial=1)
-    np.testing.assert_allclose(computed(blocked, block), expected, rtol=1e-4, atol=1e-5 * scale)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5 * scale)

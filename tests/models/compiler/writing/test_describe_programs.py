@@ -1,6 +1,7 @@
 """Operators on elements as exporters write them become few steps; what is not known is left alone."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,11 @@ import onnx.parser
 
 from models.compiler import compile_onnx
 from models.compiler.analysis.alias import Aliases
-from models.compiler.analysis.graph import CutPiece, Graph, Slice
+from models.compiler.analysis.pieces import CutPiece, Slice
 from models.compiler.cutting.partition import CutGraph
 from models.compiler.cutting.row_nodes import RowNode
 from models.compiler.writing.describe_programs import ProgramDescriber
-from models.graphs.nodes import made, reads
+from models.graphs.text import from_text
 from models.network.fields import Array
 from models.network.windows import SAME
 from models.packs.pack import open_pack
@@ -140,17 +141,17 @@ CASES = {
 def parts_of(nodes: str, kept: str, rows: bool = False) -> CutGraph:
     """Return ``nodes`` as one piece; ``rows``: each is an operator on rows, too."""
     head = '<ir_version: 9, opset_import: ["" : 22]> m (float[n] x, float[n] z, float[n] v) => (float[n] y)'
-    model = onnx.parser.parse_model(f"{head} {{ {nodes} }}")
-    own = tuple(model.graph.node)
+    graph = from_text(f"{head} {{ {nodes} }}")
+    own = graph.nodes
     of_channel = ("v", "c", "d")
-    names = {"x", "z", "v", *(name for node in own for name in made(node))}
+    names = {"x", "z", "v", *(name for node in own for name in node.made)}
     shapes = {name: (1, 4, 1, 1) if name in of_channel else _SHAPE for name in names}
     constants = {name: np.array(number, np.float32) for name, number in _NUMBERS.items()}
     values = {name: Array(dtype="float32", shape=shape) for name, shape in shapes.items()}
     outputs = ("y", *kept.split())
-    graph = Graph(own, values, constants, ("x", "z", "v"), outputs, tuple(model.opset_import))
-    read = dict.fromkeys(name for node in own for name in reads(node))
-    results = [name for node in own for name in made(node)]
+    graph = replace(graph, values=values, dynamic={}, constants=constants, outputs=outputs)
+    read = dict.fromkeys(name for node in own for name in node.reads)
+    results = [name for node in own for name in node.made]
     piece = CutPiece(
         0,
         len(own),
@@ -161,8 +162,8 @@ def parts_of(nodes: str, kept: str, rows: bool = False) -> CutGraph:
     parts = CutGraph(graph, Aliases({}, frozenset()), [piece], {b"": piece}, [0])
     if rows:
         for index, node in enumerate(own):
-            inputs = tuple((name, SAME) for name in dict.fromkeys(reads(node)) if name in names)
-            parts.rows.nodes.append(RowNode(index, inputs, tuple(made(node)), (node,)))
+            inputs = tuple((name, SAME) for name in dict.fromkeys(node.reads) if name in names)
+            parts.rows.nodes.append(RowNode(index, inputs, node.made, (node,)))
             parts.row_graphs.append(0)
     return parts
 

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.devices.elementwise.building import (
-    BUILT,
-    SOURCES,
-    BuildError,
-    build,
-    file_name,
-    sources_digest,
-)
-from pipeline.devices.elementwise.library import Library, LibraryError, find_library
+from loader.native.compiling import BuildError, LibraryError
+from pipeline.devices.elementwise.building import BUILT, SOURCES, build, file_name, sources_digest
+from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.interface.native import NATIVE
 from pipeline.devices.interface.rows import NativeFunction
 from tests.examples import over

@@ -23,7 +23,7 @@ from pipeline.devices.interface.native import CHAIN
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.joined_launches import joined
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan, pipeline_plan
+from pipeline.planning.plan import Choice, Plan, partitioned
 from pipeline.program.kernels import Chain, OrtGraph
 from pipeline.program.partitions import Cuts
 from pipeline.program.prepare import prepare, with_chains
@@ -184,7 +184,7 @@ def in_partitions(case: Case, program: Program, device: _Watched, way: Way) -> b
     counted = [
         opened_by(part, plan.steps, plan.runs) for part, plan in zip(parts, plans, strict=True)
     ]
-    plan = pipeline_plan(plans, (place,), [cuts.edge_bytes(place)])
+    plan = partitioned(plans, (place,), [cuts.edge_bytes(place)])
     with closing(open_pipeline(program, plan, [device, device], case.pool)) as pipeline:
         check_sessions(program.pack, counted, device.sessions)
         answer: Any = pipeline.run(case.inputs)[0]["y"]

@@ -10,9 +10,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.compiler.analysis.graph import Graph
-from models.compiler.cutting.piece_models import constants_of
 from models.compiler.cutting.quantised_tasks import FoundTask, whole_task
+from models.graphs.graph import Graph
+from models.graphs.reader import graph_of
+from models.graphs.writer import constant_offsets
 from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedAverage
 from models.runtime.sessions import open_piece, run_session
@@ -203,16 +204,8 @@ class Network:
 
     def graph(self) -> Graph:
         """Return it as the compiler has it."""
-        model = self.model()
-        given = {name: Array(dtype=a.dtype.name, shape=a.shape) for name, a in self.given.items()}
-        return Graph(
-            nodes=tuple(model.graph.node),
-            values={**given, **self.values},
-            constants=self.constants,
-            inputs=tuple(given),
-            outputs=(self.last,),
-            opsets=tuple(model.opset_import),
-        )
+        graph = graph_of(self.model())
+        return replace(graph, values={**graph.values, **self.values})
 
     def found(self) -> FoundTask | None:
         """Return what the compiler says that all nodes compute."""
@@ -222,7 +215,7 @@ class Network:
         """Return it as a pack has it."""
         found = self.found()
         assert found is not None
-        places = dict(zip(self.constants, constants_of(self.serialised()), strict=True))
+        places = dict(zip(self.constants, constant_offsets(self.serialised()), strict=True))
         names = found.names[len(self.given) :]
         return replace(found.task, constants=tuple(places[name] for name in names))
 

@@ -19,7 +19,7 @@ from pipeline.devices.elementwise.operator_node import JOB_MODEL
 from pipeline.execution.given import copies
 from pipeline.execution.opened import opened
 from pipeline.planning.plan import Plan
-from pipeline.planning.thumb import smallest_plan
+from pipeline.planning.smallest import smallest_plan
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -29,7 +29,7 @@ from pipeline.devices.device_memory import Memory, address
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, PipelinePlan, pipeline_plan
+from pipeline.planning.plan import Choice, PartitionedPlan, partitioned
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RowCut
@@ -69,7 +69,7 @@ def early() -> onnx.ModelProto:
     )
 
 
-def planned(pack: Pack, cuts: Sequence[int], copied: bool = False) -> PipelinePlan:
+def planned(pack: Pack, cuts: Sequence[int], copied: bool = False) -> PartitionedPlan:
     """Return small rings for each partition; the last one's weights are ``copied`` before use."""
     places = Cuts(Program.as_compiled(pack))
     parts = places.parts(cuts)
@@ -78,7 +78,7 @@ def planned(pack: Pack, cuts: Sequence[int], copied: bool = False) -> PipelinePl
         make_plan(part, ARCHITECTURES[name], choice=Choice(64 << 10))
         for part, name in zip(parts, names, strict=True)
     ]
-    return pipeline_plan(plans, cuts, [places.edge_bytes(cut) for cut in cuts])
+    return partitioned(plans, cuts, [places.edge_bytes(cut) for cut in cuts])
 
 
 class Opened:
@@ -165,7 +165,7 @@ def test_rows_on_both_sides_of_a_cut_give_the_same_answer(packs: dict[str, Pack]
             for part, region in zip(parts, regions, strict=True)
             if region is not None
         ]
-        plan = pipeline_plan(plans, [cut], [places.edge_bytes(cut)])
+        plan = partitioned(plans, [cut], [places.edge_bytes(cut)])
         pool, device = ReadPool(), CpuDevice(1)
         pipeline = open_pipeline(Program.as_compiled(pack), plan, [device, device], pool)
         found = pipeline.run(inputs(pack, 1))[0]

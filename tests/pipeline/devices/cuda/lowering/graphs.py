@@ -8,6 +8,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from models.graphs.tidy import lift_constants
 from models.zoo.builder import IR_VERSION
 from tests.pipeline.devices.nodes import MICROSOFT
 
@@ -42,4 +43,5 @@ def graph(
     made = helper.make_graph(list(nodes), "", ports, results, held)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
     model = helper.make_model(made, opset_imports=opsets, ir_version=IR_VERSION)
+    lift_constants(model)  # as files are read
     return bytes(model.SerializeToString())

@@ -48,7 +48,7 @@ def test_instance_norm() -> None:
 def test_group_norm() -> None:
     inputs = [X + 3, numbers(6), numbers(6, seed=1)]
     agree("GroupNormalization", inputs, {"num_groups": 3}, opset=21)
-    with pytest.raises(NotCoveredError, match="parameters of groups"):
+    with pytest.raises(NotCoveredError, match="opset 18 is not known"):
         agree("GroupNormalization", [X, numbers(3), numbers(3)], {"num_groups": 3}, opset=18)
 
 

@@ -18,7 +18,7 @@ from pipeline.devices.cuda.operators.convolutions.direct import Tile
 from pipeline.devices.cuda.operators.convolutions.launching import convolve
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from tests.examples import examples
-from tests.pipeline.devices.cuda.activations import activate
+from tests.oracle.functions import activate
 from tests.pipeline.devices.cuda.guarded_memory import HostMemory
 from tests.pipeline.devices.cuda.space import Kernels
 

@@ -19,7 +19,7 @@ from pipeline.devices.cuda.operators.convolutions.algorithms import (
 )
 from pipeline.devices.cuda.operators.convolutions.direct import TILES, Tile, best_tile
 from tests.examples import over
-from tests.pipeline.devices.cuda.activations import activate
+from tests.oracle.functions import activate
 from tests.pipeline.devices.cuda.guarded_memory import HostMemory
 from tests.pipeline.devices.cuda.operators.convolving import (
     EPSILON,

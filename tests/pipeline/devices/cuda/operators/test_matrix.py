@@ -17,7 +17,7 @@ from pipeline.devices.cuda.operators.launches import activation_arguments
 from pipeline.devices.cuda.operators.products import product
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from pipeline.devices.interface.cuda import ACTIVATIONS, ARITHMETIC
-from tests.pipeline.devices.cuda.activations import activate
+from tests.oracle.functions import activate
 from tests.pipeline.devices.cuda.guarded_memory import HostMemory
 from tests.pipeline.devices.cuda.operators.convolving import EPSILON, numbers, quick
 from tests.pipeline.devices.cuda.space import Kernels
