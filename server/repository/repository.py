@@ -231,11 +231,12 @@ class Repository:
 
     @contextlib.contextmanager
     def _noting(self, name: str) -> Iterator[None]:
-        """Note in the entries of ``name`` an error that is raised inside."""
+        """Note in the entries of ``name`` an error that is raised inside, unless all ends."""
         try:
             yield
         except FAILURES as exc:
-            self.models.note(name, exc)
+            if not self._wishes.is_closed:
+                self.models.note(name, exc)
             raise
 
     async def _whole(self, name: str, config: ModelConfig | None = None) -> list[Slot]:

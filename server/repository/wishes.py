@@ -74,7 +74,8 @@ class Wishes:
         self._growth: asyncio.Task[None] | None = None
         #: What is done in idle time now, under the lock.
         self._idle_work: asyncio.Task[None] | None = None
-        self._closed = False
+        #: Whether nothing begins any more.
+        self.is_closed = False
 
     @contextlib.asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
@@ -116,7 +117,7 @@ class Wishes:
 
         It has ended before this does. Raises the errors of ``work``.
         """
-        if self._closed or self._alone.locked():
+        if self.is_closed or self._alone.locked():
             return
         async with self._exclusive():
             task = self._idle_work = asyncio.create_task(work())
@@ -135,12 +136,12 @@ class Wishes:
 
     def grow_later(self) -> None:
         """Let the loaded models use free memory, in the background, when no other call changes them."""
-        if not self._closed and (self._growth is None or self._growth.done()):
+        if not self.is_closed and (self._growth is None or self._growth.done()):
             self._growth = asyncio.create_task(self._grown())
 
     def close(self) -> None:
         """End all planning and growth."""
-        self._closed = True
+        self.is_closed = True
         self.planning.close()
 
     async def let_go(

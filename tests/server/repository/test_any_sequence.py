@@ -102,6 +102,10 @@ SEQUENCES = {
         )
         for turns in range(30, 35)
     },
+    "a load of what is not there ends with the service": Plot(
+        *(404, 214, "shared", "evict-lru", False, False),
+        steps=(Step("load", "c", pause=2),),
+    ),
     "neither what comes nor what was can be opened, and memory is lost": Plot(
         43900257933,
         214,
