@@ -21,7 +21,6 @@ from collections.abc import (
 from functools import partial
 from typing import Any, TypeVar
 
-from models.runtime.heap import give_back
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
 from pipeline.budget.errors import RefusedError
@@ -32,6 +31,7 @@ from server.causes import attribution, because
 from server.errors import FilesChangedError, NotServingError
 from server.faults import FAILURES
 from server.repository.entry import Absence, Entry, Loading, Unloaded
+from server.repository.environment import Environment
 from server.repository.executor import Executor, Undo
 from server.repository.fleet import Change, Fleet, Member, Place
 from server.repository.models import Models
@@ -57,6 +57,7 @@ class Wishes:
         budget: Budget,
         preparer: Preparer,
         executor: Executor,
+        environment: Environment,
         *,
         activations: Activations,
         evictable: Collection[str],
@@ -65,6 +66,7 @@ class Wishes:
         self._budget = budget
         self._preparer = preparer
         self._executor = executor
+        self._environment = environment
         self._activations = activations
         self._evictable = evictable
         self.planning = PlanningThreads()
@@ -424,6 +426,6 @@ class Wishes:
                         model.known.save()
                 return decision
             finally:  # before models are opened with the plans
-                give_back()
+                self._environment.give_back()
 
         return await self.run_in_thread(decided)

@@ -133,7 +133,7 @@ def fuzzer(tmp_path: Path) -> Iterator[FleetFuzzer]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as folder:
         fuzzer = FleetFuzzer(Path(folder))
-        with fuzzer.imagining():
+        with fuzzer.silent():
             yield fuzzer
 
 
