@@ -15,7 +15,7 @@ from models.sizes import format_size
 from pipeline.budget.budget import Budget
 from server.causes import attribution
 from server.errors import FilesChangedError
-from server.faults import traceable
+from server.faults import Code, Fault, traceable
 from server.repository.entry import Absence, Entry, Unloaded, Uses
 from server.repository.environment import Environment
 from server.repository.fleet import Place, Target, step
@@ -120,8 +120,8 @@ class Executor:
             )
         except Exception:
             # A worker that was given up as stuck is closed and replaced by ``Repository.restore``.
-            if not entry.serves and not worker.abandoned:
-                await self.close(entry, entry.reason)
+            if entry.fault is not None and not worker.abandoned:
+                await self.close(entry, entry.fault)
             raise
         entry.move(place)
 
@@ -180,19 +180,18 @@ class Executor:
     async def close(
         self,
         entry: Entry,
-        why: str,
+        why: Fault,
         cause: Absence = "failed",
         *,
         patiently: bool = False,
-        may_pass: bool = False,
     ) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
 
-        ``patiently``: also the requests that have found the model and are still being read. ``may_pass``:
-        loading it again may help, as it may where that was so before.
+        ``why``: its fault from then on. ``patiently``: also the requests that have found the model and are
+        still being read.
         """
         worker = entry.worker
-        entry.become(Unloaded(why, cause, may_pass or entry.may_pass))
+        entry.become(Unloaded(why, cause))
         if worker is None:
             return
         uses, entry.uses = entry.uses, Uses()
@@ -206,8 +205,8 @@ class Executor:
             self._budget.release(entry.name)
         self._environment.trim_heap()
 
-    async def _ended(self, name: str, worker: Worker) -> str:
-        """Close ``worker``; return why its memory can never be used again, empty where it can.
+    async def _ended(self, name: str, worker: Worker) -> Fault | None:
+        """Close ``worker``; return why its memory can never be used again, None where it can.
 
         The disk may still write to the memory of a broken engine. That of a stuck one stays reserved under
         another name until it ends.
@@ -217,13 +216,13 @@ class Executor:
             await worker.close()
         except Exception as exc:  # noqa: BLE001  the other models go on
             _log.exception("model %s cannot be closed", name)
-            return f"it could not be closed: {exc}"
+            return Fault(Code.ENGINE_FAILED, f"it could not be closed: {exc}")
         finally:
             self.leaving.remove(worker)
         if worker.abandoned:
             self._leave_behind(name, worker)
-            return ""
-        return worker.engine.broken or worker.served.lost
+            return None
+        return worker.served.lost
 
     def _leave_behind(self, name: str, worker: Worker) -> None:
         """Keep the memory of a stuck engine reserved until it ends, while ``name`` may be loaded again."""

@@ -282,7 +282,7 @@ def step(target: Target, now: Places, budget: Budget) -> Change | None:
 
 
 def _next(targets: Places, now: Places, budget: Budget, *, grows: bool) -> Change | None:
-    """Return the change to one of ``targets`` that fits and adds cheapest; with ``grows`` it may add some."""
+    """Return the change to one of ``targets`` that fits and adds fewest bytes, none without ``grows``."""
     cheapest: tuple[int, Change] | None = None
     for name, place in targets.items():
         change, current = Change(name, place), now.get(name)

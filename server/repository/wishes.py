@@ -18,6 +18,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from pipeline.execution.shielded import run_to_completion
 from pipeline.program.stopping import telling
 from server.causes import attribution, because
 from server.errors import FilesChangedError, NotServingError
-from server.faults import FAILURES
+from server.faults import FAILURES, Code, Fault
 from server.repository.entry import Absence, Entry, Loading, Unloaded
 from server.repository.environment import Environment
 from server.repository.executor import Executor
@@ -43,7 +44,8 @@ from server.settings.per_model import ALL
 
 _log = logging.getLogger(__name__)
 
-_EVICTED = "evicted; the next request loads it again"
+_EVICTED = Fault(Code.NOT_SERVING, "evicted; the next request loads it again", permanent=False)
+_REPLACED = Fault(Code.NOT_SERVING, "its pack is being replaced", permanent=False)
 
 T = TypeVar("T")
 
@@ -149,11 +151,10 @@ class Wishes:
     async def let_go(
         self,
         entry: Entry,
-        why: str,
+        why: Fault,
         cause: Absence = "failed",
         *,
         patiently: bool = False,
-        may_pass: bool = False,
     ) -> None:
         """Close ``entry`` as the executor does, and log it; other models may use its memory then."""
         if entry.worker is not None:
@@ -161,7 +162,7 @@ class Wishes:
         if entry.worker is not None or entry.evicted:
             what = "evicted" if cause == "evicted" else "unloaded"
             _log.info("model %s: %s", entry.name, what, extra=attribution())
-        await self._executor.close(entry, why, cause, patiently=patiently, may_pass=may_pass)
+        await self._executor.close(entry, why, cause, patiently=patiently)
 
     async def bring(self, slot: Slot, evicts: bool) -> None:
         """Load the pack in ``slot``, in place of its former version if there is one.
@@ -195,8 +196,9 @@ class Wishes:
     async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> None:
         """Load the pack in ``slot`` for ``entry``, which does not serve."""
         was_evicted, may_pass = entry.evicted, entry.may_pass
+        assert entry.fault is not None
         # A model that has left service holds its memory until here.
-        await self._executor.close(entry, entry.reason)
+        await self._executor.close(entry, entry.fault)
         if entry.is_lost:
             raise NotServingError(f"{entry.message}; restart the server")
         loading = Loading()
@@ -222,7 +224,9 @@ class Wishes:
         after = Unloaded.after(exc, was_evicted=was_evicted, may_pass=may_pass)
         # An engine that could neither be opened nor closed still holds its memory.
         is_lost = entry.name in self._budget.held()
-        entry.become(Unloaded(after.why, is_lost=True) if is_lost else after)
+        if is_lost:
+            after = Unloaded(replace(after.fault, permanent=True), is_lost=True)
+        entry.become(after)
 
     async def _admit(self, entry: Entry, model: Prepared) -> None:
         """Let ``entry`` serve ``model``; raises as ``_come``."""
@@ -301,7 +305,7 @@ class Wishes:
     async def _replaced(self, entry: Entry, model: Prepared, evicts: bool) -> None:
         with entry.coming_back():
             async with self._or_as_before(entry):
-                await self._executor.close(entry, "its pack is being replaced", patiently=True)
+                await self._executor.close(entry, _REPLACED, patiently=True)
                 if entry.is_lost:
                     raise NotServingError(f"{entry.message}; restart the server")
                 if evicts:
@@ -312,13 +316,13 @@ class Wishes:
         """Evict the models without which the pack in ``slot`` fits."""
         for name in await self._going(await self._fleet(), slot) or []:
             entry = self._models[name]
-            if entry.serves:
+            if entry.fault is None:
                 with because(f"model {slot.name} comes"):
                     await self.let_go(entry, _EVICTED, "evicted", patiently=True)
                 entry.evictions += 1
             else:
                 cause: Absence = "evicted" if entry.may_pass else "failed"
-                await self.let_go(entry, entry.reason, cause)
+                await self.let_go(entry, entry.fault, cause)
 
     async def replan(self, entries: Sequence[Entry], most_bytes: int | None) -> None:
         """Limit the memory of each of ``entries``, which are loaded; on an error all stay as they are.
