@@ -149,9 +149,8 @@ class Poller:
         if self._repository.models.is_unloaded(name):
             return
         try:
-            is_unloaded = self._repository.models.is_unloaded
             with because("its files are new or changed"):
-                await self._repository.load(name, is_whole=False, unless=is_unloaded)
+                await self._repository.load(name, is_whole=False, unless={"unloaded"})
         except FAILURES as exc:
             _log.warning("model %s: not taken: %s", name, f"{exc}{system_hint(exc)}")
             self._retrier.not_loaded(name, exc)
@@ -172,14 +171,11 @@ async def follow(repository: Repository) -> None:
     for name in sorted({entry.model for entry in repository.entries()}.difference(there)):
         await repository.remove(name)
     models = repository.models
-
-    def stays_away(name: str) -> bool:
-        return models.is_unloaded(name) or models.is_evicted(name)
-
     for name in models.names():
-        if not stays_away(name):
-            try:
-                with because("SIGHUP"):
-                    await repository.load(name, unless=stays_away)
-            except FAILURES as exc:
-                _log.error("not served: model %s: %s", name, f"{exc}{system_hint(exc)}")
+        if models.is_unloaded(name) or models.is_evicted(name):
+            continue
+        try:
+            with because("SIGHUP"):
+                await repository.load(name, unless={"unloaded", "evicted"})
+        except FAILURES as exc:
+            _log.error("not served: model %s: %s", name, f"{exc}{system_hint(exc)}")

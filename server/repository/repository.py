@@ -11,7 +11,7 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,17 @@ from server.errors import (
     shown,
 )
 from server.faults import FAILURES, Code, Fault
-from server.repository.entry import Entry, Unloaded, Use, how_to_load
+from server.repository.changes import (
+    Change,
+    Fetch,
+    Limit,
+    Load,
+    Remove,
+    Restore,
+    Start,
+    Unload,
+)
+from server.repository.entry import Absence, Entry, Unloaded, Use, how_to_load
 from server.repository.environment import Environment
 from server.repository.executor import Executor
 from server.repository.model_config import ModelConfig, ModelConfigError
@@ -44,7 +54,9 @@ from server.repository.on_disk import (
     missing_versions,
 )
 from server.repository.opening import Opener
+from server.repository.planning_threads import PlanningThreads
 from server.repository.preparing import Preparer, naming
+from server.repository.reconciling import Reconciler
 from server.repository.wishes import Wishes
 from server.repository.worker import Worker
 from server.settings.settings import Settings
@@ -74,12 +86,15 @@ class Repository:
         patience = 2 * settings.request_timeout
         self._budget = budget
         self._executor = Executor(self.models, budget, self._opener, environment, patience)
+        self._planning = PlanningThreads()
+        self._reconciler = Reconciler(self._take, self._grow, self._planning)
         self._wishes = Wishes(
-            *(self.models, budget, self._preparer, self._executor, environment),
+            *(self.models, budget, self._preparer, self._executor, environment, self._planning),
+            grow_later=self._reconciler.grow_later,
             activations=self._opener.activations,
             evictable=settings.evictable,
         )
-        self._arrivals = Arrivals(self.models, self._fetch, settings.queue_limit)
+        self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
         self._reading: dict[Path, asyncio.Task[Pack]] = {}
         self.presence = Presence(settings.repository)
 
@@ -115,50 +130,82 @@ class Repository:
         ``set_aside`` is called before the first: it reserves memory that models do not share. No other call
         changes what is loaded meanwhile. Raises the errors of ``set_aside``; NotFoundError: no repository.
         """
-        async with self._exclusive():
-            root = self._settings.repository
-            for path in await self._wishes.run_in_thread(lambda: clear_repository(root)):
-                _log.warning("%s: removed: left by a process that was killed", path)
-            slots = await self._wishes.run_in_thread(lambda: [*self.models.slots()])
-            for slot in slots:
-                self.models.known(slot.name, slot.model).become(_COMING)
-            with self.models.scanned(slots):
-                await set_aside()
-                await self._load_served()
+        with self._reconciler.growing_afterwards():
+            slots = await self._reconciler.reached(Start(set_aside))
+            with self.models.scanned(slots), because("start"):
+                for name in self.models.names():
+                    await self._reconciler.reached(Load(name, is_first=True))
+        self._opener.log_unprofiled()
 
-    async def _load_served(self) -> None:
-        for name in self.models.names():
-            try:
-                with because("start"):
-                    await self._load(name, evicts=False)
-            except NotFoundError as exc:
-                if not self.models.of(name):  # it was never there
-                    raise
-                for entry in self.models.of(name):
-                    entry.become(Unloaded.after(exc))
-            except FAILURES:  # its entry has the error
-                pass
+    async def _take(self, change: Change) -> Any:
+        """Make ``change``; no other is made meanwhile."""
+        work: Coroutine[Any, Any, Any]
+        match change:
+            case Start(set_aside):
+                work = self._start(set_aside)
+            case Load(name, is_first=True):
+                work = self._load_first(name)
+            case Load(name, unless):
+                work = self._load_unless(name, unless)
+            case Unload(name):
+                work = self._unload(name)
+            case Remove(name):
+                work = self._remove(name, ())
+            case Limit(name, most_bytes):
+                work = self._limit(name, most_bytes)
+            case Fetch(slot):
+                work = self._fetch(slot)
+            case Restore(slot, given_up, why):
+                work = self._restore(slot, given_up, why)
+        try:
+            return await work
+        finally:
+            if not self._reconciler.has_more:
+                self._opener.log_unprofiled()
+
+    async def _start(self, set_aside: Callable[[], Awaitable[None]]) -> list[Slot]:
+        """Return the slots of all models; what a killed process has left is gone."""
+        root = self._settings.repository
+        for path in await self._wishes.run_in_thread(lambda: clear_repository(root)):
+            _log.warning("%s: removed: left by a process that was killed", path)
+        slots = await self._wishes.run_in_thread(lambda: [*self.models.slots()])
+        for slot in slots:
+            self.models.known(slot.name, slot.model).become(_COMING)
+        with self.models.scanned(slots):
+            await set_aside()
+        return slots
+
+    async def _load_first(self, name: str) -> None:
+        try:
+            await self._load(name, evicts=False)
+        except NotFoundError as exc:
+            if not self.models.of(name):  # it was never there
+                raise
             for entry in self.models.of(name):
-                slot = entry.slot if self._evicts and entry.absence == "refused" else None
-                if slot is not None and await self._wishes.run_in_thread(
-                    partial(self.models.fits_alone, slot)
-                ):
-                    assert entry.fault is not None
-                    entry.become(Unloaded(entry.fault, "evicted"))
-                    _log.info("model %s: no room now, a request to it makes some", entry.name)
+                entry.become(Unloaded.after(exc))
+        except FAILURES:  # its entry has the error
+            pass
+        for entry in self.models.of(name):
+            slot = entry.slot if self._evicts and entry.absence == "refused" else None
+            if slot is not None and await self._wishes.run_in_thread(
+                partial(self.models.fits_alone, slot)
+            ):
+                assert entry.fault is not None
+                entry.become(Unloaded(entry.fault, "evicted"))
+                _log.info("model %s: no room now, a request to it makes some", entry.name)
 
     async def load(
         self,
         name: str,
         *,
         is_whole: bool = True,
-        unless: Callable[[str], bool] = lambda name: False,
+        unless: Collection[Absence] = (),
     ) -> Entry:
         """Load ``name`` as it is on disk now, within its share of the budget.
 
         ``is_whole``: the caller knows that all its bytes are there; else it is read once before, and its
-        entry has the error if they are not. ``unless``: where it says so of the name when this call has
-        its turn, nothing is loaded: a client may have unloaded the model while this waited.
+        entry has the error if they are not. ``unless``: where it is absent for one of these reasons when
+        this call has its turn, nothing is loaded: a client may have unloaded the model while this waited.
 
         Loaded models whose share it needs are closed and opened again with a smaller plan, one by one;
         requests to them wait in line. The least memory of models that are served and not loaded stays free,
@@ -174,17 +221,19 @@ class Repository:
         if not is_whole:
             with self._noting(name):
                 await self._whole(name)
-        async with self._exclusive():
-            if unless(name):
-                return self.models.find(name)
-            entry = await self._load(name, self._evicts)
+        entry: Entry = await self._reconciler.reached(Load(name, frozenset(unless)))
         for each in self.models.of(name):
             if not each.serves:
                 _log.warning("not served: %s", each.message)
         return entry
 
-    async def _load(self, name: str, evicts: bool) -> Entry:
-        """Do as ``load``; no other call changes what is loaded meanwhile."""
+    async def _load_unless(self, name: str, unless: Collection[Absence]) -> Entry:
+        is_absent = "unloaded" in unless and self.models.is_unloaded(name)
+        is_absent |= "evicted" in unless and self.models.is_evicted(name)
+        return self.models.find(name) if is_absent else await self._load(name)
+
+    async def _load(self, name: str, *, evicts: bool = True) -> Entry:
+        """Do as ``load``; ``evicts``: others may go for it, if settings allow it."""
         with self._noting(name):
             slots = await self._wishes.run_in_thread(lambda: self.models.slots_of(name))
         self.models.say_ignored(name, slots[0].config)
@@ -200,7 +249,7 @@ class Repository:
         failures = []
         for slot in slots:
             try:
-                await self._wishes.bring(slot, evicts)
+                await self._wishes.bring(slot, evicts and self._evicts)
             except FAILURES as exc:
                 failures.append(exc)
         if failures:
@@ -217,19 +266,8 @@ class Repository:
         """
         with self._noting(name):
             await self._whole(name)
-        async with self._exclusive():
-            if not (self.models.is_unloaded(name) or self.models.is_evicted(name)):
-                with because("another try"):
-                    await self._load(name, self._evicts)
-
-    @contextlib.asynccontextmanager
-    async def _exclusive(self) -> AsyncIterator[None]:
-        """Let no other call change what is loaded; then log which models have no profile."""
-        async with self._wishes.alone():
-            try:
-                yield
-            finally:
-                self._opener.log_unprofiled()
+        with because("another try"):
+            await self._reconciler.reached(Load(name, frozenset({"unloaded", "evicted"})))
 
     @contextlib.contextmanager
     def _noting(self, name: str) -> Iterator[None]:
@@ -237,7 +275,7 @@ class Repository:
         try:
             yield
         except FAILURES as exc:
-            if not self._wishes.is_closed:
+            if not self._reconciler.is_closed:
                 self.models.note(name, exc)
             raise
 
@@ -259,19 +297,20 @@ class Repository:
         Raises:
             NotFoundError: no such model is known.
         """
-        async with self._exclusive():
-            entries = self.models.of(name)
-            if not entries:
-                error = NotFoundError(f"model {shown(name)}: not in the repository")
-                raise await self._explained(name, error)
-            for entry in entries:
-                await self._wishes.let_go(entry, _UNLOADED, "unloaded")
-                entry.most_bytes = None
+        await self._reconciler.reached(Unload(name))
+
+    async def _unload(self, name: str) -> None:
+        entries = self.models.of(name)
+        if not entries:
+            error = NotFoundError(f"model {shown(name)}: not in the repository")
+            raise await self._explained(name, error)
+        for entry in entries:
+            await self._wishes.let_go(entry, _UNLOADED, "unloaded")
+            entry.most_bytes = None
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests; drop its entries."""
-        async with self._exclusive():
-            await self._remove(name, ())
+        await self._reconciler.reached(Remove(name))
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
         """Close the slots of ``name`` but those ``kept``, and drop their entries unless memory is lost."""
@@ -364,24 +403,32 @@ class Repository:
         again. Return whether it was loaded: False if a client has loaded or unloaded it meanwhile. Raises
         as ``load``.
         """
-        async with self._exclusive():
-            if entry.worker is not given_up:
-                return False
-            fault = Fault(Code.ENGINE_FAILED, why, permanent=False)
-            await self._executor.close(entry, fault, "evicted" if self._evicts else "failed")
-            with because(why):
-                await self._bring_back(entry)
-            return True
+        is_back: bool = await self._reconciler.reached(Restore(entry.name, given_up, why))
+        return is_back
 
-    async def _fetch(self, entry: Entry) -> bool:
+    async def _restore(self, slot: str, given_up: Worker, why: str) -> bool:
+        entry = self.models.get(slot)
+        if entry is None or entry.worker is not given_up:
+            return False
+        fault = Fault(Code.ENGINE_FAILED, why, permanent=False)
+        await self._executor.close(entry, fault, "evicted" if self._evicts else "failed")
+        with because(why):
+            await self._bring_back(entry)
+        return True
+
+    async def _sent_for(self, entry: Entry) -> bool:
+        is_back: bool = await self._reconciler.reached(Fetch(entry.name))
+        return is_back
+
+    async def _fetch(self, slot: str) -> bool:
         """Load an evicted model again, if a request waits for it; return whether. Raises as ``load``."""
-        async with self._exclusive():
-            # It may have been loaded or unloaded before this call had its turn.
-            is_wanted = entry.evicted and len(entry.uses) > 0
-            if is_wanted:
-                with because("a request to it"):
-                    await self._bring_back(entry)
-            return is_wanted
+        entry = self.models.get(slot)
+        # It may have been loaded or unloaded before this had its turn.
+        if entry is None or not entry.evicted or not len(entry.uses):
+            return False
+        with because("a request to it"):
+            await self._bring_back(entry)
+        return True
 
     async def _bring_back(self, entry: Entry) -> None:
         """Load a model again that was evicted or given up; raises as ``load``.
@@ -414,23 +461,31 @@ class Repository:
             is evicted. RefusedError: its least plan is larger. After an error nothing has changed.
             Otherwise as ``load``.
         """
-        async with self._exclusive():
-            if (latest := self.models.find(name)).evicted:
-                raise ConflictError(latest.message)
-            latest.serving()
-            loaded = [entry for entry in self.models.of(name) if entry.serves]
-            loaded.sort(key=lambda entry: entry is latest)
-            await self._wishes.replan(loaded, most_bytes)
-            limit = "no limit" if most_bytes is None else f"at most {format_size(most_bytes)}"
-            _log.info("model %s: limit of its memory: %s", name, limit, extra=attribution())
-            return loaded
+        loaded: list[Entry] = await self._reconciler.reached(Limit(name, most_bytes))
+        return loaded
+
+    async def _limit(self, name: str, most_bytes: int | None) -> list[Entry]:
+        if (latest := self.models.find(name)).evicted:
+            raise ConflictError(latest.message)
+        latest.serving()
+        loaded = [entry for entry in self.models.of(name) if entry.serves]
+        loaded.sort(key=lambda entry: entry is latest)
+        await self._wishes.replan(loaded, most_bytes)
+        limit = "no limit" if most_bytes is None else f"at most {format_size(most_bytes)}"
+        _log.info("model %s: limit of its memory: %s", name, limit, extra=attribution())
+        return loaded
+
+    async def _grow(self) -> None:
+        with because("a better plan", by_server=True):
+            await self._wishes.grow()
 
     def tuner(self) -> "Tuner":
         """Return what races plans of the loaded models in idle time."""
         from server.repository.tuning import Tuner
 
         return Tuner(
-            *(self.models, self._budget, self._wishes, self._preparer, self._executor),
+            *(self.models, self._budget, self._reconciler, self._planning),
+            *(self._preparer, self._executor),
             limit_seconds=self._settings.request_timeout,
         )
 
@@ -457,13 +512,16 @@ class Repository:
             finally:
                 self._environment.give_back()
 
-        return await self._wishes.planning.run(planned)
+        return await self._planning.run(planned)
+
+    async def at_rest(self) -> None:
+        """Wait until all changes are made, and nothing grows."""
+        await self._reconciler.at_rest()
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""
-        self._wishes.close()
+        await self._reconciler.close()
         await self._arrivals.close()
-        async with self._exclusive():
-            for entry in self.entries():
-                await self._executor.close(entry, _STOPPING)
+        for entry in self.entries():
+            await self._executor.close(entry, _STOPPING)
         await asyncio.to_thread(self._opener.close)

@@ -14,13 +14,12 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Iterator,
     Sequence,
 )
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
@@ -51,7 +50,10 @@ T = TypeVar("T")
 
 
 class Wishes:
-    """Loads, replaces, limits and evicts ``models``. ``evictable``: models that may be evicted."""
+    """Loads, replaces, limits and evicts ``models``. ``evictable``: models that may be evicted.
+
+    ``grow_later``: called when models may use memory that is free now.
+    """
 
     def __init__(
         self,
@@ -60,7 +62,9 @@ class Wishes:
         preparer: Preparer,
         executor: Executor,
         environment: Environment,
+        planning: PlanningThreads,
         *,
+        grow_later: Callable[[], None],
         activations: Activations,
         evictable: Collection[str],
     ) -> None:
@@ -71,82 +75,14 @@ class Wishes:
         self._environment = environment
         self._activations = activations
         self._evictable = evictable
-        self.planning = PlanningThreads()
+        self._planning = planning
+        self._grow_later = grow_later
         #: How far the search for new plans of the loaded models is; None: there is none.
         self.search: SearchProgress | None = None
-        self._alone = asyncio.Lock()
-        self._growth: asyncio.Task[None] | None = None
-        #: What is done in idle time now, under the lock.
-        self._idle_work: asyncio.Task[None] | None = None
-        #: Whether nothing begins any more.
-        self.is_closed = False
-
-    @contextlib.asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Let no other call change what is loaded; growth that is under way goes on afterwards.
-
-        A call that is cancelled while a thread works for it keeps others out until the thread has ended.
-        """
-        growth, self._growth = self._growth, None
-        try:
-            if growth is not None:
-                growth.cancel()
-                await asyncio.wait({growth})
-            async with self._exclusive():
-                yield
-        finally:
-            if growth is not None and (growth.cancelled() or not growth.done()):
-                self.grow_later()
-
-    @contextlib.asynccontextmanager
-    async def _exclusive(self) -> AsyncIterator[None]:
-        """Hold the lock until ``run_in_thread`` has finished, also where its caller was cancelled.
-
-        What is done in idle time ends before.
-        """
-        if self._idle_work is not None:
-            self._idle_work.cancel()
-        await self._alone.acquire()
-        try:
-            yield
-        finally:
-            self.planning.when_over(self._alone.release)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, which blocks, from inside ``alone``; raises as PlanningThreads."""
-        return await self.planning.run(work)
-
-    async def in_idle_time(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do ``work`` if no other call changes what is loaded, until one does: it is cancelled then.
-
-        It has ended before this does. Raises the errors of ``work``.
-        """
-        if self.is_closed or self._alone.locked():
-            return
-        async with self._exclusive():
-            task = self._idle_work = asyncio.create_task(work())
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError:
-                task.cancel()
-                await run_to_completion(asyncio.wait({task}))
-                if not task.cancelled():
-                    task.exception()  # seen, or the loop complains
-                raise
-            finally:
-                self._idle_work = None
-            if not task.cancelled():
-                task.result()
-
-    def grow_later(self) -> None:
-        """Let the loaded models use free memory, in the background, when no other call changes them."""
-        if not self.is_closed and (self._growth is None or self._growth.done()):
-            self._growth = asyncio.create_task(self._grown())
-
-    def close(self) -> None:
-        """End all planning and growth."""
-        self.is_closed = True
-        self.planning.close()
+        """Return the result of ``work``, which blocks; raises as PlanningThreads."""
+        return await self._planning.run(work)
 
     async def let_go(
         self,
@@ -158,7 +94,7 @@ class Wishes:
     ) -> None:
         """Close ``entry`` as the executor does, and log it; other models may use its memory then."""
         if entry.worker is not None:
-            self.grow_later()
+            self._grow_later()
         if entry.worker is not None or entry.evicted:
             what = "evicted" if cause == "evicted" else "unloaded"
             _log.info("model %s: %s", entry.name, what, extra=attribution())
@@ -256,7 +192,7 @@ class Wishes:
             place, has_changed = await self._shrunk_for(key, model)
         opened = await opens(place)
         if has_changed or place.fitted.heuristic:
-            self.grow_later()
+            self._grow_later()
         return opened
 
     async def _shrunk_for(self, key: str, model: Prepared) -> tuple[Place, bool]:
@@ -341,7 +277,7 @@ class Wishes:
             for entry, most in zip(entries, before, strict=True):
                 entry.most_bytes = most
             raise
-        self.grow_later()
+        self._grow_later()
 
     async def _limit(self, entry: Entry) -> None:
         """Let ``entry`` keep its limit; as in _come, a new decision is made where files have changed."""
@@ -353,12 +289,7 @@ class Wishes:
                 await self._executor.reach(target)
                 return
 
-    async def _grown(self) -> None:
-        with because("a better plan", by_server=True):
-            async with self._exclusive():
-                await self._grow()
-
-    async def _grow(self) -> None:
+    async def grow(self) -> None:
         """Let the loaded models use free memory, each with the best plan that a search finds."""
         try:
             target = await self._searched((await self._fleet()).best)

@@ -53,7 +53,7 @@ async def cancelled(task: "asyncio.Task[Any]") -> None:
 @pytest.mark.parametrize(
     ("owner", "name"), [(Preparer, "prepare"), (Models, "slots_of"), (Prepared, "is_there")]
 )
-async def test_a_cancelled_load_keeps_others_out_until_its_thread_has_finished(
+async def test_a_load_whose_caller_has_left_comes_before_what_follows(
     settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     """Whatever of it runs on a thread: a search, a look at the folder, or at files of loaded models."""
@@ -72,11 +72,10 @@ async def test_a_cancelled_load_keeps_others_out_until_its_thread_has_finished(
         for _ in range(5):
             await settled()
         assert events == ["began"]
-        assert repository._wishes._alone.locked()
         blocked.gate.open()
         await following
         assert events == ["began", "ended", "unloaded"]
-        assert (await repository.load("pair")).serves
+        assert repository.models["pair"].serves
 
 
 @pytest.mark.usefixtures("no_patience")
@@ -164,7 +163,7 @@ async def test_a_model_that_is_unloaded_while_a_poll_waits_stays_so(
         unloading = asyncio.create_task(repository.unload("tiny"))
         await settled()
         following = asyncio.create_task(follow(service))
-        await until(lambda: len(repository._wishes._alone._waiters or ()) == 2)
+        await until(lambda: len(repository._reconciler._desired) == 2)
         blocked.gate.open()
         await asyncio.gather(before, unloading, following)
         assert entry.absence == "unloaded"

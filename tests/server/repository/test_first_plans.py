@@ -78,10 +78,8 @@ async def answer(service: ServiceUnderTest) -> dict[str, bytes]:
 
 async def grown(service: ServiceUnderTest) -> None:
     """Wait until models have what a search finds."""
-    growth = service.inside.repository._wishes._growth
-    assert growth is not None
     async with asyncio.timeout(LIMIT_SECONDS):
-        await growth
+        await service.inside.repository.at_rest()
 
 
 async def test_the_better_plan_is_taken_between_requests(

@@ -108,10 +108,8 @@ async def is_like(service: ServiceUnderTest, packs: Packs, source: str) -> None:
 
 async def grown(service: ServiceUnderTest) -> None:
     """Wait until nothing that is found is written into a folder that the test removes."""
-    growth = service.inside.repository._wishes._growth
-    if growth is not None:
-        async with asyncio.timeout(LIMIT_SECONDS):
-            await asyncio.wait({growth})
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await service.inside.repository.at_rest()
 
 
 async def test_what_comes_changes_and_goes_is_followed(

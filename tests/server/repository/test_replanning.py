@@ -224,9 +224,7 @@ async def test_what_went_lets_the_others_grow(full: ServiceUnderTest, packs: Pac
         assert (await full.client.post(LOAD)).status_code == 200
         assert held(full)["tiny"] == packs.smallest("tiny")
         assert (await full.client.post(UNLOAD)).status_code == 200
-        growth = full.inside.repository._wishes._growth
-        assert growth is not None
-        await growth
+        await full.inside.repository.at_rest()
         assert held(full) == before
         await right(full, packs)
 
@@ -248,13 +246,13 @@ def during_opening(service: ServiceUnderTest, faults: Faults, gate: Gate) -> Non
 
 
 @pytest.mark.parametrize("when", [during_drain, during_reopening, during_opening])
-async def test_a_load_that_is_cancelled_leaves_all_as_it_was(
+async def test_a_load_whose_caller_leaves_goes_on(
     full: ServiceUnderTest,
     faults: Faults,
     packs: Packs,
     when: Callable[[ServiceUnderTest, Faults, Gate], None],
 ) -> None:
-    before, gate = held(full), Gate()
+    gate = Gate()
     when(full, faults, gate)
     working = [asyncio.create_task(right(full, packs))] if when is during_drain else []
     if working:
@@ -269,25 +267,23 @@ async def test_a_load_that_is_cancelled_leaves_all_as_it_was(
     with pytest.raises(asyncio.CancelledError):
         await loading
     await asyncio.gather(*working)
-    assert held(full) == before
+    await full.inside.repository.at_rest()
     await right(full, packs)
-    assert (await full.client.post(LOAD)).status_code == 200
     await right(full, packs, "pair")
+    assert held(full).keys() == {"tiny", "pair"}
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 8))
 async def test_cancelled_after_any_step_of_the_loop(
     full: ServiceUnderTest, packs: Packs, steps: int
 ) -> None:
-    before = held(full)
     loading = asyncio.create_task(full.inside.repository.load("pair"))
     for _ in range(steps):
         await asyncio.sleep(0)
     loading.cancel()
-    try:
-        await loading
-    except asyncio.CancelledError:
-        assert held(full) == before
+    await asyncio.wait({loading})
+    await full.inside.repository.at_rest()
+    assert held(full).keys() == ({"tiny", "pair"} if steps else {"tiny"})
     await right(full, packs)
 
 
@@ -489,27 +485,48 @@ async def test_an_unload_that_is_cancelled_gives_the_memory_back(
     with pytest.raises(asyncio.CancelledError):
         await unloading
     await working
+    await full.inside.repository.at_rest()
     assert held(full) == {}
     faults.kernel = lambda: None
     assert (await full.client.post(LOAD)).status_code == 200
 
 
-async def test_a_load_that_is_cancelled_again_and_again_leaves_nothing(
-    full: ServiceUnderTest, faults: Faults, packs: Packs
+async def test_a_load_that_fails_after_its_caller_has_left_leaves_all_as_it_was(
+    full: ServiceUnderTest, faults: Faults, packs: Packs, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The log says why."""
     before, gate = held(full), Gate()
-    during_opening(full, faults, gate)
+
+    def read(offset: int, length: int) -> None:
+        if "pair" in full.inside.budget.held():
+            gate.hold()
+            raise ReadError("weights.bin: Input/output error")
+
+    faults.read = read
     loading = asyncio.create_task(full.inside.repository.load("pair"))
     await gate.reached()
     for _ in range(3):
         loading.cancel()
         await asyncio.sleep(0)
     gate.open()
-    faults.read = lambda offset, length: None
     with pytest.raises(asyncio.CancelledError):
         await loading
+    await full.inside.repository.at_rest()
+    assert "Input/output error" in caplog.text
     assert held(full) == before
     assert "engine-pair" not in {thread.name for thread in threading.enumerate()}
+    await right(full, packs)
+
+
+async def test_loads_that_wait_are_one(full: ServiceUnderTest, packs: Packs) -> None:
+    repository = full.inside.repository
+    unloading = asyncio.create_task(repository.unload("tiny"))
+    loads = [asyncio.create_task(repository.load("tiny")) for _ in range(3)]
+    worker = full.worker("tiny")
+    await unloading
+    entries = await asyncio.gather(*loads)
+    assert {id(entry) for entry in entries} == {id(repository.models["tiny"])}
+    assert full.worker("tiny") is not worker
     await right(full, packs)
 
 
