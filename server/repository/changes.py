@@ -12,9 +12,9 @@ from server.repository.worker import Worker
 
 @dataclass(frozen=True)
 class Start:
-    """What is on disk is known, and ``set_aside`` has reserved memory that models do not share."""
+    """What is on disk is known, and ``reserve`` has reserved memory that models do not share."""
 
-    set_aside: Callable[[], Awaitable[None]]
+    reserve: Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Remove:
 
 @dataclass(frozen=True)
 class Limit:
-    """``model`` is served in at most ``most_bytes``; None: in its share of the budget."""
+    """``model`` is served in at most ``max_bytes``; None: in its share of the budget."""
 
     model: str
-    most_bytes: int | None
+    max_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Restore:
-    """The model in ``slot`` serves again, whose worker was ``given_up``, for the reason ``why``."""
+    """The model in ``slot`` serves again, whose ``worker`` was abandoned for that ``reason``."""
 
     slot: str
-    given_up: Worker
-    why: str
+    worker: Worker
+    reason: str
 
 
 Change = Start | Load | Unload | Remove | Limit | Fetch | Restore

@@ -55,7 +55,7 @@ class Reconciler:
         #: How many callers have more changes to come, so that nothing grows yet.
         self._more = 0
         #: Growth, or what is done in idle time.
-        self._aside: asyncio.Task[None] | None = None
+        self._background: asyncio.Task[None] | None = None
         self._loop: asyncio.Task[None] | None = None
         #: Whether nothing is desired any more.
         self.is_closed = False
@@ -74,8 +74,8 @@ class Reconciler:
             self._desired[change] = _Desired(asyncio.get_running_loop().create_future())
         desired = self._desired[change]
         desired.callers += 1
-        if self._aside is not None:
-            self._aside.cancel()
+        if self._background is not None:
+            self._background.cancel()
         self._go_on()
         try:
             return await asyncio.shield(desired.result)
@@ -103,9 +103,9 @@ class Reconciler:
 
         It has ended before this does. Raises the errors of ``work``.
         """
-        if self.is_closed or self._is_taking or self._more or self._desired or self._aside:
+        if self.is_closed or self._is_taking or self._more or self._desired or self._background:
             return
-        task = self._aside = asyncio.create_task(work())
+        task = self._background = asyncio.create_task(work())
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
@@ -115,7 +115,7 @@ class Reconciler:
                 task.exception()  # seen, or the loop complains
             raise
         finally:
-            await run_to_completion(self._end_aside(task))
+            await run_to_completion(self._end_background(task))
         if not task.cancelled():
             task.result()
 
@@ -133,9 +133,9 @@ class Reconciler:
         """End planning, and wait until the changes that came before are made; later ones are refused."""
         self.is_closed = True
         self._planning.close()
-        if self._aside is not None:
-            self._aside.cancel()
-            await asyncio.wait({self._aside})
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.wait({self._background})
         await self.at_rest()
 
     def _go_on(self) -> None:
@@ -146,14 +146,14 @@ class Reconciler:
     async def _run(self) -> None:
         """Take step after step until none is left."""
         while True:
-            if self._aside is not None:
-                await self._end_aside(self._aside)
+            if self._background is not None:
+                await self._end_background(self._background)
             elif self._desired:
                 await self._step()
             elif self._grows and not (self.is_closed or self._more):
                 self._grows = False
-                growth = self._aside = asyncio.create_task(self._grow())
-                await self._end_aside(growth)
+                growth = self._background = asyncio.create_task(self._grow())
+                await self._end_background(growth)
                 if growth.cancelled():
                     self._grows = True
                 elif exc := growth.exception():
@@ -165,7 +165,7 @@ class Reconciler:
         """Make the first change."""
         change = next(iter(self._desired))
         desired, self._is_taking = self._desired.pop(change), True
-        task = asyncio.get_running_loop().create_task(self._taken(change), context=desired.context)
+        task = asyncio.get_running_loop().create_task(self._make(change), context=desired.context)
         await asyncio.wait({task})
         await self._planned()
         self._is_taking = False
@@ -179,15 +179,15 @@ class Reconciler:
         else:
             settle(desired.result, task.result())
 
-    async def _taken(self, change: Change) -> Any:
+    async def _make(self, change: Change) -> Any:
         return await self._take(change)
 
-    async def _end_aside(self, task: "asyncio.Task[None]") -> None:
-        """Wait for the end of ``task``, which is done aside."""
+    async def _end_background(self, task: "asyncio.Task[None]") -> None:
+        """Wait for the end of ``task``, of the background."""
         await asyncio.wait({task})
         await self._planned()
-        if self._aside is task:
-            self._aside = None
+        if self._background is task:
+            self._background = None
 
     async def _planned(self) -> None:
         """Wait for planning that goes on although nobody waits for it."""

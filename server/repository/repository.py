@@ -43,7 +43,7 @@ from server.repository.changes import (
     Unload,
 )
 from server.repository.entry import Absence, Entry, Unloaded, Use, how_to_load
-from server.repository.environment import Environment
+from server.repository.environment import RepositoryEnvironment
 from server.repository.executor import Executor
 from server.repository.model_config import ModelConfig, ModelConfigError
 from server.repository.models import Arrivals, Models
@@ -75,7 +75,9 @@ _STOPPING = Fault(Code.NOT_SERVING, "the server is stopping")
 class Repository:
     """Loads and unloads packs under ``settings.repository``; one load or unload at a time."""
 
-    def __init__(self, settings: Settings, budget: Budget, environment: Environment) -> None:
+    def __init__(
+        self, settings: Settings, budget: Budget, environment: RepositoryEnvironment
+    ) -> None:
         self._settings = settings
         self._environment = environment
         self._preparer = Preparer(settings, budget, environment)
@@ -124,14 +126,14 @@ class Repository:
         activations = self._opener.activations
         await self._wishes.run_in_thread(lambda: self.models.set_aside(activations))
 
-    async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
+    async def load_all(self, reserve: Callable[[], Awaitable[None]]) -> None:
         """Load the models that the settings name; one that fails is noted, for the caller to tell of.
 
-        ``set_aside`` is called before the first: it reserves memory that models do not share. No other call
-        changes what is loaded meanwhile. Raises the errors of ``set_aside``; NotFoundError: no repository.
+        ``reserve`` is called before the first: it reserves memory that models do not share. Raises its
+        errors; NotFoundError: no repository.
         """
         with self._reconciler.growing_afterwards():
-            slots = await self._reconciler.reached(Start(set_aside))
+            slots = await self._reconciler.reached(Start(reserve))
             with self.models.scanned(slots), because("start"):
                 for name in self.models.names():
                     await self._reconciler.reached(Load(name, is_first=True))
@@ -141,8 +143,8 @@ class Repository:
         """Make ``change``; no other is made meanwhile."""
         work: Coroutine[Any, Any, Any]
         match change:
-            case Start(set_aside):
-                work = self._start(set_aside)
+            case Start(reserve):
+                work = self._start(reserve)
             case Load(name, is_first=True):
                 work = self._load_first(name)
             case Load(name, unless):
@@ -151,19 +153,19 @@ class Repository:
                 work = self._unload(name)
             case Remove(name):
                 work = self._remove(name, ())
-            case Limit(name, most_bytes):
-                work = self._limit(name, most_bytes)
+            case Limit(name, max_bytes):
+                work = self._limit(name, max_bytes)
             case Fetch(slot):
                 work = self._fetch(slot)
-            case Restore(slot, given_up, why):
-                work = self._restore(slot, given_up, why)
+            case Restore(slot, worker, reason):
+                work = self._restore(slot, worker, reason)
         try:
             return await work
         finally:
             if not self._reconciler.has_more:
                 self._opener.log_unprofiled()
 
-    async def _start(self, set_aside: Callable[[], Awaitable[None]]) -> list[Slot]:
+    async def _start(self, reserve: Callable[[], Awaitable[None]]) -> list[Slot]:
         """Return the slots of all models; what a killed process has left is gone."""
         root = self._settings.repository
         for path in await self._wishes.run_in_thread(lambda: clear_repository(root)):
@@ -172,7 +174,7 @@ class Repository:
         for slot in slots:
             self.models.known(slot.name, slot.model).become(_COMING)
         with self.models.scanned(slots):
-            await set_aside()
+            await reserve()
         return slots
 
     async def _load_first(self, name: str) -> None:
@@ -406,13 +408,13 @@ class Repository:
         is_back: bool = await self._reconciler.reached(Restore(entry.name, given_up, why))
         return is_back
 
-    async def _restore(self, slot: str, given_up: Worker, why: str) -> bool:
+    async def _restore(self, slot: str, worker: Worker, reason: str) -> bool:
         entry = self.models.get(slot)
-        if entry is None or entry.worker is not given_up:
+        if entry is None or entry.worker is not worker:
             return False
-        fault = Fault(Code.ENGINE_FAILED, why, permanent=False)
+        fault = Fault(Code.ENGINE_FAILED, reason, permanent=False)
         await self._executor.close(entry, fault, "evicted" if self._evicts else "failed")
-        with because(why):
+        with because(reason):
             await self._bring_back(entry)
         return True
 
@@ -464,14 +466,14 @@ class Repository:
         loaded: list[Entry] = await self._reconciler.reached(Limit(name, most_bytes))
         return loaded
 
-    async def _limit(self, name: str, most_bytes: int | None) -> list[Entry]:
+    async def _limit(self, name: str, max_bytes: int | None) -> list[Entry]:
         if (latest := self.models.find(name)).evicted:
             raise ConflictError(latest.message)
         latest.serving()
         loaded = [entry for entry in self.models.of(name) if entry.serves]
         loaded.sort(key=lambda entry: entry is latest)
-        await self._wishes.replan(loaded, most_bytes)
-        limit = "no limit" if most_bytes is None else f"at most {format_size(most_bytes)}"
+        await self._wishes.replan(loaded, max_bytes)
+        limit = "no limit" if max_bytes is None else f"at most {format_size(max_bytes)}"
         _log.info("model %s: limit of its memory: %s", name, limit, extra=attribution())
         return loaded
 

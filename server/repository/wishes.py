@@ -5,7 +5,6 @@ it, others are evicted. A model whose files have changed replaces its former ver
 lost. Calls never overlap: repository.py makes one at a time.
 """
 
-import asyncio
 import contextlib
 import logging
 import math
@@ -25,20 +24,18 @@ from models.sizes import format_size
 from pipeline.budget.budget import Budget
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.sharing import Activations, Sharer
-from pipeline.execution.shielded import run_to_completion
 from pipeline.program.stopping import telling
 from server.causes import attribution, because
 from server.errors import FilesChangedError, NotServingError
 from server.faults import FAILURES, Code, Fault
 from server.repository.entry import Absence, Entry, Loading, Unloaded
-from server.repository.environment import Environment
+from server.repository.environment import RepositoryEnvironment
 from server.repository.executor import Executor
-from server.repository.fleet import Fleet, Member, Place, Target, gaining
+from server.repository.fleet import Fleet, Member, Place, PlanTarget, gaining
 from server.repository.models import Models
 from server.repository.on_disk import Slot
 from server.repository.planning_threads import PlanningThreads, SearchProgress
 from server.repository.preparing import Prepared, Preparer
-from server.requests.waiting import uninterrupted
 from server.settings.per_model import ALL
 
 _log = logging.getLogger(__name__)
@@ -61,7 +58,7 @@ class Wishes:
         budget: Budget,
         preparer: Preparer,
         executor: Executor,
-        environment: Environment,
+        environment: RepositoryEnvironment,
         planning: PlanningThreads,
         *,
         grow_later: Callable[[], None],
@@ -131,7 +128,7 @@ class Wishes:
 
     async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> None:
         """Load the pack in ``slot`` for ``entry``, which does not serve."""
-        was_evicted, may_pass = entry.evicted, entry.may_pass
+        was_evicted = entry.evicted
         assert entry.fault is not None
         # A model that has left service holds its memory until here.
         await self._executor.close(entry, entry.fault)
@@ -147,17 +144,15 @@ class Wishes:
                     if evicts:
                         await self._make_room(slot)
                     await self._admit(entry, await self._prepared(slot))
-        except (Exception, asyncio.CancelledError) as exc:
-            self._note(entry, exc, was_evicted, may_pass)
+        except Exception as exc:
+            self._note(entry, exc, was_evicted)
             if isinstance(exc, RefusedError):
                 entry.refusals += 1
             raise
 
-    def _note(
-        self, entry: Entry, exc: BaseException, was_evicted: bool, may_pass: bool = False
-    ) -> None:
-        """Note that the loading of ``entry`` ended with ``exc``; the rest is of its state before."""
-        after = Unloaded.after(exc, was_evicted=was_evicted, may_pass=may_pass)
+    def _note(self, entry: Entry, exc: Exception, was_evicted: bool) -> None:
+        """Note that the loading of ``entry``, which may have been evicted before, ended with ``exc``."""
+        after = Unloaded.after(exc, was_evicted=was_evicted)
         # An engine that could neither be opened nor closed still holds its memory.
         is_lost = entry.name in self._budget.held()
         if is_lost:
@@ -170,16 +165,16 @@ class Wishes:
 
     @contextlib.asynccontextmanager
     async def _or_as_before(self, *closed: Entry) -> AsyncIterator[None]:
-        """Let models have the plans again that they have now, if what is done inside fails or is cancelled.
+        """Let models have the plans again that they have now, if what is done inside fails.
 
         ``closed``: what may be closed inside, and then serves again; others that went stay away.
         """
-        before = Target(self._executor.plans())
+        before = PlanTarget(self._executor.plans())
         packs = {entry.name: entry.prepared for entry in closed if entry.prepared is not None}
         try:
             yield
-        except BaseException:
-            await run_to_completion(self._executor.converge(before, packs))
+        except Exception:
+            await self._executor.converge(before, packs)
             raise
 
     async def _come(self, key: str, model: Prepared, opens: Callable[[Place], Awaitable[T]]) -> T:
@@ -237,7 +232,6 @@ class Wishes:
                 raise
         await self._replaced(entry, model, evicts)
 
-    @uninterrupted
     async def _replaced(self, entry: Entry, model: Prepared, evicts: bool) -> None:
         with entry.coming_back():
             async with self._or_as_before(entry):
@@ -273,7 +267,7 @@ class Wishes:
             async with self._or_as_before():
                 for entry in entries:
                     await self._limit(entry)
-        except BaseException:
+        except Exception:
             for entry, most in zip(entries, before, strict=True):
                 entry.most_bytes = most
             raise
@@ -334,7 +328,7 @@ class Wishes:
         """Return the model in ``slot``, ready to be planned; raises as Preparer.prepare."""
         return await self.run_in_thread(lambda: self._preparer.prepare(slot))
 
-    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> Target:
+    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> PlanTarget:
         """Return as Fleet.coming."""
         newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
         present = {*fleet.places, model.slot.name}
