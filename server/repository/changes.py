@@ -5,9 +5,17 @@ Two that are equal are one: what the first comes to is what the second waits for
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from server.repository.entry import Absence
 from server.repository.worker import Worker
+
+
+class Generation(NamedTuple):
+    """How many changes were ``desired`` of a model, and up to which they were made or have failed."""
+
+    desired: int = 0
+    observed: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,4 +75,6 @@ class Restore:
     reason: str
 
 
+#: Changes of what is desired of one model; others follow from what is observed.
+OF_MODEL = Load | Unload | Remove | Limit
 Change = Start | Load | Unload | Remove | Limit | Fetch | Restore

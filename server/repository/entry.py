@@ -87,7 +87,7 @@ _ABSENT: dict[Absence | None, type[Exception]] = {
 }
 
 
-_NEVER_LOADED = Fault(Code.NOT_SERVING, "not loaded")
+_NEVER_LOADED = Fault(Code.NOT_LOADED, "not loaded")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.execution.shielded import run_to_completion
 from server.errors import NotServingError
 from server.faults import traceable
-from server.repository.changes import Change
+from server.repository.changes import OF_MODEL, Change, Generation
 from server.repository.planning_threads import PlanningThreads
 from server.requests.waiting import settle
 
@@ -27,9 +27,13 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass
 class _Desired:
-    """A change that was not taken yet. ``context``: of its first caller; ``callers``: how many wait."""
+    """A change that was not taken yet. ``context``: of its first caller; ``callers``: how many wait.
+
+    ``generation``: how many were desired of its model then, with this one.
+    """
 
     result: asyncio.Future[Any]
+    generation: int = 0
     context: Context = field(default_factory=copy_context)
     callers: int = 0
 
@@ -49,6 +53,8 @@ class Reconciler:
         self._take = take
         self._grow = grow
         self._planning = planning
+        #: Of each model of which anything was desired, and that is not forgotten.
+        self.generations: dict[str, Generation] = {}
         #: In the order in which they came.
         self._desired: dict[Change, _Desired] = {}
         self._is_taking = self._grows = False
@@ -71,7 +77,8 @@ class Reconciler:
         if self.is_closed:
             raise NotServingError("the server is stopping")
         if change not in self._desired:
-            self._desired[change] = _Desired(asyncio.get_running_loop().create_future())
+            result = asyncio.get_running_loop().create_future()
+            self._desired[change] = _Desired(result, self._next_generation(change))
         desired = self._desired[change]
         desired.callers += 1
         if self._background is not None:
@@ -82,6 +89,19 @@ class Reconciler:
         finally:
             desired.callers -= 1
             del desired  # the error of a future refers to this frame
+
+    def _next_generation(self, change: Change) -> int:
+        if not isinstance(change, OF_MODEL):
+            return 0
+        before = self.generations.get(change.model, Generation())
+        now = self.generations[change.model] = before._replace(desired=before.desired + 1)
+        return now.desired
+
+    def forget(self, model: str) -> None:
+        """Forget what was desired of a model that nobody knows, if no more is."""
+        changes = (change for change in self._desired if isinstance(change, OF_MODEL))
+        if not any(change.model == model for change in changes):
+            self.generations.pop(model, None)
 
     def grow_later(self) -> None:
         """Let the loaded models use free memory when there is no change."""
@@ -169,6 +189,8 @@ class Reconciler:
         await asyncio.wait({task})
         await self._planned()
         self._is_taking = False
+        if isinstance(change, OF_MODEL) and (before := self.generations.get(change.model)):
+            self.generations[change.model] = before._replace(observed=desired.generation)
         if task.cancelled():  # as all tasks are when a loop ends
             desired.result.cancel()
         elif (exc := task.exception()) is not None:

@@ -33,8 +33,10 @@ from server.errors import (
 )
 from server.faults import FAILURES, Code, Fault
 from server.repository.changes import (
+    OF_MODEL,
     Change,
     Fetch,
+    Generation,
     Limit,
     Load,
     Remove,
@@ -109,6 +111,10 @@ class Repository:
         """Return the entries of all slots (on_disk.py)."""
         return list(self.models.values())
 
+    def generation(self, model: str) -> Generation:
+        """Return how many changes were desired of ``model``, and up to which they were made."""
+        return self._reconciler.generations.get(model, Generation())
+
     def leaving(self) -> list[Worker]:
         """Return the workers of models that were unloaded or replaced and still have requests to answer."""
         return list(self._executor.leaving)
@@ -164,6 +170,8 @@ class Repository:
         finally:
             if not self._reconciler.has_more:
                 self._opener.log_unprofiled()
+            if isinstance(change, OF_MODEL) and not self.models.of(change.model):
+                self._reconciler.forget(change.model)
 
     async def _start(self, reserve: Callable[[], Awaitable[None]]) -> list[Slot]:
         """Return the slots of all models; what a killed process has left is gone."""

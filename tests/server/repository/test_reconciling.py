@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.execution.shielded import run_to_completion
 from server.causes import attribution, because
 from server.errors import ConflictError, NotServingError
-from server.repository.changes import Change, Load, Unload
+from server.repository.changes import Change, Fetch, Load, Unload
 from server.repository.planning_threads import PlanningThreads
 from server.repository.reconciling import Reconciler
 from tests.server.support import settled
@@ -136,6 +136,20 @@ async def test_growth_ends_for_a_change_and_goes_on_after_it() -> None:
         assert work.grown == 1
     await work.reconciler.at_rest()
     assert work.grown == 2
+
+
+async def test_a_generation_is_observed_when_its_change_is_complete() -> None:
+    """Also with an error; equal changes that wait are of one generation."""
+    work = Work()
+    generations = work.reconciler.generations
+    changes: list[Change] = [Load("fails"), Load("fails"), Unload("fails"), Fetch("fails/1")]
+    calls = [asyncio.create_task(work.reconciler.reached(change)) for change in changes]
+    await asyncio.sleep(0)
+    assert generations == {"fails": (2, 0)}
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert generations == {"fails": (2, 2)}
+    work.reconciler.forget("fails")
+    assert generations == {}
 
 
 async def test_each_change_has_the_reason_of_its_caller() -> None:

@@ -518,6 +518,14 @@ async def test_a_load_that_fails_after_its_caller_has_left_leaves_all_as_it_was(
     await right(full, packs)
 
 
+async def test_models_that_nobody_knows_have_no_generations(full: ServiceUnderTest) -> None:
+    repository = full.inside.repository
+    for name in ("a", "b"):
+        assert (await full.client.post(LOAD.replace("pair", name))).status_code == 404
+        assert (await full.client.post(UNLOAD.replace("pair", name))).status_code == 404
+    assert repository._reconciler.generations.keys() == {"tiny"}
+
+
 async def test_loads_that_wait_are_one(full: ServiceUnderTest, packs: Packs) -> None:
     repository = full.inside.repository
     unloading = asyncio.create_task(repository.unload("tiny"))
