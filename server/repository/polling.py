@@ -128,7 +128,6 @@ class Poller:
         changes = self._changing.look(now, {entry.model for entry in entries if not entry.is_lost})
         for name in changes.gone:
             await self._repository.remove(name)
-            self._retrier.forget(name)
         for name in changes.come:
             await self._bring(name)
         if changes.come or changes.gone or is_back:
@@ -153,9 +152,6 @@ class Poller:
                 await self._repository.load(name, is_whole=False, unless={"unloaded"})
         except FAILURES as exc:
             _log.warning("model %s: not taken: %s", name, f"{exc}{system_hint(exc)}")
-            self._retrier.not_loaded(name, exc)
-        else:
-            self._retrier.forget(name)
 
 
 async def follow(repository: Repository) -> None:

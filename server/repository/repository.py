@@ -20,6 +20,7 @@ from models.packs.folders import clear_repository
 from models.packs.pack import Pack
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
+from pipeline.budget.errors import RefusedError
 from pipeline.budget.request_needs import short_infer_bytes
 from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
@@ -99,6 +100,8 @@ class Repository:
             evictable=settings.evictable,
         )
         self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
+        #: Models that the server itself was to load, and that may be loaded later, with why they were not.
+        self.failed: dict[str, Fault] = {}
         self._reading: dict[Path, asyncio.Task[Pack]] = {}
         self.presence = Presence(settings.repository)
 
@@ -228,10 +231,11 @@ class Repository:
             configuration is damaged. Models that were loaded stay as they were. Of several versions, the
             others are tried all the same.
         """
-        if not is_whole:
-            with self._noting(name):
-                await self._whole(name)
-        entry: Entry = await self._reconciler.reached(Load(name, frozenset(unless)))
+        with self._trying(name) if unless else contextlib.nullcontext():
+            if not is_whole:
+                with self._noting(name):
+                    await self._whole(name)
+            entry: Entry = await self._reconciler.reached(Load(name, frozenset(unless)))
         for each in self.models.of(name):
             if not each.serves:
                 _log.warning("not served: %s", each.message)
@@ -274,10 +278,26 @@ class Repository:
         Raises:
             As ``load``.
         """
-        with self._noting(name):
-            await self._whole(name)
-        with because("another try"):
-            await self._reconciler.reached(Load(name, frozenset({"unloaded", "evicted"})))
+        with self._trying(name):
+            with self._noting(name):
+                await self._whole(name)
+            with because("another try"):
+                await self._reconciler.reached(Load(name, frozenset({"unloaded", "evicted"})))
+
+    @contextlib.contextmanager
+    def _trying(self, name: str) -> Iterator[None]:
+        """Note what comes of a load that no client has requested.
+
+        Where there is no room, another model may give some later.
+        """
+        self.failed.pop(name, None)
+        try:
+            yield
+        except FAILURES as exc:
+            fault = Fault.of(exc).settled
+            if isinstance(exc, RefusedError) or not fault.permanent:
+                self.failed[name] = fault
+            raise
 
     @contextlib.contextmanager
     def _noting(self, name: str) -> Iterator[None]:
@@ -314,12 +334,14 @@ class Repository:
         if not entries:
             error = NotFoundError(f"model {shown(name)}: not in the repository")
             raise await self._explained(name, error)
+        self.failed.pop(name, None)
         for entry in entries:
             await self._wishes.let_go(entry, _UNLOADED, "unloaded")
             entry.most_bytes = None
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests; drop its entries."""
+        self.failed.pop(name, None)
         await self._reconciler.reached(Remove(name))
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
