@@ -106,7 +106,7 @@ async def index(asked: CurrentRequest) -> list[dict[str, Any]]:
 async def states(service: Service, only_ready: bool) -> list[dict[str, Any]]:
     """Return the state of all models on disk or loaded; ``only_ready``: of those that serve."""
     known = [(entry.model, entry) for entry in service.repository.entries()]
-    on_disk = await asyncio.to_thread(service.repository.models.on_disk)
+    on_disk = await asyncio.to_thread(service.repository.catalog.on_disk)
     unknown = [(name, None) for name in {*on_disk}.difference(name for name, _ in known)]
     return [
         _state(service, name, entry or Entry(name))

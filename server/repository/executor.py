@@ -1,8 +1,8 @@
 """Takes steps: opens engines, opens them again with other plans, closes them, until a target is reached.
 
 Invariant: a model's ``place`` is the plan with which its engine was opened, and for which the budget holds
-memory. Memory of an engine that cannot be closed stays reserved. Calls never overlap: repository.py makes
-one at a time.
+memory. Memory of an engine that cannot be closed stays reserved. Calls never overlap: reconciling.py
+applies one change at a time.
 """
 
 import asyncio

@@ -40,7 +40,8 @@ class PlanningThreads:
     """Runs functions that plan, until it is closed."""
 
     def __init__(self) -> None:
-        self._closed = False
+        #: Whether nothing is planned any more.
+        self.is_closed = False
         #: What goes on although its caller was cancelled.
         self._abandoned: set[asyncio.Future[Any]] = set()
         #: Called when nothing abandoned goes on any more.
@@ -59,7 +60,7 @@ class PlanningThreads:
             NotServingError: it is closed. RuntimeError: the system gives no thread; ``work`` never begins.
             Otherwise the errors of ``work``.
         """
-        if self._closed:
+        if self.is_closed:
             raise NotServingError("the server is stopping")
         unwanted = threading.Event()
         # ``work`` is taken out of this list when it runs: the thread may keep the call itself for long, and
@@ -68,7 +69,7 @@ class PlanningThreads:
         del work
 
         def stoppable() -> T:
-            with stopping_when(lambda: self._closed or unwanted.is_set()):
+            with stopping_when(lambda: self.is_closed or unwanted.is_set()):
                 go_on()
                 return waiting.pop()()
 
@@ -98,12 +99,12 @@ class PlanningThreads:
         self._waiting.append(call)
         if not any(not planned.done() for planned in self._abandoned):
             self._call()
-        elif self._closed:
+        elif self.is_closed:
             self._give_up()
 
     def close(self) -> None:
         """End all planning; later calls fail."""
-        self._closed = True
+        self.is_closed = True
         self._threads.shutdown(wait=False)
         if self._waiting:
             self._give_up()

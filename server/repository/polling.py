@@ -163,11 +163,11 @@ async def follow(repository: Repository) -> None:
     Raises:
         NotFoundError: there is no repository any more; nothing has changed.
     """
-    there = repository.models.on_disk()
+    there = repository.catalog.on_disk()
     for name in sorted({entry.model for entry in repository.entries()}.difference(there)):
         await repository.remove(name)
     models = repository.models
-    for name in models.names():
+    for name in repository.catalog.names():
         if models.is_unloaded(name) or models.is_evicted(name):
             continue
         try:

@@ -139,11 +139,6 @@ class Reconciler:
         if not task.cancelled():
             task.result()
 
-    @property
-    def has_more(self) -> bool:
-        """Whether a caller has more changes to come."""
-        return self._more > 0
-
     async def at_rest(self) -> None:
         """Wait until all changes are made, and nothing grows."""
         while self._loop is not None and not self._loop.done():

@@ -11,28 +11,28 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.packs.folders import clear_repository
 from models.packs.pack import Pack
-from models.sizes import format_size
 from pipeline.budget.budget import Budget
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.request_needs import short_infer_bytes
 from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
-from server.causes import attribution, because
+from server.causes import because
 from server.codec.messages import Signature
 from server.errors import (
-    ConflictError,
     NotFoundError,
     NotLoadedError,
     shown,
 )
 from server.faults import FAILURES, Code, Fault
+from server.repository.applying import Applier
+from server.repository.arrivals import Arrivals
+from server.repository.balancing import Balancer
+from server.repository.catalog import Catalog
 from server.repository.changes import (
     OF_MODEL,
     Change,
@@ -45,22 +45,18 @@ from server.repository.changes import (
     Start,
     Unload,
 )
-from server.repository.entry import Absence, Entry, Unloaded, Use, how_to_load
+from server.repository.entry import Absence, Entry, Use, how_to_load
 from server.repository.environment import RepositoryEnvironment
 from server.repository.executor import Executor
-from server.repository.model_config import ModelConfig, ModelConfigError
-from server.repository.models import Arrivals, Models
+from server.repository.models import Models
 from server.repository.on_disk import (
     Presence,
-    Slot,
     is_model,
-    missing_versions,
 )
 from server.repository.opening import Opener
 from server.repository.planning_threads import PlanningThreads
-from server.repository.preparing import Preparer, naming
+from server.repository.preparing import Preparer
 from server.repository.reconciling import Reconciler
-from server.repository.wishes import Wishes
 from server.repository.worker import Worker
 from server.settings.settings import Settings
 
@@ -69,9 +65,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The state of a model while the start loads others before it.
-_COMING = Unloaded(Fault(Code.LOADING, "waits for its turn to be loaded"), "loading")
-_UNLOADED = Fault(Code.NOT_LOADED, "unloaded")
 _STOPPING = Fault(Code.NOT_SERVING, "the server is stopping")
 
 
@@ -85,19 +78,35 @@ class Repository:
         self._environment = environment
         self._preparer = Preparer(settings, budget, environment)
         self._opener = Opener(settings, budget, environment)
-        self.models = Models(settings, budget, self._preparer.least)
-        self._evicts = settings.budget_policy == "evict-lru"
+        self.models = Models(settings)
+        self.catalog = Catalog(settings, budget, self._preparer.least)
         # Reading a request and computing may each take the time limit.
         patience = 2 * settings.request_timeout
         self._budget = budget
         self._executor = Executor(self.models, budget, self._opener, environment, patience)
         self._planning = PlanningThreads()
-        self._reconciler = Reconciler(self._take, self._grow, self._planning)
-        self._wishes = Wishes(
-            *(self.models, budget, self._preparer, self._executor, environment, self._planning),
+        self._reconciler = Reconciler(self._apply, self._grow, self._planning)
+        self._balancer = Balancer(
+            self.models,
+            catalog=self.catalog,
+            budget=budget,
+            preparer=self._preparer,
+            executor=self._executor,
+            environment=environment,
+            planning=self._planning,
             grow_later=self._reconciler.grow_later,
             activations=self._opener.activations,
             evictable=settings.evictable,
+        )
+        self._applier = Applier(
+            settings,
+            self.models,
+            catalog=self.catalog,
+            planning=self._planning,
+            environment=environment,
+            opener=self._opener,
+            executor=self._executor,
+            balancer=self._balancer,
         )
         self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
         #: Models that the server itself was to load, and that may be loaded later, with why they were not.
@@ -133,7 +142,7 @@ class Repository:
             RefusedError: there is not as much. NotServingError: the server ends.
         """
         activations = self._opener.activations
-        await self._wishes.run_in_thread(lambda: self.models.set_aside(activations))
+        await self._planning.run(lambda: self.catalog.set_aside(activations))
 
     async def load_all(self, reserve: Callable[[], Awaitable[None]]) -> None:
         """Load the models that the settings name; one that fails is noted, for the caller to tell of.
@@ -143,69 +152,10 @@ class Repository:
         """
         with self._reconciler.growing_afterwards():
             slots = await self._reconciler.reached(Start(reserve))
-            with self.models.scanned(slots), because("start"):
-                for name in self.models.names():
+            with self.catalog.scanned(slots), because("start"):
+                for name in self.catalog.names():
                     await self._reconciler.reached(Load(name, is_first=True))
         self._opener.log_unprofiled()
-
-    async def _take(self, change: Change) -> Any:
-        """Make ``change``; no other is made meanwhile."""
-        work: Coroutine[Any, Any, Any]
-        match change:
-            case Start(reserve):
-                work = self._start(reserve)
-            case Load(name, is_first=True):
-                work = self._load_first(name)
-            case Load(name, unless):
-                work = self._load_unless(name, unless)
-            case Unload(name):
-                work = self._unload(name)
-            case Remove(name):
-                work = self._remove(name, ())
-            case Limit(name, max_bytes):
-                work = self._limit(name, max_bytes)
-            case Fetch(slot):
-                work = self._fetch(slot)
-            case Restore(slot, worker, reason):
-                work = self._restore(slot, worker, reason)
-        try:
-            return await work
-        finally:
-            if not self._reconciler.has_more:
-                self._opener.log_unprofiled()
-            if isinstance(change, OF_MODEL) and not self.models.of(change.model):
-                self._reconciler.forget(change.model)
-
-    async def _start(self, reserve: Callable[[], Awaitable[None]]) -> list[Slot]:
-        """Return the slots of all models; what a killed process has left is gone."""
-        root = self._settings.repository
-        for path in await self._wishes.run_in_thread(lambda: clear_repository(root)):
-            _log.warning("%s: removed: left by a process that was killed", path)
-        slots = await self._wishes.run_in_thread(lambda: [*self.models.slots()])
-        for slot in slots:
-            self.models.known(slot.name, slot.model).become(_COMING)
-        with self.models.scanned(slots):
-            await reserve()
-        return slots
-
-    async def _load_first(self, name: str) -> None:
-        try:
-            await self._load(name, evicts=False)
-        except NotFoundError as exc:
-            if not self.models.of(name):  # it was never there
-                raise
-            for entry in self.models.of(name):
-                entry.become(Unloaded.after(exc))
-        except FAILURES:  # its entry has the error
-            pass
-        for entry in self.models.of(name):
-            slot = entry.slot if self._evicts and entry.absence == "refused" else None
-            if slot is not None and await self._wishes.run_in_thread(
-                partial(self.models.fits_alone, slot)
-            ):
-                assert entry.fault is not None
-                entry.become(Unloaded(entry.fault, "evicted"))
-                _log.info("model %s: no room now, a request to it makes some", entry.name)
 
     async def load(
         self,
@@ -233,42 +183,13 @@ class Repository:
         """
         with self._trying(name) if unless else contextlib.nullcontext():
             if not is_whole:
-                with self._noting(name):
-                    await self._whole(name)
+                with self._applier.noting(name):
+                    await self._applier.verified(name)
             entry: Entry = await self._reconciler.reached(Load(name, frozenset(unless)))
         for each in self.models.of(name):
             if not each.serves:
                 _log.warning("not served: %s", each.message)
         return entry
-
-    async def _load_unless(self, name: str, unless: Collection[Absence]) -> Entry:
-        is_absent = "unloaded" in unless and self.models.is_unloaded(name)
-        is_absent |= "evicted" in unless and self.models.is_evicted(name)
-        return self.models.find(name) if is_absent else await self._load(name)
-
-    async def _load(self, name: str, *, evicts: bool = True) -> Entry:
-        """Do as ``load``; ``evicts``: others may go for it, if settings allow it."""
-        with self._noting(name):
-            slots = await self._wishes.run_in_thread(lambda: self.models.slots_of(name))
-        self.models.say_ignored(name, slots[0].config)
-        missing = missing_versions(slots)
-        await self._remove(name, {*missing, *(slot.name for slot in slots)})
-        for slot_name, why in missing.items():
-            # It is to be served and is not on disk; it is closed if it was loaded.
-            entry = self.models.known(slot_name, name)
-            with because(why):
-                fault = Fault(Code.MISSING, why, permanent=False)
-                await self._wishes.let_go(entry, fault, patiently=True)
-            entry.version = slot_name.rpartition("/")[2]
-        failures = []
-        for slot in slots:
-            try:
-                await self._wishes.bring(slot, evicts and self._evicts)
-            except FAILURES as exc:
-                failures.append(exc)
-        if failures:
-            raise failures[0]
-        return self.models.find(name)
 
     async def retry(self, name: str) -> None:
         """Load ``name`` again, which was lost or could not be loaded, as it is on disk now.
@@ -279,8 +200,8 @@ class Repository:
             As ``load``.
         """
         with self._trying(name):
-            with self._noting(name):
-                await self._whole(name)
+            with self._applier.noting(name):
+                await self._applier.verified(name)
             with because("another try"):
                 await self._reconciler.reached(Load(name, frozenset({"unloaded", "evicted"})))
 
@@ -299,61 +220,22 @@ class Repository:
                 self.failed[name] = fault
             raise
 
-    @contextlib.contextmanager
-    def _noting(self, name: str) -> Iterator[None]:
-        """Note in the entries of ``name`` an error that is raised inside, unless all ends."""
-        try:
-            yield
-        except FAILURES as exc:
-            if not self._reconciler.is_closed:
-                self.models.note(name, exc)
-            raise
-
-    async def _whole(self, name: str, config: ModelConfig | None = None) -> list[Slot]:
-        """Return the slots of ``name``, after a check of all bytes of those that were not tried before."""
-        slots = await self._wishes.run_in_thread(lambda: self.models.slots_of(name, config))
-        for slot in slots:
-            entry = self.models.get(slot.name)
-            if entry is None or entry.slot is None or entry.slot.seen != slot.seen:
-                with naming(name):
-                    await self._wishes.run_in_thread(
-                        partial(self._environment.check_complete, slot.folder)
-                    )
-        return slots
-
     async def unload(self, name: str) -> None:
         """Let all versions of ``name`` finish their requests and give their memory back.
 
         Raises:
             NotFoundError: no such model is known.
         """
-        await self._reconciler.reached(Unload(name))
-
-    async def _unload(self, name: str) -> None:
-        entries = self.models.of(name)
-        if not entries:
-            error = NotFoundError(f"model {shown(name)}: not in the repository")
-            raise await self._explained(name, error)
         self.failed.pop(name, None)
-        for entry in entries:
-            await self._wishes.let_go(entry, _UNLOADED, "unloaded")
-            entry.most_bytes = None
+        try:
+            await self._reconciler.reached(Unload(name))
+        except NotFoundError as exc:
+            raise await self._explained(name, exc) from None
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests; drop its entries."""
         self.failed.pop(name, None)
         await self._reconciler.reached(Remove(name))
-
-    async def _remove(self, name: str, kept: Collection[str]) -> None:
-        """Close the slots of ``name`` but those ``kept``, and drop their entries unless memory is lost."""
-        gone = "its versions are others now" if kept else "not in the repository any more"
-        for entry in self.models.of(name):
-            if entry.name in kept:
-                continue
-            with because(gone):
-                await self._wishes.let_go(entry, Fault(Code.MISSING, gone), patiently=True)
-            if not entry.is_lost:
-                del self.models[entry.name]
 
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return an entry and its pack, as Models.serving; of a model that is away, the pack on disk.
@@ -438,48 +320,9 @@ class Repository:
         is_back: bool = await self._reconciler.reached(Restore(entry.name, given_up, why))
         return is_back
 
-    async def _restore(self, slot: str, worker: Worker, reason: str) -> bool:
-        entry = self.models.get(slot)
-        if entry is None or entry.worker is not worker:
-            return False
-        fault = Fault(Code.ENGINE_FAILED, reason, permanent=False)
-        await self._executor.close(entry, fault, "evicted" if self._evicts else "failed")
-        with because(reason):
-            await self._bring_back(entry)
-        return True
-
     async def _sent_for(self, entry: Entry) -> bool:
         is_back: bool = await self._reconciler.reached(Fetch(entry.name))
         return is_back
-
-    async def _fetch(self, slot: str) -> bool:
-        """Load an evicted model again, if a request waits for it; return whether. Raises as ``load``."""
-        entry = self.models.get(slot)
-        # It may have been loaded or unloaded before this had its turn.
-        if entry is None or not entry.evicted or not len(entry.uses):
-            return False
-        with because("a request to it"):
-            await self._bring_back(entry)
-        return True
-
-    async def _bring_back(self, entry: Entry) -> None:
-        """Load a model again that was evicted or given up; raises as ``load``.
-
-        Its files are checked, since a new version may be being copied just now.
-        """
-        try:
-            slots = await self._whole(entry.model)
-        except (
-            ModelConfigError
-        ) as exc:  # a wrong configuration never changes a model that is served
-            if entry.slot is None:
-                raise
-            _log.warning("model %s: served as it was configured before: %s", entry.name, exc)
-            slots = await self._whole(entry.model, entry.slot.config)
-        await self._remove(entry.model, {slot.name for slot in slots})
-        # If its slots have other names now, as with another version_policy, all of them take its place.
-        for slot in [each for each in slots if each.name == entry.name] or slots:
-            await self._wishes.bring(slot, self._evicts)
 
     async def replan(self, name: str, most_bytes: int | None) -> list[Entry]:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
@@ -496,35 +339,35 @@ class Repository:
         loaded: list[Entry] = await self._reconciler.reached(Limit(name, most_bytes))
         return loaded
 
-    async def _limit(self, name: str, max_bytes: int | None) -> list[Entry]:
-        if (latest := self.models.find(name)).evicted:
-            raise ConflictError(latest.message)
-        latest.serving()
-        loaded = [entry for entry in self.models.of(name) if entry.serves]
-        loaded.sort(key=lambda entry: entry is latest)
-        await self._wishes.replan(loaded, max_bytes)
-        limit = "no limit" if max_bytes is None else f"at most {format_size(max_bytes)}"
-        _log.info("model %s: limit of its memory: %s", name, limit, extra=attribution())
-        return loaded
+    async def _apply(self, change: Change) -> Any:
+        try:
+            return await self._applier.apply(change)
+        finally:
+            if isinstance(change, OF_MODEL) and not self.models.of(change.model):
+                self._reconciler.forget(change.model)
 
     async def _grow(self) -> None:
         with because("a better plan", by_server=True):
-            await self._wishes.grow()
+            await self._balancer.grow()
 
     def tuner(self) -> "Tuner":
         """Return what races plans of the loaded models in idle time."""
         from server.repository.tuning import Tuner
 
         return Tuner(
-            *(self.models, self._budget, self._reconciler, self._planning),
-            *(self._preparer, self._executor),
+            self.models,
+            budget=self._budget,
+            reconciler=self._reconciler,
+            planning=self._planning,
+            preparer=self._preparer,
+            executor=self._executor,
             limit_seconds=self._settings.request_timeout,
         )
 
     @property
     def search(self) -> str | None:
         """How far the search for better plans of the loaded models is; None: there is none."""
-        search = self._wishes.search
+        search = self._balancer.search
         return None if search is None else search.said
 
     async def frontier(self, name: str, heard: Tell) -> list[dict[str, Any]]:

@@ -145,12 +145,12 @@ class Tuner:
     def __init__(
         self,
         models: Models,
+        *,
         budget: Budget,
         reconciler: Reconciler,
         planning: PlanningThreads,
         preparer: Preparer,
         executor: Executor,
-        *,
         limit_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,

@@ -449,7 +449,7 @@ class Before(NamedTuple):
 
     def _check_followed(self, fleet: Fleet) -> None:
         """Check that what serves is what is on disk."""
-        there = set(fleet.repository.models.on_disk())
+        there = set(fleet.repository.catalog.on_disk())
         found = [
             fleet.world.contents(slot.folder) for name in there for slot in _slots(fleet, name)
         ]

@@ -8,7 +8,7 @@ import pytest
 
 from server.errors import NotServingError
 from server.repository import planning_threads, polling
-from server.repository.models import Models
+from server.repository.catalog import Catalog
 from server.repository.planning_threads import PlanningThreads
 from server.repository.polling import Poller
 from server.repository.preparing import Prepared, Preparer
@@ -51,7 +51,7 @@ async def cancelled(task: "asyncio.Task[Any]") -> None:
 
 @pytest.mark.usefixtures("no_patience")
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Preparer, "prepare"), (Models, "slots_of"), (Prepared, "is_there")]
+    ("owner", "name"), [(Preparer, "prepare"), (Catalog, "slots_of"), (Prepared, "is_there")]
 )
 async def test_a_load_whose_caller_has_left_comes_before_what_follows(
     settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch, owner: type, name: str

@@ -161,7 +161,7 @@ async def test_the_search_says_how_far_it_is_until_it_ends(
     repository = service.inside.repository
     assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
     assert repository.search == ""
-    progress = repository._wishes.search
+    progress = repository._balancer.search
     assert progress is not None
     progress("ways to stream", 1, 3)
     assert repository.search == "ways to stream, 1 of 3"

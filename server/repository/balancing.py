@@ -1,8 +1,9 @@
-"""Wishes for the models: each is decided over the fleet (fleet.py) on a planning thread, and carried out.
+"""Shares the budget between the models that are loaded: one comes, is replaced, limited, evicted, all grow.
 
-A new model takes memory that others have beyond their least; where that is not enough and settings allow
-it, others are evicted. A model whose files have changed replaces its former version, and no request is
-lost. Calls never overlap: repository.py makes one at a time.
+Each change is decided over the fleet (fleet.py) on a planning thread, and carried out step by step
+(executor.py). A new model takes memory that others have beyond their least; where that is not enough and
+settings allow it, others are evicted. A model whose files have changed replaces its former version, and no
+request is lost. Calls never overlap: reconciling.py has one change made at a time.
 """
 
 import contextlib
@@ -28,6 +29,7 @@ from pipeline.program.stopping import telling
 from server.causes import attribution, because
 from server.errors import FilesChangedError, NotServingError
 from server.faults import FAILURES, Code, Fault
+from server.repository.catalog import Catalog
 from server.repository.entry import Absence, Entry, Loading, Unloaded
 from server.repository.environment import RepositoryEnvironment
 from server.repository.executor import Executor
@@ -46,7 +48,7 @@ _REPLACED = Fault(Code.NOT_SERVING, "its pack is being replaced", permanent=Fals
 T = TypeVar("T")
 
 
-class Wishes:
+class Balancer:
     """Loads, replaces, limits and evicts ``models``. ``evictable``: models that may be evicted.
 
     ``grow_later``: called when models may use memory that is free now.
@@ -55,17 +57,19 @@ class Wishes:
     def __init__(
         self,
         models: Models,
+        *,
+        catalog: Catalog,
         budget: Budget,
         preparer: Preparer,
         executor: Executor,
         environment: RepositoryEnvironment,
         planning: PlanningThreads,
-        *,
         grow_later: Callable[[], None],
         activations: Activations,
         evictable: Collection[str],
     ) -> None:
         self._models = models
+        self._catalog = catalog
         self._budget = budget
         self._preparer = preparer
         self._executor = executor
@@ -331,19 +335,20 @@ class Wishes:
     async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> PlanTarget:
         """Return as Fleet.coming."""
         newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
-        present = {*fleet.places, model.slot.name}
+        others = {*fleet.places, model.slot.name, *self._models.withdrawn()}
         return await self._decided(
-            lambda: fleet.coming(key, newcomer, self._models.absent(present)), model
+            lambda: fleet.coming(key, newcomer, self._catalog.others(others)), model
         )
 
     async def _going(self, fleet: Fleet, slot: Slot) -> list[str] | None:
         """Return the models to evict so that the pack in ``slot`` fits; None where it does not."""
+        others = {*fleet.members, slot.name, *self._models.withdrawn()}
 
         def chosen() -> list[str] | None:
-            newcomer: Sharer | None = self._models.least(slot)
+            newcomer: Sharer | None = self._catalog.least(slot)
             if newcomer is None:
                 return None
-            return fleet.going(newcomer, self._models.absent({*fleet.members, slot.name}))
+            return fleet.going(newcomer, self._catalog.others(others))
 
         return await self.run_in_thread(chosen)
 
