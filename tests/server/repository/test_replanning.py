@@ -139,6 +139,46 @@ def test_a_smaller_plan_that_shares_less_gives_way_to_what_was_planned() -> None
     assert budget.used_bytes == 30
 
 
+PLANS = st.builds(
+    lambda ring, arena, is_shared: Place(fitted({"ring": ring, "arena": arena}), is_shared),
+    st.integers(1, 20),
+    st.integers(0, 20),
+    st.booleans(),
+)
+
+
+def reserved(total: int, plans: dict[str, Place]) -> Budget:
+    """Return a budget of so many bytes that has memory for ``plans``."""
+    budget = Budget(total)
+    for name, plan in plans.items():
+        budget.reserve(name, plan.holding.memory, plan.in_turns)
+    return budget
+
+
+@given(
+    now=st.dictionaries(st.sampled_from("abcd"), PLANS),
+    plans=st.dictionaries(st.sampled_from("abcd"), PLANS),
+    first=st.none() | st.builds(Change, st.sampled_from("abn"), PLANS),
+    free=st.integers(0, 60),
+)
+def test_steps_toward_any_target_fit_and_end(
+    now: dict[str, Place], plans: dict[str, Place], first: Change | None, free: int
+) -> None:
+    """Each model changes twice at most: once without growing. What comes first is there, or refused."""
+    budget = reserved(reserved(1000, now).used_bytes + free, now)
+    target, changed = PlanTarget(plans, first), list[str]()
+    while (change := step(target, now, budget)) is not None:
+        try:
+            budget.change(change.name, change.place.holding.memory, change.place.in_turns)
+        except RefusedError:
+            assert change == first
+            return
+        now[change.name] = change.place
+        changed.append(change.name)
+        assert changed.count(change.name) <= 2
+    assert first is None or now[first.name].is_like(first.place)
+
+
 @given(sizes=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), max_size=5))
 def test_after_a_failure_models_get_back_what_they_had(sizes: list[tuple[int, int]]) -> None:
     """From any plans that fit, whichever steps had been taken, as far as each step fits."""
