@@ -40,21 +40,23 @@ class PlanningThreads:
     """Runs functions that plan, until it is closed."""
 
     def __init__(self) -> None:
-        #: Whether nothing is planned any more.
-        self.is_closed = False
+        self._closed = asyncio.Event()
         #: What goes on although its caller was cancelled.
         self._abandoned: set[asyncio.Future[Any]] = set()
-        #: Called when nothing abandoned goes on any more.
-        self._waiting: list[Callable[[], None]] = []
         # At normal priority: a thread with a lower one would wait for a core while it holds the
         # interpreter, and hold up the event loop.
         self._threads = ThreadPoolExecutor(_MOST, "planner")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is planned any more."""
+        return self._closed.is_set()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return the result of ``work``.
 
         When this is cancelled, ``work`` ends as soon as its search checks whether it is wanted, and this
-        ends with it; or a second later, if the search does not check: then ``when_over`` waits for it.
+        ends with it; or a second later, if the search does not check: then ``over`` waits for it.
 
         Raises:
             NotServingError: it is closed. RuntimeError: the system gives no thread; ``work`` never begins.
@@ -91,36 +93,29 @@ class PlanningThreads:
             await run_to_completion(asyncio.wait({planned}, timeout=_END_SECONDS))
             raise
 
-    def when_over(self, call: Callable[[], None]) -> None:
-        """Call ``call`` when no planning goes on whose caller was cancelled: now, or when the last ends.
+    async def over(self) -> None:
+        """Wait until no planning goes on whose caller was cancelled.
 
-        Once this is closed nothing begins any more, and ``call`` does not wait longer than a moment.
+        Once this is closed nothing begins any more, and that is waited for no longer than a moment.
         """
-        self._waiting.append(call)
-        if not any(not planned.done() for planned in self._abandoned):
-            self._call()
-        elif self.is_closed:
-            self._give_up()
+        if not self._abandoned:
+            return
+        closed = asyncio.create_task(self._closed.wait())
+        try:
+            while self._abandoned and not self.is_closed:
+                await asyncio.wait({closed, *self._abandoned}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closed.cancel()
+        if self._abandoned:
+            await asyncio.wait(self._abandoned, timeout=_END_SECONDS)
 
     def close(self) -> None:
         """End all planning; later calls fail."""
-        self.is_closed = True
+        self._closed.set()
         self._threads.shutdown(wait=False)
-        if self._waiting:
-            self._give_up()
 
     def _end(self, planned: asyncio.Future[Any]) -> None:
         """Note the end of abandoned planning, and read its error: asyncio logs errors that are not read."""
         if not planned.cancelled():
             planned.exception()
         self._abandoned.discard(planned)
-        if not self._abandoned:
-            self._call()
-
-    def _give_up(self) -> None:
-        asyncio.get_running_loop().call_later(_END_SECONDS, self._call)
-
-    def _call(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            call()

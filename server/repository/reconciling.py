@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from pipeline.execution.shielded import run_to_completion
@@ -182,7 +181,7 @@ class Reconciler:
         desired, self._is_taking = self._desired.pop(change), True
         task = asyncio.get_running_loop().create_task(self._make(change), context=desired.context)
         await asyncio.wait({task})
-        await self._planned()
+        await self._planning.over()
         self._is_taking = False
         if isinstance(change, OF_MODEL) and (before := self.generations.get(change.model)):
             self.generations[change.model] = before._replace(observed=desired.generation)
@@ -202,12 +201,6 @@ class Reconciler:
     async def _end_background(self, task: "asyncio.Task[None]") -> None:
         """Wait for the end of ``task``, of the background."""
         await asyncio.wait({task})
-        await self._planned()
+        await self._planning.over()
         if self._background is task:
             self._background = None
-
-    async def _planned(self) -> None:
-        """Wait for planning that goes on although nobody waits for it."""
-        over = asyncio.get_running_loop().create_future()
-        self._planning.when_over(partial(settle, over, None))
-        await over

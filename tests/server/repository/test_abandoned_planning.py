@@ -14,7 +14,7 @@ from server.repository.polling import Poller
 from server.repository.preparing import Prepared, Preparer
 from tests.examples import over
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Gate, ServiceUnderTest, serving, settled, until
+from tests.server.support import LIMIT_SECONDS, Gate, ServiceUnderTest, serving, settled, until
 
 
 class Blocked:
@@ -93,8 +93,8 @@ async def test_a_server_ends_while_a_thread_that_nobody_waits_for_goes_on(
 
 @pytest.mark.usefixtures("no_patience")
 @over("ends", [0, 1, 2])
-async def test_what_waits_for_abandoned_planning_is_called_once_after_the_last(ends: int) -> None:
-    threads, called, gates = PlanningThreads(), list[int](), [Gate(), Gate()]
+async def test_abandoned_planning_is_over_when_the_last_is_complete(ends: int) -> None:
+    threads, gates = PlanningThreads(), [Gate(), Gate()]
     for gate in gates:
         task = asyncio.create_task(threads.run(gate.hold))
         await gate.reached()
@@ -103,22 +103,20 @@ async def test_what_waits_for_abandoned_planning_is_called_once_after_the_last(e
         threads.run((gate_of_running := Gate()).hold)
     )  # it is not cancelled
     await gate_of_running.reached()
-    for index in range(2):
-        threads.when_over(lambda index=index: called.append(index))  # type: ignore[misc]
+    waiting = asyncio.create_task(threads.over())
     for gate in gates[:ends]:
         gate.open()
     if ends < 2:
         await settled()
-        assert called == []
+        assert not waiting.done()
         threads.close()  # nothing begins any more
-    await until(lambda: called)
-    assert called == [0, 1]
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await waiting
     for gate in (*gates, gate_of_running):
         gate.open()
     await asyncio.wait({running})
     threads.close()
-    await settled()
-    assert called == [0, 1]
+    await threads.over()
 
 
 async def test_work_for_which_there_is_no_thread_never_begins(
