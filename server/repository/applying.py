@@ -81,10 +81,8 @@ class Applier:
         match change:
             case Start(reserve):
                 work = self._start(reserve)
-            case Load(name, is_first=True):
-                work = self._load_first(name)
-            case Load(name, unless):
-                work = self._load_unless(name, unless)
+            case Load(name, unless, is_first):
+                work = self._load_unless(name, unless, is_first=is_first)
             case Unload(name):
                 work = self._unload(name)
             case Remove(name):
@@ -132,10 +130,14 @@ class Applier:
                 entry.become(Unloaded(entry.fault, "evicted"))
                 _log.info("model %s: no room now, a request to it makes some", entry.name)
 
-    async def _load_unless(self, name: str, unless: Collection[Absence]) -> Entry:
+    async def _load_unless(
+        self, name: str, unless: Collection[Absence], *, is_first: bool
+    ) -> Entry | None:
         is_absent = "unloaded" in unless and self._models.is_unloaded(name)
         is_absent |= "evicted" in unless and self._models.is_evicted(name)
-        return self._models.find(name) if is_absent else await self._load(name)
+        if is_absent:
+            return self._models.find(name)
+        return await (self._load_first(name) if is_first else self._load(name))
 
     async def _load(self, name: str, *, evicts: bool = True) -> Entry:
         """Do as ``load``; ``evicts``: others may go for it, if settings allow it."""

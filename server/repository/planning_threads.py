@@ -7,7 +7,7 @@ no memory in addition to it, and its state is never partial.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, TypeVar
@@ -59,8 +59,8 @@ class PlanningThreads:
         ends with it; or a second later, if the search does not check: then ``over`` waits for it.
 
         Raises:
-            NotServingError: it is closed. RuntimeError: the system gives no thread; ``work`` never begins.
-            Otherwise the errors of ``work``.
+            NotServingError: it is closed, and ``work`` may go on. RuntimeError: the system gives no thread;
+            ``work`` never begins. Otherwise the errors of ``work``.
         """
         if self.is_closed:
             raise NotServingError("the server is stopping")
@@ -83,36 +83,47 @@ class PlanningThreads:
             unwanted.set()  # the pool may have it in its queue nevertheless
             raise
         try:
-            return await asyncio.shield(planned)
-        except PlanningStoppedError as exc:
-            raise NotServingError("the server is stopping") from exc
+            await self._finished({planned})
         except asyncio.CancelledError:
             unwanted.set()
-            self._abandoned.add(planned)
-            planned.add_done_callback(self._end)
+            self._abandon(planned)
             await run_to_completion(asyncio.wait({planned}, timeout=_END_SECONDS))
             raise
+        if not planned.done():
+            self._abandon(planned)
+            raise NotServingError("the server is stopping")
+        try:
+            return planned.result()
+        except PlanningStoppedError as exc:
+            raise NotServingError("the server is stopping") from exc
 
     async def over(self) -> None:
-        """Wait until no planning goes on whose caller was cancelled.
+        """Wait until no planning goes on for which nobody waits; once this is closed only a moment."""
+        if self._abandoned:
+            await self._finished(self._abandoned)
 
-        Once this is closed nothing begins any more, and that is waited for no longer than a moment.
-        """
-        if not self._abandoned:
-            return
-        closed = asyncio.create_task(self._closed.wait())
+    async def _finished(self, planned: Collection[asyncio.Future[Any]]) -> None:
+        """Wait for all of ``planned``; once this is closed no longer than a moment."""
+        waiting, closed = {*planned}, asyncio.create_task(self._closed.wait())
         try:
-            while self._abandoned and not self.is_closed:
-                await asyncio.wait({closed, *self._abandoned}, return_when=asyncio.FIRST_COMPLETED)
+            while waiting and not closed.done():
+                _, waiting = await asyncio.wait(
+                    {closed, *waiting}, return_when=asyncio.FIRST_COMPLETED
+                )
+                waiting.discard(closed)
         finally:
             closed.cancel()
-        if self._abandoned:
-            await asyncio.wait(self._abandoned, timeout=_END_SECONDS)
+        if waiting:
+            await asyncio.wait(waiting, timeout=_END_SECONDS)
 
     def close(self) -> None:
         """End all planning; later calls fail."""
         self._closed.set()
         self._threads.shutdown(wait=False)
+
+    def _abandon(self, planned: asyncio.Future[Any]) -> None:
+        self._abandoned.add(planned)
+        planned.add_done_callback(self._end)
 
     def _end(self, planned: asyncio.Future[Any]) -> None:
         """Note the end of abandoned planning, and read its error: asyncio logs errors that are not read."""

@@ -154,7 +154,8 @@ class Repository:
             slots = await self._reconciler.reached(Start(reserve))
             with self.catalog.scanned(slots), because("start"):
                 for name in self.catalog.names():
-                    await self._reconciler.reached(Load(name, is_first=True))
+                    load = Load(name, frozenset({"unloaded"}), is_first=True)
+                    await self._reconciler.reached(load)
         self._opener.log_unprofiled()
 
     async def load(

@@ -12,6 +12,7 @@ from server.repository.catalog import Catalog
 from server.repository.planning_threads import PlanningThreads
 from server.repository.polling import Poller
 from server.repository.preparing import Prepared, Preparer
+from server.service import Service
 from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Gate, ServiceUnderTest, serving, settled, until
@@ -30,7 +31,11 @@ class Blocked:
         def blocked(*arguments: Any) -> Any:
             if first:
                 events.append("began")
-                first.pop().hold()
+                try:
+                    first.pop().hold()
+                except AssertionError:
+                    events.append("was never let go")
+                    raise
                 events.append("ended")
             return original(*arguments)
 
@@ -79,14 +84,21 @@ async def test_a_load_whose_caller_has_left_comes_before_what_follows(
 
 
 @pytest.mark.usefixtures("no_patience")
-async def test_a_server_ends_while_a_thread_that_nobody_waits_for_goes_on(
-    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_server_ends_while_a_thread_goes_on(
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
+    """Whether the caller of the load is still there, or not."""
     async with serving(settings(models=("tiny",))) as service:
-        blocked = Blocked(monkeypatch, Preparer, "prepare", [])
+        events = list[str]()
+        blocked = Blocked(monkeypatch, Preparer, "prepare", events)
         loading = asyncio.create_task(service.inside.repository.load("pair"))
         await blocked.gate.reached()
-        await cancelled(loading)
+        if leaves:
+            await cancelled(loading)
+    assert events == ["began"]
+    with pytest.raises(asyncio.CancelledError if leaves else NotServingError):
+        await loading
     assert service.inside.budget.held() == {}
     blocked.gate.open()
 
@@ -165,3 +177,18 @@ async def test_a_model_that_is_unloaded_while_a_poll_waits_stays_so(
         blocked.gate.open()
         await asyncio.gather(before, unloading, following)
         assert entry.absence == "unloaded"
+
+
+async def test_a_model_that_is_unloaded_while_the_start_loads_another_stays_so(
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = Blocked(monkeypatch, Preparer, "prepare", [])
+    async with Service(settings(models=("pair", "tiny"))) as service:
+        await blocked.gate.reached()
+        unloading = asyncio.create_task(service.repository.unload("tiny"))
+        await settled()
+        blocked.gate.open()
+        await service.loaded()
+        await unloading
+        assert service.repository.models["pair"].serves
+        assert service.repository.models["tiny"].absence == "unloaded"
