@@ -81,10 +81,6 @@ class Balancer:
         #: How far the search for new plans of the loaded models is; None: there is none.
         self.search: SearchProgress | None = None
 
-    async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, which blocks; raises as PlanningThreads."""
-        return await self._planning.run(work)
-
     async def let_go(
         self,
         entry: Entry,
@@ -303,7 +299,7 @@ class Balancer:
     async def _fleet(self) -> Fleet:
         """Return the models that are loaded now."""
         models = {entry.name: entry.prepared for entry in self._models.values() if entry.prepared}
-        there = await self.run_in_thread(lambda: {name: models[name].is_there() for name in models})
+        there = await self._planning.run(lambda: {name: models[name].is_there() for name in models})
         changed = [name for name, is_there in there.items() if not is_there]
         return Fleet(self._budget.without(()), dict(self._members(changed)), self._activations)
 
@@ -330,7 +326,7 @@ class Balancer:
 
     async def _prepared(self, slot: Slot) -> Prepared:
         """Return the model in ``slot``, ready to be planned; raises as Preparer.prepare."""
-        return await self.run_in_thread(lambda: self._preparer.prepare(slot))
+        return await self._planning.run(lambda: self._preparer.prepare(slot))
 
     async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> PlanTarget:
         """Return as Fleet.coming."""
@@ -350,7 +346,7 @@ class Balancer:
                 return None
             return fleet.going(newcomer, self._catalog.others(others))
 
-        return await self.run_in_thread(chosen)
+        return await self._planning.run(chosen)
 
     async def _searched(self, decide: Callable[[], T]) -> T:
         """Return the result of ``decide``; meanwhile ``search`` says how far it is."""
@@ -377,4 +373,4 @@ class Balancer:
             finally:  # before models are opened with the plans
                 self._environment.give_back()
 
-        return await self.run_in_thread(decided)
+        return await self._planning.run(decided)

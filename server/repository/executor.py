@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
+from pipeline.execution.shielded import run_to_completion
 from server.causes import attribution
 from server.errors import FilesChangedError
 from server.faults import Code, Fault, traceable
@@ -23,7 +24,6 @@ from server.repository.models import Models
 from server.repository.opening import Opener
 from server.repository.preparing import Prepared
 from server.repository.worker import Worker
-from server.requests.waiting import uninterrupted
 
 _log = logging.getLogger(__name__)
 
@@ -99,23 +99,25 @@ class Executor:
                 message = "model %s keeps the plan it has: %s"
                 _log.warning(message, entry.name, exc, exc_info=traceable(exc))
 
-    @uninterrupted
     async def reopen(self, entry: Entry, place: Place, level: int = logging.INFO) -> None:
         """Open a loaded model again with another plan, or if that fails as before, or else close it.
 
-        ``level``: of its log line.
+        ``level``: of its log line. It is not interrupted where growth, or a race, is cancelled.
         """
+        await run_to_completion(self._reopen(entry, place, level))
+
+    async def _reopen(self, entry: Entry, target: Place, level: int) -> None:
         model, before, worker = entry.prepared, entry.place, entry.worker
         assert model is not None
         assert before is not None
         assert worker is not None
         if not await asyncio.to_thread(model.is_there):
             raise FilesChangedError(entry.name)
-        planned = _change(before, place)
+        planned = _change(before, target)
         _log.log(level, "model %s: planned again, %s", entry.name, planned, extra=attribution())
         try:
             await worker.reopen(
-                partial(self._opener.reopen, entry.name, model, place),
+                partial(self._opener.reopen, entry.name, model, target),
                 partial(self._opener.reopen, entry.name, model, before),
             )
         except Exception:
@@ -123,7 +125,7 @@ class Executor:
             if entry.fault is not None and not worker.abandoned:
                 await self.close(entry, entry.fault)
             raise
-        entry.move(place)
+        entry.move(target)
 
     async def open(self, entry: Entry, model: Prepared, place: Place) -> None:
         """Let ``entry``, which is not loaded, serve ``model``; raises as Opener.open."""

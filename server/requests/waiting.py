@@ -2,19 +2,17 @@
 
 import asyncio
 import contextlib
-import functools
 import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple
+from typing import Any, Self, TypeVar, TypeVarTuple
 
 from pipeline.execution.shielded import run_to_completion
 
 T = TypeVar("T")
-P = ParamSpec("P")
 Ps = TypeVarTuple("Ps")
 
 # Futures of an event loop that threads end.
@@ -131,18 +129,6 @@ def _call_last(calls: list[Callable[[], T]]) -> T:
 
 
 # Work that must not stop half done.
-
-
-def uninterrupted(
-    method: Callable[P, Coroutine[Any, Any, T]],
-) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Have each call of ``method`` run to its end, as ``run_to_completion`` does."""
-
-    @functools.wraps(method)
-    async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await run_to_completion(method(*args, **kwargs))
-
-    return whole
 
 
 @contextlib.asynccontextmanager
