@@ -102,8 +102,8 @@ async def read_tensors(
 
     The first few bytes of a body are read freely; before more is read, the request holds the memory that it
     needs, ``short_bytes`` where its JSON is short. ``check`` is called when the JSON of a body has come and
-    the body has to wait for memory, or raw tensors follow: where it raises, it does not wait, and these are
-    not read.
+    the body has to wait for memory, and with each part of raw tensors that follow: where it raises, it does
+    not wait, and no more is read.
 
     Raises:
         InvalidRequestError: it is none. TooLargeError: it is over a limit. DisconnectedError: the client
@@ -122,7 +122,6 @@ async def read_tensors(
             return request
     decoder = BodyDecoder(framing, model)
     opened = BodyOpener(framing.coding, exchange.body_limit.n_bytes)
-    is_checked = False
     while True:
         for number, block in enumerate(opened.blocks(part)):
             # Other tasks run in between: a small compressed part may open to a thousand times as much.
@@ -134,9 +133,8 @@ async def read_tensors(
                 await exchange.hold(max(more, exchange.lease.held_bytes))
         if exchange.is_read:
             break
-        if decoder.begun is not None and not is_checked:
+        if decoder.begun is not None:
             check(decoder.begun.timeout_seconds, 0)
-            is_checked = True
         part = await exchange.part()
     opened.finish()
     return decoder.finish()
@@ -249,7 +247,7 @@ class InferReception:
         deadline = request.arrived_at + min(seconds or limit, limit)
         line, left = worker.line, deadline - time.monotonic()
         try:
-            if line.expects or not line.idle:
+            if line.is_wanted:
                 is_read = request.declared_bytes <= len(request.body)
                 worker.check_room(left, is_read=is_read)
         except NotServingError:

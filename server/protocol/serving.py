@@ -31,6 +31,8 @@ A = TypeVar("A")
 # A request may wait for memory for this part of the time that is left to it; then it is read, waits for
 # others, and is computed.
 _MEMORY_OF_TIME = 0.3
+# The pace of a body counts once this part of its time has passed: its first parts say nothing of it.
+_PACE_COUNTS_AFTER = 0.2
 _PASSED = "its timeout of {:g} s passed while the request came, or waited for memory"
 
 
@@ -128,6 +130,10 @@ class Inference:
     def check(self, timeout_seconds: float | None, n_bytes: int = 0) -> float | None:
         """Check, before all of the request has come, that it would be let in with this timeout.
 
+        Of a body that comes slowly while others want the machine, what is still to come is expected at the
+        pace of what has come: it is refused when that is too late, and not when it is there. Its pace
+        refuses no other request.
+
         ``n_bytes``: of memory for which it has to wait before. Return for how long it may, of its own time;
         None: it has none.
 
@@ -137,6 +143,10 @@ class Inference:
         seconds_left, lease = self._left(timeout_seconds), self.exchange.lease
         waits_seconds = lease.wait_seconds(n_bytes) if n_bytes else 0.0
         if self.use.worker is not None:
+            if self.use.worker.line.is_wanted and seconds_left < (
+                1 - _PACE_COUNTS_AFTER
+            ) * self._given(timeout_seconds):
+                waits_seconds += self.exchange.rest_seconds
             expected = self.exchange.expected
             try:
                 is_read = self.exchange.client.is_complete
