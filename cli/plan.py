@@ -45,6 +45,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.budget.budget import Budget, check_requests
 from pipeline.budget.candidates import Candidate, needed_by_all, share_served
 from pipeline.budget.errors import RefusedError
+from pipeline.budget.request_needs import Need
 from pipeline.budget.sharing import Activations, possible
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
@@ -235,7 +236,7 @@ def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
     """Say what a service could not answer within what is set aside: it may be what `run` has."""
     for each in candidates:
         try:
-            check_requests(each.program.name, each.program.pack.manifest, shared)
+            check_requests(each.program.name, Need.of(each.program.pack.manifest), shared)
         except RefusedError as exc:
             warn(f"not served so: {exc}")
 

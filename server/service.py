@@ -31,6 +31,7 @@ from server.operation.tracing import Tracing
 from server.preflight import certificate_of
 from server.repository.compiling import Compiler
 from server.repository.entry import Entry
+from server.repository.environment import Environment
 from server.repository.limited_process import Limits
 from server.repository.on_disk import model_names
 from server.repository.polling import Poller
@@ -259,7 +260,9 @@ class Service:
         self.exchanges = Exchanges(
             self.request_memory, settings.max_body, settings.stall_timeout, settings.max_upload
         )
-        self.repository = Repository(settings, self.budget, device, self.pool)
+        self.repository = Repository(
+            settings, self.budget, Environment(settings, device, self.pool)
+        )
         limits = Limits(settings.compile_memory, math.ceil(settings.compile_time))
         self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))
         self.metrics = Metrics(

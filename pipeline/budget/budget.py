@@ -8,7 +8,6 @@ import itertools
 import threading
 from collections.abc import Collection, Mapping, Sequence
 
-from models.packs.manifest import Manifest
 from models.sizes import format_least, format_size, parse_size
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.holdings import Allocations, Holding
@@ -182,13 +181,13 @@ def _parts(memory: Mapping[str, int]) -> str:
     return ", ".join(f"{format_size(n_bytes)} for {words}" for words, n_bytes in largest if n_bytes)
 
 
-def check_requests(name: str, manifest: Manifest, budget: Budget) -> None:
-    """Refuse a model to which no request could be answered.
+def check_requests(name: str, need: Need, budget: Budget) -> None:
+    """Refuse a model to which no request could be answered; ``need``: what requests to it take.
 
     Raises:
         RefusedError: what is set aside for requests is too little for one.
     """
-    needed = Need.of(manifest).tight_bytes
+    needed = need.tight_bytes
     if needed > budget.request_bytes:
         raise RefusedError(
             f"model {name!r}: one request to it takes {format_least(needed)} of memory, and all "

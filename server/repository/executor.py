@@ -8,11 +8,9 @@ one at a time.
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 
-from models.runtime.heap import trim_heap
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
 from pipeline.execution.shielded import run_to_completion
@@ -20,6 +18,7 @@ from server.causes import attribution
 from server.errors import FilesChangedError
 from server.faults import traceable
 from server.repository.entry import Absence, Entry, Unloaded, Uses
+from server.repository.environment import Environment
 from server.repository.fleet import Change, Place
 from server.repository.models import Models
 from server.repository.opening import Opener
@@ -40,11 +39,17 @@ class Executor:
     """
 
     def __init__(
-        self, models: Models, budget: Budget, opener: Opener, patience_seconds: float
+        self,
+        models: Models,
+        budget: Budget,
+        opener: Opener,
+        environment: Environment,
+        patience_seconds: float,
     ) -> None:
         self._models = models
         self._budget = budget
         self._opener = opener
+        self._environment = environment
         self._patience = patience_seconds
         #: Workers that no entry has any more, until the requests that they accepted are answered.
         self.leaving: set[Worker] = set()
@@ -146,7 +151,7 @@ class Executor:
         else:
             self._budget.release(name)
         self._budget.rename(key, name)
-        trim_heap()
+        self._environment.trim_heap()
 
     async def go_back(self, entry: Entry, model: Prepared, place: Place) -> None:
         """Let ``entry``, which is not loaded, serve the former ``model`` again, if its files are there."""
@@ -193,7 +198,7 @@ class Executor:
             entry.become(Unloaded(lost, is_lost=True))
         else:
             self._budget.release(entry.name)
-        trim_heap()
+        self._environment.trim_heap()
 
     async def _ended(self, name: str, worker: Worker) -> str:
         """Close ``worker``; return why its memory can never be used again, empty where it can.
@@ -224,10 +229,9 @@ class Executor:
             self.left_behind.discard(worker)
             if not worker.engine.broken:
                 self._budget.release(apart)
-                trim_heap()
+                self._environment.trim_heap()
 
-        # The end of the process does not wait for this thread.
-        threading.Thread(target=wait, name=f"left-{name}", daemon=True).start()
+        self._environment.start_thread(f"left-{name}", wait)
 
 
 def _change(before: Place, after: Place) -> str:

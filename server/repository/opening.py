@@ -3,28 +3,15 @@
 import asyncio
 import contextlib
 import logging
-from functools import partial
 from pathlib import Path
 
-from loader.cores import cores_for
-from loader.pool.pool import ReadPool
-from loader.readers.files import ReplaceableReader, open_reader
-from loader.readers.interface import Reader
-from models.runtime.heap import trim_heap
 from pipeline.budget.budget import Budget
-from pipeline.budget.sharing import Activations, shared_space
-from pipeline.devices.base import Device
+from pipeline.budget.sharing import Activations
 from pipeline.execution.errors import DrainError
-from pipeline.execution.leases import ArenaLease, SharedArena
-from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.execution.shielded import run_to_completion
-from pipeline.fitting.wanted import EnginePlanResult, PlanResult
-from pipeline.planning.plan import PartitionedPlan, Plan
-from pipeline.profiles.delay_limits import BoundWatch
-from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
-from pipeline.program.program import Program
 from server.errors import few
+from server.repository.environment import Environment
 from server.repository.fleet import Place
 from server.repository.on_disk import Slot
 from server.repository.preparing import Prepared, batching_of, naming
@@ -48,17 +35,15 @@ _NO_PROFILES = (
 
 
 class Opener:
-    """Opens packs on ``device``, as the settings say, inside ``budget``."""
+    """Opens packs as the settings say, inside ``budget``."""
 
-    def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
+    def __init__(self, settings: Settings, budget: Budget, environment: Environment) -> None:
         self._settings = settings
         self._budget = budget
-        self._device = device
-        self._pool = pool
+        self._environment = environment
         self._dispatcher = Dispatcher()
-        self._arena = self._shared_arena()
-        #: The first core for the partitions of the next model: cores are given out in turn.
-        self._next_core = 0
+        #: For the activations of models that compute in turns; None: each has its own.
+        self._arena = environment.shared_arena(budget.total_bytes)
         #: Packs without a profile, and their models; those of them that the log has named.
         self._unprofiled: dict[Path, str] = {}
         self._named: set[Path] = set()
@@ -120,9 +105,9 @@ class Opener:
         Raises:
             RuntimeError: the system gives no thread. DrainError: a read of the engine never ended.
         """
-        limit, batching = self._settings.queue_limit, batching_of(self._settings, slot)
+        batching = batching_of(self._settings, slot)
         try:
-            return Worker(running, limit, self._dispatcher, batching)
+            return self._environment.worker(running, self._dispatcher, batching)
         except BaseException as exc:
             running.engine.close()
             if running.engine.broken:
@@ -146,7 +131,7 @@ class Opener:
         Raises:
             As ``open``; the reservation may be that of the new plan or of the one before.
         """
-        trim_heap()
+        self._environment.trim_heap()
         with naming(name):
             self._budget.change(name, place.fitted.plan.memory, place.in_turns)
             return self._running(model, place)
@@ -157,64 +142,6 @@ class Opener:
             self._arena.close()
 
     def _running(self, model: Prepared, place: Place) -> Running:
-        """Open an engine with the plan ``place``."""
-        program, plan = model.program, place.fitted.plan
-        if model.profile is not None:  # other models may have been prepared since
-            self._device.tune(model.profile.tuning)
-        if isinstance(plan, PartitionedPlan):
-            return self._pipeline(program, plan)
-        reader = ReplaceableReader(open_reader(program.pack.weights_path))
-        verify = self._settings.verify == "always"
-        lease = partial(self._lease, plan) if place.in_turns else None
-        engine = open_engine(program, plan, self._device, self._pool, reader, verify, lease=lease)
-        watch, fitted = _watch(place.fitted, model.profile), place.fitted
-        return Running(engine, reader, watch, fitted.predicted_seconds, fitted.bound_seconds)
-
-    def _pipeline(self, program: Program, plan: PartitionedPlan) -> Running:
-        """Open an engine for each partition, each on a core of its own if there are so many."""
-        workers = len(plan.partitions)
-        cores = cores_for(workers, self._next_core)
-        if not cores:
-            _log.warning(
-                "model %s: %d workers share fewer cores: it answers no faster",
-                program.name,
-                workers,
-            )
-        else:
-            on = ", ".join(map(str, cores))
-            _log.info("model %s: %d workers, on cores %s", program.name, workers, on)
-        readers: list[Reader] = []
-
-        def open_weights() -> Reader:
-            readers.append(ReplaceableReader(open_reader(program.pack.weights_path)))
-            return readers[-1]
-
-        verify = self._settings.verify == "always"
-        pipeline = open_pipeline(
-            *(program, plan, [self._device] * workers, self._pool, open_weights),
-            verify=verify,
-            cores=cores,
-        )
-        self._next_core += workers
-        return Running(pipeline, readers[0])
-
-    def _lease(self, plan: Plan) -> ArenaLease:
-        assert self._arena is not None
-        return self._arena.join(plan.arena_bytes)
-
-    def _shared_arena(self) -> SharedArena | None:
-        """Reserve addresses for activations that models share, as many as the budget has bytes."""
-        space, why = shared_space(
-            self._device, self._budget.total_bytes, self._settings.activations
-        )
-        if why:
-            _log.warning("%s", why)
-        return None if space is None else SharedArena(space)
-
-
-def _watch(fitted: PlanResult, profile: Profile | None) -> BoundWatch | None:
-    """Return a watch over the bound of sweeps, if the limits of exactly this plan were measured."""
-    if profile is None or not isinstance(fitted, EnginePlanResult):
-        return None
-    limits = profile.limits_of(fitted.plan)
-    return BoundWatch(fitted.plan, limits) if limits is not None else None
+        """Open an engine with the plan ``place``; blocks."""
+        arena = self._arena if place.in_turns else None
+        return self._environment.open_engine(model.opened, place.fitted, arena)

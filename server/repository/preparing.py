@@ -8,28 +8,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import Pack
 from pipeline.budget.budget import Budget, check_requests
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.holdings import Minimum
-from pipeline.budget.request_needs import Need, short_infer_bytes
-from pipeline.budget.sharing import Sharer, partitioned_sharer, sharer
-from pipeline.devices.base import Device, DeviceMemoryError
+from pipeline.budget.request_needs import short_infer_bytes
+from pipeline.budget.sharing import Sharer
+from pipeline.devices.base import DeviceMemoryError
 from pipeline.fitting.judge import judged
 from pipeline.fitting.trade_off import FrontierPoint, frontier
 from pipeline.fitting.wanted import EnginePlanResult
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.make import make_plan, of_weights
-from pipeline.planning.plan import Choice, PlanError
-from pipeline.profiles.found_plans_file import plans_of
+from pipeline.planning.plan import Choice
 from pipeline.profiles.profile import MeasuredPlan, Profile, ProfileError
-from pipeline.profiles.profile_file import find_profile, prepared, save_profile
+from pipeline.profiles.profile_file import save_profile
 from pipeline.program.program import Program, letting_go
-from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.codec.messages import Signature
 from server.errors import NotServingError
 from server.memory.process_memory import free_bytes
 from server.repository.apart import SearchApart
+from server.repository.environment import Environment, OpenedPack
 from server.repository.on_disk import Slot, is_still, labelled
 from server.scheduling.sweeps import ALONE, Batching
 from server.settings.per_model import MOST_LANES, of_model
@@ -66,20 +66,28 @@ def _configured(slot: Slot) -> Batching:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The model in a slot: its pack as the device runs it, and its share of the budget.
-
-    ``known``: plans that were found for it.
-    """
+    """The model in a slot: its pack as the device runs it, and its share of the budget."""
 
     slot: Slot
-    program: Program
-    profile: Profile | None
+    opened: OpenedPack
     sharer: Sharer
-    known: FoundPlans
+
+    @property
+    def program(self) -> Program:
+        return self.opened.program
 
     @property
     def pack(self) -> Pack:
         return self.program.pack
+
+    @property
+    def profile(self) -> Profile | None:
+        return self.opened.profile
+
+    @property
+    def known(self) -> FoundPlans:
+        """Plans that were found for it."""
+        return self.opened.known
 
     @cached_property
     def signature(self) -> Signature:
@@ -112,12 +120,12 @@ def _shown(point: FrontierPoint) -> dict[str, Any]:
 
 
 class Preparer:
-    """Prepares packs for ``device``, as the settings say; requests to them shall fit in ``budget``."""
+    """Prepares packs as the settings say; requests to them shall fit in ``budget``."""
 
-    def __init__(self, settings: Settings, budget: Budget, device: Device) -> None:
+    def __init__(self, settings: Settings, budget: Budget, environment: Environment) -> None:
         self._settings = settings
         self._budget = budget
-        self._device = device
+        self._environment = environment
         self._search = SearchApart(self._spare_bytes)
         #: Found plans that cannot be saved beside their packs, by the folders of these.
         self._unsaved: dict[Path, FoundPlans] = {}
@@ -147,7 +155,7 @@ class Preparer:
         others = (each.sharer for each in self._surveyed.values())
         if sum(sum(each.least.values()) for each in (least, *others)) <= self._budget.total_bytes:
             self._surveyed[slot.name] = opened
-        return Minimum(least.least, Need.of(opened.pack.manifest), least.alone)
+        return Minimum(least.least, self._environment.need(opened.pack), least.alone)
 
     def prepare(self, slot: Slot) -> Prepared:
         """Return the model in ``slot``, ready to be planned; blocks.
@@ -157,15 +165,15 @@ class Preparer:
             NotServingError: the system refuses its files. RefusedError: no request could be answered.
         """
         with naming(slot.name):
-            opened = self._as_surveyed(slot) or self._open(slot)
-            pack, program = labelled(opened.pack, slot), opened.program
-            check_requests(slot.name, pack.manifest, self._budget)
-            if pack is not opened.pack:
-                program = replace(program, pack=pack)
-            lanes, shared = batching_of(self._settings, slot).lanes, opened.sharer
+            model = self._as_surveyed(slot) or self._open(slot)
+            opened, pack = model.opened, labelled(model.pack, slot)
+            check_requests(slot.name, self._environment.need(pack), self._budget)
+            if pack is not model.pack:
+                opened = opened._replace(program=replace(opened.program, pack=pack))
+            lanes, shared = batching_of(self._settings, slot).lanes, model.sharer
             if lanes > 1:
-                shared = self._sharer(slot, program, opened.profile, opened.known, lanes)
-            return replace(opened, slot=slot, program=program, sharer=shared)
+                shared = self._sharer(slot, opened, lanes)
+            return Prepared(slot, opened, shared)
 
     def frontier(self, model: Prepared) -> list[dict[str, Any]]:
         """Return the plans that ``model`` may have, as ``figures`` of a frontier; blocks.
@@ -173,8 +181,9 @@ class Preparer:
         Raises:
             PlanError: it has none.
         """
-        resident = self._device.adapt(ARCHITECTURES["pre"])
-        asked = model.program, self._architecture(), resident, model.profile, model.known
+        resident = self._environment.device.adapt(ARCHITECTURES["pre"])
+        architecture = self._environment.architecture
+        asked = model.program, architecture, resident, model.profile, model.known
         return self._search.fully(figures, *asked)
 
     def race(self, model: Prepared, n_bytes: int, serving: Choice) -> "list[Entrant]":
@@ -186,13 +195,14 @@ class Preparer:
         from pipeline.measuring.plan_races import budget_entrants
 
         assert model.profile is not None
-        of = model.program, self._architecture(), model.profile, n_bytes, serving, model.known
+        architecture = self._environment.architecture
+        of = model.program, architecture, model.profile, n_bytes, serving, model.known
         with letting_go(model.program):
             return self._search.fully(budget_entrants, *of)
 
     def planned(self, model: Prepared, choice: Choice) -> EnginePlanResult:
         """Return the plan of ``choice``; what was made of the program stays for the next one; blocks."""
-        architecture = of_weights(self._architecture(), model.program)
+        architecture = of_weights(self._environment.architecture, model.program)
         plan = make_plan(model.program, architecture, choice=choice)
         return judged(model.program, plan, model.profile)
 
@@ -205,7 +215,7 @@ class Preparer:
             ReadError: the weights cannot be read.
         """
         # Another process may have measured it meanwhile.
-        profile = find_profile(model.pack, self._device, logging.DEBUG) or model.profile
+        profile = self._environment.profile(model.pack, logging.DEBUG) or model.profile
         assert profile is not None
         profile = profile.with_plans(plans)
         try:
@@ -213,8 +223,8 @@ class Preparer:
         except ProfileError as exc:
             _log.debug("%s: what was measured is not kept", exc)
         # Of plans with several lanes none is measured.
-        shared = self._sharer(model.slot, model.program, profile, model.known)
-        return replace(model, profile=profile, sharer=shared)
+        opened = model.opened._replace(profile=profile)
+        return Prepared(model.slot, opened, self._sharer(model.slot, opened))
 
     def _open(self, slot: Slot, level: int = logging.WARNING) -> Prepared:
         """Open the pack in ``slot``, for one lane; ``level``: of log lines about its profile.
@@ -222,52 +232,28 @@ class Preparer:
         Raises:
             As ``prepare``.
         """
-        pack = open_pack(slot.folder, self._device.target, self._settings.recompile)
-        program, profile = prepared(pack, self._device, level)
-        known = self._known(pack)
-        return Prepared(slot, program, profile, self._sharer(slot, program, profile, known), known)
+        opened = self._environment.open_pack(slot.folder, level)
+        folder = opened.program.pack.folder
+        if folder in self._unsaved:
+            opened.known.take(self._unsaved[folder])
+        return Prepared(slot, opened, self._sharer(slot, opened))
 
     def _as_surveyed(self, slot: Slot) -> Prepared | None:
         """Return the model that ``least`` has opened, once, if its files are still the same."""
         opened = self._surveyed.pop(slot.name, None)
         if opened is None or opened.slot.seen != slot.seen or not slot.is_as_seen():
             return None
-        profile = find_profile(opened.pack, self._device)  # which also warns if it does not hold
+        profile = self._environment.profile(opened.pack)  # which also warns if it does not hold
         return opened if profile == opened.profile else None
 
-    def _known(self, pack: Pack) -> FoundPlans:
-        known = plans_of(pack)
-        if pack.folder in self._unsaved:
-            known.take(self._unsaved[pack.folder])
-        return known
-
-    def _sharer(
-        self,
-        slot: Slot,
-        program: Program,
-        profile: Profile | None,
-        known: FoundPlans,
-        lanes: int = 1,
-    ) -> Sharer:
+    def _sharer(self, slot: Slot, opened: OpenedPack, lanes: int = 1) -> Sharer:
         """Return the model in ``slot`` as a sharer, in partitions where the settings say so.
 
         Raises:
             PlanError: it cannot be cut into as many, or the device cannot run partitions.
         """
-        name, workers = slot.name, of_model(self._settings.workers, slot.model, 1)
-        if workers == 1:
-            of = name, program, self._architecture(), profile
-            return sharer(*of, lanes=lanes, search=self._search, known=known)
-        if not self._device.computes_on_caller:
-            raise PlanError(
-                f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"
-            )
-        return partitioned_sharer(
-            name, program, self._architecture(), workers, profile, self._search
-        )
-
-    def _architecture(self) -> Architecture:
-        return self._device.adapt(ARCHITECTURES[self._settings.architecture])
+        workers = of_model(self._settings.workers, slot.model, 1)
+        return self._environment.budget_request(slot.name, opened, lanes, workers, self._search)
 
 
 @contextlib.contextmanager

@@ -16,14 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loader.pool.pool import ReadPool
 from models.packs.folders import clear_repository
-from models.packs.pack import Pack, read_pack
-from models.runtime.heap import give_back
+from models.packs.pack import Pack
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
 from pipeline.budget.request_needs import short_infer_bytes
-from pipeline.devices.base import Device
 from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
 from server.causes import attribution, because
@@ -36,13 +33,13 @@ from server.errors import (
 )
 from server.faults import FAILURES
 from server.repository.entry import Entry, Unloaded, Use, how_to_load
+from server.repository.environment import Environment
 from server.repository.executor import Executor
 from server.repository.model_config import ModelConfig, ModelConfigError
 from server.repository.models import Arrivals, Models
 from server.repository.on_disk import (
     Presence,
     Slot,
-    check_whole,
     is_model,
     missing_versions,
 )
@@ -64,18 +61,19 @@ _COMING = Unloaded("waits for its turn to be loaded", "loading")
 class Repository:
     """Loads and unloads packs under ``settings.repository``; one load or unload at a time."""
 
-    def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
+    def __init__(self, settings: Settings, budget: Budget, environment: Environment) -> None:
         self._settings = settings
-        self._preparer = Preparer(settings, budget, device)
-        self._opener = Opener(settings, budget, device, pool)
+        self._environment = environment
+        self._preparer = Preparer(settings, budget, environment)
+        self._opener = Opener(settings, budget, environment)
         self.models = Models(settings, budget, self._preparer.least)
         self._evicts = settings.budget_policy == "evict-lru"
         # Reading a request and computing may each take the time limit.
         patience = 2 * settings.request_timeout
         self._budget = budget
-        self._executor = Executor(self.models, budget, self._opener, patience)
+        self._executor = Executor(self.models, budget, self._opener, environment, patience)
         self._wishes = Wishes(
-            *(self.models, budget, self._preparer, self._executor),
+            *(self.models, budget, self._preparer, self._executor, environment),
             activations=self._opener.activations,
             evictable=settings.evictable,
         )
@@ -231,11 +229,12 @@ class Repository:
 
     @contextlib.contextmanager
     def _noting(self, name: str) -> Iterator[None]:
-        """Note in the entries of ``name`` an error that is raised inside."""
+        """Note in the entries of ``name`` an error that is raised inside, unless all ends."""
         try:
             yield
         except FAILURES as exc:
-            self.models.note(name, exc)
+            if not self._wishes.is_closed:
+                self.models.note(name, exc)
             raise
 
     async def _whole(self, name: str, config: ModelConfig | None = None) -> list[Slot]:
@@ -245,7 +244,9 @@ class Repository:
             entry = self.models.get(slot.name)
             if entry is None or entry.slot is None or entry.slot.seen != slot.seen:
                 with naming(name):
-                    await self._wishes.run_in_thread(partial(check_whole, slot.folder))
+                    await self._wishes.run_in_thread(
+                        partial(self._environment.check_complete, slot.folder)
+                    )
         return slots
 
     async def unload(self, name: str) -> None:
@@ -301,7 +302,7 @@ class Repository:
         """Return the pack in ``folder``; concurrent calls share one reading. Raises as read_pack."""
         reading = self._reading.get(folder)
         if reading is None:
-            reading = asyncio.create_task(asyncio.to_thread(read_pack, folder))
+            reading = asyncio.create_task(asyncio.to_thread(self._environment.read_pack, folder))
             self._reading[folder] = reading
 
             def ended(task: "asyncio.Task[Pack]") -> None:
@@ -449,7 +450,7 @@ class Repository:
                 with telling(heard), letting_go(model.program):
                     return self._preparer.frontier(model)
             finally:
-                give_back()
+                self._environment.give_back()
 
         return await self._wishes.planning.run(planned)
 

@@ -180,7 +180,7 @@ def _unservable(model: FoundModel, budget: Budget) -> Verdict | None:
     if model.program is None:
         return Verdict(reason=model.fault)
     try:
-        check_requests(model.name, model.program.pack.manifest, budget)
+        check_requests(model.name, Need.of(model.program.pack.manifest), budget)
     except RefusedError as exc:
         return Verdict(reason=str(exc))
     return None

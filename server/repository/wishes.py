@@ -21,7 +21,6 @@ from collections.abc import (
 from functools import partial
 from typing import Any, TypeVar
 
-from models.runtime.heap import give_back
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
 from pipeline.budget.errors import RefusedError
@@ -32,6 +31,7 @@ from server.causes import attribution, because
 from server.errors import FilesChangedError, NotServingError
 from server.faults import FAILURES
 from server.repository.entry import Absence, Entry, Loading, Unloaded
+from server.repository.environment import Environment
 from server.repository.executor import Executor, Undo
 from server.repository.fleet import Change, Fleet, Member, Place
 from server.repository.models import Models
@@ -57,6 +57,7 @@ class Wishes:
         budget: Budget,
         preparer: Preparer,
         executor: Executor,
+        environment: Environment,
         *,
         activations: Activations,
         evictable: Collection[str],
@@ -65,6 +66,7 @@ class Wishes:
         self._budget = budget
         self._preparer = preparer
         self._executor = executor
+        self._environment = environment
         self._activations = activations
         self._evictable = evictable
         self.planning = PlanningThreads()
@@ -74,7 +76,8 @@ class Wishes:
         self._growth: asyncio.Task[None] | None = None
         #: What is done in idle time now, under the lock.
         self._idle_work: asyncio.Task[None] | None = None
-        self._closed = False
+        #: Whether nothing begins any more.
+        self.is_closed = False
 
     @contextlib.asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
@@ -116,7 +119,7 @@ class Wishes:
 
         It has ended before this does. Raises the errors of ``work``.
         """
-        if self._closed or self._alone.locked():
+        if self.is_closed or self._alone.locked():
             return
         async with self._exclusive():
             task = self._idle_work = asyncio.create_task(work())
@@ -135,12 +138,12 @@ class Wishes:
 
     def grow_later(self) -> None:
         """Let the loaded models use free memory, in the background, when no other call changes them."""
-        if not self._closed and (self._growth is None or self._growth.done()):
+        if not self.is_closed and (self._growth is None or self._growth.done()):
             self._growth = asyncio.create_task(self._grown())
 
     def close(self) -> None:
         """End all planning and growth."""
-        self._closed = True
+        self.is_closed = True
         self.planning.close()
 
     async def let_go(
@@ -423,6 +426,6 @@ class Wishes:
                         model.known.save()
                 return decision
             finally:  # before models are opened with the plans
-                give_back()
+                self._environment.give_back()
 
         return await self.run_in_thread(decided)

@@ -14,7 +14,7 @@ from cli import main
 from loader.readers.fakes import FaultyReader, ReadFault
 from loader.readers.files import open_reader
 from loader.readers.interface import Reader
-from server.repository import opening
+from server.repository import environment
 
 _LEAK_BYTES = 100 << 20
 _FAULTS = {
@@ -69,7 +69,7 @@ def _install(kind: str) -> None:
         reader = open_reader(path)
         return _Faulty(reader, FaultyReader(reader, faults), kind == "hung")
 
-    vars(opening)["open_reader"] = open_faulty
+    vars(environment)["open_reader"] = open_faulty
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ def repository(folder: Path) -> Path:
 def hold_kernels(folder: Path) -> None:
     """Have kernels of this process wait at the gate in ``folder``; reads fail while "bad" lies there."""
     from pipeline.devices import cpu
-    from server.repository import opening
+    from server.repository import environment
     from tests.server.support import Faults
 
     faults = Faults()
@@ -209,7 +209,7 @@ def hold_kernels(folder: Path) -> None:
             raise OSError(5, "Input/output error")
 
     faults.kernel, faults.read = wait, read
-    vars(cpu)["CpuDevice"], vars(opening)["open_reader"] = faults.device, faults.open_reader
+    vars(cpu)["CpuDevice"], vars(environment)["open_reader"] = faults.device, faults.open_reader
 
 
 @dataclass

@@ -24,9 +24,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from loader.pool.pool import ReadPool
 from models.errors import ModelError
 from server.errors import NotFoundError, NotServingError
 from server.faults import FAILURES, Code, Fault
@@ -41,9 +40,8 @@ from tests.server.repository.imagined import (
     REQUEST_BYTES,
     ClosedToRequestsError,
     Contents,
-    Imagined,
+    ImaginedEnvironment,
     World,
-    device,
 )
 from tests.server.repository.turns import Turns
 
@@ -141,10 +139,7 @@ class Fleet:
     def __init__(self, plot: Plot, world: World) -> None:
         self.plot, self.world = plot, world
         self.repository = world.repository = Repository(
-            world.settings,
-            world.budget,
-            device(),
-            cast(ReadPool, None),  # the readers are imagined
+            world.settings, world.budget, ImaginedEnvironment(world)
         )
         self.poller: Poller | None = None
         self.seen: set[str] = set()
@@ -490,16 +485,14 @@ class FleetFuzzer:
         self._settings = Settings(
             repository=self._root, budget=1 << 20, request_memory=REQUEST_BYTES, queue_limit=3
         )
-        self._imagined = Imagined()
 
     @contextmanager
-    def imagining(self) -> Iterator[None]:
-        """Put what is imagined in place of what is there."""
+    def silent(self) -> Iterator[None]:
+        """Log nothing."""
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:
-            with self._imagined.put():
-                yield
+            yield
         finally:
             logging.disable(before)
 
@@ -526,7 +519,7 @@ class FleetFuzzer:
                 "evictable": (NAMES[0],) if plot.pinned else ("*",),
             }
         )
-        world = self._imagined.world = World(self._root, random.Random(plot.seed), settings)
+        world = World(self._root, random.Random(plot.seed), settings)
         world.loop = Turns(world.drawn, world.look)
         if plot.several:
             (self._root / NAMES[0]).mkdir()
@@ -568,7 +561,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds, first = chosen_run(list(sys.argv[1:] if arguments is None else arguments))
     with tempfile.TemporaryDirectory() as folder:
         fuzzer = FleetFuzzer(Path(folder))
-        with fuzzer.imagining():
+        with fuzzer.silent():
             return run_examples(fuzzer.run, seconds, first)
 
 

@@ -140,7 +140,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Readers in memory and kernels with hooks, for services started afterwards."""
     found = Faults()
     monkeypatch.setattr("pipeline.devices.cpu.CpuDevice", found.device)
-    monkeypatch.setattr("server.repository.opening.open_reader", found.open_reader)
+    monkeypatch.setattr("server.repository.environment.open_reader", found.open_reader)
     return found
 
 

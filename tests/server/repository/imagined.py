@@ -6,17 +6,17 @@ what they hold of the budget. Anything that may fail fails where a test has set 
 
 import asyncio
 import contextlib
+import logging
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-from unittest.mock import patch
+from typing import Any, cast
 
 from loader.errors import ReadError
+from loader.pool.pool import ReadPool
 from models.errors import PackError
 from pipeline.budget.budget import Budget
 from pipeline.budget.holdings import Allocations, Holding
@@ -26,9 +26,11 @@ from pipeline.devices.base import KernelError
 from pipeline.execution.errors import DeadlineError, DrainError
 from pipeline.execution.shielded import run_to_completion
 from pipeline.fitting.wanted import EnginePlanResult
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from server.errors import NotServingError
 from server.faults import Code, Fault
+from server.repository.environment import Environment, OpenedPack
 from server.repository.repository import Repository
 from server.repository.served_engine import Running, ServedEngine
 from server.settings.settings import Settings
@@ -305,41 +307,19 @@ class World:
         n_bytes = Allocations(held).n_bytes
         assert n_bytes <= models, f"{n_bytes} bytes of {models} are held"
 
-    def pack(self, folder: Path, *_: object) -> Any:
+    def pack(self, folder: Path) -> Any:
+        """Return the pack in ``folder``; raises as open_pack."""
         contents = self.contents(folder)
         manifest = SimpleNamespace(
-            need=Need(contents.need, 0),
-            weight_bytes=contents.full,
-            resident_pieces=(),
-            inputs=(),
-            outputs=(),
+            weight_bytes=contents.full, resident_pieces=(), inputs=(), outputs=()
         )
-        weights, version = folder / "weights.bin", folder.name
         return SimpleNamespace(
             folder=folder,
             manifest=manifest,
-            weights_path=weights,
-            version=version,
+            weights_path=folder / "weights.bin",
+            version=folder.name,
             contents=contents,
         )
-
-    def opened(self, pack: Any, *_: object) -> tuple[Any, None]:
-        """Stand for the pack as the device runs it, and its profile."""
-        self.may_fail("prepare")
-        return SimpleNamespace(pack=pack, name=pack.folder.parent.name), None
-
-    def engine(self, program: Any, plan: Any, *_: object, lease: object = None) -> Engine:
-        try:
-            self.may_fail("open")
-        except DrainError:
-            self.kept.append(Holding(plan.memory, lease is not None))
-            self.check_memory()
-            raise
-        return Engine(self, program, plan, lease is not None)
-
-    def check_whole(self, folder: Path) -> None:
-        if not self.contents(folder).whole:
-            raise PackError(f"{folder}: not all of it is there")
 
     @property
     def late(self) -> Any:
@@ -362,9 +342,6 @@ class World:
             with contextlib.suppress(KernelError):  # as a thread ends
                 target()
 
-    def thread(self, target: Callable[[], None], **_: object) -> Any:
-        return SimpleNamespace(start=lambda: self.left.append(target))
-
 
 class _Known:
     is_saved = False
@@ -375,59 +352,58 @@ class _Known:
     def take(self, other: object) -> None: ...
 
 
-class _Arena:
-    """Stands for activations that models share."""
+class ImaginedEnvironment(Environment):
+    """Has the repository find ``world`` in place of packs, device, disk and threads."""
 
-    def __init__(self, space: object) -> None: ...
+    def __init__(self, world: World) -> None:
+        super().__init__(world.settings, device(), cast(ReadPool, None))
+        self._world = world
 
-    def join(self, n_bytes: int) -> object:
-        return self
+    def read_pack(self, folder: Path) -> Any:
+        return self._world.pack(folder)
 
-    def close(self) -> None: ...
+    def check_complete(self, folder: Path) -> None:
+        if not self._world.contents(folder).whole:
+            raise PackError(f"{folder}: not all of it is there")
 
+    def open_pack(self, folder: Path, level: int) -> OpenedPack:
+        pack = self._world.pack(folder)
+        self._world.may_fail("prepare")
+        program: Any = SimpleNamespace(pack=pack, name=folder.parent.name)
+        return OpenedPack(program, None, cast(FoundPlans, _Known()))
 
-class Imagined:
-    """Has the repository find ``world``, whichever that is, in place of packs, device, disk and threads."""
+    def profile(self, pack: Any, level: int = logging.WARNING) -> None:
+        return None
 
-    world: World
+    def need(self, pack: Any) -> Need:
+        return Need(pack.contents.need, 0)
 
-    @contextmanager
-    def put(self) -> Iterator[None]:
-        """Put it there."""
+    def budget_request(
+        self, name: str, opened: Any, batch_size: int, workers: int, search: Any
+    ) -> Sharer:
+        return sharer_of(self._world, name, opened.program.pack.contents)
 
-        def nothing(*_: object) -> None: ...
+    def open_engine(self, opened: Any, planned: Any, arena: object) -> Running:
+        plan, together = planned.plan, arena is not None
+        try:
+            self._world.may_fail("open")
+        except DrainError:
+            self._world.kept.append(Holding(plan.memory, together))
+            self._world.check_memory()
+            raise
+        engine: Any = Engine(self._world, opened.program, plan, together)
+        reader: Any = SimpleNamespace(check=lambda: None)
+        return Running(engine, reader)
 
-        def of_world(name: str) -> Callable[..., Any]:
-            def called(*args: Any, **kwargs: Any) -> Any:
-                return getattr(self.world, name)(*args, **kwargs)
+    def worker(self, running: Running, dispatcher: object, batching: object) -> Any:
+        return Threadless(self._world, running)
 
-            return called
+    def start_thread(self, name: str, target: Callable[[], None]) -> None:
+        self._world.left.append(target)
 
-        at: dict[str, object] = {
-            "preparing.open_pack": of_world("pack"),
-            "preparing.prepared": of_world("opened"),
-            "preparing.find_profile": nothing,
-            "preparing.plans_of": lambda pack: _Known(),
-            "preparing.sharer": lambda name, program, *_, **__: sharer_of(
-                self.world, name, program.pack.contents
-            ),
-            "preparing.Need.of": lambda manifest: manifest.need,
-            "opening.open_reader": nothing,
-            "opening.open_engine": of_world("engine"),
-            "opening.SharedArena": _Arena,
-            "opening.ReplaceableReader": lambda _: SimpleNamespace(check=nothing),
-            "opening.Worker": lambda running, *_: Threadless(self.world, running),
-            "opening.trim_heap": nothing,
-            "executor.trim_heap": nothing,
-            "executor.threading": SimpleNamespace(Thread=of_world("thread")),
-            "wishes.give_back": nothing,
-            "repository.read_pack": of_world("pack"),
-            "repository.check_whole": of_world("check_whole"),
-        }
-        with ExitStack() as stack:
-            for name, value in at.items():
-                stack.enter_context(patch(f"server.repository.{name}", value))
-            yield
+    def trim_heap(self) -> None: ...
+
+    def give_back(self) -> None: ...
 
 
 def device() -> Any:
@@ -435,7 +411,7 @@ def device() -> Any:
     return SimpleNamespace(
         target=None,
         adapt=lambda architecture: architecture,
-        reserve=lambda n_bytes: object(),
+        reserve=lambda n_bytes: SimpleNamespace(close=lambda: None),
         tune=lambda tuning: None,
         computes_on_caller=True,
         name="imagined",

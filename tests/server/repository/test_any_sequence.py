@@ -102,6 +102,10 @@ SEQUENCES = {
         )
         for turns in range(30, 35)
     },
+    "a load of what is not there ends with the service": Plot(
+        *(404, 214, "shared", "evict-lru", False, False),
+        steps=(Step("load", "c", pause=2),),
+    ),
     "neither what comes nor what was can be opened, and memory is lost": Plot(
         43900257933,
         214,
@@ -129,7 +133,7 @@ def fuzzer(tmp_path: Path) -> Iterator[FleetFuzzer]:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as folder:
         fuzzer = FleetFuzzer(Path(folder))
-        with fuzzer.imagining():
+        with fuzzer.silent():
             yield fuzzer
 
 

@@ -43,7 +43,7 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, SwitchedReader]:
         reader = SwitchedReader(MemoryReader(path.read_bytes()))
         return found.setdefault(path.parent.parent.name, reader)
 
-    monkeypatch.setattr("server.repository.opening.open_reader", open_reader)
+    monkeypatch.setattr("server.repository.environment.open_reader", open_reader)
     return found
 
 
@@ -148,7 +148,7 @@ async def test_a_fault_while_loading(
                     return FaultyReader(MemoryReader(path.read_bytes()), faults)
 
                 with monkeypatch.context() as patch:
-                    patch.setattr("server.repository.opening.open_reader", open_reader)
+                    patch.setattr("server.repository.environment.open_reader", open_reader)
                     error(await service.client.post(LOAD), 503, words)
                 error(await service.infer("tiny", TINY), 503, "'tiny'", words)
                 assert service.inside.budget.held().keys() == {"pair"}

@@ -12,7 +12,7 @@ import pytest
 from loader.errors import ReadError
 from models.packs.pack import Pack, read_pack
 from server.errors import NotServingError
-from server.repository import repository
+from server.repository import environment
 from server.repository.on_disk import Slot
 from server.repository.polling import follow
 from server.repository.preparing import Prepared, Preparer
@@ -312,7 +312,7 @@ async def test_requests_that_come_at_once_read_a_pack_once(
         read.append(folder)
         return read_pack(folder)
 
-    monkeypatch.setattr(repository, "read_pack", counted)
+    monkeypatch.setattr(environment, "read_pack", counted)
     asked = [crowded.client.post("/v2/models/twin/infer", content=b"junk") for _ in range(8)]
     asked += [crowded.client.get("/v2/models/twin") for _ in range(8)]
     assert [answer.status_code for answer in await asyncio.gather(*asked)] == [400] * 8 + [200] * 8

@@ -181,7 +181,7 @@ async def test_a_damaged_resident_span(
         reader.content = b"\1" * len(reader.content)
         return reader
 
-    monkeypatch.setattr("server.repository.opening.open_reader", damaged)
+    monkeypatch.setattr("server.repository.environment.open_reader", damaged)
     with pytest.raises(StartupError, match="damaged") as caught:
         async with serving(settings()):
             pass
@@ -278,13 +278,13 @@ async def test_a_read_that_never_ends_while_a_model_loads_keeps_its_memory(
             raise DrainError("span 0 has not been read")
         return real(program, *arguments, **options)
 
-    monkeypatch.setattr("server.repository.opening.open_engine", stuck)
+    monkeypatch.setattr("server.repository.environment.open_engine", stuck)
     async with serving(settings()) as service:
         inputs = inputs_for("tiny")
         close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
         held = service.inside.budget.held()
         assert held["pair"]
-        monkeypatch.setattr("server.repository.opening.open_engine", real)
+        monkeypatch.setattr("server.repository.environment.open_engine", real)
         with pytest.raises(NotServingError, match="restart"):
             await service.inside.repository.load("pair")
         assert service.inside.budget.held() == held

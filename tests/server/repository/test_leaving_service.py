@@ -146,7 +146,7 @@ async def test_a_disk_that_disappears(
         disks.append(SwitchedReader(open_reader(path)))
         return disks[-1]
 
-    monkeypatch.setattr("server.repository.opening.open_reader", opened)
+    monkeypatch.setattr("server.repository.environment.open_reader", opened)
     async with serving(settings(models=("tiny", "pair"))) as service:
         for span in (0, 1, 2):
             offset = service.worker("tiny").engine.program.pack.manifest.spans[-1 - span].offset

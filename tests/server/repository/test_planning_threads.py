@@ -96,7 +96,7 @@ async def test_a_server_stops_while_a_model_is_planned(
     """While what it needs at least is searched for, or its share."""
     search = Endless()
     places = {
-        "sharer": "server.repository.preparing",
+        "sharer": "server.repository.environment",
         "share_out": "server.repository.fleet",
     }
     async with serving(settings(models=("tiny",))) as service:

@@ -318,7 +318,7 @@ async def test_what_failed_for_a_passing_reason_is_tried_again(
     shutil.copytree(packs.repository / "twin" / "1", repository / "tiny" / "2")
     shutil.copytree(packs.repository / "twin", repository / "twin")
     with monkeypatch.context() as patched:
-        patched.setattr("server.repository.opening.open_reader", failing)
+        patched.setattr("server.repository.environment.open_reader", failing)
         for _ in range(2):
             await poller.step()
         assert tried == 2 * 2  # when they come, and again since others came

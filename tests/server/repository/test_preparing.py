@@ -3,14 +3,16 @@
 import os
 from pathlib import Path
 from shutil import copytree
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from loader.pool.pool import ReadPool
 from models.packs.pack import Pack, open_pack
 from pipeline.budget.budget import Budget
 from pipeline.devices.cpu import CpuDevice
-from server.repository import preparing
+from server.repository import environment
+from server.repository.environment import Environment
 from server.repository.model_config import read_model_config
 from server.repository.on_disk import Slot, slots
 from server.repository.preparing import Prepared, Preparer, batching_of
@@ -34,13 +36,15 @@ class Opened:
         self.repository = repository
         self.count = 0
         self.budget = Budget(budget_bytes)
-        self.preparer = Preparer(settings(repository=repository), self.budget, CpuDevice(1))
+        of = settings(repository=repository)
+        pool = cast(ReadPool, None)  # nothing is read
+        self.preparer = Preparer(of, self.budget, Environment(of, CpuDevice(1), pool))
 
         def counted(*arguments: object) -> Pack:
             self.count += 1
             return open_pack(*arguments)  # type: ignore[arg-type]
 
-        patch.setattr(preparing, "open_pack", counted)
+        patch.setattr(environment, "open_pack", counted)
 
     def least(self, name: str) -> int:
         (slot,) = slots(self.repository, name)

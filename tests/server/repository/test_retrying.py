@@ -456,7 +456,7 @@ async def test_a_model_that_could_not_be_opened_again_comes_back(
 
     async with retrying_service("none", settings, packs, repository) as service:
         with monkeypatch.context() as patched:
-            patched.setattr("server.repository.opening.open_reader", refuse)
+            patched.setattr("server.repository.environment.open_reader", refuse)
             worker, model_plan = service.entry.worker, service.entry.place
             with suppress(ReadError):
                 await service.service.inside.repository._executor.reopen(service.entry, model_plan)
