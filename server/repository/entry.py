@@ -17,7 +17,7 @@ from pipeline.budget.errors import RefusedError
 from pipeline.fitting.wanted import PlanResult
 from server.codec.messages import Signature
 from server.errors import LoadingError, NotLoadedError, NotServingError
-from server.faults import Fault, may_come_back, reason_of
+from server.faults import Code, Fault
 from server.repository.fleet import Place
 from server.repository.on_disk import Slot
 from server.repository.planning_threads import SearchProgress
@@ -87,20 +87,22 @@ _ABSENT: dict[Absence | None, type[Exception]] = {
 }
 
 
+_NEVER_LOADED = Fault(Code.NOT_SERVING, "not loaded")
+
+
 @dataclass(frozen=True)
 class Unloaded:
     """It has no engine. ``cause``: refused for want of budget, unloaded by request, evicted, or failed.
 
     An evicted model was closed to make room for another one; the next request loads it again.
 
-    ``may_pass``: the next try may succeed although no file and no setting was changed. ``is_lost``: its
-    memory can never be used again, since a disk may still write to it, and only a restart of the process
-    helps; else it holds nothing.
+    ``fault``: why, and whether the next try may succeed although no file and no setting was changed.
+    ``is_lost``: its memory can never be used again, since a disk may still write to it, and only a restart
+    of the process helps; else it holds nothing.
     """
 
-    why: str = "not loaded"
+    fault: Fault = _NEVER_LOADED
     cause: Absence = "failed"
-    may_pass: bool = False
     is_lost: bool = False
 
     @classmethod
@@ -112,10 +114,12 @@ class Unloaded:
         ``may_pass``: of the state before, which counts where loading was cancelled.
         """
         cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
-        passes = may_come_back(exc) or (may_pass and isinstance(exc, asyncio.CancelledError))
-        if was_evicted and (cause == "refused" or passes):
+        fault = Fault.of(exc).settled
+        if isinstance(exc, asyncio.CancelledError):
+            fault = Fault(Code.NOT_SERVING, "loading was cancelled", not may_pass)
+        if was_evicted and (cause == "refused" or not fault.permanent):
             cause = "evicted"  # the next request tries again
-        return cls(reason_of(exc) or "loading was cancelled", cause, passes)
+        return cls(fault, cause)
 
 
 @dataclass
@@ -127,10 +131,11 @@ class Loading:
     cause: Absence = "loading"
 
     @property
-    def why(self) -> str:
+    def fault(self) -> Fault:
         """The step, and how far it is."""
         progress = self.progress.said if self.step == "planning" else ""
-        return f"loading: {self.step}{progress and f', {progress}'}"
+        why = f"loading: {self.step}{progress and f', {progress}'}"
+        return Fault(Code.LOADING, why, permanent=False)
 
 
 @dataclass(frozen=True)
@@ -142,20 +147,13 @@ class Serving:
     place: Place
 
     @property
-    def why(self) -> str:
-        """The fault that keeps it from answering; empty while it answers."""
-        fault = self.worker.fault
-        return "" if fault is None else fault.message
+    def fault(self) -> Fault | None:
+        """What keeps it from answering; None while it answers."""
+        return self.worker.fault
 
     @property
     def cause(self) -> Absence | None:
-        return "failed" if self.why else None
-
-    @property
-    def may_pass(self) -> bool:
-        """Whether it does not answer, and loading it again may help although nothing was changed."""
-        fault = self.worker.fault
-        return fault is not None and not fault.permanent
+        return "failed" if self.fault else None
 
 
 Condition = Unloaded | Loading | Serving
@@ -223,7 +221,7 @@ class Entry:
         A version that serves goes on. An evicted one stays so: the client that asked for it gets the error.
         """
         condition = self.condition
-        if isinstance(condition, Serving) and condition.why:
+        if isinstance(condition, Serving) and condition.fault:
             condition.worker.served.leave(Fault.of(exc))
         elif isinstance(condition, Unloaded) and not self.evicted:
             self.become(Unloaded.after(exc))
@@ -245,7 +243,7 @@ class Entry:
             NotLoadedError: it was unloaded by request. RefusedError, NotServingError: it does not answer.
         """
         condition = self.condition
-        if isinstance(condition, Serving) and not condition.worker.served.fault:
+        if isinstance(condition, Serving) and not condition.fault:
             return condition
         raise _ABSENT.get(self.absence, NotServingError)(self.message + self._remedy)
 
@@ -320,14 +318,13 @@ class Entry:
 
     @property
     def serves(self) -> bool:
-        return isinstance(self.condition, Serving) and not self.reason
+        return isinstance(self.condition, Serving) and not self.condition.fault
 
     @property
     def may_pass(self) -> bool:
         """Whether it is to serve, does not, and the next try to load it may succeed as things are."""
-        if isinstance(self.condition, Loading) or self.absence not in {"failed", "refused"}:
-            return False
-        return self.condition.may_pass
+        fault = self.fault
+        return fault is not None and not fault.permanent and self.absence in {"failed", "refused"}
 
     @property
     def state(self) -> State:
@@ -341,9 +338,14 @@ class Entry:
         return self.condition.cause
 
     @property
+    def fault(self) -> Fault | None:
+        """Why it does not serve; None while it does."""
+        return self.condition.fault
+
+    @property
     def reason(self) -> str:
-        """Why it does not serve; empty while it does."""
-        return self.condition.why
+        """Why it does not serve, in words; empty while it does."""
+        return self.fault.message if self.fault else ""
 
     @property
     def _remedy(self) -> str:

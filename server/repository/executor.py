@@ -1,4 +1,4 @@
-"""Carries out steps: opens engines, opens them again with other plans, closes them, and undoes failures.
+"""Takes steps: opens engines, opens them again with other plans, closes them, until a target is reached.
 
 Invariant: a model's ``place`` is the plan with which its engine was opened, and for which the budget holds
 memory. Memory of an engine that cannot be closed stays reserved. Calls never overlap: repository.py makes
@@ -6,20 +6,19 @@ one at a time.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
-from pipeline.execution.shielded import run_to_completion
 from server.causes import attribution
 from server.errors import FilesChangedError
-from server.faults import traceable
+from server.faults import Code, Fault, traceable
 from server.repository.entry import Absence, Entry, Unloaded, Uses
 from server.repository.environment import Environment
-from server.repository.fleet import Change, Place
+from server.repository.fleet import Place, Target, step
 from server.repository.models import Models
 from server.repository.opening import Opener
 from server.repository.preparing import Prepared
@@ -28,8 +27,7 @@ from server.requests.waiting import uninterrupted
 
 _log = logging.getLogger(__name__)
 
-#: Functions that each undo one change; they are called from the last to the first.
-Undo = list[Callable[[], Awaitable[None]]]
+_NONE: Mapping[str, Prepared] = MappingProxyType({})
 
 
 class Executor:
@@ -56,32 +54,41 @@ class Executor:
         #: Stuck workers that were given up, until they end.
         self.left_behind: set[Worker] = set()
 
-    @contextlib.asynccontextmanager
-    async def undoing(self) -> AsyncIterator[Undo]:
-        """Yield a list for functions that undo; they are called on an error, or when this is cancelled."""
-        undo: Undo = []
+    def plans(self) -> dict[str, Place]:
+        """Return the plans of the models that serve."""
+        return {
+            entry.name: entry.place
+            for entry in self._models.values()
+            if entry.place is not None and entry.serves
+        }
 
-        async def back() -> None:
-            for each in reversed(undo):
-                await each()
+    async def reach(self, target: Target) -> None:
+        """Take the steps before that of a newcomer of ``target``; all, where there is none.
 
-        try:
-            yield undo
-        except BaseException:
-            await run_to_completion(back())
-            raise
+        Raises:
+            As ``reopen``, of the first step that fails.
+        """
+        while (change := step(target, self.plans(), self._budget)) is not None:
+            entry = self._models.get(change.name)
+            if entry is None or entry.worker is None:
+                return
+            await self.reopen(entry, change.place)
 
-    async def change(self, changes: Iterable[Change], undo: Undo) -> None:
-        """Open loaded models again with other plans, one after the other."""
-        for name, place in changes:
-            entry = self._models[name]
-            if entry.place is not None:
-                undo.append(partial(self._put_back, entry, entry.place))
-            await self.reopen(entry, place)
+    async def converge(self, target: Target, closed: Mapping[str, Prepared] = _NONE) -> None:
+        """Take the steps to ``target``, as far as possible: a step that fails is not taken again.
 
-    async def _put_back(self, entry: Entry, place: Place) -> None:
-        if entry.serves and entry.place is not place:
-            await self.try_reopen(entry, place)
+        ``closed``: models that are opened again for it; others that have left service stay away.
+        """
+        entries = {name: self._models[name] for name in closed}
+        again = {name for name, entry in entries.items() if not (entry.worker or entry.is_lost)}
+        for name in again:
+            self.keep_lost(name)
+        while (change := step(target, self.plans(), self._budget)) is not None:
+            target, entry = target.without(change.name), self._models[change.name]
+            if entry.serves:
+                await self.try_reopen(entry, change.place)
+            elif change.name in again:
+                await self._open_again(entry, closed[change.name], change.place)
 
     async def try_reopen(self, entry: Entry, place: Place, level: int = logging.INFO) -> None:
         """Open a loaded model again with another plan, if that is possible; ``level``: as of ``reopen``."""
@@ -113,8 +120,8 @@ class Executor:
             )
         except Exception:
             # A worker that was given up as stuck is closed and replaced by ``Repository.restore``.
-            if not entry.serves and not worker.abandoned:
-                await self.close(entry, entry.reason)
+            if entry.fault is not None and not worker.abandoned:
+                await self.close(entry, entry.fault)
             raise
         entry.move(place)
 
@@ -153,9 +160,8 @@ class Executor:
         self._budget.rename(key, name)
         self._environment.trim_heap()
 
-    async def go_back(self, entry: Entry, model: Prepared, place: Place) -> None:
+    async def _open_again(self, entry: Entry, model: Prepared, place: Place) -> None:
         """Let ``entry``, which is not loaded, serve the former ``model`` again, if its files are there."""
-        self.keep_lost(entry.name)
         try:
             if await asyncio.to_thread(model.is_there):
                 await self.open(entry, model, place)
@@ -174,19 +180,18 @@ class Executor:
     async def close(
         self,
         entry: Entry,
-        why: str,
+        why: Fault,
         cause: Absence = "failed",
         *,
         patiently: bool = False,
-        may_pass: bool = False,
     ) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
 
-        ``patiently``: also the requests that have found the model and are still being read. ``may_pass``:
-        loading it again may help, as it may where that was so before.
+        ``why``: its fault from then on. ``patiently``: also the requests that have found the model and are
+        still being read.
         """
         worker = entry.worker
-        entry.become(Unloaded(why, cause, may_pass or entry.may_pass))
+        entry.become(Unloaded(why, cause))
         if worker is None:
             return
         uses, entry.uses = entry.uses, Uses()
@@ -200,8 +205,8 @@ class Executor:
             self._budget.release(entry.name)
         self._environment.trim_heap()
 
-    async def _ended(self, name: str, worker: Worker) -> str:
-        """Close ``worker``; return why its memory can never be used again, empty where it can.
+    async def _ended(self, name: str, worker: Worker) -> Fault | None:
+        """Close ``worker``; return why its memory can never be used again, None where it can.
 
         The disk may still write to the memory of a broken engine. That of a stuck one stays reserved under
         another name until it ends.
@@ -211,13 +216,13 @@ class Executor:
             await worker.close()
         except Exception as exc:  # noqa: BLE001  the other models go on
             _log.exception("model %s cannot be closed", name)
-            return f"it could not be closed: {exc}"
+            return Fault(Code.ENGINE_FAILED, f"it could not be closed: {exc}")
         finally:
             self.leaving.remove(worker)
         if worker.abandoned:
             self._leave_behind(name, worker)
-            return ""
-        return worker.engine.broken or worker.served.lost
+            return None
+        return worker.served.lost
 
     def _leave_behind(self, name: str, worker: Worker) -> None:
         """Keep the memory of a stuck engine reserved until it ends, while ``name`` may be loaded again."""

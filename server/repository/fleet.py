@@ -1,11 +1,11 @@
-"""The loaded models as one value, and the changes that a wish needs, each step within the budget; pure.
+"""The loaded models as one value, the target of a change, and the next step toward it; pure.
 
-A change closes an engine and opens it with another plan, so as few as possible are made: before a new model
+A step closes an engine and opens it with another plan, so as few as possible are taken: before a new model
 comes only those that it needs, afterwards only those that gain enough. A plan by rules of thumb, with which
-a model serves at once, is later changed for the one that a search has found. executor.py carries them out.
+a model serves at once, is later changed for the one that a search has found. executor.py takes the steps:
+one, then it looks again. So what failed needs no list of what to undo: the target is then what was.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
@@ -57,10 +57,26 @@ Places = Mapping[str, Place]
 
 
 class Change(NamedTuple):
-    """A step: the model ``name`` is opened again with the plan ``place``."""
+    """A step: the model ``name`` is opened, or opened again, with the plan ``place``."""
 
     name: str
     place: Place
+
+
+@dataclass(frozen=True)
+class Target:
+    """The plans that models shall have. ``first``: for which others give way, as far as it needs.
+
+    Without that, all change as far as there is room.
+    """
+
+    plans: Places
+    first: Change | None = None
+
+    def without(self, name: str) -> "Target":
+        """Return the target where ``name`` stays as it is."""
+        plans = {each: place for each, place in self.plans.items() if each != name}
+        return replace(self, plans=plans)
 
 
 @dataclass(frozen=True)
@@ -161,10 +177,8 @@ class Fleet:
     def _serving(self) -> dict[str, Member]:
         return {name: each.rigid() for name, each in self.members.items() if each.serves}
 
-    def coming(
-        self, key: str, newcomer: Sharer, absent: Iterable[Sharer]
-    ) -> tuple[Place, list[Change]]:
-        """Return the first plan of ``newcomer``, and the changes of others that it needs before.
+    def coming(self, key: str, newcomer: Sharer, absent: Iterable[Sharer]) -> Target:
+        """Return the plans with which ``newcomer``, the first, fits together with the others.
 
         ``key``: the name under which it will hold memory; ``absent``: models that are served and not
         loaded: their least is kept free, after that of ``newcomer``.
@@ -176,11 +190,10 @@ class Fleet:
         own = shares.outcomes[len(self.places)]
         if not isinstance(own, PlanResult):
             raise own or RefusedError(f"model {newcomer.name!r} is not planned")
-        place, room = Place.of(own, shares.in_turns), self.budget.without([key])
-        return place, making_room(place, self.places, self._planned(shares), room)
+        return Target(self._planned(shares), Change(key, Place.of(own, shares.in_turns)))
 
-    def limited(self, name: str, most_bytes: int | None) -> list[Change]:
-        """Return the changes after which ``name`` keeps its limit, ``most_bytes``; its own comes last.
+    def limited(self, name: str, most_bytes: int | None) -> Target:
+        """Return the plans with which ``name``, the first, keeps its limit, ``most_bytes``.
 
         Raises:
             FilesChangedError: it cannot be opened again. RefusedError: its least plan is larger.
@@ -188,22 +201,18 @@ class Fleet:
         if self.members[name].stays:
             raise FilesChangedError(name)
         shares = self._shared([], [], at_once=True)
-        planned, others = self._planned(shares), self.without(name)
+        planned = self._planned(shares)
         n_bytes = planned[name].fitted.plan.total_bytes
         if most_bytes is not None and n_bytes > most_bytes:
             raise RefusedError(
                 f"model {name!r} needs {format_least(n_bytes)} ({n_bytes} bytes) at least, more than "
                 f"{most_bytes} bytes"
             )
-        changes = making_room(planned[name], others.places, planned, others.budget)
-        if not planned[name].is_like(self.places[name]):
-            changes.append(Change(name, planned[name]))
-        return changes
+        return Target(planned, Change(name, planned[name]))
 
-    def best(self) -> tuple[list[Change], dict[str, Place]]:
-        """Return the changes with which the models use all free memory, and the best plan of each."""
-        planned = self._planned(self._shared([], [], at_once=False))
-        return growing(self.places, planned, self.budget), planned
+    def best(self) -> Target:
+        """Return the plans with which the models use all free memory."""
+        return Target(self._planned(self._shared([], [], at_once=False)))
 
     def going(self, newcomer: Sharer, absent: Iterable[Sharer]) -> list[str] | None:
         """Return the models to evict so that ``newcomer`` fits; None: it does not. See ``victims``."""
@@ -233,61 +242,63 @@ class Fleet:
         }
 
 
-def making_room(newcomer: Place, loaded: Places, planned: Places, budget: Budget) -> list[Change]:
-    """Return the changes, in order, after which ``newcomer`` fits in ``budget`` beside ``loaded``.
+def gaining(target: Target, now: Places) -> Target:
+    """Return ``target`` of models with the plans ``now``, less what gains too little."""
+    plans = {name: place for name, place in target.plans.items() if _gains(now[name], place)}
+    return replace(target, plans=plans)
 
-    ``planned``: the plans of the loaded models beside the new one. In a first round no model grows: one
-    with a larger plan keeps its own, and at most changes to computing in turns. A second round makes all
-    planned changes: in turns, even a smaller plan may leave less room, since it may have more memory of
-    kinds that are not shared. Each step fits in the budget; one that does not yet is tried in the second
-    round.
+
+def _gains(now: Place, target: Place) -> bool:
+    gain = target.fitted.plan.total_bytes - now.fitted.plan.total_bytes
+    is_searched = now.fitted.heuristic and not target.fitted.heuristic
+    is_larger = gain * _WORTH >= now.fitted.plan.total_bytes
+    return is_searched or is_larger or now.in_turns != target.in_turns
+
+
+def step(target: Target, now: Places, budget: Budget) -> Change | None:
+    """Return the next step of models with the plans ``now``; None: none is needed, or none fits.
+
+    ``budget``: with what they hold now, in which each step fits. Where no step makes room for the first, it
+    is the step all the same: the budget refuses it, and says why.
+
+    For the first, no model grows as long as another can change: one with a larger plan keeps its own, and
+    at most changes to computing in turns. Then all planned changes are made: in turns, even a smaller plan
+    may leave less room, since it may have more memory of kinds that are not shared.
     """
-    trial, now = budget.without(()), dict(loaded)
-    changes: list[Change] = []
-    order = sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget))
-    for grows, name in itertools.product((False, True), order):
-        if _fits(newcomer, trial):
-            break
-        target = planned[name]
-        if not grows and _added(name, target, now, trial) > 0:
-            target = Place(now[name].fitted, target.in_turns)
-        if not target.is_like(now[name]) and _added(name, target, now, trial) <= trial.free_bytes:
-            _change(trial, name, target)
-            now[name] = target
-            changes.append(Change(name, target))
-    return changes
+    first = target.first
+    if first is None:
+        return _next(target.plans, now, budget, grows=True)
+    current = now.get(first.name)
+    if current is not None and first.place.is_like(current):
+        return None
+    if _added(first, now, budget) <= budget.free_bytes:
+        return first
+    others = {
+        name: place for name, place in target.without(first.name).plans.items() if name in now
+    }
+    return (
+        _next(others, now, budget, grows=False) or _next(others, now, budget, grows=True) or first
+    )
 
 
-def growing(loaded: Places, planned: Places, budget: Budget) -> list[Change]:
-    """Return the changes, in order, with which ``loaded`` use free memory; each step fits in ``budget``."""
-    trial = budget.without(())
-    changes: list[Change] = []
-    for name in sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget)):
-        now, target = loaded[name], planned[name]
-        gain = target.fitted.plan.total_bytes - now.fitted.plan.total_bytes
-        is_searched = now.fitted.heuristic and not target.fitted.heuristic
-        is_larger = gain * _WORTH >= now.fitted.plan.total_bytes
-        is_worth = is_searched or is_larger or now.in_turns != target.in_turns
-        if not is_worth or target.is_like(now):
+def _next(targets: Places, now: Places, budget: Budget, *, grows: bool) -> Change | None:
+    """Return the change to one of ``targets`` that fits and adds fewest bytes, none without ``grows``."""
+    cheapest: tuple[int, Change] | None = None
+    for name, place in targets.items():
+        change, current = Change(name, place), now.get(name)
+        added = _added(change, now, budget)
+        if current is not None and not grows and added > 0:
+            change = Change(name, Place(current.fitted, place.in_turns))
+            added = _added(change, now, budget)
+        if current is not None and change.place.is_like(current):
             continue
-        try:
-            _change(trial, name, target)
-        except RefusedError:
-            continue
-        changes.append(Change(name, target))
-    return changes
+        if added <= budget.free_bytes and (cheapest is None or added < cheapest[0]):
+            cheapest = added, change
+    return cheapest and cheapest[1]
 
 
-def _added(name: str, target: Place, loaded: Places, budget: Budget) -> int:
-    """Return how many more bytes are held when ``name`` gets the plan ``target``."""
-    others = budget.without([name])
-    after, before = others.added(target.holding), others.added(loaded[name].holding)
-    return sum(after.values()) - sum(before.values())
-
-
-def _fits(newcomer: Place, budget: Budget) -> bool:
-    return sum(budget.added(newcomer.holding).values()) <= budget.free_bytes
-
-
-def _change(budget: Budget, name: str, target: Place) -> None:
-    budget.change(name, target.fitted.plan.memory, target.in_turns)
+def _added(change: Change, now: Places, budget: Budget) -> int:
+    """Return how many more bytes are held after ``change``."""
+    others, current = budget.without([change.name]), now.get(change.name)
+    after = sum(others.added(change.place.holding).values())
+    return after - (0 if current is None else sum(others.added(current.holding).values()))

@@ -31,7 +31,7 @@ from server.errors import (
     NotLoadedError,
     shown,
 )
-from server.faults import FAILURES
+from server.faults import FAILURES, Code, Fault
 from server.repository.entry import Entry, Unloaded, Use, how_to_load
 from server.repository.environment import Environment
 from server.repository.executor import Executor
@@ -55,7 +55,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # The state of a model while the start loads others before it.
-_COMING = Unloaded("waits for its turn to be loaded", "loading")
+_COMING = Unloaded(Fault(Code.LOADING, "waits for its turn to be loaded"), "loading")
+_UNLOADED = Fault(Code.NOT_LOADED, "unloaded")
+_STOPPING = Fault(Code.NOT_SERVING, "the server is stopping")
 
 
 class Repository:
@@ -141,7 +143,8 @@ class Repository:
                 if slot is not None and await self._wishes.run_in_thread(
                     partial(self.models.fits_alone, slot)
                 ):
-                    entry.become(Unloaded(entry.reason, "evicted"))
+                    assert entry.fault is not None
+                    entry.become(Unloaded(entry.fault, "evicted"))
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
 
     async def load(
@@ -191,7 +194,8 @@ class Repository:
             # It is to be served and is not on disk; it is closed if it was loaded.
             entry = self.models.known(slot_name, name)
             with because(why):
-                await self._wishes.let_go(entry, why, patiently=True, may_pass=True)
+                fault = Fault(Code.MISSING, why, permanent=False)
+                await self._wishes.let_go(entry, fault, patiently=True)
             entry.version = slot_name.rpartition("/")[2]
         failures = []
         for slot in slots:
@@ -261,7 +265,7 @@ class Repository:
                 error = NotFoundError(f"model {shown(name)}: not in the repository")
                 raise await self._explained(name, error)
             for entry in entries:
-                await self._wishes.let_go(entry, "unloaded", "unloaded")
+                await self._wishes.let_go(entry, _UNLOADED, "unloaded")
                 entry.most_bytes = None
 
     async def remove(self, name: str) -> None:
@@ -276,7 +280,7 @@ class Repository:
             if entry.name in kept:
                 continue
             with because(gone):
-                await self._wishes.let_go(entry, gone, patiently=True)
+                await self._wishes.let_go(entry, Fault(Code.MISSING, gone), patiently=True)
             if not entry.is_lost:
                 del self.models[entry.name]
 
@@ -363,7 +367,8 @@ class Repository:
         async with self._exclusive():
             if entry.worker is not given_up:
                 return False
-            await self._executor.close(entry, why, "evicted" if self._evicts else "failed")
+            fault = Fault(Code.ENGINE_FAILED, why, permanent=False)
+            await self._executor.close(entry, fault, "evicted" if self._evicts else "failed")
             with because(why):
                 await self._bring_back(entry)
             return True
@@ -460,5 +465,5 @@ class Repository:
         await self._arrivals.close()
         async with self._exclusive():
             for entry in self.entries():
-                await self._executor.close(entry, "the server is stopping")
+                await self._executor.close(entry, _STOPPING)
         await asyncio.to_thread(self._opener.close)

@@ -82,7 +82,7 @@ class ServedEngine:
         self.stalls = 0.0
         self._counting = threading.Lock()
         #: Why the memory of an engine that could not be opened stays reserved; empty if there is none.
-        self.lost = ""
+        self._unopened = ""
         #: Why no request can be answered until the model is loaded again; None as long as some can.
         self.fault: Fault | None = None
 
@@ -112,6 +112,12 @@ class ServedEngine:
     @property
     def name(self) -> str:
         return self.engine.program.name
+
+    @property
+    def lost(self) -> Fault | None:
+        """Why memory can never be used again: the disk may still write to it; None: all of it can."""
+        reason = self.engine.broken or self._unopened
+        return Fault(Code.ENGINE_FAILED, reason) if reason else None
 
     def out_of_service(self) -> NotServingError:
         return NotServingError(f"model {self.name!r}: {self.fault}")
@@ -215,7 +221,7 @@ class ServedEngine:
     def _judge(self, exc: Exception) -> None:
         """Leave service where ``exc`` would meet every later request, too."""
         if self.engine.broken:
-            self._leave_broken(self.engine.broken)
+            self._leave_lost()
         elif isinstance(exc, FileLostError) or _is_gone(exc):
             self.leave(replace(Fault.of(exc), permanent=False))
         elif isinstance(exc, FileChangedError | ArenaLostError):
@@ -228,10 +234,10 @@ class ServedEngine:
             _log.error("model %s leaves service: %s", self.name, fault, exc_info=traceback)
         self.fault = fault.settled
 
-    def _leave_broken(self, reason: str) -> None:
-        """Leave service for good, because of ``reason``, unless that is empty."""
-        if reason:
-            self.leave(Fault(Code.ENGINE_FAILED, reason))
+    def _leave_lost(self) -> None:
+        """Leave service for good where memory is lost."""
+        if self.lost is not None:
+            self.leave(self.lost)
 
     def judge(self, events: Sequence[TraceEvent], delay_seconds: float) -> None:
         """Log when a sweep has taken longer than its bound; its answer has gone out by now."""
@@ -265,7 +271,7 @@ class ServedEngine:
         try:
             self._open(make)
         except Exception:
-            if not self.lost:
+            if not self._unopened:
                 try:
                     self._open(back)
                 except Exception as worse:  # noqa: BLE001  the first error is the reason
@@ -277,8 +283,8 @@ class ServedEngine:
         try:
             self._run(make())
         except DrainError as exc:  # the disk may still write to what was reserved
-            self.lost = str(exc)
-            self._leave_broken(self.lost)
+            self._unopened = str(exc)
+            self._leave_lost()
             raise
 
     def _close(self) -> None:
@@ -289,7 +295,7 @@ class ServedEngine:
             reason = f"it could not be closed: {exc}"
             self.leave(replace(Fault.of(exc), message=reason, permanent=True))
         else:
-            self._leave_broken(self.engine.broken)
+            self._leave_lost()
 
 
 def _nothing(outputs: Arrays) -> None:

@@ -18,6 +18,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,11 +30,11 @@ from pipeline.execution.shielded import run_to_completion
 from pipeline.program.stopping import telling
 from server.causes import attribution, because
 from server.errors import FilesChangedError, NotServingError
-from server.faults import FAILURES
+from server.faults import FAILURES, Code, Fault
 from server.repository.entry import Absence, Entry, Loading, Unloaded
 from server.repository.environment import Environment
-from server.repository.executor import Executor, Undo
-from server.repository.fleet import Change, Fleet, Member, Place
+from server.repository.executor import Executor
+from server.repository.fleet import Fleet, Member, Place, Target, gaining
 from server.repository.models import Models
 from server.repository.on_disk import Slot
 from server.repository.planning_threads import PlanningThreads, SearchProgress
@@ -43,7 +44,8 @@ from server.settings.per_model import ALL
 
 _log = logging.getLogger(__name__)
 
-_EVICTED = "evicted; the next request loads it again"
+_EVICTED = Fault(Code.NOT_SERVING, "evicted; the next request loads it again", permanent=False)
+_REPLACED = Fault(Code.NOT_SERVING, "its pack is being replaced", permanent=False)
 
 T = TypeVar("T")
 
@@ -149,11 +151,10 @@ class Wishes:
     async def let_go(
         self,
         entry: Entry,
-        why: str,
+        why: Fault,
         cause: Absence = "failed",
         *,
         patiently: bool = False,
-        may_pass: bool = False,
     ) -> None:
         """Close ``entry`` as the executor does, and log it; other models may use its memory then."""
         if entry.worker is not None:
@@ -161,7 +162,7 @@ class Wishes:
         if entry.worker is not None or entry.evicted:
             what = "evicted" if cause == "evicted" else "unloaded"
             _log.info("model %s: %s", entry.name, what, extra=attribution())
-        await self._executor.close(entry, why, cause, patiently=patiently, may_pass=may_pass)
+        await self._executor.close(entry, why, cause, patiently=patiently)
 
     async def bring(self, slot: Slot, evicts: bool) -> None:
         """Load the pack in ``slot``, in place of its former version if there is one.
@@ -195,8 +196,9 @@ class Wishes:
     async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> None:
         """Load the pack in ``slot`` for ``entry``, which does not serve."""
         was_evicted, may_pass = entry.evicted, entry.may_pass
+        assert entry.fault is not None
         # A model that has left service holds its memory until here.
-        await self._executor.close(entry, entry.reason)
+        await self._executor.close(entry, entry.fault)
         if entry.is_lost:
             raise NotServingError(f"{entry.message}; restart the server")
         loading = Loading()
@@ -204,10 +206,11 @@ class Wishes:
         entry.take(slot)
         try:
             with telling(loading.progress):
-                # Room is made before the model is prepared, which takes memory, too.
-                if evicts:
-                    await self._make_room(slot)
-                await self._admit(entry, await self._prepared(slot))
+                async with self._or_as_before():
+                    # Room is made before the model is prepared, which takes memory, too.
+                    if evicts:
+                        await self._make_room(slot)
+                    await self._admit(entry, await self._prepared(slot))
         except (Exception, asyncio.CancelledError) as exc:
             self._note(entry, exc, was_evicted, may_pass)
             if isinstance(exc, RefusedError):
@@ -221,30 +224,50 @@ class Wishes:
         after = Unloaded.after(exc, was_evicted=was_evicted, may_pass=may_pass)
         # An engine that could neither be opened nor closed still holds its memory.
         is_lost = entry.name in self._budget.held()
-        entry.become(Unloaded(after.why, is_lost=True) if is_lost else after)
+        if is_lost:
+            after = Unloaded(replace(after.fault, permanent=True), is_lost=True)
+        entry.become(after)
 
     async def _admit(self, entry: Entry, model: Prepared) -> None:
         """Let ``entry`` serve ``model``; raises as ``_come``."""
         await self._come(entry.name, model, partial(self._executor.open, entry, model))
 
+    @contextlib.asynccontextmanager
+    async def _or_as_before(self, *closed: Entry) -> AsyncIterator[None]:
+        """Let models have the plans again that they have now, if what is done inside fails or is cancelled.
+
+        ``closed``: what may be closed inside, and then serves again; others that went stay away.
+        """
+        before = Target(self._executor.plans())
+        packs = {entry.name: entry.prepared for entry in closed if entry.prepared is not None}
+        try:
+            yield
+        except BaseException:
+            await run_to_completion(self._executor.converge(before, packs))
+            raise
+
     async def _come(self, key: str, model: Prepared, opens: Callable[[Place], Awaitable[T]]) -> T:
         """Let others shrink for ``model``, which will hold memory as ``key``; return what ``opens`` does.
 
-        After an error that is undone. A model whose files have changed meanwhile cannot shrink: it stays as
-        it is, and a new decision is made.
+        A model whose files have changed meanwhile cannot shrink: it stays as it is, and a new decision is
+        made.
         """
+        with because(f"model {model.slot.name} comes"):
+            place, has_changed = await self._shrunk_for(key, model)
+        opened = await opens(place)
+        if has_changed or place.fitted.heuristic:
+            self.grow_later()
+        return opened
+
+    async def _shrunk_for(self, key: str, model: Prepared) -> tuple[Place, bool]:
+        """Make room for ``model``; return its plan, and whether other models have another one now."""
+        before = self._executor.plans()
         while True:
-            place, changes = await self._coming(await self._fleet(), key, model)
-            try:
-                async with self._executor.undoing() as undo:
-                    with because(f"model {model.slot.name} comes"):
-                        await self._executor.change(changes, undo)
-                    opened = await opens(place)
-            except FilesChangedError:
-                continue
-            if changes or place.fitted.heuristic:
-                self.grow_later()
-            return opened
+            target = await self._coming(await self._fleet(), key, model)
+            assert target.first is not None
+            with contextlib.suppress(FilesChangedError):
+                await self._executor.reach(target)
+                return target.first.place, self._executor.plans() != before
 
     async def _replace(self, entry: Entry, slot: Slot, evicts: bool) -> None:
         """Serve the pack in ``slot`` in place of the one that ``entry`` serves now; no request is lost.
@@ -256,9 +279,10 @@ class Wishes:
         model = await self._prepared(slot)
         key = f"{entry.name} (next)"
         try:
-            before = await self._come(
-                key, model, lambda place: self._executor.open_beside(entry, model, place, key)
-            )
+            async with self._or_as_before():
+                before = await self._come(
+                    key, model, lambda place: self._executor.open_beside(entry, model, place, key)
+                )
         except RefusedError:
             if not entry.serves:  # it left service when it was opened again with a smaller plan
                 raise
@@ -279,15 +303,11 @@ class Wishes:
 
     @uninterrupted
     async def _replaced(self, entry: Entry, model: Prepared, evicts: bool) -> None:
-        before, place = entry.prepared, entry.place
-        assert before is not None
-        assert place is not None
         with entry.coming_back():
-            await self._executor.close(entry, "its pack is being replaced", patiently=True)
-            if entry.is_lost:
-                raise NotServingError(f"{entry.message}; restart the server")
-            async with self._executor.undoing() as undo:
-                undo.append(partial(self._executor.go_back, entry, before, place))
+            async with self._or_as_before(entry):
+                await self._executor.close(entry, _REPLACED, patiently=True)
+                if entry.is_lost:
+                    raise NotServingError(f"{entry.message}; restart the server")
                 if evicts:
                     await self._make_room(model.slot)
                 await self._admit(entry, model)
@@ -296,13 +316,13 @@ class Wishes:
         """Evict the models without which the pack in ``slot`` fits."""
         for name in await self._going(await self._fleet(), slot) or []:
             entry = self._models[name]
-            if entry.serves:
+            if entry.fault is None:
                 with because(f"model {slot.name} comes"):
                     await self.let_go(entry, _EVICTED, "evicted", patiently=True)
                 entry.evictions += 1
             else:
                 cause: Absence = "evicted" if entry.may_pass else "failed"
-                await self.let_go(entry, entry.reason, cause)
+                await self.let_go(entry, entry.fault, cause)
 
     async def replan(self, entries: Sequence[Entry], most_bytes: int | None) -> None:
         """Limit the memory of each of ``entries``, which are loaded; on an error all stay as they are.
@@ -314,23 +334,23 @@ class Wishes:
         try:
             for entry in entries:
                 entry.most_bytes = most_bytes
-            async with self._executor.undoing() as undo:
+            async with self._or_as_before():
                 for entry in entries:
-                    await self._limit(entry, undo)
+                    await self._limit(entry)
         except BaseException:
             for entry, most in zip(entries, before, strict=True):
                 entry.most_bytes = most
             raise
         self.grow_later()
 
-    async def _limit(self, entry: Entry, undo: Undo) -> None:
+    async def _limit(self, entry: Entry) -> None:
         """Let ``entry`` keep its limit; as in _come, a new decision is made where files have changed."""
         while True:
             entry.serving()
             fleet = await self._fleet()
-            changes = await self._searched(partial(fleet.limited, entry.name, entry.most_bytes))
+            target = await self._searched(partial(fleet.limited, entry.name, entry.most_bytes))
             with contextlib.suppress(FilesChangedError):
-                await self._executor.change(changes, undo)
+                await self._executor.reach(target)
                 return
 
     async def _grown(self) -> None:
@@ -341,13 +361,12 @@ class Wishes:
     async def _grow(self) -> None:
         """Let the loaded models use free memory, each with the best plan that a search finds."""
         try:
-            changes, planned = await self._searched((await self._fleet()).best)
+            target = await self._searched((await self._fleet()).best)
         except FAILURES as exc:
             _log.warning("models keep the plans they have: %s", exc)
             return
-        for name, better in changes:
-            await self._executor.try_reopen(self._models[name], better)
-        for name, place in planned.items():
+        await self._executor.converge(gaining(target, self._executor.plans()))
+        for name, place in target.plans.items():
             entry = self._models[name]
             if entry.place is not None and place.is_like(entry.place):
                 entry.move(place)  # the search confirms its plan, which was made by rules of thumb
@@ -384,7 +403,7 @@ class Wishes:
         """Return the model in ``slot``, ready to be planned; raises as Preparer.prepare."""
         return await self.run_in_thread(lambda: self._preparer.prepare(slot))
 
-    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> tuple[Place, list[Change]]:
+    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> Target:
         """Return as Fleet.coming."""
         newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
         present = {*fleet.places, model.slot.name}

@@ -15,8 +15,8 @@ from pipeline.program.stopping import PlanningStoppedError, go_on
 from server.errors import FilesChangedError
 from server.repository import preparing
 from server.repository.entry import Entry, Loading
-from server.repository.executor import Executor, Undo
-from server.repository.fleet import Change
+from server.repository.executor import Executor
+from server.repository.fleet import Target
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, ServiceUnderTest, arrays, inputs_for, serving
 
@@ -213,15 +213,15 @@ async def test_a_model_comes_though_the_files_of_another_change_meanwhile(
     service: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the other it was decided that it shrinks; then it cannot be opened again."""
-    change, decided = Executor.change, list[list[Change]]()
+    reach, decided = Executor.reach, list[Target]()
 
-    async def changed(executor: Executor, changes: list[Change], undo: Undo) -> None:
-        decided.append(changes)
+    async def changed(executor: Executor, target: Target) -> None:
+        decided.append(target)
         if len(decided) == 1:
             raise FilesChangedError("tiny")
-        await change(executor, changes, undo)
+        await reach(executor, target)
 
-    monkeypatch.setattr(Executor, "change", changed)
+    monkeypatch.setattr(Executor, "reach", changed)
     assert (await service.client.post(LOAD)).status_code == 200
     assert len(decided) == 2
     assert service.worker("pair").line.idle

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from loader.errors import ReadError
 from models.packs.pack import Pack
 from pipeline.budget.budget import Budget
+from pipeline.budget.errors import RefusedError
 from pipeline.budget.sharing import Activations, Sharer, share_one_by_one, share_out
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DrainError
 from pipeline.fitting.wanted import EnginePlanResult
 from server.errors import NotServingError
-from server.repository.fleet import Change, Place, growing, making_room
+from server.repository.fleet import Change, Place, Target, gaining, step
 from server.repository.served_engine import Running
 from server.repository.worker import Worker
 from server.scheduling.sweeps import Sweep
@@ -45,6 +46,13 @@ MODELS = st.lists(
     min_size=1,
     max_size=6,
 )
+
+
+def take_steps(target: Target, plans: dict[str, Place], budget: Budget) -> None:
+    """Take all steps; ``change`` raises where one does not fit."""
+    while (change := step(target, plans, budget)) is not None:
+        budget.change(change.name, change.place.fitted.plan.memory, change.place.in_turns)
+        plans[change.name] = change.place
 
 
 @given(
@@ -72,24 +80,19 @@ def test_models_come_and_go_step_by_step_within_the_budget(
             if isinstance(outcome, EnginePlanResult)
         }
 
-    def apply(changes: Iterable[tuple[str, Place]]) -> None:
-        for name, place in changes:
-            budget.change(name, place.fitted.plan.memory, place.in_turns)
-            loaded[name] = place
-
     for name in data.draw(st.lists(st.sampled_from(sorted(every)), max_size=12)):
         if name in loaded:
             budget.release(name)
             del loaded[name]
-            apply(growing(loaded, planned([*loaded]), budget))
+            take_steps(gaining(Target(planned([*loaded])), loaded), loaded, budget)
             continue
         shares = planned([*loaded, name])
         if name not in shares:
             continue
         assert shares.keys() >= loaded.keys()  # loaded models are never sent away
-        apply(making_room(shares[name], loaded, shares, budget))
-        budget.reserve(name, shares[name].fitted.plan.memory, shares[name].in_turns)
-        loaded[name] = shares[name]
+        others = {other: place for other, place in shares.items() if other != name}
+        take_steps(Target(others, Change(name, shares[name])), loaded, budget)
+        assert loaded[name] == shares[name]
         assert budget.used_bytes <= total
 
 
@@ -115,11 +118,8 @@ def test_a_start_serves_whom_the_list_names(
         if place is None:
             continue
         targets = {other: plan for other, plan in zip(loaded, planned, strict=True) if plan}
-        for other, smaller in making_room(place, loaded, targets, budget):
-            budget.change(other, smaller.fitted.plan.memory, smaller.in_turns)
-            loaded[other] = smaller
-        budget.reserve(name, place.fitted.plan.memory, place.in_turns)
-        loaded[name] = place
+        take_steps(Target(targets, Change(name, place)), loaded, budget)
+        assert loaded[name] == place
     outcomes = share_one_by_one([*every.values()], Budget(total), way).outcomes
     assert [*loaded] == [
         name
@@ -134,13 +134,31 @@ def test_a_smaller_plan_that_shares_less_gives_way_to_what_was_planned() -> None
     budget = Budget(30)
     budget.reserve("a", kept, True)
     new = Place(fitted({"ring": 13, "arena": 14}), True)
-    changes = making_room(
-        new, {"a": Place(fitted(kept), True)}, {"a": Place(fitted(wide), True)}, budget
-    )
-    for name, place in changes:
-        budget.change(name, place.fitted.plan.memory, place.in_turns)
-    budget.reserve("new", new.fitted.plan.memory, True)
+    target = Target({"a": Place(fitted(wide), True)}, Change("new", new))
+    take_steps(target, {"a": Place(fitted(kept), True)}, budget)
     assert budget.used_bytes == 30
+
+
+@given(sizes=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), max_size=5))
+def test_after_a_failure_models_get_back_what_they_had(sizes: list[tuple[int, int]]) -> None:
+    """From any plans that fit, whichever steps had been taken, as far as each step fits."""
+    before = {
+        str(name): Place(fitted({"ring": then}), False) for name, (then, _) in enumerate(sizes)
+    }
+    now = {str(name): Place(fitted({"ring": size}), False) for name, (_, size) in enumerate(sizes)}
+    budget = Budget(max(sum(then for then, _ in sizes), sum(size for _, size in sizes)) + 20)
+    for name, place in now.items():
+        budget.reserve(name, place.fitted.plan.memory)
+    take_steps(Target(before), now, budget)
+    assert all(now[name].is_like(place) for name, place in before.items())
+
+
+def test_the_budget_says_why_no_step_is_possible() -> None:
+    budget = Budget(10)
+    budget.reserve("a", {"ring": 8})
+    now = {"a": Place(fitted({"ring": 8}), False)}
+    with pytest.raises(RefusedError, match="'new' does not fit"):
+        take_steps(Target(now, Change("new", Place(fitted({"ring": 3}), False))), now, budget)
 
 
 def test_what_a_search_has_found_takes_the_place_of_a_first_plan() -> None:
@@ -149,9 +167,13 @@ def test_what_a_search_has_found_takes_the_place_of_a_first_plan() -> None:
     budget = Budget(10)
     budget.reserve("a", large, False)
     first, best = Place(fitted(large, heuristic=True), False), Place(fitted(small), False)
-    assert growing({"a": first}, {"a": best}, budget) == [Change("a", best)]
-    assert growing({"a": best}, {"a": Place(fitted(small, heuristic=True), False)}, budget) == []
-    assert growing({"a": first}, {"a": Place(fitted(large), False)}, budget) == []
+
+    def following(now: Place, target: Place) -> Change | None:
+        return step(gaining(Target({"a": target}), {"a": now}), {"a": now}, budget)
+
+    assert following(first, best) == Change("a", best)
+    assert following(best, Place(fitted(small, heuristic=True), False)) is None
+    assert following(first, Place(fitted(large), False)) is None
 
 
 @pytest.fixture
