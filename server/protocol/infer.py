@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -49,7 +49,14 @@ from server.protocol.documentation import (
 )
 from server.protocol.http_request import path_within
 from server.protocol.pictures import read_picture
-from server.protocol.routing import CurrentRequest, DirectRoute, Route, of_model, serves
+from server.protocol.routing import (
+    CACHED_PATHS,
+    CurrentRequest,
+    DirectRoute,
+    Route,
+    of_model,
+    serves,
+)
 from server.protocol.serving import Inference, Kept, array_bytes
 from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES, Exchange
@@ -275,14 +282,20 @@ class InferReception:
         """Return the entry of the model that an infer request asks; None: no entry, or no such request."""
         if head.method != "POST":
             return None
-        path = path_within(head.path, self._root_path)
-        match = next(filter(None, (route.path_regex.match(path) for route in _INFER)), None)
-        if match is None:
+        model = _model_of(path_within(head.path, self._root_path))
+        if model is None:
             return None
         try:
-            return self._service.repository.models.find(**match.groupdict())
+            return self._service.repository.models.find(*model)
         except NotFoundError:
             return None  # the handler reports this when it reads the body
+
+
+@lru_cache(CACHED_PATHS)
+def _model_of(path: str) -> tuple[str, str | None] | None:
+    """Return name and version of the model that an infer request to ``path`` asks; None: it is none."""
+    match = next(filter(None, (route.path_regex.match(path) for route in _INFER)), None)
+    return None if match is None else (match["name"], match.groupdict().get("version"))
 
 
 def _named(request: Arrived) -> float | None:
