@@ -254,7 +254,7 @@ class InferReception:
         deadline = request.arrived_at + min(seconds or limit, limit)
         line, left = worker.line, deadline - time.monotonic()
         try:
-            if line.is_wanted:
+            if line.is_contended:
                 is_read = request.declared_bytes <= len(request.body)
                 worker.check_room(left, is_read=is_read)
         except NotServingError:

@@ -143,7 +143,7 @@ class Inference:
         seconds_left, lease = self._left(timeout_seconds), self.exchange.lease
         waits_seconds = lease.wait_seconds(n_bytes) if n_bytes else 0.0
         if self.use.worker is not None:
-            if self.use.worker.line.is_wanted and seconds_left < (
+            if self.use.worker.line.is_contended and seconds_left < (
                 1 - _PACE_COUNTS_AFTER
             ) * self._given(timeout_seconds):
                 waits_seconds += self.exchange.rest_seconds

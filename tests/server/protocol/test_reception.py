@@ -194,7 +194,7 @@ async def test_a_refusal_that_is_cancelled_in_its_pause_says_nothing(
 
 
 @over(
-    "passed, rest, is_wanted, is_late",
+    "passed, rest, is_contended, is_late",
     [
         (5.0, 1.0, True, False),
         (5.0, 16.0, True, True),
@@ -207,11 +207,11 @@ async def test_what_comes_too_slowly_is_refused_before_it_is_there(
     monkeypatch: pytest.MonkeyPatch,
     passed: float,
     rest: float,
-    is_wanted: bool,
+    is_contended: bool,
     is_late: bool,
 ) -> None:
     monkeypatch.setattr(Exchange, "rest_seconds", rest)
-    monkeypatch.setattr(Line, "is_wanted", is_wanted)
+    monkeypatch.setattr(Line, "is_contended", is_contended)
     with shared.inside.exchanges.exchange(Client(100_000)) as exchange:
         exchange.arrived_at -= passed
         async with Inference(shared.inside, exchange, "tiny", None) as model:
