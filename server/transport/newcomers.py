@@ -191,9 +191,10 @@ class Newcomer(asyncio.BufferedProtocol):
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         if self._early:
-            # Behind this call: the connection is not counted yet.
-            self._loop.call_soon(_feed, protocol, self._early)
-        transport.resume_reading()
+            # Behind this call, since the connection is not counted yet; before anything else is read.
+            self._loop.call_soon(_feed, protocol, transport, self._early)
+        else:
+            transport.resume_reading()
         return connection
 
     # Both
@@ -209,8 +210,9 @@ class Newcomer(asyncio.BufferedProtocol):
             self._timer.cancel()
 
 
-def _feed(protocol: Connection | Encrypted, data: bytes) -> None:
-    """Have ``protocol`` read ``data``, unless its client has left."""
+def _feed(protocol: Connection | Encrypted, transport: asyncio.ReadTransport, data: bytes) -> None:
+    """Have ``protocol`` read ``data``, and on, unless its client has left."""
     if not protocol.is_closing():
+        transport.resume_reading()  # the protocol may pause it again
         protocol.get_buffer(-1)[: len(data)] = data
         protocol.buffer_updated(len(data))

@@ -217,6 +217,37 @@ def test_with_no_place_left_a_newcomer_waits_and_gets_the_place_of_an_answer(
     run(work())
 
 
+def test_a_request_that_comes_while_it_waits_is_read_in_order(run: Callable[..., None]) -> None:
+    """Loops read a little before reading is paused, and the rest stays in the socket."""
+    limits = ConnectionLimits(1, None, 10.0, 75.0, 10.0)
+    body = bytes(range(256)) * 100
+    request = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    received: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        more = True
+        while more:
+            message = await receive()
+            received.append(message["body"])
+            more = message["more_body"]
+        await answers_at_once(scope, receive, send)
+
+    async def work() -> None:
+        async with served(app, limits) as here:
+            first, waiting = await here.connect(), await here.connect()
+            await until(lambda: here.registry.waiting)
+            waiting[1].write(request[:20])
+            await until(lambda: len(here.registry) == 1)
+            waiting[1].write(request[20:])
+            await asyncio.sleep(0.05)
+            first[1].write(GET)
+            await first[0].readuntil(b"ok")
+            assert (await waiting[0].readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
+            assert b"".join(received) == body
+
+    run(work())
+
+
 def test_what_finds_no_place_in_time_gets_503_and_no_reset(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
