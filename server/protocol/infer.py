@@ -87,14 +87,9 @@ async def infer(asked: CurrentRequest, name: str, version: str | None = None) ->
     coding = answer_coding(headers)
     async with Inference(asked.service, exchange, name, version) as model:
         with model.reading(names_timeout=True):
+            framing, use = Framing.of(headers), model.use
             request = await read_tensors(
-                *(
-                    exchange,
-                    Framing.of(headers),
-                    model.use.signature,
-                    model.use.infer_bytes,
-                    model.check,
-                )
+                exchange, framing, use.signature, use.infer_bytes, model.check
             )
         keep = partial(kept_outputs, request.wanted, model.manifest, coding)
         outputs = await model.compute(request, keep)

@@ -39,8 +39,24 @@ class Worth(IntEnum):
 _UNUSED = (Worth.EMPTY, Worth.UNANSWERED)
 
 
+class WaitingConnection(Protocol):
+    """A connection as the registry sees it while it waits for a place."""
+
+    @property
+    def peer(self) -> Peer: ...
+
+    def has_request(self) -> bool:
+        """Return whether it has sent the head of a request; nothing is read."""
+
+    def admit(self) -> "CountedConnection":
+        """Begin, and return what has the place."""
+
+    def reject(self) -> None:
+        """Refuse its request: it has found no place."""
+
+
 class CountedConnection(Protocol):
-    """A connection as the registry sees it."""
+    """A connection as the registry sees it, with a place or ending."""
 
     @property
     def peer(self) -> Peer: ...
