@@ -279,14 +279,16 @@ _INTERNAL = "internal error; the log has the details"
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a request or a model failed. ``permanent``: the same try fails again unless something is changed.
+    """Why a request or a model failed.
 
-    ``cause``: the error, as long as somebody may need its traceback; it refers to all that was in memory.
+    ``permanent``: the same try fails again unless something is changed; None: that follows from its cause
+    once it is a state that lasts. ``cause``: the error, as long as somebody may need its traceback; it
+    refers to all that was in memory.
     """
 
     code: Code
     message: str
-    permanent: bool = True
+    permanent: bool | None = None
     cause: BaseException | None = None
 
     @classmethod
@@ -294,12 +296,15 @@ class Fault:
         """Return the fault that ``exc`` is; ``root``: as ``reason_of``."""
         code = code_of(exc)
         message = reason_of(exc, root) if _has_message(exc, code) else _INTERNAL
-        return cls(code, message[:LONGEST_MESSAGE], not may_come_back(exc), exc)
+        return cls(code, message[:LONGEST_MESSAGE], cause=exc)
 
     @property
     def settled(self) -> Self:
         """The same without the error, for a state that lasts."""
-        return replace(self, cause=None)
+        permanent = self.permanent
+        if permanent is None:
+            permanent = self.cause is None or not may_come_back(self.cause)
+        return replace(self, permanent=permanent, cause=None)
 
     @property
     def retry_seconds(self) -> float | None:

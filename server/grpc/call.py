@@ -223,7 +223,8 @@ class Call(QueuedCall):
         if self._silent_since is None:
             self._silent_since = asyncio.get_running_loop().time()
         try:
-            await asyncio.wait_for(self._slot_lost.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._slot_lost.wait()
         except TimeoutError:
             return
         raise BusyError(_LOST_SLOT)

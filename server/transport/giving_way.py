@@ -1,7 +1,8 @@
 """Which connection gives way to a new one when there is no place: the rules and the order.
 
-Decisions only; the clock is an argument. Three kinds of connections never give way: those whose clients
-wait for an answer, those with bytes that were not read yet, and those with an answer in the last second.
+docs/explanation/architecture/connections.md names for each rule the attack that needs it. Decisions only;
+the clock is an argument. Three kinds of connections never give way: those whose clients wait for an answer,
+those with bytes that were not read yet, and those with an answer in the last second.
 """
 
 from collections.abc import Callable, Collection

@@ -23,16 +23,12 @@ from server.transport.giving_way import (
 )
 from server.transport.limits import (
     ENDING_CONNECTIONS,
-    GRACE_SECONDS,
-    PROMPT_SECONDS,
     WAIT_SECONDS,
     ConnectionLimits,
 )
 
 _May = Callable[[Worth, CountedConnection], bool]
 
-# A peer that has fewer than one place in so many counts as having none when it wants another.
-_FEW = 32
 # An answer that is the last of its connection counts as a place that is about to be free for so long.
 _PROMISE_SECONDS = 0.05
 #: While newcomers wait, they are checked so often: no event says that a connection has fallen silent.
@@ -50,9 +46,8 @@ class Registry:
         self._held: Counter[Peer] = Counter()
         #: The newcomers, which wait for a place.
         self.queue: _Lines[WaitingConnection] = _Lines()
-        # Those of them that have sent a request, and those that have had time for that and have not.
+        # Those of them that have sent a request.
         self._ready: _Lines[WaitingConnection] = _Lines()
-        self._silent: _Lines[WaitingConnection] = _Lines()
         # Those that were not checked yet, and when all were.
         self._new: list[WaitingConnection] = []
         self._checked_at = float("-inf")
@@ -113,7 +108,7 @@ class Registry:
             self.changed.set()
 
     def drain(self) -> None:
-        """End: from now on every wait is short, and no newcomer finds a place in time."""
+        """End: from now on every wait is short, and newcomers for which there is no place are refused."""
         self.draining = True
         self.changed.set()
 
@@ -152,8 +147,9 @@ class Registry:
         Called when something has ``changed``, and every CHECK_SECONDS while some wait.
         """
         for newcomer in self._unchecked(now):
-            if not self._is_ready(newcomer):
-                self._note(newcomer, now)
+            is_queued = self.queue.added_at(newcomer.peer, newcomer) is not None
+            if is_queued and not self._is_ready(newcomer) and newcomer.has_request():
+                self._ready.add(newcomer.peer, newcomer, now)
         self._admit(now)
         for newcomer in self._late(now):
             newcomer.reject()
@@ -169,18 +165,6 @@ class Registry:
     def _is_ready(self, newcomer: WaitingConnection) -> bool:
         """Return whether ``newcomer`` waits and has sent a request."""
         return self._ready.added_at(newcomer.peer, newcomer) is not None
-
-    def _note(self, newcomer: WaitingConnection, now: float) -> None:
-        """Note whether ``newcomer`` has sent the head of a request; one that waits no more is ignored."""
-        peer = newcomer.peer
-        since = self.queue.added_at(peer, newcomer)
-        if since is None:
-            return
-        if newcomer.has_request():
-            self._silent.remove(peer, newcomer)
-            self._ready.add(peer, newcomer, now)
-        elif now - since >= PROMPT_SECONDS:
-            self._silent.add(peer, newcomer, now)
 
     def _admit(self, now: float) -> None:
         """Let in the newcomers that find a place.
@@ -208,11 +192,11 @@ class Registry:
 
     def _priority(self, peer: Peer) -> tuple[int, bool, float]:
         """Return a key by which peers are sorted, the first one to be admitted."""
-        return self._claimed(peer), peer not in self._ready.peers, self.queue.since(peer)
+        return self._counted(peer), peer not in self._ready.peers, self.queue.since(peer)
 
     def _dequeue(self, newcomer: WaitingConnection) -> WaitingConnection:
         """Have ``newcomer`` wait no more, and return it."""
-        for line in (self.queue, self._ready, self._silent):
+        for line in (self.queue, self._ready):
             line.remove(newcomer.peer, newcomer)
         return newcomer
 
@@ -226,27 +210,17 @@ class Registry:
         refused: list[WaitingConnection] = []
         for peer in list(self.queue.peers):
             while peer in self.queue.peers and self.queue.since(peer) <= now - WAIT_SECONDS:
-                if len(self._ending) + len(refused) >= ENDING_CONNECTIONS and not self._hurry(now):
+                if len(self._ending) + len(refused) >= ENDING_CONNECTIONS:
                     break
                 refused.append(self._dequeue(self.queue.first(peer)))
         self.refused += len(refused)
         return refused
 
-    def _hurry(self, now: float) -> bool:
-        """Cut off a connection that has had time to take its last answer; return whether there was one."""
-        if not len(self._ending):
-            return False
-        peer = self._ending.peer_of_most()
-        has_had_time = now - self._ending.since(peer) >= GRACE_SECONDS
-        if has_had_time:
-            self._ending.pop(peer).drop()
-        return has_had_time
-
     def wants_back(self, member: CountedConnection, now: float) -> bool:
         """Return whether the answer that ``member`` begins is its last, so that a newcomer gets its place.
 
         No more connections give up their places so than newcomers wait, and none does for a peer that has
-        more places than its own. Newcomers that have had time to send a request and have not do not count.
+        more places than its own.
         """
         if self.draining:
             return True
@@ -255,13 +229,12 @@ class Registry:
             if now - self._promised[first] < _PROMISE_SECONDS:
                 break
             del self._promised[first]
-        if len(self._promised) >= len(self.queue) - len(self._silent):
+        if len(self._promised) >= len(self.queue):
             return False
         holds = self._counted(member.peer)
         is_wanted = any(
-            self._claimed(peer) <= holds and self._would_take(peer, member.peer)
+            self._counted(peer) <= holds and self._would_take(peer, member.peer)
             for peer in self.queue.peers
-            if self.queue.length(peer) > self._silent.length(peer)
         )
         if is_wanted:
             self._promised[member] = now
@@ -298,7 +271,7 @@ class Registry:
     def _claim(self, peer: Peer, has_request: bool) -> _May:
         n_peers = len(self._held) + (peer not in self._held)
         fair = self.limits.total // n_peers
-        claim = Claim(peer, self._claimed(peer), fair, has_request=has_request)
+        claim = Claim(peer, self._counted(peer), fair, has_request=has_request)
         return lambda worth, member: claim.reaches(worth, member.peer, self._counted(member.peer))
 
     def _own(self, peer: Peer, has_request: bool) -> _May:
@@ -312,11 +285,6 @@ class Registry:
     def _counted(self, peer: Peer) -> int:
         """Return how many places ``peer`` counts as having: for a proxy, which has many clients, one."""
         return min(self._held[peer], 1) if peer.is_proxy else self._held[peer]
-
-    def _claimed(self, peer: Peer) -> int:
-        """Return the same for a peer that wants another place: a few count as none."""
-        counted = self._counted(peer)
-        return counted if counted >= max(1, self.limits.total // _FEW) else 0
 
 
 _Item = TypeVar("_Item")
@@ -344,10 +312,6 @@ class _Lines(Generic[_Item]):
     def of(self, peer: Peer) -> Collection[_Item]:
         """Return the line of ``peer`` as it is now."""
         return list(self._lines.get(peer, ()))
-
-    def length(self, peer: Peer) -> int:
-        """Return how many items the line of ``peer`` has."""
-        return len(self._lines.get(peer, ()))
 
     def first(self, peer: Peer) -> _Item:
         """Return the first item in the line of ``peer``."""

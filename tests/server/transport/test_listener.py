@@ -239,7 +239,7 @@ def test_a_request_that_comes_while_it_waits_is_read_in_order(run: Callable[...,
             waiting[1].write(request[:20])
             await until(lambda: len(here.registry) == 1)
             waiting[1].write(request[20:])
-            await asyncio.sleep(0.05)
+            await until(lambda: any(newcomer.has_request() for newcomer in here.registry.queue))
             first[1].write(GET)
             await first[0].readuntil(b"ok")
             assert (await waiting[0].readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
@@ -378,6 +378,28 @@ def test_with_tls(run: Callable[..., None], tmp_path: Path) -> None:
             answer = await asyncio.to_thread(client, here.address)
             assert answer.endswith(b"\r\n\r\n%d" % (1 << 20))
             await until(lambda: len(here.registry) == 1)  # the silent one counts
+
+    run(work())
+
+
+def test_a_tls_handshake_waits_in_the_queue_too(run: Callable[..., None], tmp_path: Path) -> None:
+    certificate = Certificate(*issue(tmp_path))
+
+    def client(address: tuple[str, int]) -> bytes:
+        raw = socket.create_connection(address, LIMIT_SECONDS)
+        with trusting().wrap_socket(raw, server_hostname=NAME) as sock:
+            sock.sendall(GET)
+            return sock.recv(1 << 16)
+
+    async def work() -> None:
+        limits = ConnectionLimits(1, None, 10.0, 75.0, 10.0)
+        async with served(answers_at_once, limits, certificate=certificate) as here:
+            _, first = await here.connect()
+            await until(lambda: len(here.registry) == 1)
+            second = asyncio.create_task(asyncio.to_thread(client, here.address))
+            await until(lambda: any(newcomer.has_request() for newcomer in here.registry.queue))
+            first.close()
+            assert (await second).startswith(b"HTTP/1.1 200 ")
 
     run(work())
 

@@ -11,7 +11,6 @@ from server.transport.limits import (
     ENDING_CONNECTIONS,
     FRESH_SECONDS,
     GRACE_SECONDS,
-    PROMPT_SECONDS,
     WAIT_SECONDS,
     ConnectionLimits,
 )
@@ -250,14 +249,6 @@ def test_what_was_used_within_a_second_stays_for_whomever() -> None:
     assert newcomer.member is not None
 
 
-def test_an_address_with_a_few_gets_one_more_beside_many_with_one_each() -> None:
-    few = [FakeMember(A, Worth.KEPT, since=99.5) for _ in range(4)]
-    many = [FakeMember(Peer(str(n)), Worth.KEPT, since=n / 1000) for n in range(252)]
-    registry = filled(replace(LIMITS, total=256), *few, *many)
-    assert knock(registry, A, 100.0)
-    assert [each for each in many if each.left] == [many[0]]
-
-
 def test_a_proxy_counts_as_one_however_many_clients_it_carries() -> None:
     """None of its connections goes while a client has more than one, and one goes for a client without."""
     limits = replace(LIMITS, proxies=PROXIES)
@@ -326,19 +317,6 @@ def test_an_address_without_a_request_waits_for_one_with_a_request() -> None:
         member.since = None
     registry.check(100.0)
     assert (silent.member, asking.member is None) == (None, False)
-
-
-def test_no_answer_is_the_last_for_who_has_had_time_to_send_a_request_and_has_not() -> None:
-    members = busy(LIMITS.total)
-    registry = filled(LIMITS, *members)
-    newcomer = comes(registry, A, 1.0)
-    registry.check(1.0)
-    assert registry.wants_back(members[0], 1.0)  # it may be on its way
-    registry.check(1.0 + PROMPT_SECONDS)
-    assert not registry.wants_back(members[1], 2.0)
-    newcomer.asks = True
-    registry.check(2.0)
-    assert registry.wants_back(members[1], 2.0)
 
 
 def test_newcomers_press_when_half_of_their_time_is_over() -> None:
@@ -606,8 +584,6 @@ def test_refusals_come_no_faster_than_there_is_room_for_them_to_end() -> None:
     registry.discard(ending[0])
     assert refused(now) == 1
     assert not any(member.left for member in ending)
-    assert refused(now + GRACE_SECONDS)  # they have had time enough
-    assert all(member.left for member in ending[1:3])
 
 
 @over(
