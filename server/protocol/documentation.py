@@ -30,8 +30,10 @@ CAMERA_PICTURE: Contents = {
     "multipart/form-data": {"schema": schemas.reference(schemas.CameraForm)},
     "image/*": {"schema": _FILE},
 }
-#: Models of bodies that handlers read, to which contents refer.
+#: Models of bodies that handlers read, and of errors, to which contents refer.
 _BODIES: tuple[type[BaseModel], ...] = (
+    schemas.Error,
+    schemas.CameraError,
     InferRequest,
     schemas.ImageForm,
     schemas.CameraForm,
@@ -82,8 +84,10 @@ FRAMING: tuple[Document, ...] = (
 
 def errors(*statuses: int, model: type[BaseModel] = schemas.Error) -> dict[int | str, Document]:
     """Return the responses of a route that are errors with these ``statuses``."""
+    # By reference: FastAPI would make a validator for each, of which none would ever be called.
+    content = {JSON: {"schema": schemas.reference(model)}}
     described: dict[int | str, Document] = {
-        status: {"model": model, "description": _ERRORS[status]} for status in statuses
+        status: {"content": content, "description": _ERRORS[status]} for status in statuses
     }
     if 503 in described:
         described[503]["headers"] = _RETRY
