@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from server.codec.messages import InferRequest
 from server.protocol import schemas
 
 Document = dict[str, Any]
@@ -30,19 +29,6 @@ CAMERA_PICTURE: Contents = {
     "multipart/form-data": {"schema": schemas.reference(schemas.CameraForm)},
     "image/*": {"schema": _FILE},
 }
-#: Models of bodies that handlers read, and of errors, to which contents refer.
-_BODIES: tuple[type[BaseModel], ...] = (
-    schemas.Error,
-    schemas.CameraError,
-    InferRequest,
-    schemas.ImageForm,
-    schemas.CameraForm,
-    schemas.IndexRequest,
-    schemas.LoadRequest,
-    schemas.Replan,
-    schemas.UnloadRequest,
-)
-
 #: Errors of several routes.
 MODEL = (404, 409, 503)
 INFERENCE = (400, 404, 408, 409, 413, 415, 500, 503, 504)
@@ -94,6 +80,12 @@ def errors(*statuses: int, model: type[BaseModel] = schemas.Error) -> dict[int |
     return described
 
 
+def json_answer(model: type[BaseModel], described: Mapping[str, Any]) -> Document:
+    """Return the response that is JSON of ``model``, and what else it is ``described`` as."""
+    content = {JSON: {"schema": schemas.reference(model)}}
+    return {**described, "content": {**content, **described.get("content", {})}}
+
+
 def also(contents: Contents) -> dict[int | str, Document]:
     """Return the response of a route that also gives these ``contents`` where it gives JSON."""
     return {200: {"content": contents}}
@@ -113,9 +105,9 @@ def json_of(model: type[BaseModel], example: Document | None = None) -> Contents
     return {JSON: {"schema": schemas.reference(model), **examples}}
 
 
-def body_schemas() -> Mapping[str, Document]:
-    """Return the schemas of bodies that handlers read, by name."""
-    models = [(model, "validation") for model in _BODIES]
+def referenced_schemas() -> Mapping[str, Document]:
+    """Return the schemas to which routes refer, by name."""
+    models = [(model, "validation") for model in schemas.REFERENCED.values()]
     _, definitions = models_json_schema(models, ref_template=schemas.REFERENCE)  # type: ignore[arg-type]
     schemas_by_name: Mapping[str, Document] = definitions["$defs"]
     return schemas_by_name
