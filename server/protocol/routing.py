@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from server.errors import shown
 from server.faults import Code, Fault
 from server.protocol.answers import REQUEST, Answer, as_error, as_json
-from server.protocol.documentation import errors
+from server.protocol.documentation import errors, json_answer
 from server.protocol.http_request import HttpRequest, Rules, path_within
 from server.service import Service
 
@@ -60,10 +60,14 @@ class Route(APIRoute):
         responses = options.get("responses") or {}
         if self.rules.admitted != "open":
             responses = {**responses, **errors(401, model=self.rules.error)}
-        options["responses"] = responses
         model = options.get("response_model")
-        is_model = inspect.isclass(model) and issubclass(model, BaseModel)
-        options["response_description"] = (model.__doc__ if is_model else None) or "The answer."
+        options["response_description"] = "The answer."
+        if inspect.isclass(model) and issubclass(model, BaseModel):
+            # By reference: FastAPI would make a validator, and answers are not validated.
+            options["response_description"] = model.__doc__
+            options["response_model"] = None
+            responses = {**responses, 200: json_answer(model, responses.get(200, {}))}
+        options["responses"] = responses
         super().__init__(path, _adapted(path, endpoint), **options)
         methods = self.methods or set()
         #: The methods that are answered: HEAD is GET without the body.
