@@ -71,6 +71,8 @@ class Inference:
         self._decoding_seconds = 0.0
         self._answer: ComputedAnswer[Any] | None = None
         self._encodes_since = 0.0
+        # Whether it was checked while its body came.
+        self._was_checked = False
 
     async def __aenter__(self) -> Self:
         """Find the model; raises as Repository.use."""
@@ -141,11 +143,13 @@ class Inference:
             As ``reading``.
         """
         seconds_left, lease = self._left(timeout_seconds), self.exchange.lease
+        is_slow = seconds_left < (1 - _PACE_COUNTS_AFTER) * self._given(timeout_seconds)
+        if self._was_checked and not is_slow:
+            return None
+        self._was_checked = not n_bytes
         waits_seconds = lease.wait_seconds(n_bytes) if n_bytes else 0.0
         if self.use.worker is not None:
-            if self.use.worker.line.is_contended and seconds_left < (
-                1 - _PACE_COUNTS_AFTER
-            ) * self._given(timeout_seconds):
+            if is_slow and self.use.worker.line.is_contended:
                 waits_seconds += self.exchange.rest_seconds
             expected = self.exchange.expected
             try:
