@@ -31,7 +31,7 @@ from server.operation.tracing import Tracing
 from server.preflight import certificate_of
 from server.repository.compiling import Compiler
 from server.repository.entry import Entry
-from server.repository.environment import Environment
+from server.repository.environment import RepositoryEnvironment
 from server.repository.limited_process import Limits
 from server.repository.on_disk import model_names
 from server.repository.polling import Poller
@@ -261,7 +261,7 @@ class Service:
             self.request_memory, settings.max_body, settings.stall_timeout, settings.max_upload
         )
         self.repository = Repository(
-            settings, self.budget, Environment(settings, device, self.pool)
+            settings, self.budget, RepositoryEnvironment(settings, device, self.pool)
         )
         limits = Limits(settings.compile_memory, math.ceil(settings.compile_time))
         self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))

@@ -40,7 +40,7 @@ async def load_all(
 
 async def _check_named(settings: Settings, repository: Repository) -> None:
     """Check that models which settings name are served, or may be later; raises as ``load_all``."""
-    unknown = await asyncio.to_thread(repository.models.unknown)
+    unknown = await asyncio.to_thread(repository.catalog.unknown)
     if unknown and settings.model_control == "none":
         raise StartupError(f"{unknown}; with model_control = none no other model comes")
     if unknown:

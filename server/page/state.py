@@ -31,7 +31,7 @@ async def current_state(service: Service) -> dict[str, Any]:
 
 def _on_disk(repository: Repository) -> list[str]:
     try:
-        return repository.models.on_disk()
+        return repository.catalog.on_disk()
     except NotFoundError:  # the folder is gone; those that are loaded are shown
         return []
 

@@ -106,20 +106,26 @@ async def index(asked: CurrentRequest) -> list[dict[str, Any]]:
 async def states(service: Service, only_ready: bool) -> list[dict[str, Any]]:
     """Return the state of all models on disk or loaded; ``only_ready``: of those that serve."""
     known = [(entry.model, entry) for entry in service.repository.entries()]
-    on_disk = await asyncio.to_thread(service.repository.models.on_disk)
+    on_disk = await asyncio.to_thread(service.repository.catalog.on_disk)
     unknown = [(name, None) for name in {*on_disk}.difference(name for name, _ in known)]
     return [
-        {
-            "name": name,
-            "version": entry.version if entry else None,
-            "state": entry.state if entry else "UNAVAILABLE",
-            "reason": reason_of(entry.reason, service.settings.repository)
-            if entry
-            else "not loaded",
-        }
+        _state(service, name, entry or Entry(name))
         for name, entry in sorted([*known, *unknown], key=_by_name_and_version)
         if not only_ready or (entry and entry.state == "READY")
     ]
+
+
+def _state(service: Service, name: str, entry: Entry) -> dict[str, Any]:
+    generation = service.repository.generation(name)
+    return {
+        "name": name,
+        "version": entry.version,
+        "state": entry.state,
+        "reason": reason_of(entry.reason, service.settings.repository),
+        "code": entry.fault and entry.fault.code,
+        "generation": generation.desired,
+        "observed_generation": generation.observed,
+    }
 
 
 def _by_name_and_version(named: tuple[str, Entry | None]) -> tuple[str, int]:

@@ -260,12 +260,19 @@ State = Literal["READY", "LOADING", "UNAVAILABLE"]
 
 
 class IndexEntry(Schema):
-    """A model on disk or loaded; ``reason``: why it does not serve."""
+    """A model on disk or loaded; ``reason``, ``code``: why it does not serve, in words and for programs.
+
+    ``generation``: how many loads, unloads and limits were desired of it; ``observed_generation``: up to
+    which they were made, or have failed.
+    """
 
     name: str
     version: str | None
     state: State
     reason: str
+    code: str | None
+    generation: NonNegativeInt
+    observed_generation: NonNegativeInt
 
 
 class Index(RootModel[list[IndexEntry]]):

@@ -87,7 +87,7 @@ _ABSENT: dict[Absence | None, type[Exception]] = {
 }
 
 
-_NEVER_LOADED = Fault(Code.NOT_SERVING, "not loaded")
+_NEVER_LOADED = Fault(Code.NOT_LOADED, "not loaded")
 
 
 @dataclass(frozen=True)
@@ -106,17 +106,10 @@ class Unloaded:
     is_lost: bool = False
 
     @classmethod
-    def after(
-        cls, exc: BaseException, *, was_evicted: bool = False, may_pass: bool = False
-    ) -> Self:
-        """Return the state of a model after its loading ended with ``exc``.
-
-        ``may_pass``: of the state before, which counts where loading was cancelled.
-        """
+    def after(cls, exc: Exception, *, was_evicted: bool = False) -> Self:
+        """Return the state of a model after its loading ended with ``exc``."""
         cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
         fault = Fault.of(exc).settled
-        if isinstance(exc, asyncio.CancelledError):
-            fault = Fault(Code.NOT_SERVING, "loading was cancelled", not may_pass)
         if was_evicted and (cause == "refused" or not fault.permanent):
             cause = "evicted"  # the next request tries again
         return cls(fault, cause)

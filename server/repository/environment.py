@@ -42,7 +42,7 @@ from server.settings.settings import Settings
 _log = logging.getLogger(__name__)
 
 
-class OpenedPack(NamedTuple):
+class DevicePack(NamedTuple):
     """A pack as the device runs it, what was measured of it, and the plans that were found for it."""
 
     program: Program
@@ -50,7 +50,7 @@ class OpenedPack(NamedTuple):
     known: FoundPlans
 
 
-class Environment:
+class RepositoryEnvironment:
     """Packs and engines as the settings want them, on ``device``; ``pool`` reads weights."""
 
     def __init__(self, settings: Settings, device: Device, pool: ReadPool) -> None:
@@ -70,14 +70,14 @@ class Environment:
         """Check all bytes of the pack in ``folder``; raises as on_disk.check_whole."""
         check_whole(folder)
 
-    def open_pack(self, folder: Path, level: int) -> OpenedPack:
+    def open_pack(self, folder: Path, level: int) -> DevicePack:
         """Open the pack in ``folder``; ``level``: of log lines about its profile.
 
         Raises:
             ModelError, LoaderError, DeviceError: it is damaged, or for other machines. OSError: no access.
         """
         pack = open_pack(folder, self.device.target, self._settings.recompile)
-        return OpenedPack(*prepared(pack, self.device, level), plans_of(pack))
+        return DevicePack(*prepared(pack, self.device, level), plans_of(pack))
 
     def profile(self, pack: Pack, level: int = logging.WARNING) -> Profile | None:
         """Return what was measured of ``pack`` on this device; ``level``: as of ``open_pack``."""
@@ -88,7 +88,7 @@ class Environment:
         return Need.of(pack.manifest)
 
     def budget_request(
-        self, name: str, opened: OpenedPack, batch_size: int, workers: int, search: Search
+        self, name: str, opened: DevicePack, batch_size: int, workers: int, search: Search
     ) -> Sharer:
         """Return an opened pack as one of the models that share the budget, in ``workers`` partitions.
 
@@ -120,7 +120,7 @@ class Environment:
         return None if space is None else SharedArena(space)
 
     def open_engine(
-        self, opened: OpenedPack, planned: PlanResult, arena: SharedArena | None
+        self, opened: DevicePack, planned: PlanResult, arena: SharedArena | None
     ) -> Running:
         """Open an engine with the plan ``planned``; blocks. ``arena``: for its activations.
 

@@ -1,8 +1,8 @@
 """Takes steps: opens engines, opens them again with other plans, closes them, until a target is reached.
 
 Invariant: a model's ``place`` is the plan with which its engine was opened, and for which the budget holds
-memory. Memory of an engine that cannot be closed stays reserved. Calls never overlap: repository.py makes
-one at a time.
+memory. Memory of an engine that cannot be closed stays reserved. Calls never overlap: reconciling.py
+applies one change at a time.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from server.causes import attribution
 from server.errors import FilesChangedError
 from server.faults import Code, Fault, traceable
 from server.repository.entry import Absence, Entry, Unloaded, Uses
-from server.repository.environment import Environment
-from server.repository.fleet import Place, Target, step
+from server.repository.environment import RepositoryEnvironment
+from server.repository.fleet import Place, PlanTarget, step
 from server.repository.models import Models
 from server.repository.opening import Opener
 from server.repository.preparing import Prepared
@@ -41,7 +41,7 @@ class Executor:
         models: Models,
         budget: Budget,
         opener: Opener,
-        environment: Environment,
+        environment: RepositoryEnvironment,
         patience_seconds: float,
     ) -> None:
         self._models = models
@@ -62,7 +62,7 @@ class Executor:
             if entry.place is not None and entry.serves
         }
 
-    async def reach(self, target: Target) -> None:
+    async def reach(self, target: PlanTarget) -> None:
         """Take the steps before that of a newcomer of ``target``; all, where there is none.
 
         Raises:
@@ -74,7 +74,7 @@ class Executor:
                 return
             await self.reopen(entry, change.place)
 
-    async def converge(self, target: Target, closed: Mapping[str, Prepared] = _NONE) -> None:
+    async def converge(self, target: PlanTarget, closed: Mapping[str, Prepared] = _NONE) -> None:
         """Take the steps to ``target``, as far as possible: a step that fails is not taken again.
 
         ``closed``: models that are opened again for it; others that have left service stay away.
@@ -147,7 +147,6 @@ class Executor:
         entry.serve(worker, model, place)
         return before, uses
 
-    @uninterrupted
     async def retire(self, name: str, worker: Worker, uses: Uses, key: str) -> None:
         """Close ``worker``, which another one has replaced; that one then holds its memory as ``name``."""
         await uses.over(self._patience)
@@ -176,7 +175,6 @@ class Executor:
         if key in self._budget.held():
             self._budget.set_apart(key, "lost")
 
-    @uninterrupted  # else an engine that is half closed would keep its memory reserved
     async def close(
         self,
         entry: Entry,

@@ -64,7 +64,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Target:
+class PlanTarget:
     """The plans that models shall have. ``first``: for which others give way, as far as it needs.
 
     Without that, all change as far as there is room.
@@ -73,7 +73,7 @@ class Target:
     plans: Places
     first: Change | None = None
 
-    def without(self, name: str) -> "Target":
+    def without(self, name: str) -> "PlanTarget":
         """Return the target where ``name`` stays as it is."""
         plans = {each: place for each, place in self.plans.items() if each != name}
         return replace(self, plans=plans)
@@ -177,7 +177,7 @@ class Fleet:
     def _serving(self) -> dict[str, Member]:
         return {name: each.rigid() for name, each in self.members.items() if each.serves}
 
-    def coming(self, key: str, newcomer: Sharer, absent: Iterable[Sharer]) -> Target:
+    def coming(self, key: str, newcomer: Sharer, absent: Iterable[Sharer]) -> PlanTarget:
         """Return the plans with which ``newcomer``, the first, fits together with the others.
 
         ``key``: the name under which it will hold memory; ``absent``: models that are served and not
@@ -190,9 +190,9 @@ class Fleet:
         own = shares.outcomes[len(self.places)]
         if not isinstance(own, PlanResult):
             raise own or RefusedError(f"model {newcomer.name!r} is not planned")
-        return Target(self._planned(shares), Change(key, Place.of(own, shares.in_turns)))
+        return PlanTarget(self._planned(shares), Change(key, Place.of(own, shares.in_turns)))
 
-    def limited(self, name: str, most_bytes: int | None) -> Target:
+    def limited(self, name: str, most_bytes: int | None) -> PlanTarget:
         """Return the plans with which ``name``, the first, keeps its limit, ``most_bytes``.
 
         Raises:
@@ -208,11 +208,11 @@ class Fleet:
                 f"model {name!r} needs {format_least(n_bytes)} ({n_bytes} bytes) at least, more than "
                 f"{most_bytes} bytes"
             )
-        return Target(planned, Change(name, planned[name]))
+        return PlanTarget(planned, Change(name, planned[name]))
 
-    def best(self) -> Target:
+    def best(self) -> PlanTarget:
         """Return the plans with which the models use all free memory."""
-        return Target(self._planned(self._shared([], [], at_once=False)))
+        return PlanTarget(self._planned(self._shared([], [], at_once=False)))
 
     def going(self, newcomer: Sharer, absent: Iterable[Sharer]) -> list[str] | None:
         """Return the models to evict so that ``newcomer`` fits; None: it does not. See ``victims``."""
@@ -242,7 +242,7 @@ class Fleet:
         }
 
 
-def gaining(target: Target, now: Places) -> Target:
+def gaining(target: PlanTarget, now: Places) -> PlanTarget:
     """Return ``target`` of models with the plans ``now``, less what gains too little."""
     plans = {name: place for name, place in target.plans.items() if _gains(now[name], place)}
     return replace(target, plans=plans)
@@ -255,7 +255,7 @@ def _gains(now: Place, target: Place) -> bool:
     return is_searched or is_larger or now.in_turns != target.in_turns
 
 
-def step(target: Target, now: Places, budget: Budget) -> Change | None:
+def step(target: PlanTarget, now: Places, budget: Budget) -> Change | None:
     """Return the next step of models with the plans ``now``; None: none is needed, or none fits.
 
     ``budget``: with what they hold now, in which each step fits. Where no step makes room for the first, it

@@ -1,6 +1,5 @@
 """From a plan to a model that serves: reserve memory, read weights, start the worker."""
 
-import asyncio
 import contextlib
 import logging
 from pathlib import Path
@@ -8,10 +7,9 @@ from pathlib import Path
 from pipeline.budget.budget import Budget
 from pipeline.budget.sharing import Activations
 from pipeline.execution.errors import DrainError
-from pipeline.execution.shielded import run_to_completion
 from pipeline.profiles.profile_file import FILE
 from server.errors import few
-from server.repository.environment import Environment
+from server.repository.environment import RepositoryEnvironment
 from server.repository.fleet import Place
 from server.repository.on_disk import Slot
 from server.repository.preparing import Prepared, batching_of, naming
@@ -37,7 +35,9 @@ _NO_PROFILES = (
 class Opener:
     """Opens packs as the settings say, inside ``budget``."""
 
-    def __init__(self, settings: Settings, budget: Budget, environment: Environment) -> None:
+    def __init__(
+        self, settings: Settings, budget: Budget, environment: RepositoryEnvironment
+    ) -> None:
         self._settings = settings
         self._budget = budget
         self._environment = environment
@@ -53,34 +53,14 @@ class Opener:
     async def open(self, key: str, model: Prepared, place: Place) -> Worker:
         """Reserve memory under ``key``, read ``model`` and start it with the plan ``place``.
 
-        When this is cancelled, and on all errors but DrainError, only the memory of an engine that cannot
-        be closed stays reserved; no thread is left.
+        After all errors but DrainError nothing stays reserved, and no thread is left.
 
         Raises:
             RefusedError: it does not fit. NotServingError: the system has not the memory, or refuses its
             files. LoaderError, DeviceError: its pack is damaged, or is not for this machine. DrainError: a
             read never ended; its memory stays reserved.
         """
-        opening = asyncio.create_task(in_thread(self._open, key, model, place))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            await run_to_completion(self._undone(key, opening))
-            raise
-
-    async def _undone(self, key: str, opening: "asyncio.Task[Worker]") -> None:
-        """Wait for ``opening``; if it succeeds, close the worker and give its memory back."""
-        await asyncio.wait({opening})
-        if opening.cancelled() or opening.exception() is not None:
-            return
-        worker = opening.result()
-        try:
-            await worker.close()
-        except Exception:  # noqa: BLE001  its memory stays reserved
-            _log.exception("model %s cannot be closed", worker.served.name)
-        else:
-            if not worker.engine.broken:  # the disk may still write to the memory of a broken one
-                self._budget.release(key)
+        return await in_thread(self._open, key, model, place)
 
     def _open(self, key: str, model: Prepared, place: Place) -> Worker:
         """Do as ``open``; blocks."""

@@ -7,7 +7,7 @@ no memory in addition to it, and its state is never partial.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, TypeVar
@@ -40,26 +40,29 @@ class PlanningThreads:
     """Runs functions that plan, until it is closed."""
 
     def __init__(self) -> None:
-        self._closed = False
+        self._closed = asyncio.Event()
         #: What goes on although its caller was cancelled.
         self._abandoned: set[asyncio.Future[Any]] = set()
-        #: Called when nothing abandoned goes on any more.
-        self._waiting: list[Callable[[], None]] = []
         # At normal priority: a thread with a lower one would wait for a core while it holds the
         # interpreter, and hold up the event loop.
         self._threads = ThreadPoolExecutor(_MOST, "planner")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is planned any more."""
+        return self._closed.is_set()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return the result of ``work``.
 
         When this is cancelled, ``work`` ends as soon as its search checks whether it is wanted, and this
-        ends with it; or a second later, if the search does not check: then ``when_over`` waits for it.
+        ends with it; or a second later, if the search does not check: then ``over`` waits for it.
 
         Raises:
-            NotServingError: it is closed. RuntimeError: the system gives no thread; ``work`` never begins.
-            Otherwise the errors of ``work``.
+            NotServingError: it is closed, and ``work`` may go on. RuntimeError: the system gives no thread;
+            ``work`` never begins. Otherwise the errors of ``work``.
         """
-        if self._closed:
+        if self.is_closed:
             raise NotServingError("the server is stopping")
         unwanted = threading.Event()
         # ``work`` is taken out of this list when it runs: the thread may keep the call itself for long, and
@@ -68,7 +71,7 @@ class PlanningThreads:
         del work
 
         def stoppable() -> T:
-            with stopping_when(lambda: self._closed or unwanted.is_set()):
+            with stopping_when(lambda: self.is_closed or unwanted.is_set()):
                 go_on()
                 return waiting.pop()()
 
@@ -80,46 +83,50 @@ class PlanningThreads:
             unwanted.set()  # the pool may have it in its queue nevertheless
             raise
         try:
-            return await asyncio.shield(planned)
-        except PlanningStoppedError as exc:
-            raise NotServingError("the server is stopping") from exc
+            await self._finished({planned})
         except asyncio.CancelledError:
             unwanted.set()
-            self._abandoned.add(planned)
-            planned.add_done_callback(self._end)
+            self._abandon(planned)
             await run_to_completion(asyncio.wait({planned}, timeout=_END_SECONDS))
             raise
+        if not planned.done():
+            self._abandon(planned)
+            raise NotServingError("the server is stopping")
+        try:
+            return planned.result()
+        except PlanningStoppedError as exc:
+            raise NotServingError("the server is stopping") from exc
 
-    def when_over(self, call: Callable[[], None]) -> None:
-        """Call ``call`` when no planning goes on whose caller was cancelled: now, or when the last ends.
+    async def over(self) -> None:
+        """Wait until no planning goes on for which nobody waits; once this is closed only a moment."""
+        if self._abandoned:
+            await self._finished(self._abandoned)
 
-        Once this is closed nothing begins any more, and ``call`` does not wait longer than a moment.
-        """
-        self._waiting.append(call)
-        if not any(not planned.done() for planned in self._abandoned):
-            self._call()
-        elif self._closed:
-            self._give_up()
+    async def _finished(self, planned: Collection[asyncio.Future[Any]]) -> None:
+        """Wait for all of ``planned``; once this is closed no longer than a moment."""
+        waiting, closed = {*planned}, asyncio.create_task(self._closed.wait())
+        try:
+            while waiting and not closed.done():
+                _, waiting = await asyncio.wait(
+                    {closed, *waiting}, return_when=asyncio.FIRST_COMPLETED
+                )
+                waiting.discard(closed)
+        finally:
+            closed.cancel()
+        if waiting:
+            await asyncio.wait(waiting, timeout=_END_SECONDS)
 
     def close(self) -> None:
         """End all planning; later calls fail."""
-        self._closed = True
+        self._closed.set()
         self._threads.shutdown(wait=False)
-        if self._waiting:
-            self._give_up()
+
+    def _abandon(self, planned: asyncio.Future[Any]) -> None:
+        self._abandoned.add(planned)
+        planned.add_done_callback(self._end)
 
     def _end(self, planned: asyncio.Future[Any]) -> None:
         """Note the end of abandoned planning, and read its error: asyncio logs errors that are not read."""
         if not planned.cancelled():
             planned.exception()
         self._abandoned.discard(planned)
-        if not self._abandoned:
-            self._call()
-
-    def _give_up(self) -> None:
-        asyncio.get_running_loop().call_later(_END_SECONDS, self._call)
-
-    def _call(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for call in waiting:
-            call()

@@ -128,7 +128,6 @@ class Poller:
         changes = self._changing.look(now, {entry.model for entry in entries if not entry.is_lost})
         for name in changes.gone:
             await self._repository.remove(name)
-            self._retrier.forget(name)
         for name in changes.come:
             await self._bring(name)
         if changes.come or changes.gone or is_back:
@@ -149,14 +148,10 @@ class Poller:
         if self._repository.models.is_unloaded(name):
             return
         try:
-            is_unloaded = self._repository.models.is_unloaded
             with because("its files are new or changed"):
-                await self._repository.load(name, is_whole=False, unless=is_unloaded)
+                await self._repository.load(name, is_whole=False, unless={"unloaded"})
         except FAILURES as exc:
             _log.warning("model %s: not taken: %s", name, f"{exc}{system_hint(exc)}")
-            self._retrier.not_loaded(name, exc)
-        else:
-            self._retrier.forget(name)
 
 
 async def follow(repository: Repository) -> None:
@@ -168,18 +163,15 @@ async def follow(repository: Repository) -> None:
     Raises:
         NotFoundError: there is no repository any more; nothing has changed.
     """
-    there = repository.models.on_disk()
+    there = repository.catalog.on_disk()
     for name in sorted({entry.model for entry in repository.entries()}.difference(there)):
         await repository.remove(name)
     models = repository.models
-
-    def stays_away(name: str) -> bool:
-        return models.is_unloaded(name) or models.is_evicted(name)
-
-    for name in models.names():
-        if not stays_away(name):
-            try:
-                with because("SIGHUP"):
-                    await repository.load(name, unless=stays_away)
-            except FAILURES as exc:
-                _log.error("not served: model %s: %s", name, f"{exc}{system_hint(exc)}")
+    for name in repository.catalog.names():
+        if models.is_unloaded(name) or models.is_evicted(name):
+            continue
+        try:
+            with because("SIGHUP"):
+                await repository.load(name, unless={"unloaded", "evicted"})
+        except FAILURES as exc:
+            _log.error("not served: model %s: %s", name, f"{exc}{system_hint(exc)}")

@@ -29,7 +29,7 @@ from server.codec.messages import Signature
 from server.errors import NotServingError
 from server.memory.process_memory import free_bytes
 from server.repository.apart import SearchApart
-from server.repository.environment import Environment, OpenedPack
+from server.repository.environment import DevicePack, RepositoryEnvironment
 from server.repository.on_disk import Slot, is_still, labelled
 from server.scheduling.sweeps import ALONE, Batching
 from server.settings.per_model import MOST_LANES, of_model
@@ -69,7 +69,7 @@ class Prepared:
     """The model in a slot: its pack as the device runs it, and its share of the budget."""
 
     slot: Slot
-    opened: OpenedPack
+    opened: DevicePack
     sharer: Sharer
 
     @property
@@ -122,7 +122,9 @@ def _shown(point: FrontierPoint) -> dict[str, Any]:
 class Preparer:
     """Prepares packs as the settings say; requests to them shall fit in ``budget``."""
 
-    def __init__(self, settings: Settings, budget: Budget, environment: Environment) -> None:
+    def __init__(
+        self, settings: Settings, budget: Budget, environment: RepositoryEnvironment
+    ) -> None:
         self._settings = settings
         self._budget = budget
         self._environment = environment
@@ -246,7 +248,7 @@ class Preparer:
         profile = self._environment.profile(opened.pack)  # which also warns if it does not hold
         return opened if profile == opened.profile else None
 
-    def _sharer(self, slot: Slot, opened: OpenedPack, lanes: int = 1) -> Sharer:
+    def _sharer(self, slot: Slot, opened: DevicePack, lanes: int = 1) -> Sharer:
         """Return the model in ``slot`` as a sharer, in partitions where the settings say so.
 
         Raises:

@@ -11,41 +11,52 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.packs.folders import clear_repository
 from models.packs.pack import Pack
-from models.sizes import format_size
 from pipeline.budget.budget import Budget
+from pipeline.budget.errors import RefusedError
 from pipeline.budget.request_needs import short_infer_bytes
 from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
-from server.causes import attribution, because
+from server.causes import because
 from server.codec.messages import Signature
 from server.errors import (
-    ConflictError,
     NotFoundError,
     NotLoadedError,
     shown,
 )
 from server.faults import FAILURES, Code, Fault
-from server.repository.entry import Entry, Unloaded, Use, how_to_load
-from server.repository.environment import Environment
+from server.repository.applying import Applier
+from server.repository.arrivals import Arrivals
+from server.repository.balancing import Balancer
+from server.repository.catalog import Catalog
+from server.repository.changes import (
+    OF_MODEL,
+    Change,
+    Fetch,
+    Generation,
+    Limit,
+    Load,
+    Remove,
+    Restore,
+    Start,
+    Unload,
+)
+from server.repository.entry import Absence, Entry, Use, how_to_load
+from server.repository.environment import RepositoryEnvironment
 from server.repository.executor import Executor
-from server.repository.model_config import ModelConfig, ModelConfigError
-from server.repository.models import Arrivals, Models
+from server.repository.models import Models
 from server.repository.on_disk import (
     Presence,
-    Slot,
     is_model,
-    missing_versions,
 )
 from server.repository.opening import Opener
-from server.repository.preparing import Preparer, naming
-from server.repository.wishes import Wishes
+from server.repository.planning_threads import PlanningThreads
+from server.repository.preparing import Preparer
+from server.repository.reconciling import Reconciler
 from server.repository.worker import Worker
 from server.settings.settings import Settings
 
@@ -54,32 +65,52 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The state of a model while the start loads others before it.
-_COMING = Unloaded(Fault(Code.LOADING, "waits for its turn to be loaded"), "loading")
-_UNLOADED = Fault(Code.NOT_LOADED, "unloaded")
 _STOPPING = Fault(Code.NOT_SERVING, "the server is stopping")
 
 
 class Repository:
     """Loads and unloads packs under ``settings.repository``; one load or unload at a time."""
 
-    def __init__(self, settings: Settings, budget: Budget, environment: Environment) -> None:
+    def __init__(
+        self, settings: Settings, budget: Budget, environment: RepositoryEnvironment
+    ) -> None:
         self._settings = settings
         self._environment = environment
         self._preparer = Preparer(settings, budget, environment)
         self._opener = Opener(settings, budget, environment)
-        self.models = Models(settings, budget, self._preparer.least)
-        self._evicts = settings.budget_policy == "evict-lru"
+        self.models = Models(settings)
+        self.catalog = Catalog(settings, budget, self._preparer.least)
         # Reading a request and computing may each take the time limit.
         patience = 2 * settings.request_timeout
         self._budget = budget
         self._executor = Executor(self.models, budget, self._opener, environment, patience)
-        self._wishes = Wishes(
-            *(self.models, budget, self._preparer, self._executor, environment),
+        self._planning = PlanningThreads()
+        self._reconciler = Reconciler(self._apply, self._grow, self._planning)
+        self._balancer = Balancer(
+            self.models,
+            catalog=self.catalog,
+            budget=budget,
+            preparer=self._preparer,
+            executor=self._executor,
+            environment=environment,
+            planning=self._planning,
+            grow_later=self._reconciler.grow_later,
             activations=self._opener.activations,
             evictable=settings.evictable,
         )
-        self._arrivals = Arrivals(self.models, self._fetch, settings.queue_limit)
+        self._applier = Applier(
+            settings,
+            self.models,
+            catalog=self.catalog,
+            planning=self._planning,
+            environment=environment,
+            opener=self._opener,
+            executor=self._executor,
+            balancer=self._balancer,
+        )
+        self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
+        #: Models that the server itself was to load, and that may be loaded later, with why they were not.
+        self.failed: dict[str, Fault] = {}
         self._reading: dict[Path, asyncio.Task[Pack]] = {}
         self.presence = Presence(settings.repository)
 
@@ -91,6 +122,10 @@ class Repository:
     def entries(self) -> list[Entry]:
         """Return the entries of all slots (on_disk.py)."""
         return list(self.models.values())
+
+    def generation(self, model: str) -> Generation:
+        """Return how many changes were desired of ``model``, and up to which they were made."""
+        return self._reconciler.generations.get(model, Generation())
 
     def leaving(self) -> list[Worker]:
         """Return the workers of models that were unloaded or replaced and still have requests to answer."""
@@ -107,58 +142,34 @@ class Repository:
             RefusedError: there is not as much. NotServingError: the server ends.
         """
         activations = self._opener.activations
-        await self._wishes.run_in_thread(lambda: self.models.set_aside(activations))
+        await self._planning.run(lambda: self.catalog.set_aside(activations))
 
-    async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
+    async def load_all(self, reserve: Callable[[], Awaitable[None]]) -> None:
         """Load the models that the settings name; one that fails is noted, for the caller to tell of.
 
-        ``set_aside`` is called before the first: it reserves memory that models do not share. No other call
-        changes what is loaded meanwhile. Raises the errors of ``set_aside``; NotFoundError: no repository.
+        ``reserve`` is called before the first: it reserves memory that models do not share. Raises its
+        errors; NotFoundError: no repository.
         """
-        async with self._exclusive():
-            root = self._settings.repository
-            for path in await self._wishes.run_in_thread(lambda: clear_repository(root)):
-                _log.warning("%s: removed: left by a process that was killed", path)
-            slots = await self._wishes.run_in_thread(lambda: [*self.models.slots()])
-            for slot in slots:
-                self.models.known(slot.name, slot.model).become(_COMING)
-            with self.models.scanned(slots):
-                await set_aside()
-                await self._load_served()
-
-    async def _load_served(self) -> None:
-        for name in self.models.names():
-            try:
-                with because("start"):
-                    await self._load(name, evicts=False)
-            except NotFoundError as exc:
-                if not self.models.of(name):  # it was never there
-                    raise
-                for entry in self.models.of(name):
-                    entry.become(Unloaded.after(exc))
-            except FAILURES:  # its entry has the error
-                pass
-            for entry in self.models.of(name):
-                slot = entry.slot if self._evicts and entry.absence == "refused" else None
-                if slot is not None and await self._wishes.run_in_thread(
-                    partial(self.models.fits_alone, slot)
-                ):
-                    assert entry.fault is not None
-                    entry.become(Unloaded(entry.fault, "evicted"))
-                    _log.info("model %s: no room now, a request to it makes some", entry.name)
+        with self._reconciler.growing_afterwards():
+            slots = await self._reconciler.reached(Start(reserve))
+            with self.catalog.scanned(slots), because("start"):
+                for name in self.catalog.names():
+                    load = Load(name, frozenset({"unloaded"}), is_first=True)
+                    await self._reconciler.reached(load)
+        self._opener.log_unprofiled()
 
     async def load(
         self,
         name: str,
         *,
         is_whole: bool = True,
-        unless: Callable[[str], bool] = lambda name: False,
+        unless: Collection[Absence] = (),
     ) -> Entry:
         """Load ``name`` as it is on disk now, within its share of the budget.
 
         ``is_whole``: the caller knows that all its bytes are there; else it is read once before, and its
-        entry has the error if they are not. ``unless``: where it says so of the name when this call has
-        its turn, nothing is loaded: a client may have unloaded the model while this waited.
+        entry has the error if they are not. ``unless``: where it is absent for one of these reasons when
+        this call has its turn, nothing is loaded: a client may have unloaded the model while this waited.
 
         Loaded models whose share it needs are closed and opened again with a smaller plan, one by one;
         requests to them wait in line. The least memory of models that are served and not loaded stays free,
@@ -171,41 +182,15 @@ class Repository:
             configuration is damaged. Models that were loaded stay as they were. Of several versions, the
             others are tried all the same.
         """
-        if not is_whole:
-            with self._noting(name):
-                await self._whole(name)
-        async with self._exclusive():
-            if unless(name):
-                return self.models.find(name)
-            entry = await self._load(name, self._evicts)
+        with self._trying(name) if unless else contextlib.nullcontext():
+            if not is_whole:
+                with self._applier.noting(name):
+                    await self._applier.verified(name)
+            entry: Entry = await self._reconciler.reached(Load(name, frozenset(unless)))
         for each in self.models.of(name):
             if not each.serves:
                 _log.warning("not served: %s", each.message)
         return entry
-
-    async def _load(self, name: str, evicts: bool) -> Entry:
-        """Do as ``load``; no other call changes what is loaded meanwhile."""
-        with self._noting(name):
-            slots = await self._wishes.run_in_thread(lambda: self.models.slots_of(name))
-        self.models.say_ignored(name, slots[0].config)
-        missing = missing_versions(slots)
-        await self._remove(name, {*missing, *(slot.name for slot in slots)})
-        for slot_name, why in missing.items():
-            # It is to be served and is not on disk; it is closed if it was loaded.
-            entry = self.models.known(slot_name, name)
-            with because(why):
-                fault = Fault(Code.MISSING, why, permanent=False)
-                await self._wishes.let_go(entry, fault, patiently=True)
-            entry.version = slot_name.rpartition("/")[2]
-        failures = []
-        for slot in slots:
-            try:
-                await self._wishes.bring(slot, evicts)
-            except FAILURES as exc:
-                failures.append(exc)
-        if failures:
-            raise failures[0]
-        return self.models.find(name)
 
     async def retry(self, name: str) -> None:
         """Load ``name`` again, which was lost or could not be loaded, as it is on disk now.
@@ -215,43 +200,26 @@ class Repository:
         Raises:
             As ``load``.
         """
-        with self._noting(name):
-            await self._whole(name)
-        async with self._exclusive():
-            if not (self.models.is_unloaded(name) or self.models.is_evicted(name)):
-                with because("another try"):
-                    await self._load(name, self._evicts)
-
-    @contextlib.asynccontextmanager
-    async def _exclusive(self) -> AsyncIterator[None]:
-        """Let no other call change what is loaded; then log which models have no profile."""
-        async with self._wishes.alone():
-            try:
-                yield
-            finally:
-                self._opener.log_unprofiled()
+        with self._trying(name):
+            with self._applier.noting(name):
+                await self._applier.verified(name)
+            with because("another try"):
+                await self._reconciler.reached(Load(name, frozenset({"unloaded", "evicted"})))
 
     @contextlib.contextmanager
-    def _noting(self, name: str) -> Iterator[None]:
-        """Note in the entries of ``name`` an error that is raised inside, unless all ends."""
+    def _trying(self, name: str) -> Iterator[None]:
+        """Note what comes of a load that no client has requested.
+
+        Where there is no room, another model may give some later.
+        """
+        self.failed.pop(name, None)
         try:
             yield
         except FAILURES as exc:
-            if not self._wishes.is_closed:
-                self.models.note(name, exc)
+            fault = Fault.of(exc).settled
+            if isinstance(exc, RefusedError) or not fault.permanent:
+                self.failed[name] = fault
             raise
-
-    async def _whole(self, name: str, config: ModelConfig | None = None) -> list[Slot]:
-        """Return the slots of ``name``, after a check of all bytes of those that were not tried before."""
-        slots = await self._wishes.run_in_thread(lambda: self.models.slots_of(name, config))
-        for slot in slots:
-            entry = self.models.get(slot.name)
-            if entry is None or entry.slot is None or entry.slot.seen != slot.seen:
-                with naming(name):
-                    await self._wishes.run_in_thread(
-                        partial(self._environment.check_complete, slot.folder)
-                    )
-        return slots
 
     async def unload(self, name: str) -> None:
         """Let all versions of ``name`` finish their requests and give their memory back.
@@ -259,30 +227,16 @@ class Repository:
         Raises:
             NotFoundError: no such model is known.
         """
-        async with self._exclusive():
-            entries = self.models.of(name)
-            if not entries:
-                error = NotFoundError(f"model {shown(name)}: not in the repository")
-                raise await self._explained(name, error)
-            for entry in entries:
-                await self._wishes.let_go(entry, _UNLOADED, "unloaded")
-                entry.most_bytes = None
+        self.failed.pop(name, None)
+        try:
+            await self._reconciler.reached(Unload(name))
+        except NotFoundError as exc:
+            raise await self._explained(name, exc) from None
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests; drop its entries."""
-        async with self._exclusive():
-            await self._remove(name, ())
-
-    async def _remove(self, name: str, kept: Collection[str]) -> None:
-        """Close the slots of ``name`` but those ``kept``, and drop their entries unless memory is lost."""
-        gone = "its versions are others now" if kept else "not in the repository any more"
-        for entry in self.models.of(name):
-            if entry.name in kept:
-                continue
-            with because(gone):
-                await self._wishes.let_go(entry, Fault(Code.MISSING, gone), patiently=True)
-            if not entry.is_lost:
-                del self.models[entry.name]
+        self.failed.pop(name, None)
+        await self._reconciler.reached(Remove(name))
 
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return an entry and its pack, as Models.serving; of a model that is away, the pack on disk.
@@ -364,43 +318,12 @@ class Repository:
         again. Return whether it was loaded: False if a client has loaded or unloaded it meanwhile. Raises
         as ``load``.
         """
-        async with self._exclusive():
-            if entry.worker is not given_up:
-                return False
-            fault = Fault(Code.ENGINE_FAILED, why, permanent=False)
-            await self._executor.close(entry, fault, "evicted" if self._evicts else "failed")
-            with because(why):
-                await self._bring_back(entry)
-            return True
+        is_back: bool = await self._reconciler.reached(Restore(entry.name, given_up, why))
+        return is_back
 
-    async def _fetch(self, entry: Entry) -> bool:
-        """Load an evicted model again, if a request waits for it; return whether. Raises as ``load``."""
-        async with self._exclusive():
-            # It may have been loaded or unloaded before this call had its turn.
-            is_wanted = entry.evicted and len(entry.uses) > 0
-            if is_wanted:
-                with because("a request to it"):
-                    await self._bring_back(entry)
-            return is_wanted
-
-    async def _bring_back(self, entry: Entry) -> None:
-        """Load a model again that was evicted or given up; raises as ``load``.
-
-        Its files are checked, since a new version may be being copied just now.
-        """
-        try:
-            slots = await self._whole(entry.model)
-        except (
-            ModelConfigError
-        ) as exc:  # a wrong configuration never changes a model that is served
-            if entry.slot is None:
-                raise
-            _log.warning("model %s: served as it was configured before: %s", entry.name, exc)
-            slots = await self._whole(entry.model, entry.slot.config)
-        await self._remove(entry.model, {slot.name for slot in slots})
-        # If its slots have other names now, as with another version_policy, all of them take its place.
-        for slot in [each for each in slots if each.name == entry.name] or slots:
-            await self._wishes.bring(slot, self._evicts)
+    async def _sent_for(self, entry: Entry) -> bool:
+        is_back: bool = await self._reconciler.reached(Fetch(entry.name))
+        return is_back
 
     async def replan(self, name: str, most_bytes: int | None) -> list[Entry]:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
@@ -414,30 +337,38 @@ class Repository:
             is evicted. RefusedError: its least plan is larger. After an error nothing has changed.
             Otherwise as ``load``.
         """
-        async with self._exclusive():
-            if (latest := self.models.find(name)).evicted:
-                raise ConflictError(latest.message)
-            latest.serving()
-            loaded = [entry for entry in self.models.of(name) if entry.serves]
-            loaded.sort(key=lambda entry: entry is latest)
-            await self._wishes.replan(loaded, most_bytes)
-            limit = "no limit" if most_bytes is None else f"at most {format_size(most_bytes)}"
-            _log.info("model %s: limit of its memory: %s", name, limit, extra=attribution())
-            return loaded
+        loaded: list[Entry] = await self._reconciler.reached(Limit(name, most_bytes))
+        return loaded
+
+    async def _apply(self, change: Change) -> Any:
+        try:
+            return await self._applier.apply(change)
+        finally:
+            if isinstance(change, OF_MODEL) and not self.models.of(change.model):
+                self._reconciler.forget(change.model)
+
+    async def _grow(self) -> None:
+        with because("a better plan", by_server=True):
+            await self._balancer.grow()
 
     def tuner(self) -> "Tuner":
         """Return what races plans of the loaded models in idle time."""
         from server.repository.tuning import Tuner
 
         return Tuner(
-            *(self.models, self._budget, self._wishes, self._preparer, self._executor),
+            self.models,
+            budget=self._budget,
+            reconciler=self._reconciler,
+            planning=self._planning,
+            preparer=self._preparer,
+            executor=self._executor,
             limit_seconds=self._settings.request_timeout,
         )
 
     @property
     def search(self) -> str | None:
         """How far the search for better plans of the loaded models is; None: there is none."""
-        search = self._wishes.search
+        search = self._balancer.search
         return None if search is None else search.said
 
     async def frontier(self, name: str, heard: Tell) -> list[dict[str, Any]]:
@@ -457,13 +388,16 @@ class Repository:
             finally:
                 self._environment.give_back()
 
-        return await self._wishes.planning.run(planned)
+        return await self._planning.run(planned)
+
+    async def at_rest(self) -> None:
+        """Wait until all changes are made, and nothing grows."""
+        await self._reconciler.at_rest()
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""
-        self._wishes.close()
+        await self._reconciler.close()
         await self._arrivals.close()
-        async with self._exclusive():
-            for entry in self.entries():
-                await self._executor.close(entry, _STOPPING)
+        for entry in self.entries():
+            await self._executor.close(entry, _STOPPING)
         await asyncio.to_thread(self._opener.close)

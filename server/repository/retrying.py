@@ -10,88 +10,78 @@ What cannot pass, such as a damaged pack, is not tried before it is another.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
-from pipeline.budget.errors import RefusedError
 from server.errors import system_hint
-from server.faults import FAILURES, may_come_back
+from server.faults import FAILURES
 from server.repository.repository import Repository
 from server.repository.worker import Worker
 
 _log = logging.getLogger(__name__)
 
-FIRST_SECONDS = 0.5
-MAX_SECONDS = 60.0
 _CHECK_SECONDS = 0.5
 
 
-@dataclass
-class _Waiting:
-    """When a name is due, after a pause of so many seconds."""
+@dataclass(frozen=True)
+class Pauses:
+    """Seconds until a model is tried: each pause is twice the one before, from ``first`` to ``max``."""
+
+    first: float = 0.5
+    max: float = 60.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A model that does not serve as it shall. ``due``: when it is tried, after ``pause`` seconds.
+
+    ``reason``: why the last try failed, as the log has it; empty before the first. ``workers``: those that
+    have left service.
+    """
 
     due: float
     pause: float
+    reason: str = ""
+    workers: frozenset[Worker] = frozenset()
 
+    @classmethod
+    def first(cls, now: float, pauses: Pauses, workers: Collection[Worker] = ()) -> Self:
+        """Return one that was not there before ``now``."""
+        return cls(now + pauses.first, pauses.first, workers=frozenset(workers))
 
-class Backoff:
-    """When names are tried again: each pause is twice the one before, from ``first`` up to ``maximum``."""
+    def tried(self, now: float, pauses: Pauses, reason: str) -> Self:
+        """Return the same after another try, for the case that it has failed."""
+        pause = min(2 * self.pause, pauses.max)
+        return replace(self, due=now + pause, pause=pause, reason=reason)
 
-    def __init__(
-        self,
-        first: float = FIRST_SECONDS,
-        maximum: float = MAX_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._first = first
-        self._maximum = maximum
-        self._clock = clock
-        self._waiting: dict[str, _Waiting] = {}
+    def observed(self, now: float, pauses: Pauses, workers: frozenset[Worker]) -> Self:
+        """Return the same at another look, where ``workers`` have left service.
 
-    def wait(self, name: str) -> None:
-        """Let ``name`` wait for its first try, if it does not wait yet."""
-        if name not in self._waiting:
-            self._waiting[name] = _Waiting(self._clock() + self._first, self._first)
-
-    def tried(self, name: str) -> None:
-        """Let ``name``, which was tried now, wait for longer than before until it is tried again."""
-        before = self._waiting.get(name)
-        pause = self._first if before is None else min(2 * before.pause, self._maximum)
-        self._waiting[name] = _Waiting(self._clock() + pause, pause)
-
-    def reset(self, name: str) -> None:
-        """Let the next pause of ``name`` be its first."""
-        self._waiting.pop(name, None)
-
-    def keep(self, names: Collection[str]) -> None:
-        """Forget all others than ``names``."""
-        self._waiting = {name: waiting for name, waiting in self._waiting.items() if name in names}
-
-    def make_due(self, names: Collection[str]) -> None:
-        """Let ``names``, and those that wait, be due now; their pauses go on growing."""
-        for name in names:
-            self.wait(name)
-        for waiting in self._waiting.values():
-            waiting.due = self._clock()
-
-    def due(self) -> list[str]:
-        """Return the names whose pause is over."""
-        now = self._clock()
-        return sorted(name for name, waiting in self._waiting.items() if waiting.due <= now)
+        One of them may have been loaded, have answered and be lost since the last look: then it is another
+        failure. One that has not answered was never back, and pauses go on growing.
+        """
+        if any(worker.served.requests for worker in workers - self.workers):
+            return self.first(now, pauses, workers)
+        return replace(self, workers=workers)
 
 
 class Retrier:
-    """Tries models of ``repository`` again, one at a time."""
+    """Tries models of ``repository`` again, one at a time; ``clock``: in seconds."""
 
-    def __init__(self, repository: Repository, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        pauses: Pauses | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._repository = repository
-        self._backoff = backoff or Backoff()
-        #: Models on disk that are not loaded and have no entry that says so, or that were refused for room.
-        self._pending: set[str] = set()
-        #: The workers of lost models at the last look.
-        self._workers: dict[str, Worker | None] = {}
-        #: What the log said last of a model.
-        self._logged: dict[str, str] = {}
+        self._pauses = pauses or Pauses()
+        self._clock = clock
+        #: At the last look.
+        self._failures: Mapping[str, Failure] = {}
+        #: Models that are tried at the next look whether they are due or not.
+        self._early: set[str] = set()
         self._exclusive = asyncio.Lock()
 
     async def run(self) -> None:
@@ -106,71 +96,50 @@ class Retrier:
     async def step(self) -> list[str]:
         """Try the models that are due; return their names."""
         async with self._exclusive:
-            lost = self._lost()
-            self._reset_pauses()
-            self._pending = {name for name in self._pending if not self._is_away(name)}
-            self._backoff.keep(lost | self._pending)
-            for name in lost | self._pending:
-                self._backoff.wait(name)
-            due = self._backoff.due()
-            for name in due:
-                await self._try(name)
-            return due
-
-    def not_loaded(self, name: str, exc: Exception) -> None:
-        """Note that a new or changed model was not loaded; where ``exc`` may pass it is tried again."""
-        if isinstance(exc, RefusedError) or may_come_back(exc):
-            self._pending.add(name)
-            self._backoff.tried(name)
-        else:
-            self.forget(name)
-
-    def forget(self, name: str) -> None:
-        """Note that ``name`` was loaded, or is not in the repository any more."""
-        self._pending.discard(name)
+            failures = self._observe()
+            now = self._clock()
+            due = {name for name, failure in failures.items() if failure.due <= now}
+            due, self._early = due | self._early, set()
+            self._failures = failures
+            for name in sorted(due):
+                await self._try(name, failures.get(name))
+            return sorted(due)
 
     def make_due(self) -> None:
         """Let all be tried now, and models that were refused: something has changed, which may help."""
         entries = self._repository.entries()
         refused = {entry.model for entry in entries if entry.absence == "refused"}
-        self._pending |= refused
-        self._backoff.make_due(refused | self._lost())
+        self._early = refused | self._observe().keys()
 
-    def _lost(self) -> set[str]:
-        return {entry.model for entry in self._repository.entries() if entry.may_pass}
-
-    def _reset_pauses(self) -> None:
-        """Reset the pauses of models that have answered since they were loaded again.
-
-        Between two looks a model may be loaded, answer and be lost once more. One that is lost before it
-        has answered is not back: its pauses go on growing.
-        """
-        before, self._workers = self._workers, {}
+    def _observe(self) -> dict[str, Failure]:
+        """Return the models that do not serve as they shall, and may if they are tried."""
+        workers: dict[str, set[Worker]] = {name: set() for name in self._repository.failed}
         for entry in self._repository.entries():
             if entry.may_pass:
-                worker = self._workers[entry.name] = entry.worker
-                if worker and worker is not before.get(entry.name) and worker.served.requests:
-                    self._backoff.reset(entry.model)
+                workers.setdefault(entry.model, set()).update(
+                    [entry.worker] if entry.worker else []
+                )
+        now, before = self._clock(), self._failures
+        return {
+            name: before[name].observed(now, self._pauses, frozenset(lost))
+            if name in before
+            else Failure.first(now, self._pauses, lost)
+            for name, lost in workers.items()
+        }
 
-    def _is_away(self, name: str) -> bool:
-        """Return whether ``name`` is unloaded by request, or is loaded when a request comes."""
-        models = self._repository.models
-        return models.is_unloaded(name) or models.is_evicted(name)
-
-    async def _try(self, name: str) -> None:
+    async def _try(self, name: str, failure: Failure | None) -> None:
+        failure = failure or Failure.first(self._clock(), self._pauses)
+        reason = ""
         try:
             await self._repository.retry(name)
         except FAILURES as exc:
-            if self._logged.get(name) != str(exc):
+            reason = str(exc)
+            if failure.reason != reason:
                 _log.warning("model %s: not loaded again: %s", name, f"{exc}{system_hint(exc)}")
-            self._logged[name] = str(exc)
-            if isinstance(exc, RefusedError):  # another model has its room by now
-                self._pending.add(name)
-            elif not may_come_back(exc):
-                self._pending.discard(name)
         else:
-            self._pending.discard(name)
-            is_back = not any(entry.may_pass for entry in self._repository.models.of(name))
-            if is_back and self._logged.pop(name, None) is not None:
+            is_lost = any(entry.may_pass for entry in self._repository.models.of(name))
+            if failure.reason and not is_lost:
                 _log.warning("model %s: loaded again", name)
-        self._backoff.tried(name)
+            reason = failure.reason if is_lost else ""
+        tried = failure.tried(self._clock(), self._pauses, reason)
+        self._failures = {**self._failures, name: tried}

@@ -35,8 +35,9 @@ from server.repository.entry import Entry, Serving
 from server.repository.executor import Executor
 from server.repository.fleet import Place
 from server.repository.models import Models
+from server.repository.planning_threads import PlanningThreads
 from server.repository.preparing import Preparer
-from server.repository.wishes import Wishes
+from server.repository.reconciling import Reconciler
 
 _log = logging.getLogger(__name__)
 
@@ -144,18 +145,20 @@ class Tuner:
     def __init__(
         self,
         models: Models,
+        *,
         budget: Budget,
-        changes: Wishes,
+        reconciler: Reconciler,
+        planning: PlanningThreads,
         preparer: Preparer,
         executor: Executor,
-        *,
         limit_seconds: float,
         clock: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._models = models
         self._budget = budget
-        self._changes = changes
+        self._reconciler = reconciler
+        self._planning = planning
         self._preparer = preparer
         self._executor = executor
         self._limit_seconds = limit_seconds
@@ -184,7 +187,7 @@ class Tuner:
             return None
         entry = self._contest.entry if self._contest is not None else self._next_due()
         if entry is not None:
-            await self._changes.in_idle_time(partial(self._race, entry))
+            await self._reconciler.in_idle_time(partial(self._race, entry))
         return None if entry is None else entry.name
 
     def _is_used(self) -> bool:
@@ -261,7 +264,7 @@ class Tuner:
         model = home.serving.prepared
         assert model.profile is not None
         of = model, home.limit_bytes, home.choice
-        entrants = await self._changes.run_in_thread(lambda: self._preparer.race(*of))
+        entrants = await self._planning.run(lambda: self._preparer.race(*of))
         plans = [entrant.plan for entrant in entrants if self._fits(entry.name, home, entrant)]
         if len(plans) < 2 or plans[0] != entrants[0].plan:
             return None
@@ -346,7 +349,7 @@ class Tuner:
     async def _model_plan(self, home: _Served, choice: Choice) -> Place:
         """Return the plan of ``choice`` in the place of ``home``."""
         planned = partial(self._preparer.planned, home.serving.prepared, choice)
-        result = await self._changes.run_in_thread(planned)
+        result = await self._planning.run(planned)
         return Place.of(replace(result, limit_bytes=home.limit_bytes), home.serving.place.in_turns)
 
     async def _go_home(self, contest: _Contest, patience_seconds: float) -> None:
@@ -369,7 +372,7 @@ class Tuner:
             return
         plans = measured_plans(contest.runners, best, reference.ratio)
         before = contest.home.serving.prepared
-        model = await self._changes.run_in_thread(lambda: self._preparer.measured(before, plans))
+        model = await self._planning.run(lambda: self._preparer.measured(before, plans))
         entry.know(model)
         self._end(entry, race.reference_seconds * min(best.ratio, 1.0))
         winner = reference if best.ratio >= 1.0 else plans[-1]

@@ -618,7 +618,7 @@ def test_a_repository_that_cannot_be_read_is_named(
     def fails(folder: Path) -> list[str]:
         raise error
 
-    monkeypatch.setattr("server.repository.models.model_names", fails)
+    monkeypatch.setattr("server.repository.catalog.model_names", fails)
     refused = cli("serve", "--repository", packs.repository, "--budget", "64MiB", "--port", "0")
     refused.refuses(status, f"repository {packs.repository}: {error.strerror}")
 

@@ -10,6 +10,7 @@ says must be what is there:
 - A model is ready exactly if its engine is open, with its plan in the budget; any other says why it is not.
 - After a wish that failed what served serves, as it was planned, but for what was evicted for it.
 - A load that was answered serves what is on disk; a request to a model that was evicted brings it back.
+- When nothing fails any more and time passes, no model is away that may come back.
 
 A sequence that fails is written with the fewest steps that make it fail.
 """
@@ -33,6 +34,7 @@ from server.operation import watching
 from server.repository.on_disk import slots
 from server.repository.polling import Poller, follow
 from server.repository.repository import Repository
+from server.repository.retrying import Retrier
 from server.settings.settings import Settings
 from tests.fuzz.pack import chosen_run, run_examples
 from tests.server.repository.imagined import (
@@ -118,6 +120,7 @@ _OFTEN = {
     "fault": 1,
     "hang": 1,
     "watch": 1,
+    "time": 2,
     "release": 1,
     "cancel": 6,
 }
@@ -141,6 +144,8 @@ class Fleet:
         self.repository = world.repository = Repository(
             world.settings, world.budget, ImaginedEnvironment(world)
         )
+        self.now = 0.0
+        self.retrier = Retrier(self.repository, clock=lambda: self.now)
         self.poller: Poller | None = None
         self.seen: set[str] = set()
         self.rested = True
@@ -158,7 +163,7 @@ class Fleet:
             self.rested = step.pause is None or (self.rested and not self.tasks)
             for _ in range(step.pause or 0):
                 await asyncio.sleep(0)
-        self.alone = None
+        await self._recover()
         self.ends = True
         closing = asyncio.create_task(self.repository.close())
         await self._rest(closing)
@@ -166,11 +171,24 @@ class Fleet:
         await self._rest()
         self._check_closed()
 
+    async def _recover(self) -> None:
+        """Let time pass where nothing fails any more, and check that all are back that may come back."""
+        self.alone = None
+        self.world.failing.clear()
+        self.world.release_hung()
+        for _ in range(3):
+            self.now += 1000
+            self._begin(Step("time"))
+            await self._rest()
+        for entry in self.repository.entries():
+            may_come = entry.may_pass and not self.world.kept
+            assert not (may_come and _slots(self, entry.model)), f"{entry.name}: {entry.reason}"
+
     def _begin(self, step: Step) -> None:
         """Begin what a step wishes, or do it, where it is done at once."""
         self.alone = None
         if step.wish == "load_all":
-            self.poller = Poller(self.repository, ())
+            self.poller = Poller(self.repository, (), self.retrier)
         at_once = getattr(self, f"_{step.wish}", None) if step.wish in AT_ONCE else None
         if at_once is None:
             self._task(step, self._wished(step))
@@ -242,6 +260,9 @@ class Fleet:
                 await repository.load(name)
             case "watch":
                 await self._watch()
+            case "time":
+                self.now += number
+                await self.retrier.step()
             case _:
                 raise AssertionError(step.wish)
 
@@ -449,7 +470,7 @@ class Before(NamedTuple):
 
     def _check_followed(self, fleet: Fleet) -> None:
         """Check that what serves is what is on disk."""
-        there = set(fleet.repository.models.on_disk())
+        there = set(fleet.repository.catalog.on_disk())
         found = [
             fleet.world.contents(slot.folder) for name in there for slot in _slots(fleet, name)
         ]

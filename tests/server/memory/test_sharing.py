@@ -23,8 +23,8 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.device_memory import Space
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.repository import models
-from server.repository.models import Models
+from server.repository import catalog
+from server.repository.catalog import Catalog
 from server.repository.on_disk import Slot, slots
 from tests.examples import over
 from tests.server.conftest import SettingsFactory
@@ -44,11 +44,11 @@ def test_a_pack_is_opened_again_when_it_is_another(
         asked.append(Minimum({"resident": len(asked)}, Need(0, 0)))
         return asked[-1]
 
-    models = Models(settings(), Budget(1 << 30), least)
+    known = Catalog(settings(), Budget(1 << 30), least)
     folder = Path(shutil.copytree(packs.repository / "tiny", tmp_path / "tiny"))
 
     def found() -> list[int]:
-        minima = [models.minimum(slot) for _ in range(2) for slot in slots(tmp_path, "tiny")]
+        minima = [known.minimum(slot) for _ in range(2) for slot in slots(tmp_path, "tiny")]
         return [asked.index(minimum) for minimum in minima if minimum is not None]
 
     assert found() == [0, 0]
@@ -58,7 +58,7 @@ def test_a_pack_is_opened_again_when_it_is_another(
     shutil.copy(manifest, folder / "other")
     (folder / "other").replace(manifest)
     assert found() == [2, 2]
-    assert [known for _, known in models._minima.values()] == asked[-1:]  # versions that were go
+    assert [known for _, known in known._minima.values()] == asked[-1:]  # versions that were go
 
 
 @pytest.mark.parametrize("fault", [ReadError("weights.bin"), PackError("x"), PermissionError()])
@@ -69,7 +69,7 @@ def test_a_pack_that_cannot_be_read_has_no_claim(
         raise fault
 
     (slot,) = slots(packs.repository, "tiny")
-    assert Models(settings(), Budget(1 << 30), least).minimum(slot) is None
+    assert Catalog(settings(), Budget(1 << 30), least).minimum(slot) is None
 
 
 def test_what_takes_long_is_tried_at_once_but_once(packs: Packs) -> None:
@@ -119,7 +119,7 @@ async def test_a_start_scans_each_model_twice_however_many_there_are(
         scanned[model] += 1
         return slots(root, model, *config)
 
-    monkeypatch.setattr(models, "slots", counted)
+    monkeypatch.setattr(catalog, "slots", counted)
     async with serving(settings(models_budget=64 << 20, models=ALL)):
         assert scanned == dict.fromkeys(ALL, 2)
 

@@ -30,7 +30,7 @@ from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from server.errors import NotServingError
 from server.faults import Code, Fault
-from server.repository.environment import Environment, OpenedPack
+from server.repository.environment import DevicePack, RepositoryEnvironment
 from server.repository.repository import Repository
 from server.repository.served_engine import Running, ServedEngine
 from server.settings.settings import Settings
@@ -352,7 +352,7 @@ class _Known:
     def take(self, other: object) -> None: ...
 
 
-class ImaginedEnvironment(Environment):
+class ImaginedEnvironment(RepositoryEnvironment):
     """Has the repository find ``world`` in place of packs, device, disk and threads."""
 
     def __init__(self, world: World) -> None:
@@ -366,11 +366,11 @@ class ImaginedEnvironment(Environment):
         if not self._world.contents(folder).whole:
             raise PackError(f"{folder}: not all of it is there")
 
-    def open_pack(self, folder: Path, level: int) -> OpenedPack:
+    def open_pack(self, folder: Path, level: int) -> DevicePack:
         pack = self._world.pack(folder)
         self._world.may_fail("prepare")
         program: Any = SimpleNamespace(pack=pack, name=folder.parent.name)
-        return OpenedPack(program, None, cast(FoundPlans, _Known()))
+        return DevicePack(program, None, cast(FoundPlans, _Known()))
 
     def profile(self, pack: Any, level: int = logging.WARNING) -> None:
         return None

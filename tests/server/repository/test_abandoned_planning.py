@@ -8,13 +8,14 @@ import pytest
 
 from server.errors import NotServingError
 from server.repository import planning_threads, polling
-from server.repository.models import Models
+from server.repository.catalog import Catalog
 from server.repository.planning_threads import PlanningThreads
 from server.repository.polling import Poller
 from server.repository.preparing import Prepared, Preparer
+from server.service import Service
 from tests.examples import over
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Gate, ServiceUnderTest, serving, settled, until
+from tests.server.support import LIMIT_SECONDS, Gate, ServiceUnderTest, serving, settled, until
 
 
 class Blocked:
@@ -30,7 +31,11 @@ class Blocked:
         def blocked(*arguments: Any) -> Any:
             if first:
                 events.append("began")
-                first.pop().hold()
+                try:
+                    first.pop().hold()
+                except AssertionError:
+                    events.append("was never let go")
+                    raise
                 events.append("ended")
             return original(*arguments)
 
@@ -51,9 +56,9 @@ async def cancelled(task: "asyncio.Task[Any]") -> None:
 
 @pytest.mark.usefixtures("no_patience")
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Preparer, "prepare"), (Models, "slots_of"), (Prepared, "is_there")]
+    ("owner", "name"), [(Preparer, "prepare"), (Catalog, "slots_of"), (Prepared, "is_there")]
 )
-async def test_a_cancelled_load_keeps_others_out_until_its_thread_has_finished(
+async def test_a_load_whose_caller_has_left_comes_before_what_follows(
     settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     """Whatever of it runs on a thread: a search, a look at the folder, or at files of loaded models."""
@@ -72,30 +77,36 @@ async def test_a_cancelled_load_keeps_others_out_until_its_thread_has_finished(
         for _ in range(5):
             await settled()
         assert events == ["began"]
-        assert repository._wishes._alone.locked()
         blocked.gate.open()
         await following
         assert events == ["began", "ended", "unloaded"]
-        assert (await repository.load("pair")).serves
+        assert repository.models["pair"].serves
 
 
 @pytest.mark.usefixtures("no_patience")
-async def test_a_server_ends_while_a_thread_that_nobody_waits_for_goes_on(
-    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_server_ends_while_a_thread_goes_on(
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
+    """Whether the caller of the load is still there, or not."""
     async with serving(settings(models=("tiny",))) as service:
-        blocked = Blocked(monkeypatch, Preparer, "prepare", [])
+        events = list[str]()
+        blocked = Blocked(monkeypatch, Preparer, "prepare", events)
         loading = asyncio.create_task(service.inside.repository.load("pair"))
         await blocked.gate.reached()
-        await cancelled(loading)
+        if leaves:
+            await cancelled(loading)
+    assert events == ["began"]
+    with pytest.raises(asyncio.CancelledError if leaves else NotServingError):
+        await loading
     assert service.inside.budget.held() == {}
     blocked.gate.open()
 
 
 @pytest.mark.usefixtures("no_patience")
 @over("ends", [0, 1, 2])
-async def test_what_waits_for_abandoned_planning_is_called_once_after_the_last(ends: int) -> None:
-    threads, called, gates = PlanningThreads(), list[int](), [Gate(), Gate()]
+async def test_abandoned_planning_is_over_when_the_last_is_complete(ends: int) -> None:
+    threads, gates = PlanningThreads(), [Gate(), Gate()]
     for gate in gates:
         task = asyncio.create_task(threads.run(gate.hold))
         await gate.reached()
@@ -104,22 +115,20 @@ async def test_what_waits_for_abandoned_planning_is_called_once_after_the_last(e
         threads.run((gate_of_running := Gate()).hold)
     )  # it is not cancelled
     await gate_of_running.reached()
-    for index in range(2):
-        threads.when_over(lambda index=index: called.append(index))  # type: ignore[misc]
+    waiting = asyncio.create_task(threads.over())
     for gate in gates[:ends]:
         gate.open()
     if ends < 2:
         await settled()
-        assert called == []
+        assert not waiting.done()
         threads.close()  # nothing begins any more
-    await until(lambda: called)
-    assert called == [0, 1]
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await waiting
     for gate in (*gates, gate_of_running):
         gate.open()
     await asyncio.wait({running})
     threads.close()
-    await settled()
-    assert called == [0, 1]
+    await threads.over()
 
 
 async def test_work_for_which_there_is_no_thread_never_begins(
@@ -164,7 +173,22 @@ async def test_a_model_that_is_unloaded_while_a_poll_waits_stays_so(
         unloading = asyncio.create_task(repository.unload("tiny"))
         await settled()
         following = asyncio.create_task(follow(service))
-        await until(lambda: len(repository._wishes._alone._waiters or ()) == 2)
+        await until(lambda: len(repository._reconciler._desired) == 2)
         blocked.gate.open()
         await asyncio.gather(before, unloading, following)
         assert entry.absence == "unloaded"
+
+
+async def test_a_model_that_is_unloaded_while_the_start_loads_another_stays_so(
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = Blocked(monkeypatch, Preparer, "prepare", [])
+    async with Service(settings(models=("pair", "tiny"))) as service:
+        await blocked.gate.reached()
+        unloading = asyncio.create_task(service.repository.unload("tiny"))
+        await settled()
+        blocked.gate.open()
+        await service.loaded()
+        await unloading
+        assert service.repository.models["pair"].serves
+        assert service.repository.models["tiny"].absence == "unloaded"

@@ -110,6 +110,7 @@ async def test_what_was_evicted_says_that_it_answers(
     index = {row["name"]: row for row in (await client.post("/v2/repository/index")).json()}
     assert index["tiny"]["state"] == "UNAVAILABLE"
     assert "evicted" in index["tiny"]["reason"]
+    assert index["tiny"]["code"] == "not_serving"
     absent = "layerstream_model_absent"
     assert await crowded.metric(absent, model="tiny", reason="evicted") == 1
     path = "/v2/repository/models/tiny/replan"

@@ -16,7 +16,7 @@ from server.errors import FilesChangedError
 from server.repository import preparing
 from server.repository.entry import Entry, Loading
 from server.repository.executor import Executor
-from server.repository.fleet import Target
+from server.repository.fleet import PlanTarget
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, ServiceUnderTest, arrays, inputs_for, serving
 
@@ -78,10 +78,8 @@ async def answer(service: ServiceUnderTest) -> dict[str, bytes]:
 
 async def grown(service: ServiceUnderTest) -> None:
     """Wait until models have what a search finds."""
-    growth = service.inside.repository._wishes._growth
-    assert growth is not None
     async with asyncio.timeout(LIMIT_SECONDS):
-        await growth
+        await service.inside.repository.at_rest()
 
 
 async def test_the_better_plan_is_taken_between_requests(
@@ -163,7 +161,7 @@ async def test_the_search_says_how_far_it_is_until_it_ends(
     repository = service.inside.repository
     assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
     assert repository.search == ""
-    progress = repository._wishes.search
+    progress = repository._balancer.search
     assert progress is not None
     progress("ways to stream", 1, 3)
     assert repository.search == "ways to stream, 1 of 3"
@@ -213,9 +211,9 @@ async def test_a_model_comes_though_the_files_of_another_change_meanwhile(
     service: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the other it was decided that it shrinks; then it cannot be opened again."""
-    reach, decided = Executor.reach, list[Target]()
+    reach, decided = Executor.reach, list[PlanTarget]()
 
-    async def changed(executor: Executor, target: Target) -> None:
+    async def changed(executor: Executor, target: PlanTarget) -> None:
         decided.append(target)
         if len(decided) == 1:
             raise FilesChangedError("tiny")

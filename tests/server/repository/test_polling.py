@@ -14,7 +14,7 @@ from loader.errors import ReadError
 from server.operation.starting import StartupError
 from server.repository.on_disk import Seen, check_whole
 from server.repository.polling import Changes, Changing, Poller, follow
-from server.repository.retrying import Backoff, Retrier
+from server.repository.retrying import Pauses, Retrier
 from server.settings.table import settings_table
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -108,10 +108,8 @@ async def is_like(service: ServiceUnderTest, packs: Packs, source: str) -> None:
 
 async def grown(service: ServiceUnderTest) -> None:
     """Wait until nothing that is found is written into a folder that the test removes."""
-    growth = service.inside.repository._wishes._growth
-    if growth is not None:
-        async with asyncio.timeout(LIMIT_SECONDS):
-            await asyncio.wait({growth})
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await service.inside.repository.at_rest()
 
 
 async def test_what_comes_changes_and_goes_is_followed(
@@ -307,7 +305,7 @@ async def test_what_failed_for_a_passing_reason_is_tried_again(
 ) -> None:
     """Also a new version whose former one serves meanwhile, and a model that was never loaded."""
     tried, now = 0, 0.0
-    retrier = Retrier(following.inside.repository, Backoff(1, 8, lambda: now))
+    retrier = Retrier(following.inside.repository, Pauses(1, 8), lambda: now)
     poller = await asyncio.to_thread(Poller, following.inside.repository, (), retrier)
 
     def failing(*_: object) -> None:

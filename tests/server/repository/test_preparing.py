@@ -12,7 +12,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.budget.budget import Budget
 from pipeline.devices.cpu import CpuDevice
 from server.repository import environment
-from server.repository.environment import Environment
+from server.repository.environment import RepositoryEnvironment
 from server.repository.model_config import read_model_config
 from server.repository.on_disk import Slot, slots
 from server.repository.preparing import Prepared, Preparer, batching_of
@@ -38,7 +38,7 @@ class Opened:
         self.budget = Budget(budget_bytes)
         of = settings(repository=repository)
         pool = cast(ReadPool, None)  # nothing is read
-        self.preparer = Preparer(of, self.budget, Environment(of, CpuDevice(1), pool))
+        self.preparer = Preparer(of, self.budget, RepositoryEnvironment(of, CpuDevice(1), pool))
 
         def counted(*arguments: object) -> Pack:
             self.count += 1

@@ -121,6 +121,6 @@ async def test_a_name_that_nobody_knows_has_no_repository_listed(
     def listed(root: Path) -> list[str]:
         raise AssertionError(root)
 
-    monkeypatch.setattr("server.repository.models.model_names", listed)
+    monkeypatch.setattr("server.repository.catalog.model_names", listed)
     error(await shared.client.get("/v2/models/nobody/ready"), 404, "nobody")
     error(await shared.client.get("/v2/models/twin/ready"), 404, "not loaded")

@@ -33,7 +33,7 @@ from server.faults import may_come_back, may_pass
 from server.repository import retrying
 from server.repository.on_disk import is_model, slots
 from server.repository.polling import Poller
-from server.repository.retrying import Backoff, Retrier
+from server.repository.retrying import Failure, Pauses, Retrier
 from tests.examples import over, thinned
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs, ServiceUnderTest, arrays, close, error, inputs_for, serving
@@ -45,47 +45,19 @@ MODES = ("none", "explicit", "poll")
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.floats(0, 100)), max_size=40),
-    st.floats(0.01, 2),
-    st.floats(2, 60),
+    tries=st.lists(st.floats(0, 100), max_size=20),
+    first=st.floats(0.01, 2),
+    maximum=st.floats(2, 60),
 )
-def test_pauses_grow_up_to_a_limit_and_no_name_waits_for_ever(
-    steps: list[tuple[str, bool, float]], first: float, maximum: float
-) -> None:
-    now = 0.0
-    backoff = Backoff(first, maximum, lambda: now)
-    pauses: dict[str, float] = {}
-    for name, fails, passed in steps:
+def test_pauses_grow_up_to_a_limit(tries: list[float], first: float, maximum: float) -> None:
+    """Also where a try comes before it is due."""
+    now, pauses = 0.0, Pauses(first, maximum)
+    failure = Failure.first(now, pauses)
+    for count, passed in enumerate(tries):
+        assert failure.due == now + failure.pause
+        assert failure.pause == pytest.approx(min(first * 2**count, maximum))
         now += passed
-        if fails:
-            backoff.tried(name)
-            pauses[name] = min(2 * pauses[name], maximum) if name in pauses else first
-        else:
-            backoff.wait(name)
-            pauses.setdefault(name, first)
-        if fails:
-            assert name not in backoff.due()
-            now += pauses[name]
-            assert name in backoff.due()
-    now += maximum
-    assert backoff.due() == sorted(pauses)
-    backoff.keep("a")
-    assert backoff.due() == sorted(pauses.keys() & {"a"})
-
-
-def test_what_becomes_due_early_waits_longer_if_it_fails() -> None:
-    now = 0.0
-    backoff = Backoff(1, 60, lambda: now)
-    backoff.tried("a")
-    backoff.tried("a")
-    assert backoff.due() == []
-    backoff.make_due({"b"})
-    assert backoff.due() == ["a", "b"]
-    backoff.tried("a")
-    now = 3.9
-    assert backoff.due() == ["b"]
-    now = 4.0
-    assert backoff.due() == ["a", "b"]
+        failure = failure.tried(now, pauses, "away")
 
 
 # What may pass.
@@ -189,7 +161,7 @@ class RetryingService:
     def __init__(self, service: ServiceUnderTest, packs: Packs, root: Path) -> None:
         self.service, self.packs, self.root = service, packs, root
         self.clock = Clock()
-        self.retrier = Retrier(service.inside.repository, Backoff(1, 60, self.clock))
+        self.retrier = Retrier(service.inside.repository, Pauses(1, 60), self.clock)
         self.poller: Poller | None = None
 
     @property

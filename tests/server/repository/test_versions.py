@@ -86,6 +86,9 @@ async def test_versions_side_by_side(
         counted = (await service.client.get("/v2/models/tiny/versions/2/stats")).json()
         (row,) = counted["model_stats"]
         assert (row["name"], row["version"], row["inference_count"]) == ("tiny", "2", 2)
+        assert [(row["code"], row["generation"], row["observed_generation"]) for row in index] == [
+            (None, 1, 1)
+        ] * 3
         # Fewer are wanted: one of them goes, the other is served under the model's name.
         config.write_text("version_policy { specific { versions: 1 } }")
         assert (await service.client.post(LOAD)).json() == {"name": "tiny", "state": "READY"}

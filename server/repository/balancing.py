@@ -1,11 +1,11 @@
-"""Wishes for the models: each is decided over the fleet (fleet.py) on a planning thread, and carried out.
+"""Shares the budget between the models that are loaded: one comes, is replaced, limited, evicted, all grow.
 
-A new model takes memory that others have beyond their least; where that is not enough and settings allow
-it, others are evicted. A model whose files have changed replaces its former version, and no request is
-lost. Calls never overlap: repository.py makes one at a time.
+Each change is decided over the fleet (fleet.py) on a planning thread, and carried out step by step
+(executor.py). A new model takes memory that others have beyond their least; where that is not enough and
+settings allow it, others are evicted. A model whose files have changed replaces its former version, and no
+request is lost. Calls never overlap: reconciling.py has one change made at a time.
 """
 
-import asyncio
 import contextlib
 import logging
 import math
@@ -14,32 +14,30 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Iterator,
     Sequence,
 )
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.sharing import Activations, Sharer
-from pipeline.execution.shielded import run_to_completion
 from pipeline.program.stopping import telling
 from server.causes import attribution, because
 from server.errors import FilesChangedError, NotServingError
 from server.faults import FAILURES, Code, Fault
+from server.repository.catalog import Catalog
 from server.repository.entry import Absence, Entry, Loading, Unloaded
-from server.repository.environment import Environment
+from server.repository.environment import RepositoryEnvironment
 from server.repository.executor import Executor
-from server.repository.fleet import Fleet, Member, Place, Target, gaining
+from server.repository.fleet import Fleet, Member, Place, PlanTarget, gaining
 from server.repository.models import Models
 from server.repository.on_disk import Slot
 from server.repository.planning_threads import PlanningThreads, SearchProgress
 from server.repository.preparing import Prepared, Preparer
-from server.requests.waiting import uninterrupted
 from server.settings.per_model import ALL
 
 _log = logging.getLogger(__name__)
@@ -50,103 +48,42 @@ _REPLACED = Fault(Code.NOT_SERVING, "its pack is being replaced", permanent=Fals
 T = TypeVar("T")
 
 
-class Wishes:
-    """Loads, replaces, limits and evicts ``models``. ``evictable``: models that may be evicted."""
+class Balancer:
+    """Loads, replaces, limits and evicts ``models``. ``evictable``: models that may be evicted.
+
+    ``grow_later``: called when models may use memory that is free now.
+    """
 
     def __init__(
         self,
         models: Models,
+        *,
+        catalog: Catalog,
         budget: Budget,
         preparer: Preparer,
         executor: Executor,
-        environment: Environment,
-        *,
+        environment: RepositoryEnvironment,
+        planning: PlanningThreads,
+        grow_later: Callable[[], None],
         activations: Activations,
         evictable: Collection[str],
     ) -> None:
         self._models = models
+        self._catalog = catalog
         self._budget = budget
         self._preparer = preparer
         self._executor = executor
         self._environment = environment
         self._activations = activations
         self._evictable = evictable
-        self.planning = PlanningThreads()
+        self._planning = planning
+        self._grow_later = grow_later
         #: How far the search for new plans of the loaded models is; None: there is none.
         self.search: SearchProgress | None = None
-        self._alone = asyncio.Lock()
-        self._growth: asyncio.Task[None] | None = None
-        #: What is done in idle time now, under the lock.
-        self._idle_work: asyncio.Task[None] | None = None
-        #: Whether nothing begins any more.
-        self.is_closed = False
-
-    @contextlib.asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Let no other call change what is loaded; growth that is under way goes on afterwards.
-
-        A call that is cancelled while a thread works for it keeps others out until the thread has ended.
-        """
-        growth, self._growth = self._growth, None
-        try:
-            if growth is not None:
-                growth.cancel()
-                await asyncio.wait({growth})
-            async with self._exclusive():
-                yield
-        finally:
-            if growth is not None and (growth.cancelled() or not growth.done()):
-                self.grow_later()
-
-    @contextlib.asynccontextmanager
-    async def _exclusive(self) -> AsyncIterator[None]:
-        """Hold the lock until ``run_in_thread`` has finished, also where its caller was cancelled.
-
-        What is done in idle time ends before.
-        """
-        if self._idle_work is not None:
-            self._idle_work.cancel()
-        await self._alone.acquire()
-        try:
-            yield
-        finally:
-            self.planning.when_over(self._alone.release)
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, which blocks, from inside ``alone``; raises as PlanningThreads."""
-        return await self.planning.run(work)
-
-    async def in_idle_time(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do ``work`` if no other call changes what is loaded, until one does: it is cancelled then.
-
-        It has ended before this does. Raises the errors of ``work``.
-        """
-        if self.is_closed or self._alone.locked():
-            return
-        async with self._exclusive():
-            task = self._idle_work = asyncio.create_task(work())
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError:
-                task.cancel()
-                await run_to_completion(asyncio.wait({task}))
-                if not task.cancelled():
-                    task.exception()  # seen, or the loop complains
-                raise
-            finally:
-                self._idle_work = None
-            if not task.cancelled():
-                task.result()
-
-    def grow_later(self) -> None:
-        """Let the loaded models use free memory, in the background, when no other call changes them."""
-        if not self.is_closed and (self._growth is None or self._growth.done()):
-            self._growth = asyncio.create_task(self._grown())
-
-    def close(self) -> None:
-        """End all planning and growth."""
-        self.is_closed = True
-        self.planning.close()
+        """Return the result of ``work``, which blocks; raises as PlanningThreads."""
+        return await self._planning.run(work)
 
     async def let_go(
         self,
@@ -158,7 +95,7 @@ class Wishes:
     ) -> None:
         """Close ``entry`` as the executor does, and log it; other models may use its memory then."""
         if entry.worker is not None:
-            self.grow_later()
+            self._grow_later()
         if entry.worker is not None or entry.evicted:
             what = "evicted" if cause == "evicted" else "unloaded"
             _log.info("model %s: %s", entry.name, what, extra=attribution())
@@ -195,7 +132,7 @@ class Wishes:
 
     async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> None:
         """Load the pack in ``slot`` for ``entry``, which does not serve."""
-        was_evicted, may_pass = entry.evicted, entry.may_pass
+        was_evicted = entry.evicted
         assert entry.fault is not None
         # A model that has left service holds its memory until here.
         await self._executor.close(entry, entry.fault)
@@ -211,17 +148,15 @@ class Wishes:
                     if evicts:
                         await self._make_room(slot)
                     await self._admit(entry, await self._prepared(slot))
-        except (Exception, asyncio.CancelledError) as exc:
-            self._note(entry, exc, was_evicted, may_pass)
+        except Exception as exc:
+            self._note(entry, exc, was_evicted)
             if isinstance(exc, RefusedError):
                 entry.refusals += 1
             raise
 
-    def _note(
-        self, entry: Entry, exc: BaseException, was_evicted: bool, may_pass: bool = False
-    ) -> None:
-        """Note that the loading of ``entry`` ended with ``exc``; the rest is of its state before."""
-        after = Unloaded.after(exc, was_evicted=was_evicted, may_pass=may_pass)
+    def _note(self, entry: Entry, exc: Exception, was_evicted: bool) -> None:
+        """Note that the loading of ``entry``, which may have been evicted before, ended with ``exc``."""
+        after = Unloaded.after(exc, was_evicted=was_evicted)
         # An engine that could neither be opened nor closed still holds its memory.
         is_lost = entry.name in self._budget.held()
         if is_lost:
@@ -234,16 +169,16 @@ class Wishes:
 
     @contextlib.asynccontextmanager
     async def _or_as_before(self, *closed: Entry) -> AsyncIterator[None]:
-        """Let models have the plans again that they have now, if what is done inside fails or is cancelled.
+        """Let models have the plans again that they have now, if what is done inside fails.
 
         ``closed``: what may be closed inside, and then serves again; others that went stay away.
         """
-        before = Target(self._executor.plans())
+        before = PlanTarget(self._executor.plans())
         packs = {entry.name: entry.prepared for entry in closed if entry.prepared is not None}
         try:
             yield
-        except BaseException:
-            await run_to_completion(self._executor.converge(before, packs))
+        except Exception:
+            await self._executor.converge(before, packs)
             raise
 
     async def _come(self, key: str, model: Prepared, opens: Callable[[Place], Awaitable[T]]) -> T:
@@ -256,7 +191,7 @@ class Wishes:
             place, has_changed = await self._shrunk_for(key, model)
         opened = await opens(place)
         if has_changed or place.fitted.heuristic:
-            self.grow_later()
+            self._grow_later()
         return opened
 
     async def _shrunk_for(self, key: str, model: Prepared) -> tuple[Place, bool]:
@@ -301,7 +236,6 @@ class Wishes:
                 raise
         await self._replaced(entry, model, evicts)
 
-    @uninterrupted
     async def _replaced(self, entry: Entry, model: Prepared, evicts: bool) -> None:
         with entry.coming_back():
             async with self._or_as_before(entry):
@@ -337,11 +271,11 @@ class Wishes:
             async with self._or_as_before():
                 for entry in entries:
                     await self._limit(entry)
-        except BaseException:
+        except Exception:
             for entry, most in zip(entries, before, strict=True):
                 entry.most_bytes = most
             raise
-        self.grow_later()
+        self._grow_later()
 
     async def _limit(self, entry: Entry) -> None:
         """Let ``entry`` keep its limit; as in _come, a new decision is made where files have changed."""
@@ -353,12 +287,7 @@ class Wishes:
                 await self._executor.reach(target)
                 return
 
-    async def _grown(self) -> None:
-        with because("a better plan", by_server=True):
-            async with self._exclusive():
-                await self._grow()
-
-    async def _grow(self) -> None:
+    async def grow(self) -> None:
         """Let the loaded models use free memory, each with the best plan that a search finds."""
         try:
             target = await self._searched((await self._fleet()).best)
@@ -403,22 +332,23 @@ class Wishes:
         """Return the model in ``slot``, ready to be planned; raises as Preparer.prepare."""
         return await self.run_in_thread(lambda: self._preparer.prepare(slot))
 
-    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> Target:
+    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> PlanTarget:
         """Return as Fleet.coming."""
         newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
-        present = {*fleet.places, model.slot.name}
+        others = {*fleet.places, model.slot.name, *self._models.withdrawn()}
         return await self._decided(
-            lambda: fleet.coming(key, newcomer, self._models.absent(present)), model
+            lambda: fleet.coming(key, newcomer, self._catalog.others(others)), model
         )
 
     async def _going(self, fleet: Fleet, slot: Slot) -> list[str] | None:
         """Return the models to evict so that the pack in ``slot`` fits; None where it does not."""
+        others = {*fleet.members, slot.name, *self._models.withdrawn()}
 
         def chosen() -> list[str] | None:
-            newcomer: Sharer | None = self._models.least(slot)
+            newcomer: Sharer | None = self._catalog.least(slot)
             if newcomer is None:
                 return None
-            return fleet.going(newcomer, self._models.absent({*fleet.members, slot.name}))
+            return fleet.going(newcomer, self._catalog.others(others))
 
         return await self.run_in_thread(chosen)
 
