@@ -7,13 +7,10 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.codec.messages import first_error
 from server.errors import InvalidRequestError
-from server.faults import Code, Fault
 from server.operation.process import installed_version
 from server.page import routes as page
 from server.page.looks import Looks
@@ -54,20 +51,6 @@ def routes_of(settings: Settings) -> Sequence[BaseRoute]:
     return [route for router in (*_ROUTERS, *cameras) for route in router.routes]
 
 
-class EnteredOnly:
-    """ASGI middleware: while ``service`` is not entered, the answer is 503, and says how to enter it."""
-
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reason = self._service.unavailable if scope["type"] == "http" else ""
-        answer = (
-            JSONResponse(Fault(Code.NOT_SERVING, reason).document, 503) if reason else self._app
-        )
-        await answer(scope, receive, send)
-
-
 def create_app(source: Service | Settings) -> FastAPI:
     """Return the application of a service, which may be mounted in another one.
 
@@ -95,7 +78,6 @@ def create_app(source: Service | Settings) -> FastAPI:
     )
     app.router.default = no_route
     app.add_middleware(RequestMiddleware, service=service, rules=RulesOfPaths(routes).find)
-    app.add_middleware(EnteredOnly, service=service)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.openapi = cache(partial(openapi.document, app))  # type: ignore[method-assign]
     app.state.service = service

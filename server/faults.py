@@ -86,151 +86,153 @@ class Code(StrEnum):
     it. The code of an error is that of its most derived class here; INTERNAL where it has none.
     """
 
+    # fmt: off
     INVALID_REQUEST = (
-        *("invalid_request", 400, "INVALID_ARGUMENT", Outcome.INVALID, None),
+        "invalid_request", 400, "INVALID_ARGUMENT", Outcome.INVALID, None,
         "the request is wrong; the message names the field",
-        *(InvalidRequestError, InputError),
+        InvalidRequestError, InputError,
     )
     UNAUTHENTICATED = (
-        *("unauthenticated", 401, "UNAUTHENTICATED", Outcome.INVALID, None),
+        "unauthenticated", 401, "UNAUTHENTICATED", Outcome.INVALID, None,
         "no key, or a wrong one, where [keys](../how-to/access.md#keys) are required",
         UnknownKeyError,
     )
     FORBIDDEN = (
-        *("forbidden", 403, "PERMISSION_DENIED", Outcome.INVALID, None),
+        "forbidden", 403, "PERMISSION_DENIED", Outcome.INVALID, None,
         "this client may not load and unload ([who may](../how-to/access.md#who-may-load-and-unload)); "
         "without keys: a request under another [name](limits.md#names)",
         ForbiddenError,
     )
     MISSING = (
-        *("not_found", 404, "NOT_FOUND", Outcome.INVALID, None),
+        "not_found", 404, "NOT_FOUND", Outcome.INVALID, None,
         "no such model, version, output or path",
         NotFoundError,
     )
     NOT_LOADED = (
-        *("not_loaded", 404, "NOT_FOUND", Outcome.INVALID, None),
+        "not_loaded", 404, "NOT_FOUND", Outcome.INVALID, None,
         "the model was unloaded by request, or never loaded; the message says how to load it",
         NotLoadedError,
     )
     METHOD_NOT_ALLOWED = (
-        *("method_not_allowed", 405, "UNIMPLEMENTED", Outcome.INVALID, None),
+        "method_not_allowed", 405, "UNIMPLEMENTED", Outcome.INVALID, None,
         "another method; `Allow` lists all that the path has",
     )
     STALLED = (
-        *("stalled", 408, "DEADLINE_EXCEEDED", Outcome.CANCELLED, None),
+        "stalled", 408, "DEADLINE_EXCEEDED", Outcome.CANCELLED, None,
         "a body or header that did not come on",
         StalledError,
     )
     CONFLICT = (
-        *("conflict", 409, "ABORTED", Outcome.FAILED, None),
+        "conflict", 409, "ABORTED", Outcome.FAILED, None,
         "another upload is under way, or the state of the model does not allow the change",
         ConflictError,
     )
     OVER_BUDGET = (
-        *("over_budget", 409, "RESOURCE_EXHAUSTED", Outcome.FAILED, None),
+        "over_budget", 409, "RESOURCE_EXHAUSTED", Outcome.FAILED, None,
         "the model does not fit in the budget: the message has what it needs and what is free",
         RefusedError,
     )
     TOO_LARGE = (
-        *("too_large", 413, "RESOURCE_EXHAUSTED", Outcome.INVALID, None),
+        "too_large", 413, "RESOURCE_EXHAUSTED", Outcome.INVALID, None,
         "a body over the limit",
         TooLargeError,
     )
     UNSUPPORTED_ENCODING = (
-        *("unsupported_encoding", 415, "UNIMPLEMENTED", Outcome.INVALID, None),
+        "unsupported_encoding", 415, "UNIMPLEMENTED", Outcome.INVALID, None,
         "a body in a coding that is not read (of an image: in any)",
         EncodedError,
     )
     HEADERS_TOO_LARGE = (
-        *("headers_too_large", 431, "RESOURCE_EXHAUSTED", Outcome.INVALID, None),
+        "headers_too_large", 431, "RESOURCE_EXHAUSTED", Outcome.INVALID, None,
         "a header over the limit",
     )
     DISCONNECTED = (
-        *("disconnected", 499, "CANCELLED", Outcome.CANCELLED, None),
+        "disconnected", 499, "CANCELLED", Outcome.CANCELLED, None,
         "the client left: the log and metrics have it",
-        *(DisconnectedError, CancelledError),
+        DisconnectedError, CancelledError,
     )
     INTERNAL = (
-        *("internal", 500, "INTERNAL", Outcome.INTERNAL, _ERROR),
+        "internal", 500, "INTERNAL", Outcome.INTERNAL, _ERROR,
         "a fault of the program; the log has its traceback",
         InvalidPlanError,
     )
     FAILED = (
-        *("failed", 500, "INTERNAL", Outcome.FAILED, _WARNING),
+        "failed", 500, "INTERNAL", Outcome.FAILED, _WARNING,
         "something that the server needs failed; its log says more",
         ServiceError,
     )
     PLAN_FAILED = (
-        *("plan_failed", 500, "INTERNAL", Outcome.FAILED, _WARNING),
+        "plan_failed", 500, "INTERNAL", Outcome.FAILED, _WARNING,
         "the model has no plan as the settings want it, or the search for it ended early",
         PlanError,
     )
     DEVICE_FAILED = (
-        *("device_failed", 500, "INTERNAL", Outcome.FAILED, _WARNING),
+        "device_failed", 500, "INTERNAL", Outcome.FAILED, _WARNING,
         "the processor or GPU cannot load or run the model",
         DeviceError,
     )
     UNSUPPORTED = (
-        *("unsupported", 501, "UNIMPLEMENTED", Outcome.FAILED, None),
+        "unsupported", 501, "UNIMPLEMENTED", Outcome.FAILED, None,
         "a part of Triton's protocol that this server does not have, or a method that HTTP does not have",
         UnsupportedError,
     )
     BUSY = (
-        *("busy", 503, "UNAVAILABLE", Outcome.BUSY, None),
+        "busy", 503, "UNAVAILABLE", Outcome.BUSY, None,
         "a full queue, or no memory for the request within `request_timeout`",
         BusyError,
     )
     LATE = (
-        *("late", 503, "UNAVAILABLE", Outcome.LATE, None),
+        "late", 503, "UNAVAILABLE", Outcome.LATE, None,
         "the answer would not come in time, so the request was not let in",
         LateError,
     )
     LOADING = (
-        *("loading", 503, "UNAVAILABLE", Outcome.FAILED, None),
+        "loading", 503, "UNAVAILABLE", Outcome.FAILED, None,
         "the model is being loaded",
         LoadingError,
     )
     NOT_SERVING = (
-        *("not_serving", 503, "UNAVAILABLE", Outcome.FAILED, None),
+        "not_serving", 503, "UNAVAILABLE", Outcome.FAILED, None,
         "the model could not be loaded or left service, or the repository or server is away",
         NotServingError,
     )
     MODEL_INVALID = (
-        *("model_invalid", 503, "UNAVAILABLE", Outcome.FAILED, _WARNING),
+        "model_invalid", 503, "UNAVAILABLE", Outcome.FAILED, _WARNING,
         "the pack or configuration of the model is wrong",
         ModelError,
     )
     READ_FAILED = (
-        *("read_failed", 503, "UNAVAILABLE", Outcome.FAILED, _WARNING),
+        "read_failed", 503, "UNAVAILABLE", Outcome.FAILED, _WARNING,
         "weights could not be read",
         LoaderError,
     )
     ENGINE_FAILED = (
-        *("engine_failed", 503, "UNAVAILABLE", Outcome.FAILED, _WARNING),
+        "engine_failed", 503, "UNAVAILABLE", Outcome.FAILED, _WARNING,
         "the model was closed, or lost its memory, while it computed",
         EngineError,
     )
     STORAGE_FAILED = (
-        *("storage_failed", 503, "UNAVAILABLE", Outcome.FAILED, _WARNING),
+        "storage_failed", 503, "UNAVAILABLE", Outcome.FAILED, _WARNING,
         "the disk of the repository is full, or cannot be written",
         SpoolError,
     )
     SYSTEM_FAILED = (
-        *("system_failed", 503, "UNAVAILABLE", Outcome.FAILED, _WARNING),
+        "system_failed", 503, "UNAVAILABLE", Outcome.FAILED, _WARNING,
         "the system is short of open files or disk, or a disk fails",
         OSError,
     )
     OUT_OF_MEMORY = (
-        *("out_of_memory", 503, "RESOURCE_EXHAUSTED", Outcome.FAILED, _WARNING),
+        "out_of_memory", 503, "RESOURCE_EXHAUSTED", Outcome.FAILED, _WARNING,
         "the system has no memory for it",
         MemoryError,
     )
     DEADLINE = (
-        *("deadline_exceeded", 504, "DEADLINE_EXCEEDED", Outcome.DEADLINE, None),
+        "deadline_exceeded", 504, "DEADLINE_EXCEEDED", Outcome.DEADLINE, None,
         "a missed deadline of a request that was let in; a body not here within the server's own "
         "`request_timeout`; a model not loaded again in time",
         DeadlineError,
     )
+    # fmt: on
 
     status: int
     grpc: str
@@ -266,9 +268,9 @@ _WRAPPERS = (ServiceError, PlanError)
 _SHORTAGES = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 # Whatever else the system says where no code expects it is a fault of that code.
 _OF_SYSTEM = _SHORTAGES | {
-    *(errno.ENOMEM, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE),
-    *(errno.ESHUTDOWN, errno.ENOTCONN, errno.EREMOTEIO, errno.EHOSTDOWN),
-}
+    errno.ENOMEM, errno.EROFS, errno.ENODEV, errno.ENXIO, errno.ESTALE,
+    errno.ESHUTDOWN, errno.ENOTCONN, errno.EREMOTEIO, errno.EHOSTDOWN,
+}  # fmt: skip
 # A disk may recover, and other programs may free memory.
 _OF_SYSTEMS = (OSError, MemoryError)
 _MAY_PASS = (LoaderError, NotServingError)
@@ -277,14 +279,16 @@ _INTERNAL = "internal error; the log has the details"
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a request or a model failed. ``permanent``: the same try fails again unless something is changed.
+    """Why a request or a model failed.
 
-    ``cause``: the error, as long as somebody may need its traceback; it refers to all that was in memory.
+    ``permanent``: the same try fails again unless something is changed; None: that follows from its cause
+    once it is a state that lasts. ``cause``: the error, as long as somebody may need its traceback; it
+    refers to all that was in memory.
     """
 
     code: Code
     message: str
-    permanent: bool = True
+    permanent: bool | None = None
     cause: BaseException | None = None
 
     @classmethod
@@ -292,12 +296,15 @@ class Fault:
         """Return the fault that ``exc`` is; ``root``: as ``reason_of``."""
         code = code_of(exc)
         message = reason_of(exc, root) if _has_message(exc, code) else _INTERNAL
-        return cls(code, message[:LONGEST_MESSAGE], not may_come_back(exc), exc)
+        return cls(code, message[:LONGEST_MESSAGE], cause=exc)
 
     @property
     def settled(self) -> Self:
         """The same without the error, for a state that lasts."""
-        return replace(self, cause=None)
+        permanent = self.permanent
+        if permanent is None:
+            permanent = self.cause is None or not may_come_back(self.cause)
+        return replace(self, permanent=permanent, cause=None)
 
     @property
     def retry_seconds(self) -> float | None:

@@ -64,6 +64,7 @@ USED = (
         "connections default_headers tasks",
         "server/transport/connection.py",
     ),
+    Used("uvicorn.server.ServerState", "connections", "server/transport/newcomers.py"),
     Used(
         "uvicorn.server.Server",
         "capture_signals server_state shutdown started startup",

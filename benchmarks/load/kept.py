@@ -9,17 +9,20 @@ import errno
 import os
 import selectors
 import socket
+import struct
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from benchmarks.load.messages import Response, ResponseReader
 from benchmarks.load.percentiles import summary_ms
-from server.transport.arrivals import ANCILLARY_BYTES, ArrivalTimes, stamp_arrivals
 
 _READ_BYTES = 1 << 18
-_ARRIVALS = ArrivalTimes(time.perf_counter)
+# SO_TIMESTAMPNS of asm-generic/socket.h: the kernel notes when bytes come, by the clock of the day.
+_TIMESTAMP = 35
+_TIMESPEC = struct.Struct("@ll")
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 
 
 def receive_all(
@@ -42,6 +45,18 @@ def receive_all(
             yield client, response
 
 
+def _came_at(ancillary: Iterable[tuple[int, int, bytes]], sent_at: float) -> float:
+    """Return when bytes came, on perf_counter's clock: as the kernel noted it, if that can be, else now."""
+    now = time.perf_counter()
+    ahead = time.time() - now  # noqa: TID251  the clock of the stamps
+    for _, kind, data in ancillary:
+        if kind == _TIMESTAMP and len(data) == _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack(data)
+            stamp = seconds + nanoseconds * 1e-9 - ahead
+            return float(min(stamp, now)) if stamp >= sent_at else now
+    return now
+
+
 class KeptConnection:
     """Sends a request, gives the answer; at most one request at a time.
 
@@ -62,7 +77,8 @@ class KeptConnection:
         self.socket = socket.socket()
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stamp_arrivals(self.socket)
+            with contextlib.suppress(OSError):  # emulators have no such option
+                self.socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
             self.socket.bind((source, 0))
             self.socket.setblocking(False)
             code = self.socket.connect_ex(("127.0.0.1", port))
@@ -90,11 +106,10 @@ class KeptConnection:
     def receive(self) -> Response | None:
         """Read what is there; return the answer once it is whole."""
         try:
-            data, ancillary, _, _ = self.socket.recvmsg(_READ_BYTES, ANCILLARY_BYTES)
+            data, ancillary, _, _ = self.socket.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return None
-        came_at = _ARRIVALS.stamped_at(ancillary)
-        self.came_at = time.perf_counter() if came_at is None else came_at
+        self.came_at = _came_at(ancillary, self.sent_at)
         response = self._reader.feed(data) if data else self._reader.end()
         if response is None and not data:
             raise ConnectionError("the server closed the connection")

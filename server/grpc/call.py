@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol, Self
 
 import grpc
 from grpc import aio
@@ -18,10 +18,10 @@ from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller, requester_of
 from server.requests.exchange import Exchange
 from server.service import Service
-from server.transport.giving_way import CountedConnection, Peer, Worth
+from server.transport.giving_way import CountedConnection, Peer, WaitingConnection, Worth
 from server.transport.intake import PAUSE_SECONDS
 from server.transport.limits import ConnectionLimits
-from server.transport.registry import Registry, Visitor, owner
+from server.transport.registry import CHECK_SECONDS, Registry, owner
 
 # What clients that try again by themselves wait for (gRFC A6).
 _WAIT = "grpc-retry-pushback-ms"
@@ -37,8 +37,30 @@ def _metadata_of(fault: Fault, status: grpc.StatusCode) -> tuple[tuple[str, str 
 
 # Calls take places as connections of HTTP do, by the same rules.
 
-# A call that falls silent sends no event: while others wait, calls are looked at so often.
-_LOOK_SECONDS = 0.05
+
+class CountedCall(CountedConnection, WaitingConnection, Protocol):
+    """A call as its place sees it."""
+
+    admission: "asyncio.Future[bool]"
+
+
+class QueuedCall:
+    """What a call waits for: ``admission`` ends with whether it has found a place."""
+
+    admission: "asyncio.Future[bool]"
+
+    def has_request(self) -> bool:
+        """Return False: without a place all have come as far, so none goes before others."""
+        return False
+
+    def admit(self) -> Self:
+        if not self.admission.done():
+            self.admission.set_result(True)
+        return self
+
+    def reject(self) -> None:
+        if not self.admission.done():
+            self.admission.set_result(False)
 
 
 class CallPlaces:
@@ -49,7 +71,6 @@ class CallPlaces:
         self._clock = clock
         #: By connection.
         self.recent_models = RecentModels()
-        self._turns: dict[Visitor, asyncio.Future[bool]] = {}
         self._next_look: asyncio.TimerHandle | None = None
         self._end: asyncio.Event | None = None
 
@@ -68,7 +89,7 @@ class CallPlaces:
         return self._registry.peer(address)
 
     @asynccontextmanager
-    async def place(self, call: CountedConnection) -> AsyncIterator[None]:
+    async def place(self, call: CountedCall) -> AsyncIterator[None]:
         """Give ``call`` a place while this is open; where none is free it waits for one.
 
         Raises:
@@ -77,55 +98,31 @@ class CallPlaces:
         if self._end is not None:
             await self._end.wait()
             raise NotServingError("the server is stopping")
-        if not await self._turn(call.peer):
-            raise BusyError(
-                "all calls are taken (setting max_connections), or those that one address may have"
-            )
-        self._registry.add(call)
+        call.admission = asyncio.Future()
+        self._registry.arrive(call, self._clock())
+        self.look()
         try:
+            if not await call.admission:
+                raise BusyError(
+                    "all calls are taken (setting max_connections), or those that one address may have"
+                )
             yield
         finally:
+            self._registry.withdraw(call)
             self._registry.discard(call)
             self.look()
 
-    async def _turn(self, peer: Peer) -> bool:
-        """Return whether a place is kept for one more call of ``peer``."""
-        visitor = Visitor(peer)
-        turn = self._turns[visitor] = asyncio.Future[bool]()
-        refused = self._registry.knock(visitor, self._clock())
-        if refused is not None:
-            self._tell(refused, has_place=False)
-        self.look()
-        try:
-            return await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.result():
-                self._registry.missed(peer)
-                self.look()
-            raise
-
     def look(self) -> None:
-        """Let in the calls that have a place by now, refuse those that have waited long enough."""
-        now = self._clock()
-        while visitors := self._registry.let_in(now):
-            for visitor in visitors:
-                self._tell(visitor, has_place=True)
-        for visitor in self._registry.turn_away(now):
-            self._tell(visitor, has_place=False)
+        """Let in the calls that find a place by now, refuse those that have waited long enough."""
+        self._registry.check(self._clock())
         if self._registry.waiting and self._next_look is None:
+            # A call that falls silent sends no event.
             loop = asyncio.get_running_loop()
-            self._next_look = loop.call_later(_LOOK_SECONDS, self._look_again)
+            self._next_look = loop.call_later(CHECK_SECONDS, self._look_again)
 
     def _look_again(self) -> None:
         self._next_look = None
         self.look()
-
-    def _tell(self, visitor: Visitor, has_place: bool) -> None:
-        turn = self._turns.pop(visitor)
-        if not turn.cancelled():
-            turn.set_result(has_place)
-        elif has_place:
-            self._registry.missed(visitor.peer)  # its client left
 
 
 # The call.
@@ -150,7 +147,7 @@ _FAULTS = frozenset(
 )
 
 
-class Call:
+class Call(QueuedCall):
     """One call, for the method that answers it (``work``), for ``attend``, and for the places of calls."""
 
     kind = "call"
@@ -226,7 +223,8 @@ class Call:
         if self._silent_since is None:
             self._silent_since = asyncio.get_running_loop().time()
         try:
-            await asyncio.wait_for(self._slot_lost.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._slot_lost.wait()
         except TimeoutError:
             return
         raise BusyError(_LOST_SLOT)

@@ -322,12 +322,10 @@ class Lease:
 
     def hold_at_once(self, n_bytes: int) -> bool:
         """Hold ``n_bytes`` from now on if no other request comes first; return whether they are held."""
-        more = n_bytes - self.held_bytes
+        more, memory, holds = n_bytes - self.held_bytes, self.memory, self.held_bytes > 0
         if more < 0:
-            self.memory.give(-more, self.client)
-        elif n_bytes > self.memory.room_bytes or not self.memory.take_at_once(
-            *(more, self.client, self.held_bytes > 0)
-        ):
+            memory.give(-more, self.client)
+        elif n_bytes > memory.room_bytes or not memory.take_at_once(more, self.client, holds):
             return False
         self.held_bytes = n_bytes
         return True

@@ -174,9 +174,9 @@ class InferenceStatistics:
 STAGES = ("queue", "read", "copy", "kernel", "stall", "preprocess")
 
 _DELAY_BUCKETS = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
-    *(0.75, 1.0, 2.0, 5.0, 10.0, 30.0),
-)
+    0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
+    0.75, 1.0, 2.0, 5.0, 10.0, 30.0,
+)  # fmt: skip
 _BOUNDS = [*map(floatToGoString, _DELAY_BUCKETS), "+Inf"]
 
 

@@ -122,7 +122,10 @@ class Trace:
         queued = started_at - int(queue_seconds * 1e9)
         self._tracing.add(self, "queue", queued, started_at, model=model)
         self._tracing.add(
-            *(self, "sweep", started_at, finished_at),
+            self,
+            "sweep",
+            started_at,
+            finished_at,
             model=model,
             kernel_seconds=statistics.kernel_seconds,
             read_seconds=statistics.read_seconds,

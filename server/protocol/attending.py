@@ -91,8 +91,8 @@ async def attend(asked: Attended) -> None:
     """Answer ``asked``, with an error where that fails, and log it."""
     service = asked.service
     began, trace, said = time.perf_counter(), None, ""
-    asked.identity = identity(asked.headers)
-    token, before = request_id.set(asked.identity), requester.set("unknown")
+    asked.identity = name = identity(asked.headers)
+    token, before = request_id.set(name), requester.set("unknown")
     if service.tracing is not None and not asked.is_probe:
         trace = asked.begin_trace(service.tracing)
         current.set(trace)

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from server.codec.messages import InferRequest
 from server.protocol import schemas
 
 Document = dict[str, Any]
@@ -30,17 +29,6 @@ CAMERA_PICTURE: Contents = {
     "multipart/form-data": {"schema": schemas.reference(schemas.CameraForm)},
     "image/*": {"schema": _FILE},
 }
-#: Models of bodies that handlers read, to which contents refer.
-_BODIES: tuple[type[BaseModel], ...] = (
-    InferRequest,
-    schemas.ImageForm,
-    schemas.CameraForm,
-    schemas.IndexRequest,
-    schemas.LoadRequest,
-    schemas.Replan,
-    schemas.UnloadRequest,
-)
-
 #: Errors of several routes.
 MODEL = (404, 409, 503)
 INFERENCE = (400, 404, 408, 409, 413, 415, 500, 503, 504)
@@ -82,12 +70,20 @@ FRAMING: tuple[Document, ...] = (
 
 def errors(*statuses: int, model: type[BaseModel] = schemas.Error) -> dict[int | str, Document]:
     """Return the responses of a route that are errors with these ``statuses``."""
+    # By reference: FastAPI would make a validator for each, of which none would ever be called.
+    content = {JSON: {"schema": schemas.reference(model)}}
     described: dict[int | str, Document] = {
-        status: {"model": model, "description": _ERRORS[status]} for status in statuses
+        status: {"content": content, "description": _ERRORS[status]} for status in statuses
     }
     if 503 in described:
         described[503]["headers"] = _RETRY
     return described
+
+
+def json_answer(model: type[BaseModel], described: Mapping[str, Any]) -> Document:
+    """Return the response that is JSON of ``model``, and what else it is ``described`` as."""
+    content = {JSON: {"schema": schemas.reference(model)}}
+    return {**described, "content": {**content, **described.get("content", {})}}
 
 
 def also(contents: Contents) -> dict[int | str, Document]:
@@ -109,9 +105,9 @@ def json_of(model: type[BaseModel], example: Document | None = None) -> Contents
     return {JSON: {"schema": schemas.reference(model), **examples}}
 
 
-def body_schemas() -> Mapping[str, Document]:
-    """Return the schemas of bodies that handlers read, by name."""
-    models = [(model, "validation") for model in _BODIES]
+def referenced_schemas() -> Mapping[str, Document]:
+    """Return the schemas to which routes refer, by name."""
+    models = [(model, "validation") for model in schemas.REFERENCED.values()]
     _, definitions = models_json_schema(models, ref_template=schemas.REFERENCE)  # type: ignore[arg-type]
     schemas_by_name: Mapping[str, Document] = definitions["$defs"]
     return schemas_by_name

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from fastapi import FastAPI
 from pydantic import BaseModel
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.access import Admitted, Key
@@ -20,7 +21,7 @@ from server.protocol.administration import Caller, check_host, check_may_change,
 from server.protocol.answers import REQUEST, Answer, as_error
 from server.protocol.attending import attend
 from server.requests.asgi_client import AsgiClient
-from server.requests.exchange import Exchange, Kind, headers_named
+from server.requests.exchange import Exchange, Kind
 from server.service import Service
 from server.transport.intake import PAUSE_SECONDS
 
@@ -52,7 +53,8 @@ class Rules:
 class RequestMiddleware:
     """Gives each request an id, a key, an exchange, a trace and a line in the log; see ``attend``.
 
-    ``rules``: returns those of a path, without the prefix of the application, and a method.
+    While ``service`` is not entered, the answer is 503, and says how to enter it. ``rules``: returns those
+    of a path, without the prefix of the application, and a method.
     """
 
     def __init__(self, app: ASGIApp, service: Service, rules: Callable[[str, str], Rules]) -> None:
@@ -61,6 +63,10 @@ class RequestMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if reason := self._service.unavailable:
+            document = Fault(Code.NOT_SERVING, reason).document
+            await JSONResponse(document, Code.NOT_SERVING.status)(scope, receive, send)
             return
         path = path_within(scope["path"], scope.get("root_path", ""))
         rules = self._rules(path, scope["method"])
@@ -105,7 +111,8 @@ class HttpRequest:
 
     def header(self, name: str) -> str | None:
         """Return the first header called ``name``, in lower case."""
-        return next(iter(headers_named(name.encode(), self.headers)), None)
+        value = self.client.first.get(name.encode())
+        return None if value is None else value.decode("latin-1")
 
     @property
     def identity(self) -> str:

@@ -5,7 +5,7 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -49,7 +49,14 @@ from server.protocol.documentation import (
 )
 from server.protocol.http_request import path_within
 from server.protocol.pictures import read_picture
-from server.protocol.routing import CurrentRequest, DirectRoute, Route, of_model, serves
+from server.protocol.routing import (
+    CACHED_PATHS,
+    CurrentRequest,
+    DirectRoute,
+    Route,
+    of_model,
+    serves,
+)
 from server.protocol.serving import Inference, Kept, array_bytes
 from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES, Exchange
@@ -80,14 +87,9 @@ async def infer(asked: CurrentRequest, name: str, version: str | None = None) ->
     coding = answer_coding(headers)
     async with Inference(asked.service, exchange, name, version) as model:
         with model.reading(names_timeout=True):
+            framing, use = Framing.of(headers), model.use
             request = await read_tensors(
-                *(
-                    exchange,
-                    Framing.of(headers),
-                    model.use.signature,
-                    model.use.infer_bytes,
-                    model.check,
-                )
+                exchange, framing, use.signature, use.infer_bytes, model.check
             )
         keep = partial(kept_outputs, request.wanted, model.manifest, coding)
         outputs = await model.compute(request, keep)
@@ -102,8 +104,8 @@ async def read_tensors(
 
     The first few bytes of a body are read freely; before more is read, the request holds the memory that it
     needs, ``short_bytes`` where its JSON is short. ``check`` is called when the JSON of a body has come and
-    the body has to wait for memory, or raw tensors follow: where it raises, it does not wait, and these are
-    not read.
+    the body has to wait for memory, and with each part of raw tensors that follow: where it raises, it does
+    not wait, and no more is read.
 
     Raises:
         InvalidRequestError: it is none. TooLargeError: it is over a limit. DisconnectedError: the client
@@ -122,7 +124,6 @@ async def read_tensors(
             return request
     decoder = BodyDecoder(framing, model)
     opened = BodyOpener(framing.coding, exchange.body_limit.n_bytes)
-    is_checked = False
     while True:
         for number, block in enumerate(opened.blocks(part)):
             # Other tasks run in between: a small compressed part may open to a thousand times as much.
@@ -134,9 +135,8 @@ async def read_tensors(
                 await exchange.hold(max(more, exchange.lease.held_bytes))
         if exchange.is_read:
             break
-        if decoder.begun is not None and not is_checked:
+        if decoder.begun is not None:
             check(decoder.begun.timeout_seconds, 0)
-            is_checked = True
         part = await exchange.part()
     opened.finish()
     return decoder.finish()
@@ -249,7 +249,7 @@ class InferReception:
         deadline = request.arrived_at + min(seconds or limit, limit)
         line, left = worker.line, deadline - time.monotonic()
         try:
-            if line.expects or not line.idle:
+            if line.is_contended:
                 is_read = request.declared_bytes <= len(request.body)
                 worker.check_room(left, is_read=is_read)
         except NotServingError:
@@ -277,14 +277,20 @@ class InferReception:
         """Return the entry of the model that an infer request asks; None: no entry, or no such request."""
         if head.method != "POST":
             return None
-        path = path_within(head.path, self._root_path)
-        match = next(filter(None, (route.path_regex.match(path) for route in _INFER)), None)
-        if match is None:
+        model = _model_of(path_within(head.path, self._root_path))
+        if model is None:
             return None
         try:
-            return self._service.repository.models.find(**match.groupdict())
+            return self._service.repository.models.find(*model)
         except NotFoundError:
             return None  # the handler reports this when it reads the body
+
+
+@lru_cache(CACHED_PATHS)
+def _model_of(path: str) -> tuple[str, str | None] | None:
+    """Return name and version of the model that an infer request to ``path`` asks; None: it is none."""
+    match = next(filter(None, (route.path_regex.match(path) for route in _INFER)), None)
+    return None if match is None else (match["name"], match.groupdict().get("version"))
 
 
 def _named(request: Arrived) -> float | None:

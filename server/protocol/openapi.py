@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 
 from server.errors import NotFoundError
 from server.protocol.answers import FILE_HEADERS, Answer, Headers, file_answer, listed, page_headers
-from server.protocol.documentation import Document, body_schemas
+from server.protocol.documentation import Document, referenced_schemas
 from server.protocol.routing import CurrentRequest, Route, serves
 
 # The operator decides whether a key is asked for.
@@ -19,11 +19,10 @@ _KEYS = {"key": {"type": "http", "scheme": "bearer"}}
 # FastAPI's own error, which no route gives: what it finds wrong is a 400 here.
 _INVALID = "422"
 _REFERENCE = re.compile(r'"#/components/schemas/(\w+)"')
-_OF_INVALID = ("HTTPValidationError", "ValidationError")
 
 
 def document(app: FastAPI) -> Document:
-    """Return what FastAPI says of ``app``, with the bodies that it does not see, and keys."""
+    """Return what FastAPI says of ``app``, with the schemas that routes refer to, and keys."""
     described = get_openapi(
         title=app.title,
         version=app.version,
@@ -34,16 +33,22 @@ def document(app: FastAPI) -> Document:
     for operations in described["paths"].values():
         for operation in operations.values():
             operation["responses"].pop(_INVALID, None)
-    schemas = {**described["components"]["schemas"], **body_schemas()}
-    for name in _OF_INVALID:
-        schemas.pop(name, None)
-    used = {*_REFERENCE.findall(json.dumps([described["paths"], schemas]))}
+    schemas = {**described["components"]["schemas"], **referenced_schemas()}
+    used, referenced = set[str](), _references(described["paths"])
+    while referenced - used:
+        used |= referenced
+        referenced = _references([schemas[name] for name in used])
     described["components"] = {
         "schemas": {name: schemas[name] for name in sorted(used)},
         "securitySchemes": _KEYS,
     }
     described["security"] = [{}, {"key": []}]
     return described
+
+
+def _references(document: object) -> set[str]:
+    """Return the names of the schemas to which ``document`` refers."""
+    return {*_REFERENCE.findall(json.dumps(document))}
 
 
 # /docs: Swagger UI from an installed package, so that it works where no other host can be reached.

@@ -5,7 +5,7 @@ the service (``CurrentService``), parts of the path by name, and a model of the 
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import lru_cache, wraps
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -21,14 +21,14 @@ from starlette.types import Receive, Scope, Send
 from server.errors import shown
 from server.faults import Code, Fault
 from server.protocol.answers import REQUEST, Answer, as_error, as_json
-from server.protocol.documentation import errors
-from server.protocol.http_request import HttpRequest, Rules
+from server.protocol.documentation import errors, json_answer
+from server.protocol.http_request import HttpRequest, Rules, path_within
 from server.service import Service
 
 #: Arguments of endpoints that are parts of the path; one that the path has not is left out.
 _PATH_PARAMETERS = ("name", "version", "region")
-# Rules of so many paths are remembered; the number has a limit since clients may send any path.
-_KNOWN_PATHS = 64
+#: What so many paths mean is remembered; the number has a limit since clients may send any path.
+CACHED_PATHS = 64
 
 Endpoint = Callable[..., Awaitable[Any]]
 _Endpoint = TypeVar("_Endpoint", bound=Endpoint)
@@ -60,10 +60,14 @@ class Route(APIRoute):
         responses = options.get("responses") or {}
         if self.rules.admitted != "open":
             responses = {**responses, **errors(401, model=self.rules.error)}
-        options["responses"] = responses
         model = options.get("response_model")
-        is_model = inspect.isclass(model) and issubclass(model, BaseModel)
-        options["response_description"] = (model.__doc__ if is_model else None) or "The answer."
+        options["response_description"] = "The answer."
+        if inspect.isclass(model) and issubclass(model, BaseModel):
+            # By reference: FastAPI would make a validator, and answers are not validated.
+            options["response_description"] = model.__doc__
+            options["response_model"] = None
+            responses = {**responses, 200: json_answer(model, responses.get(200, {}))}
+        options["responses"] = responses
         super().__init__(path, _adapted(path, endpoint), **options)
         methods = self.methods or set()
         #: The methods that are answered: HEAD is GET without the body.
@@ -103,18 +107,28 @@ class Route(APIRoute):
 class DirectRoute(Route):
     """A route of short requests by the thousand; its endpoint takes the request and parts of the path.
 
-    FastAPI documents it and solves nothing for it, which takes as long as a small network.
+    FastAPI documents it, solves nothing for it, and opens no stacks for what would be closed behind its
+    answer: that takes as long as a small network.
     """
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        endpoint = inspect.unwrap(self.endpoint)
+    def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self._answer: Callable[..., Awaitable[Response]] = endpoint
 
-        async def handle(request: Request) -> Response:
-            scope = request.scope
-            answer: Response = await endpoint(scope[REQUEST], **scope["path_params"])
-            return answer
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        matched = None
+        if scope["type"] == "http":
+            matched = self.path_regex.match(path_within(scope["path"], scope.get("root_path", "")))
+        if matched is None:
+            return Match.NONE, {}
+        return Match.FULL, {"endpoint": self.endpoint, "path_params": matched.groupdict()}
 
-        return handle
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in self.allowed:
+            await super().handle(scope, receive, send)
+            return
+        answer = await self._answer(scope[REQUEST], **scope["path_params"])
+        await answer(scope, receive, send)
 
 
 def route_class(rules: Rules) -> type[Route]:
@@ -170,7 +184,7 @@ class RulesOfPaths:
         self._special = [
             route for route in routes if isinstance(route, Route) and route.rules != Rules()
         ]
-        self.find = lru_cache(_KNOWN_PATHS)(self._find)
+        self.find = lru_cache(CACHED_PATHS)(self._find)
 
     def _find(self, path: str, method: str) -> Rules:
         """Return the rules for a request of ``path``, without the prefix of the application."""

@@ -22,19 +22,29 @@ from server.faults import Code
 REFERENCE = "#/components/schemas/{model}"
 
 
+#: The schemas to which something refers, by name.
+REFERENCED: dict[str, type[BaseModel]] = {}
+
+
 def reference(schema: type[BaseModel]) -> dict[str, str]:
     """Return the reference to ``schema`` that stands where it is used."""
+    REFERENCED[schema.__name__] = schema
     return {"$ref": REFERENCE.format(model=schema.__name__)}
+
+
+# Most are never validated: what pydantic makes of them takes memory when it is needed first.
 
 
 class Schema(BaseModel):
     """Has the fields that it names and no other."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), defer_build=True)
 
 
 class OpenSchema(BaseModel):
     """May have fields that are ignored."""
+
+    model_config = ConfigDict(defer_build=True)
 
 
 class Error(Schema):

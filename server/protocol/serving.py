@@ -31,6 +31,8 @@ A = TypeVar("A")
 # A request may wait for memory for this part of the time that is left to it; then it is read, waits for
 # others, and is computed.
 _MEMORY_OF_TIME = 0.3
+# The pace of a body counts once this part of its time has passed: its first parts say nothing of it.
+_PACE_COUNTS_AFTER = 0.2
 _PASSED = "its timeout of {:g} s passed while the request came, or waited for memory"
 
 
@@ -69,6 +71,8 @@ class Inference:
         self._decoding_seconds = 0.0
         self._answer: ComputedAnswer[Any] | None = None
         self._encodes_since = 0.0
+        # Whether it was checked while its body came.
+        self._was_checked = False
 
     async def __aenter__(self) -> Self:
         """Find the model; raises as Repository.use."""
@@ -128,6 +132,10 @@ class Inference:
     def check(self, timeout_seconds: float | None, n_bytes: int = 0) -> float | None:
         """Check, before all of the request has come, that it would be let in with this timeout.
 
+        Of a body that comes slowly while others want the machine, what is still to come is expected at the
+        pace of what has come: it is refused when that is too late, and not when it is there. Its pace
+        refuses no other request.
+
         ``n_bytes``: of memory for which it has to wait before. Return for how long it may, of its own time;
         None: it has none.
 
@@ -135,8 +143,14 @@ class Inference:
             As ``reading``.
         """
         seconds_left, lease = self._left(timeout_seconds), self.exchange.lease
+        is_slow = seconds_left < (1 - _PACE_COUNTS_AFTER) * self._given(timeout_seconds)
+        if self._was_checked and not is_slow:
+            return None
+        self._was_checked = not n_bytes
         waits_seconds = lease.wait_seconds(n_bytes) if n_bytes else 0.0
         if self.use.worker is not None:
+            if is_slow and self.use.worker.line.is_contended:
+                waits_seconds += self.exchange.rest_seconds
             expected = self.exchange.expected
             try:
                 is_read = self.exchange.client.is_complete

@@ -31,7 +31,10 @@ class AsgiClient:
             extension.arrived_at,
             extension.expected,
         )
-        self.declared_bytes = declared_bytes(self.headers)
+        #: The first header of each name.
+        self.first = dict(reversed(self.headers))
+        length = self.first.get(b"content-length", b"")
+        self.declared_bytes = int(length[:20]) if length.isdigit() else 0
         self.wants_body: bool = scope["method"] != "HEAD"
         self.takes_chunks: bool = scope["http_version"] >= "1.1"
         #: The id of the request, and other headers that its answer has beside its own.
@@ -134,11 +137,3 @@ class UnextendedRequest:
     def abort(self) -> None:
         if self._task is not None:
             self._task.cancel()
-
-
-def declared_bytes(headers: Sequence[tuple[bytes, bytes]]) -> int:
-    """Return how long a body is by its ``headers``, whose names are in lower case; 0: they do not say."""
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value[:20]) if value.isdigit() else 0
-    return 0

@@ -309,6 +309,14 @@ class Exchange:
                 return False
         return stalled_seconds >= limit_seconds
 
+    @property
+    def rest_seconds(self) -> float:
+        """How long the rest of the body takes at the pace at which it came; 0: unknown, or it is read."""
+        if self.is_read or not self.received_bytes:
+            return 0.0
+        left = max(self.declared_bytes - self.received_bytes, 0)
+        return self._kept_waiting * left / self.received_bytes
+
     def late_seconds(self, now: float) -> float:
         """Return how late, by a fair pace, a body is that still comes and may be hastened."""
         if self.is_read or not self.may_be_hastened:

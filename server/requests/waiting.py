@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import queue
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from types import TracebackType
@@ -43,57 +42,38 @@ class Aside:
     """Up to ``limit`` threads for work that would hold up the event loop for milliseconds.
 
     One starts where all others work: a server with few clients has few.
-
-    ``asyncio.to_thread`` goes by way of two kinds of futures, which takes ten times as many calls.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._threads: list[threading.Thread] = []
-        #: Threads that have nothing to do, less calls that they are about to take.
-        self._idle = threading.Semaphore(0)
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(limit, "aside")
+        self._has_threads = False
 
     async def do(self, work: Callable[[*Ps], T], *args: *Ps) -> T:
-        """Return what ``work`` returns, on a thread; a cancellation is raised when it has ended."""
-        return await run_to_completion(self._given(work, *args))
+        """Return what ``work`` returns, on a thread; a cancellation is raised when it has ended.
 
-    def _given(self, work: Callable[[*Ps], T], *args: *Ps) -> "asyncio.Future[T]":
-        if not self._idle.acquire(blocking=False) and len(self._threads) < self._limit:
-            self._add()
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.put(partial(_do, future, work, *args))
-        return future
-
-    def _add(self) -> None:
-        """Start a thread; where the system gives none, those that there are do the work.
+        Where the system gives no more threads, those that there are do the work.
 
         Raises:
             RuntimeError: there are none.
         """
-        name = f"aside-{len(self._threads)}"
-        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        return await run_to_completion(self._started(work, *args))
+
+    def _started(self, work: Callable[[*Ps], T], *args: *Ps) -> "asyncio.Future[T]":
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        calls: list[Callable[[], None]] = [partial(_do, future, work, *args)]
         try:
-            thread.start()
-        except RuntimeError:
-            if not self._threads:
+            self._pool.submit(_call_last, calls)
+            self._has_threads = True
+        except RuntimeError:  # the pool has the work in its queue by then
+            if not self._has_threads:
+                calls.clear()
                 raise
-        else:
-            self._threads.append(thread)
+        return future
 
     def close(self) -> None:
         """End the threads, once they have done what was given to them; blocks."""
-        for _ in self._threads:
-            self._calls.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-            del call  # else what it refers to would be kept while the thread waits for the next one
-            self._idle.release()
+        self._has_threads = False
+        self._pool.shutdown()
 
 
 def _do(future: "asyncio.Future[T]", work: Callable[[*Ps], T], *args: *Ps) -> None:

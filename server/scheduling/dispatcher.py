@@ -103,7 +103,12 @@ class Dispatcher:
         queue = Agenda(self.costs.sweep_seconds, self._batching, places, self._is_away)
         self._agendas[key] = queue
         return Desk(
-            *(self._lock, self._clock, self.costs, queue, self._dispatch, self._hand_out),
+            self._lock,
+            self._clock,
+            self.costs,
+            queue,
+            self._dispatch,
+            self._hand_out,
             self._finished,
         )
 

@@ -82,6 +82,11 @@ class Line(Generic[C]):
         return not (self._closed or self._waiting or self._changes or self._handed_out)
 
     @property
+    def is_contended(self) -> bool:
+        """Whether a request that comes now may have to wait: others are here, or are expected."""
+        return self.expects or not self.idle
+
+    @property
     def can_begin(self) -> bool:
         """Whether one more batch may run."""
         return len(self._running) < self._concurrency and not self.changing

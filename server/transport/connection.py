@@ -9,10 +9,7 @@ or in a PROXY header for the whole connection. ``http1.py`` does the HTTP of all
 """
 
 import asyncio
-import contextlib
-import fcntl
 import logging
-import termios
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -21,7 +18,6 @@ from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
 
 from server.faults import Code
-from server.transport.arrivals import ArrivalTimes
 from server.transport.extension import EXTENSION
 from server.transport.giving_way import Worth
 from server.transport.http1 import Event, Head, Refusal, Requests, WireAnswer
@@ -35,12 +31,10 @@ from server.transport.limits import (
     PROGRESS_BYTES,
     READ_BYTES,
 )
-from server.transport.registry import Registry, Visitor, owner
+from server.transport.registry import Registry, owner
+from server.transport.sockets import Address, Arrival, address, has_unread
 
 _log = logging.getLogger(__name__)
-
-#: Host and port, or the path of a Unix socket; None: it is not known any more.
-Address = tuple[str, int | None] | None
 
 # All connections share one buffer, since nothing else runs between get_buffer and buffer_updated.
 BUFFER = memoryview(bytearray(READ_BYTES))
@@ -48,8 +42,6 @@ BUFFER = memoryview(bytearray(READ_BYTES))
 _SINK = memoryview(bytearray(16 * READ_BYTES))
 # For a body whose reader holds memory for more of it.
 _AHEAD = memoryview(bytearray(AHEAD_BYTES))
-# When nothing could be read so long ago, nothing has waited for longer.
-_EXACT_SECONDS = 0.002
 
 _NO_HEADER = "the header did not come in time"
 _NO_BODY = "the body did not come in time, and others wait for the connection"
@@ -236,9 +228,8 @@ class Request:
 class Connection(asyncio.BufferedProtocol):
     """A connection that ``registry`` counts, whose requests ``app`` answers.
 
-    Without ``has_place`` its request is refused. ``state``: the connections and tasks for which uvicorn
-    waits when it ends. ``intake``: None: every request begins at once. ``visitor``: its client and its
-    socket. ``arrivals``: when bytes came; None: when they are read.
+    ``state``: the connections and tasks for which uvicorn waits when it ends. ``intake``: None: every
+    request begins at once. ``arrival``: of its client; without a place its request is refused.
     """
 
     def __init__(
@@ -248,9 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         registry: Registry,
         intake: Intake | None = None,
         *,
-        visitor: Visitor,
-        has_place: bool = True,
-        arrivals: ArrivalTimes | None = None,
+        arrival: Arrival,
     ) -> None:
         self.app = app
         self.loop = asyncio.get_running_loop()
@@ -258,17 +247,15 @@ class Connection(asyncio.BufferedProtocol):
         self.state = state
         self._registry = registry
         self._intake = intake
-        self._visitor = visitor
-        self._arrivals = arrivals
-        self._has_place = has_place
-        self.peer = visitor.peer
+        self._client, self._has_place = arrival.client, arrival.has_place
+        self.peer = arrival.peer
         self.used = False
         self._requests = Requests(lambda: state.default_headers)
         self._request: Request | None = None
         self._is_paused = False
         self._buffer = BUFFER
-        # When the bytes that are read next came, as far as the kernel or the intake knows.
-        self._came_at: float | None = None
+        # When its first request was noticed before it was read; 0: it was not.
+        self._noticed_at = arrival.noticed_at
         # When the first byte of the current request came, and when the last answer was complete.
         self._at = self._answered_at = 0.0
         # Since when the client has sent nothing that counts as progress.
@@ -283,13 +270,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.state.connections.add(cast(Any, self))
-        self._client = self._visitor.client or _address(self.transport, "peername")
         self._owner = owner(self._client[0]) if self._client else ""
-        self.server = _address(self.transport, "sockname")
+        self.server = address(self.transport, "sockname")
         self.scheme = "https" if self.transport.get_extra_info("sslcontext") else "http"
-        if self._has_place:
-            self._registry.add(self)
-        else:
+        if not self._has_place:
             self._registry.end(self, self._since)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -305,7 +289,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._requests.is_between:
-            self._note_arrival()
             self._buffer = BUFFER
         # What comes now may belong to a request that has had its answer.
         elif self._ended_at is not None or self._is_left_over:
@@ -316,17 +299,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(self._buffer[:nbytes]))
-
-    def _note_arrival(self) -> None:
-        """Find when the bytes that are read next came: a request begins with them."""
-        looked_at = 0.0 if self._intake is None else self._intake.looked_at
-        # The kernel knows exactly, but asking it takes a hundredth of the time of a short request. It is
-        # always asked for the first bytes of a new connection, which may have waited with it at the door.
-        is_exact = self.used and self._clock() - looked_at < _EXACT_SECONDS
-        if is_exact:
-            self._came_at = looked_at
-        elif self._arrivals is not None:
-            self._came_at = self._arrivals.came_at(self._visitor.sock)
 
     def data_received(self, data: bytes) -> None:
         """Take ``data``, which the client has sent."""
@@ -342,8 +314,9 @@ class Connection(asyncio.BufferedProtocol):
         if requests.is_between:
             self._since = self.loop.time()
         if not requests.rest:  # else the first bytes of the next request came earlier
-            self._at = self._clock() if self._came_at is None else self._came_at
-            self._came_at = None
+            # While requests wait, all sockets were looked at a moment ago, and no byte waits for longer.
+            looked_at = 0.0 if self._intake is None else self._intake.looked_at
+            self._at, self._noticed_at = self._noticed_at or looked_at or self._clock(), 0.0
         self._take(requests.receive(data))
 
     def _take(self, events: list[Event]) -> None:
@@ -435,7 +408,7 @@ class Connection(asyncio.BufferedProtocol):
     def is_wanted_back(self) -> bool:
         """Return whether the answer that begins shall be the last, since a newcomer wants the place."""
         registry = self._registry
-        if not (registry.draining or registry.door.count) or self._requests.rest:
+        if not (registry.draining or registry.queue.count) or self._requests.rest:
             return False
         return registry.wants_back(self, self.loop.time())
 
@@ -468,7 +441,7 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None:
             self.write(request.answer.held())
         self._requests.stop()  # requests behind the last one get no answer
-        if request is not None and request.is_complete and not _has_unread(self.transport):
+        if request is not None and request.is_complete and not has_unread(self.transport):
             self._close()
             return
         self._end_behind_reading()
@@ -598,7 +571,7 @@ class Connection(asyncio.BufferedProtocol):
         running = self._running
         if not (self._requests.is_heading or running):
             return self._is_let_go()
-        if _has_unread(self.transport):
+        if has_unread(self.transport):
             return False
         self.refuse(Code.STALLED, _NO_BODY if running else _NO_HEADER)
         return True
@@ -607,31 +580,10 @@ class Connection(asyncio.BufferedProtocol):
         """End it between two requests; return False where one has just come."""
         if self._is_left_over:
             self.end()
-        elif _has_unread(self.transport):
+        elif has_unread(self.transport):
             return False
         elif self._registry.draining:
             self._end_behind_reading()  # a request that crosses with the end gets no reset
         else:
             self._close()
         return True
-
-
-def _has_unread(transport: asyncio.Transport) -> bool:
-    """Return whether bytes have come that were not read yet: closing now would reset a request."""
-    sock = transport.get_extra_info("socket")
-    try:
-        count = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4))
-    except (AttributeError, OSError):
-        return False
-    return any(count)
-
-
-def _address(transport: asyncio.Transport, end: str) -> Address:
-    """Return the address of an ``end`` of a connection."""
-    with contextlib.suppress(OSError):
-        match transport.get_extra_info(end):
-            case (host, port, *_):
-                return str(host), int(port)
-            case str(path) if end == "sockname":
-                return path, None
-    return None

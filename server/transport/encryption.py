@@ -46,7 +46,6 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         del self._tls, self._incoming, self._outgoing
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._connection.get_buffer(sizehint)  # which notes when a request came
         return BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -1,7 +1,8 @@
 """Which connection gives way to a new one when there is no place: the rules and the order.
 
-Decisions only; the clock is an argument. Three kinds of connections never give way: those whose clients
-wait for an answer, those with bytes that were not read yet, and those with an answer in the last second.
+docs/explanation/architecture/connections.md names for each rule the attack that needs it. Decisions only;
+the clock is an argument. Three kinds of connections never give way: those whose clients wait for an answer,
+those with bytes that were not read yet, and those with an answer in the last second.
 """
 
 from collections.abc import Callable, Collection
@@ -39,8 +40,24 @@ class Worth(IntEnum):
 _UNUSED = (Worth.EMPTY, Worth.UNANSWERED)
 
 
+class WaitingConnection(Protocol):
+    """A connection as the registry sees it while it waits for a place."""
+
+    @property
+    def peer(self) -> Peer: ...
+
+    def has_request(self) -> bool:
+        """Return whether it has sent the head of a request; nothing is read."""
+
+    def admit(self) -> "CountedConnection":
+        """Begin, and return what has the place."""
+
+    def reject(self) -> None:
+        """Refuse its request: it has found no place."""
+
+
 class CountedConnection(Protocol):
-    """A connection as the registry sees it."""
+    """A connection as the registry sees it, with a place or ending."""
 
     @property
     def peer(self) -> Peer: ...

@@ -27,8 +27,6 @@ LINGER_SECONDS = 5.0
 LEFT_OVER_PACE = 64 << 10
 #: How long a newcomer waits for a place: by then most other connections were used or have fallen silent.
 WAIT_SECONDS = 2.5
-#: How soon a newcomer without a place mostly has sent its request.
-PROMPT_SECONDS = 0.05
 #: Connections that have had their last answer and are read on, at a time.
 ENDING_CONNECTIONS = 256
 

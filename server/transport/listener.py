@@ -7,8 +7,6 @@ import stat
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from server.transport.arrivals import stamp_arrivals
-
 #: Connections that the kernel keeps until they are accepted.
 BACKLOG = 512
 # The first descriptor of systemd's socket activation.
@@ -29,8 +27,6 @@ def listen(host: str, port: int, flag: str = "--port") -> socket.socket:
     # With the protocol named, event loops know TCP and send small answers at once (TCP_NODELAY).
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # Accepted sockets inherit this, so also bytes that come while a connection waits have a time.
-    stamp_arrivals(listener)
     try:
         listener.bind((host, port))
         listener.listen(BACKLOG)
@@ -131,7 +127,5 @@ def inherited(
     if not listens or listener.type != socket.SOCK_STREAM:
         listener.close()
         raise PortError("the service manager's socket is no stream that listens")
-    if listener.family != socket.AF_UNIX:
-        stamp_arrivals(listener)
     listener.setblocking(False)
     return listener

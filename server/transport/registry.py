@@ -1,6 +1,6 @@
 """All open connections: which have a place, which wait for one, which have had their last answer.
 
-A connection is in one of three states. At the door its socket is accepted, and nothing was read. With a
+A connection is in one of three states. In the accept queue nothing is read of it. With a
 place its requests are answered. Ending, it has had its last answer and has no place any more, but is read
 on so that no reset takes the answer away. A newcomer that finds no place in time is refused, and then ends.
 
@@ -10,34 +10,29 @@ Decisions only, from what connections report; the clock is an argument.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv6Address
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from server.transport.giving_way import Claim, CountedConnection, Leavers, Peer, Worth
+from server.transport.giving_way import (
+    Claim,
+    CountedConnection,
+    Leavers,
+    Peer,
+    WaitingConnection,
+    Worth,
+)
 from server.transport.limits import (
     ENDING_CONNECTIONS,
-    GRACE_SECONDS,
-    PROMPT_SECONDS,
     WAIT_SECONDS,
     ConnectionLimits,
 )
 
 _May = Callable[[Worth, CountedConnection], bool]
 
-# A peer that has fewer than one place in so many counts as having none when it wants another.
-_FEW = 32
 # An answer that is the last of its connection counts as a place that is about to be free for so long.
 _PROMISE_SECONDS = 0.05
-
-
-@dataclass(eq=False, slots=True)
-class Visitor:
-    """An accepted socket that waits for a place; ``client``: the one that its PROXY header names."""
-
-    peer: Peer
-    sock: Any = None
-    client: tuple[str, int] | None = None
+#: While newcomers wait, they are checked so often: no event says that a connection has fallen silent.
+CHECK_SECONDS = 0.05
 
 
 class Registry:
@@ -47,19 +42,19 @@ class Registry:
         self.limits = limits
         self._members: set[CountedConnection] = set()
         self._leavers = Leavers(self._members)
-        # How many places each peer has, also those kept for visitors that are becoming connections.
+        # How many places each peer has.
         self._held: Counter[Peer] = Counter()
-        # How many of them are kept so.
-        self._coming: Counter[Peer] = Counter()
-        #: The visitors.
-        self.door: _Lines[Visitor] = _Lines()
-        # Those of them that have sent a request, and those that have had time for that and have not.
-        self._ready: _Lines[Visitor] = _Lines()
-        self._silent: _Lines[Visitor] = _Lines()
+        #: The newcomers, which wait for a place.
+        self.queue: _Lines[WaitingConnection] = _Lines()
+        # Those of them that have sent a request.
+        self._ready: _Lines[WaitingConnection] = _Lines()
+        # Those that were not checked yet, and when all were.
+        self._new: list[WaitingConnection] = []
+        self._checked_at = float("-inf")
         self._ending: _Lines[CountedConnection] = _Lines()
         # Connections whose current answer is their last one, and when it began.
         self._promised: dict[CountedConnection, float] = {}
-        #: Set when a place may have become free, or a visitor has come.
+        #: Set when a place may have become free, or a newcomer waits.
         self.changed = asyncio.Event()
         #: Whether the server ends: then every wait is short.
         self.draining = False
@@ -72,8 +67,8 @@ class Registry:
         return len(self._members)
 
     def __repr__(self) -> str:
-        places, door, ending = self._held.total(), len(self.door), len(self._ending)
-        return f"<Registry {places} of {self.limits.total} places, {door} at the door, {ending} ending>"
+        places, queued, ending = self._held.total(), len(self.queue), len(self._ending)
+        return f"<Registry {places} of {self.limits.total} places, {queued} in the queue, {ending} ending>"
 
     def peer(self, address: str) -> Peer:
         """Return the peer under which connections from ``address`` count."""
@@ -84,17 +79,9 @@ class Registry:
     # Places
 
     def add(self, member: CountedConnection) -> None:
-        """Give ``member`` the place that was kept for it, or one of its own."""
+        """Give ``member`` a place."""
         self._members.add(member)
-        if self._coming[member.peer] > 0:
-            _less(self._coming, member.peer)
-        else:
-            self._held[member.peer] += 1
-
-    def missed(self, peer: Peer) -> None:
-        """Give back the place that was kept for a connection of ``peer``: its client has left."""
-        _less(self._coming, peer)
-        self._free(peer)
+        self._held[member.peer] += 1
 
     def end(self, member: CountedConnection, now: float) -> None:
         """Take the place of ``member``, which has had its last answer; it may be one without a place.
@@ -115,58 +102,78 @@ class Registry:
         if member in self._members:
             self._members.discard(member)
             self._promised.pop(member, None)
-            self._free(member.peer)
+            self._held[member.peer] -= 1
+            if not self._held[member.peer]:
+                del self._held[member.peer]
+            self.changed.set()
 
-    def _free(self, peer: Peer) -> None:
-        _less(self._held, peer)
+    def drain(self) -> None:
+        """End: from now on every wait is short, and newcomers for which there is no place are refused."""
+        self.draining = True
         self.changed.set()
 
-    # The door
+    # The queue
 
     @property
     def waiting(self) -> bool:
         """Whether a newcomer waits for a place."""
-        return len(self.door) > 0
+        return len(self.queue) > 0
 
     def is_pressed(self, now: float) -> bool:
         """Return whether a newcomer has waited for half of the time after which it is refused."""
-        return any(now - self.door.since(peer) >= WAIT_SECONDS / 2 for peer in self.door.peers)
+        return any(now - self.queue.since(peer) >= WAIT_SECONDS / 2 for peer in self.queue.peers)
 
-    def knock(self, visitor: Visitor, now: float) -> Visitor | None:
-        """Let ``visitor`` wait; where too many wait, return the one that is to be refused."""
-        self.door.add(visitor.peer, visitor, now)
-        self.changed.set()
-        if len(self.door) <= self.limits.waiting:
-            return None
-        self.refused += 1
-        longest = self.door.of(self.door.peer_of_most())
-        return self._dequeue(min(longest, key=self.is_ready))
-
-    def is_ready(self, pending: Visitor) -> bool:
-        """Return whether ``pending`` waits and has sent a request."""
-        return self._ready.added_at(pending.peer, pending) is not None
-
-    def report(self, pending: Visitor, has_request: bool, now: float) -> None:
-        """Note whether ``pending`` has sent the head of a request; one that waits no more is ignored."""
-        peer = pending.peer
-        since = self.door.added_at(peer, pending)
-        if since is None:
+    def arrive(self, newcomer: WaitingConnection, now: float) -> None:
+        """Let ``newcomer`` in, or wait; where too many wait, one of those that have most is refused."""
+        is_free = self._held.total() < self.limits.total and not len(self.queue)
+        if is_free and not self._is_at_limit(newcomer.peer):
+            self.add(newcomer.admit())
             return
-        if has_request:
-            self._silent.remove(peer, pending)
-            self._ready.add(peer, pending, now)
-        elif now - since >= PROMPT_SECONDS:
-            self._silent.add(peer, pending, now)
+        self.queue.add(newcomer.peer, newcomer, now)
+        self._new.append(newcomer)
+        self.changed.set()
+        if len(self.queue) > self.limits.waiting:
+            self.refused += 1
+            longest = self.queue.of(self.queue.peer_of_most())
+            self._dequeue(min(longest, key=self._is_ready)).reject()
 
-    def let_in(self, now: float) -> list[Visitor]:
-        """Return the visitors for which a place is kept from ``now`` on, until each is added or missed.
+    def withdraw(self, newcomer: WaitingConnection) -> None:
+        """Forget ``newcomer``: it waits no more."""
+        self._dequeue(newcomer)
 
-        Peers with the fewest places come first, of a peer the visitors with a request. A peer may have all
+    def check(self, now: float) -> None:
+        """Let in the newcomers that find a place by now, and refuse those that have waited too long.
+
+        Called when something has ``changed``, and every CHECK_SECONDS while some wait.
+        """
+        for newcomer in self._unchecked(now):
+            is_queued = self.queue.added_at(newcomer.peer, newcomer) is not None
+            if is_queued and not self._is_ready(newcomer) and newcomer.has_request():
+                self._ready.add(newcomer.peer, newcomer, now)
+        self._admit(now)
+        for newcomer in self._late(now):
+            newcomer.reject()
+
+    def _unchecked(self, now: float) -> Collection[WaitingConnection]:
+        """Return the newcomers to check: new ones, regularly all."""
+        new, self._new = self._new, []
+        if now - self._checked_at < CHECK_SECONDS:
+            return new
+        self._checked_at = now
+        return list(self.queue)
+
+    def _is_ready(self, newcomer: WaitingConnection) -> bool:
+        """Return whether ``newcomer`` waits and has sent a request."""
+        return self._ready.added_at(newcomer.peer, newcomer) is not None
+
+    def _admit(self, now: float) -> None:
+        """Let in the newcomers that find a place.
+
+        Peers with the fewest places come first, of a peer the newcomers with a request. A peer may have all
         places that are free.
         """
-        admitted: list[Visitor] = []
         shut: set[Peer] = set()
-        lines = self.door
+        lines = self.queue
         while peers := [peer for peer in lines.peers if peer not in shut]:
             peer = min(peers, key=self._priority)
             is_ready = peer in self._ready.peers
@@ -180,51 +187,40 @@ class Registry:
                     break
                 lines = self._ready  # a stalled connection gives way to a request alone
                 continue
-            self._held[peer] += 1
-            self._coming[peer] += 1
-            admitted.append(self._dequeue((self._ready if is_ready else self.door).first(peer)))
-        return admitted
+            newcomer = self._dequeue((self._ready if is_ready else self.queue).first(peer))
+            self.add(newcomer.admit())
 
     def _priority(self, peer: Peer) -> tuple[int, bool, float]:
         """Return a key by which peers are sorted, the first one to be admitted."""
-        return self._claimed(peer), peer not in self._ready.peers, self.door.since(peer)
+        return self._counted(peer), peer not in self._ready.peers, self.queue.since(peer)
 
-    def _dequeue(self, pending: Visitor) -> Visitor:
-        """Have ``pending`` wait no more, and return it."""
-        for line in (self.door, self._ready, self._silent):
-            line.remove(pending.peer, pending)
-        return pending
+    def _dequeue(self, newcomer: WaitingConnection) -> WaitingConnection:
+        """Have ``newcomer`` wait no more, and return it."""
+        for line in (self.queue, self._ready):
+            line.remove(newcomer.peer, newcomer)
+        return newcomer
 
-    def turn_away(self, now: float) -> list[Visitor]:
-        """Return the visitors that have waited too long, as many as may be ending at a time."""
-        refused: list[Visitor] = []
-        for peer in list(self.door.peers):
-            while peer in self.door.peers and self.door.since(peer) <= now - WAIT_SECONDS:
-                if len(self._ending) + len(refused) >= ENDING_CONNECTIONS and not self._hurry(now):
+    def _late(self, now: float) -> list[WaitingConnection]:
+        """Return the newcomers that have waited too long, as many as may be ending at a time.
+
+        All of them where the server ends.
+        """
+        if self.draining:
+            return [self._dequeue(newcomer) for newcomer in list(self.queue)]
+        refused: list[WaitingConnection] = []
+        for peer in list(self.queue.peers):
+            while peer in self.queue.peers and self.queue.since(peer) <= now - WAIT_SECONDS:
+                if len(self._ending) + len(refused) >= ENDING_CONNECTIONS:
                     break
-                refused.append(self._dequeue(self.door.first(peer)))
+                refused.append(self._dequeue(self.queue.first(peer)))
         self.refused += len(refused)
         return refused
 
-    def turn_all_away(self) -> list[Visitor]:
-        """Return all visitors: the server ends."""
-        return [self._dequeue(pending) for pending in list(self.door)]
-
-    def _hurry(self, now: float) -> bool:
-        """Cut off a connection that has had time to take its last answer; return whether there was one."""
-        if not len(self._ending):
-            return False
-        peer = self._ending.peer_of_most()
-        has_had_time = now - self._ending.since(peer) >= GRACE_SECONDS
-        if has_had_time:
-            self._ending.pop(peer).drop()
-        return has_had_time
-
     def wants_back(self, member: CountedConnection, now: float) -> bool:
-        """Return whether the answer that ``member`` begins is its last, so that a visitor gets its place.
+        """Return whether the answer that ``member`` begins is its last, so that a newcomer gets its place.
 
-        No more connections give up their places so than visitors wait, and none does for a peer that has
-        more places than its own. Visitors that have had time to send a request and have not do not count.
+        No more connections give up their places so than newcomers wait, and none does for a peer that has
+        more places than its own.
         """
         if self.draining:
             return True
@@ -233,13 +229,12 @@ class Registry:
             if now - self._promised[first] < _PROMISE_SECONDS:
                 break
             del self._promised[first]
-        if len(self._promised) >= len(self.door) - len(self._silent):
+        if len(self._promised) >= len(self.queue):
             return False
         holds = self._counted(member.peer)
         is_wanted = any(
-            self._claimed(peer) <= holds and self._would_take(peer, member.peer)
-            for peer in self.door.peers
-            if self.door.length(peer) > self._silent.length(peer)
+            self._counted(peer) <= holds and self._would_take(peer, member.peer)
+            for peer in self.queue.peers
         )
         if is_wanted:
             self._promised[member] = now
@@ -276,7 +271,7 @@ class Registry:
     def _claim(self, peer: Peer, has_request: bool) -> _May:
         n_peers = len(self._held) + (peer not in self._held)
         fair = self.limits.total // n_peers
-        claim = Claim(peer, self._claimed(peer), fair, has_request=has_request)
+        claim = Claim(peer, self._counted(peer), fair, has_request=has_request)
         return lambda worth, member: claim.reaches(worth, member.peer, self._counted(member.peer))
 
     def _own(self, peer: Peer, has_request: bool) -> _May:
@@ -290,18 +285,6 @@ class Registry:
     def _counted(self, peer: Peer) -> int:
         """Return how many places ``peer`` counts as having: for a proxy, which has many clients, one."""
         return min(self._held[peer], 1) if peer.is_proxy else self._held[peer]
-
-    def _claimed(self, peer: Peer) -> int:
-        """Return the same for a peer that wants another place: a few count as none."""
-        counted = self._counted(peer)
-        return counted if counted >= max(1, self.limits.total // _FEW) else 0
-
-
-def _less(counter: Counter[Peer], peer: Peer) -> None:
-    """Count one less for ``peer``; forget a peer that has none left."""
-    counter[peer] -= 1
-    if counter[peer] <= 0:
-        del counter[peer]
 
 
 _Item = TypeVar("_Item")
@@ -329,10 +312,6 @@ class _Lines(Generic[_Item]):
     def of(self, peer: Peer) -> Collection[_Item]:
         """Return the line of ``peer`` as it is now."""
         return list(self._lines.get(peer, ()))
-
-    def length(self, peer: Peer) -> int:
-        """Return how many items the line of ``peer`` has."""
-        return len(self._lines.get(peer, ()))
 
     def first(self, peer: Peer) -> _Item:
         """Return the first item in the line of ``peer``."""

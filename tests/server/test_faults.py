@@ -17,7 +17,7 @@ def test_all_that_ends_one_request_has_a_code() -> None:
 
 
 def test_a_fault_is_permanent_unless_it_may_pass() -> None:
-    assert Fault.of(ServiceError("why")).permanent
-    assert not Fault.of(LACK).permanent
+    assert Fault.of(ServiceError("why")).settled.permanent
+    assert not Fault.of(LACK).settled.permanent
     assert Fault.of(LateError("why", 2.5)).retry_seconds == 2.5
     assert Fault.of(LACK).settled.cause is None

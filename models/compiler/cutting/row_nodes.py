@@ -8,6 +8,7 @@ and operators on elements are here: their kernels add up each output by itself, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 import numpy as np
 
@@ -335,11 +336,16 @@ def window_of(operator: Windowed, axis: int) -> Window | None:
     if max(window.before, window.behind) >= window.reach:
         return None  # the first or the last are made of padding alone
     reaches_out = max(window.before, window.behind) > 0
-    if isinstance(operator, Pooling) and operator.kind == "mean" and reaches_out:
-        is_counted = operator.counts_padding and window.behind <= given.behind
-        return window if is_counted else None  # means of fewer
-    if fill_of(operator) == "lowest" and window.behind > 0:
-        return None  # a NaN behind which a lowest number comes is lost
+    if isinstance(operator, Pooling) and reaches_out:
+        match operator.kind:
+            case "mean":
+                if not operator.counts_padding or window.behind > given.behind:
+                    return None  # means of fewer
+            case "largest":
+                if fill_of(operator) == "lowest" and window.behind > 0:
+                    return None  # a NaN behind which a lowest number comes is lost
+            case kind:
+                assert_never(kind)
     return window
 
 
@@ -350,9 +356,15 @@ def fill_of(operator: Windowed) -> Outside:
     the last row again changes nothing, as long as it is in each window that reaches over it: where the
     kernel is not dilated.
     """
-    if isinstance(operator, Convolution) or operator.kind == "mean":
+    if isinstance(operator, Convolution):
         return "zero"
-    return "lowest" if set(operator.windows.dilations) != {1} else "edge"
+    match operator.kind:
+        case "mean":
+            return "zero"
+        case "largest":
+            return "lowest" if set(operator.windows.dilations) != {1} else "edge"
+        case kind:
+            assert_never(kind)
 
 
 def loses_bits(node: Node, operator: Windowed) -> bool:

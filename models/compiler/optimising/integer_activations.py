@@ -54,7 +54,7 @@ class LimitIntegers(Rewriter):
         again = self._again(limiting, node, node.output)
         if again is not None:
             return again or None
-        bounds, scaling = self._bounds(limiting), self._scaling(node)
+        bounds, scaling = self._bounds(limiting), _scaling(self.constants, node)
         maker = None if bounds is None else self.makers.get(limiting.inputs[0])
         if bounds is None or maker is None or scaling is None:
             return None
@@ -83,23 +83,13 @@ class LimitIntegers(Rewriter):
         """
         if not _dequantises(maker):
             return None
-        first, second = self._scaling(maker), self._scaling(node)
+        first, second = (_scaling(self.constants, item) for item in (maker, node))
         if first is None or second is None or first[2] != second[2]:
             return None
         if first == second:
             return []
         operands = [*node.inputs[1:3], *maker.inputs[:3]]
         return [self.node(Op.QLinearConcat, operands, [result], result, axis=0)]
-
-    def _scaling(self, node: Node) -> _Scaling | None:
-        """Return scale and zero point of ``node``, and their type; None: not one of 8-bit integers."""
-        given = [self.constants[name] for name in node.inputs[1:] if name in self.constants]
-        if len(given) != _SCALE_AND_ZERO or any(array.ndim for array in given):
-            return None
-        scale, zero = given
-        if scale.dtype != np.float32 or zero.dtype not in (np.int8, np.uint8):
-            return None
-        return scale.item(), zero.item(), zero.dtype
 
     def _bounds(self, node: Node) -> tuple[float, float] | None:
         """Return between what ``node`` limits, if it does only that."""
@@ -115,6 +105,17 @@ class LimitIntegers(Rewriter):
                     return None
                 bounds[place] = float(bound.ravel()[0])
         return bounds[0], bounds[1]
+
+
+def _scaling(constants: Mapping[str, NDArray[Any]], node: Node) -> _Scaling | None:
+    """Return scale and zero point of ``node``, and their type; None: not one of 8-bit integers."""
+    given = [constants[name] for name in node.inputs[1:] if name in constants]
+    if len(given) != _SCALE_AND_ZERO or any(array.ndim for array in given):
+        return None
+    scale, zero = given
+    if scale.dtype != np.float32 or zero.dtype not in (np.int8, np.uint8):
+        return None
+    return scale.item(), zero.item(), zero.dtype
 
 
 def _quantises(node: Node) -> bool:
@@ -349,3 +350,26 @@ class LeaveTypesToZeroPoints(Rewriter):
         twice = node.attributes.get("output_dtype", 0) and any(node.inputs[2:])
         is_written = _quantises(node) and twice
         return [node.with_attributes(output_dtype=None)] if is_written else None
+
+
+# Numbers of bytes that are only moved before they are the same bytes again.
+
+
+class MoveBytes(Rewriter):
+    """Moves bytes where the numbers that they stand for would be moved, and rounded to the same bytes.
+
+    ONNX Runtime writes that where it moves the transposes of its kernels of integers past others: two more
+    tensors of floats would have to be in memory at once, each four times as long.
+    """
+
+    def replaced(self, node: Node) -> list[Node] | None:
+        mover = self.makers.get(node.inputs[0]) if _quantises(node) else None
+        if mover is None or not traits_of(mover.operator).permutes:
+            return None
+        producer = self.makers.get(mover.inputs[0])
+        scaling = _scaling(self.constants, node)
+        if producer is None or not _dequantises(producer) or scaling is None:
+            return None
+        if scaling != _scaling(self.constants, producer):
+            return None
+        return [mover.replaced([producer.inputs[0], *mover.inputs[1:]], node.outputs, node.name)]

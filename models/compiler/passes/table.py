@@ -23,6 +23,7 @@ from models.compiler.optimising.integer_activations import (
     LeaveTypesToZeroPoints,
     LimitIntegers,
     MakeUnsigned,
+    MoveBytes,
     WriteScalars,
     WriteZeroPoints,
 )
@@ -351,6 +352,16 @@ _OPTIMISED = (
         error="same bits",
         required=False,
         run=rewriter(lambda work: AlongRows(work.graph)),
+    ),
+    Pass(
+        name="move-bytes",
+        reason="Where numbers of bytes are moved and become the same bytes again, bytes are moved: a "
+        "quarter of the memory.",
+        needs=("correct-pools",),
+        level="layout",
+        error="same bits",
+        required=False,
+        run=rewriter(lambda work: MoveBytes(work.graph)),
     ),
     Pass(
         name="check-ports",

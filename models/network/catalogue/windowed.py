@@ -1,5 +1,6 @@
 """Operators that make each element of a window: convolutions, pools, resizing."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from models.network.catalogue.functions import with_activation
@@ -39,6 +40,7 @@ def _convolution(
     read: Reader | None,
     *operands: OperandRecord,
     quantised: bool = False,
+    attributes: Mapping[str, Any] = _WINDOWS | {"group": 1},
     **traits: Any,
 ) -> OperatorRecord:
     return record(
@@ -49,7 +51,7 @@ def _convolution(
         "quantised" if quantised else "computed",
         of=of,
         read=read,
-        attributes=_WINDOWS | {"group": 1},
+        attributes=attributes,
         layer=True,
         **traits,
     )

@@ -8,6 +8,8 @@ from models.network.node import NamedTensor, NodeReader, UnsuitedError, axis_of
 from models.network.operators.movement import Reshape
 from models.network.windows import Windows
 
+PoolKind = Literal["largest", "mean"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooling:
@@ -16,7 +18,7 @@ class Pooling:
     ``counts_padding``: a mean is over the padding, too, whose numbers are zeros.
     """
 
-    kind: Literal["largest", "mean"]
+    kind: PoolKind
     x: NamedTensor
     y: NamedTensor
     windows: Windows
@@ -38,7 +40,7 @@ class Reduction:
     axes: tuple[int, ...]
 
 
-def pool(kind: Literal["largest", "mean"]) -> Callable[[NodeReader], Pooling]:
+def pool(kind: PoolKind) -> Callable[[NodeReader], Pooling]:
     """Return the reader of pools of a kind."""
 
     def read_pool(read: NodeReader) -> Pooling:

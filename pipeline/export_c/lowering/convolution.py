@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from models.network.node import NamedTensor, Shape, UnsuitedError
+from models.network.operators.pooling import PoolKind
 from models.network.operators.reading import (
     Combine,
     Convolution,
@@ -30,7 +31,7 @@ from pipeline.export_c.lowering.calls import (
 from pipeline.export_c.lowering.elements import combine, function_of
 from pipeline.export_c.network.network import FLIPS
 
-_POOLS = {"largest": "largest_of_windows", "mean": "average_of_windows"}
+_POOLS: dict[PoolKind, str] = {"largest": "largest_of_windows", "mean": "average_of_windows"}
 
 
 def convolution(to: StepBuilder, operator: Convolution) -> None:
@@ -147,6 +148,8 @@ def transposed_convolution(to: StepBuilder, operator: TransposedConvolution) -> 
 def pool(to: StepBuilder, operator: Pooling) -> None:
     """Add a pool: the largest of what lies inside the input, or a mean with or without the padding."""
     x, y = operator.x, operator.y
+    if operator.kind not in _POOLS:
+        raise UnsuitedError(f"no kernel in C has pools of kind {operator.kind}")
     _check_pads(operator.windows)
     fields = _geometry(x.shape, y.shape, operator.windows, x.shape[1])
     record = "window"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.network.activations import Kind
 from models.network.catalogue import read_operator, traits_of
 from models.network.fields import Array
 from models.network.node import Node, NodeReader, UnsuitedError
@@ -40,6 +39,7 @@ from pipeline.export_c.lowering.calls import (
     StepProgram,
     ValuePointer,
 )
+from pipeline.export_c.lowering.functions import FUNCTIONS
 from pipeline.export_c.network.network import FLIPS, ExportError, Network
 
 _DTYPES = ("float32", *FLIPS)
@@ -72,8 +72,6 @@ ON_BYTES: Mapping[type, Callable[[StepBuilder, Any], None]] = {
     Reduction: convolution.average_of_bytes,
     Softmax: elements.softmax_of_bytes,
 }
-#: Activations that take fewer values as one function than as the nodes that they are written in.
-_AS_ONE: frozenset[Kind] = frozenset(("silu",))
 
 
 def lower(network: Network) -> StepProgram:
@@ -103,13 +101,13 @@ def lower(network: Network) -> StepProgram:
 
 
 def _activations(network: Network) -> dict[int, FoundActivation]:
-    """Return the activations of several nodes that are one step, by their last node."""
+    """Return the activations of several nodes that are one step, with fewer values, by their last node."""
     number = StepBuilder(network.constants).known.number
     kept = [port.name for port in network.outputs]
     return {
         each.nodes[-1]: each
         for each in activations_in(network.nodes, kept, number)
-        if each.activation.kind in _AS_ONE
+        if each.activation.kind in FUNCTIONS
     }
 
 

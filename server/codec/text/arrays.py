@@ -33,6 +33,8 @@ _NAMES = {
     list: "lists",
     type(None): "null",
 }
+#: So many numbers are checked faster one by one than by NumPy.
+SHORT = 64
 _LARGEST = {name: float(np.finfo(name).max) for name in ("float16", "float32", "float64")}
 
 
@@ -75,7 +77,11 @@ class PortArray:
         self._filled = stop
         if self._kind == "f":
             # By way of float64, also for integers: else a value would depend on its neighbours.
-            self._put_floats(target, np.array(values, np.float64))
+            wide = np.array(values, np.float64)
+            if 0 < len(values) <= SHORT and max(map(abs, values)) <= self._largest:
+                target[...] = wide
+            else:
+                self._put_floats(target, wide)
         elif self._kind in "iu":
             try:
                 target[...] = np.array(values, target.dtype)

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
+from models.network.operators.pooling import PoolKind
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target, named_target
 from pipeline.devices.base import Device
@@ -63,6 +64,12 @@ class Case:
         model.graph.output[0].type.tensor_type.ClearField("shape")
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
+
+#: A node of each kind of pool, with padding above and below.
+_POOLS: Mapping[PoolKind, str] = {
+    "largest": "MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>",
+    "mean": "AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>",
+}
 
 # fmt: off
 CASES = {
@@ -321,6 +328,11 @@ CASES = {
         b = Relu(a)
         y = Conv<pads=[2,2,2,2]>(b, wb)
     """, {"wa": W3, "wb": W5}, source="1,32,1,1"),
+    **{f"pools with padding: {kind}": Case(f"""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = {node}(a)
+        y = Conv<pads=[1,1,1,1]>(b, wb)
+    """, {"wa": W3, "wb": W3}) for kind, node in _POOLS.items()},
 }
 # fmt: on
 _CONSTANTS: Mapping[str, NDArray[Any]] = {
@@ -414,6 +426,11 @@ def close(found: list[Outputs], expected: list[Outputs]) -> bool:
 
 #: Of rows, and of the whole, as packs of this machine have them.
 same = close if host_target().block == 1 else same_bits
+
+
+def test_every_kind_of_pool_is_among_the_cases() -> None:
+    """What padding holds for a kind is seen on rows alone."""
+    assert _POOLS.keys() == set(get_args(PoolKind))
 
 
 @blocked

@@ -275,6 +275,21 @@ def test_the_largest_of_infinities_is_one(tmp_path: Path) -> None:
         np.testing.assert_array_equal(outputs[name], expected)
 
 
+@pytest.mark.parametrize("function", ["HardSwish(a)", "Mul(a, b)"], ids=["hard_swish", "silu"])
+def test_an_activation_that_becomes_nodes_is_computed_with_its_convolution(
+    function: str, tmp_path: Path
+) -> None:
+    """ONNX Runtime writes HardSwish as two nodes: its result would be two more values at once."""
+    text = f"""g (float[1,8,6,6] x) => (float y) {{
+        a = Conv(x, w)
+        b = Sigmoid(a)
+        c = {function}
+        y = Conv(c, w)
+    }}"""
+    compiled = check(parsed(text, {"w": (8, 8, 1, 1)}), tmp_path)
+    assert compiled.exported.memory.arena_bytes == 8 * 6 * 6 * 4
+
+
 REFUSED = {
     "training_mode": "y = Dropout(x, half, yes)",
     "training": "y, m, v = BatchNormalization<training_mode=1>(x, w, w, w, w)",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from server.errors import BusyError
-from server.grpc.call import CallPlaces
+from server.grpc.call import CallPlaces, QueuedCall
 from server.transport.giving_way import Peer, Worth
 from server.transport.limits import WAIT_SECONDS, ConnectionLimits
 from server.transport.proxies import TrustedProxies
@@ -17,7 +17,7 @@ TOTAL = 8
 
 
 @dataclass(eq=False)
-class FakeCall:
+class FakeCall(QueuedCall):
     """A call that runs (``since`` is None), or has waited for its client's next message since then."""
 
     peer: Peer

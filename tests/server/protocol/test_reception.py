@@ -1,6 +1,7 @@
 """Infer requests before they begin: by when they have to be answered, and what is refused unread."""
 
 import asyncio
+import contextlib
 import json
 import math
 import time
@@ -13,9 +14,13 @@ import pytest
 from server.errors import BusyError, LateError, NotServingError
 from server.protocol import http_request
 from server.protocol.infer import InferReception
+from server.protocol.serving import Inference
+from server.requests.exchange import Exchange
+from server.scheduling.line import Line
 from server.transport.http1 import Head
 from server.transport.intake import PAUSE_SECONDS, Refused
 from tests.examples import over
+from tests.server.requests.test_exchange import Client
 from tests.server.support import Connection, ServiceUnderTest, inputs_for, request, settled, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -186,3 +191,29 @@ async def test_a_refusal_that_is_cancelled_in_its_pause_says_nothing(
         await call
     assert client.status == 0
     assert not len(shared.inside.exchanges)
+
+
+@over(
+    "passed, rest, is_contended, is_late",
+    [
+        (5.0, 1.0, True, False),
+        (5.0, 16.0, True, True),
+        (5.0, 16.0, False, False),  # nobody else wants its time
+        (1.0, 1e9, True, False),  # its first parts say nothing of its pace
+    ],
+)
+async def test_what_comes_too_slowly_is_refused_before_it_is_there(
+    shared: ServiceUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+    passed: float,
+    rest: float,
+    is_contended: bool,
+    is_late: bool,
+) -> None:
+    monkeypatch.setattr(Exchange, "rest_seconds", rest)
+    monkeypatch.setattr(Line, "is_contended", is_contended)
+    with shared.inside.exchanges.exchange(Client(100_000)) as exchange:
+        exchange.arrived_at -= passed
+        async with Inference(shared.inside, exchange, "tiny", None) as model:
+            with pytest.raises(LateError) if is_late else contextlib.nullcontext():
+                model.check(20.0)

@@ -65,7 +65,7 @@ async def test_a_model_without_threads_holds_nothing_and_may_come_later(
 async def test_work_goes_to_the_threads_that_could_be_started(allowed: int) -> None:
     threads = Aside(3)
     with pytest.MonkeyPatch.context() as patch:
-        refuse(patch, "aside-", allowed)
+        refuse(patch, "aside_", allowed)
         for index in range(5):
             if allowed:
                 assert await threads.do(lambda index=index: index) == index  # type: ignore[misc]

@@ -534,3 +534,34 @@ async def test_a_lease_that_is_not_there_gives_nothing_back() -> None:
     with closing(Lease(memory)):
         pass
     assert memory.used_bytes == 0
+
+
+async def test_the_rest_of_a_body_comes_at_its_pace(service: Service) -> None:
+    client, rests = Client(100_000), list[float]()
+
+    async def work(exchange: Exchange) -> None:
+        while not exchange.is_read:
+            await exchange.part()
+            rests.append(exchange.rest_seconds)
+
+    client.sends(20_000)
+    task = await service.begin(client, work)
+    for size, seconds in ((20_000, 2.0), (10_000, 3.0), (50_000, 1.0)):
+        await service.pass_time(seconds)
+        client.sends(size, more=size < 50_000)
+        await settled()
+    await task
+    assert rests == pytest.approx([0.0, 3.0, 5.0, 0.0])
+
+
+async def test_a_body_whose_length_is_unknown_has_no_rest(service: Service) -> None:
+    client = Client()
+
+    async def work(exchange: Exchange) -> float:
+        await exchange.part()
+        return exchange.rest_seconds
+
+    task = await service.begin(client, work)
+    await service.pass_time(3.0)
+    client.sends(20_000)
+    assert await over(task) == 0.0

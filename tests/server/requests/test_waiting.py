@@ -45,13 +45,13 @@ async def test_work_aside_runs_on_few_threads_and_says_what_came_of_it() -> None
         names = await asyncio.gather(
             *(aside.do(lambda: threading.current_thread().name) for _ in range(8))
         )
-        assert set(names) <= {"aside-0", "aside-1"}
+        assert set(names) <= {"aside_0", "aside_1"}
         assert await aside.do(divmod, 7, 2) == (3, 1)
         with pytest.raises(ZeroDivisionError):
             await aside.do(divmod, 7, 0)
     finally:
         aside.close()
-    assert not [each for each in threading.enumerate() if each.name.startswith("aside-")]
+    assert not [each for each in threading.enumerate() if each.name.startswith("aside_")]
 
 
 async def test_who_is_cancelled_waits_for_his_work_aside() -> None:

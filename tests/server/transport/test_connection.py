@@ -26,10 +26,11 @@ from server.transport.limits import (
     READ_BYTES,
 )
 from server.transport.proxies import TrustedProxies
-from server.transport.registry import Registry, Visitor
+from server.transport.registry import Registry
 from tests.examples import examples, over
 from tests.fuzz import http_answers as answers_fuzzer
 from tests.fuzz.http_requests import TRAILERS
+from tests.server.transport.test_registry import FakeNewcomer
 from tests.server.transport.wire import (
     LIMITS,
     Application,
@@ -345,7 +346,7 @@ async def full(app: Application) -> tuple[Wire, Registry]:
     """Return a connection that has the only place, which another address waits for."""
     registry = Registry(replace(LIMITS, total=1))
     wire = Wire(app, registry)
-    registry.knock(Visitor(Peer("other")), wire.connection.loop.time())
+    registry.arrive(FakeNewcomer(Peer("other")), wire.connection.loop.time())
     return wire, registry
 
 
@@ -354,7 +355,8 @@ async def test_an_answer_says_that_it_is_the_last_where_the_place_is_wanted() ->
     await wire.sends(GET)
     assert wire.answer == OK[:-4] + b"connection: close\r\n\r\nok"
     assert wire.transport.is_closed
-    assert registry.let_in(wire.connection.loop.time())
+    registry.check(wire.connection.loop.time())
+    assert not registry.waiting
 
 
 async def test_requests_that_were_sent_already_are_answered_before_the_last() -> None:

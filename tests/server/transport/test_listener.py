@@ -5,9 +5,9 @@ import contextlib
 import errno
 import logging
 import socket
-import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,14 +15,15 @@ import pytest
 import uvloop
 from uvicorn.server import ServerState
 
-from server.transport.accepting import _Door, _has_request, accept
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
-from server.transport.encryption import Encrypted
 from server.transport.giving_way import Worth
 from server.transport.limits import GRACE_SECONDS, HEADER_BYTES, WAIT_SECONDS, ConnectionLimits
 from server.transport.listener import UnixListener, listen
-from server.transport.registry import Registry, Visitor
+from server.transport.newcomers import AcceptQueue, Newcomer
+from server.transport.registry import Registry
+from server.transport.server import Acceptor, admit_newcomers
+from server.transport.sockets import Arrival, has_request
 from tests.examples import over
 from tests.server.support import until
 from tests.server.transport.authority import NAME, issue, trusting
@@ -64,7 +65,6 @@ class Served:
     registry: Registry
     connections: list[Connection]
     clients: list[asyncio.StreamWriter]
-    accepting: asyncio.Task[None]
 
     async def connect(
         self, host: str = "127.0.0.1"
@@ -85,23 +85,28 @@ async def served(
     app: Application,
     limits: ConnectionLimits = LIMITS,
     listener: socket.socket | None = None,
-    context: ssl.SSLContext | None = None,
+    certificate: Certificate | None = None,
 ) -> AsyncIterator[Served]:
     registry, made = Registry(limits), list[Connection]()
     listener = listener or listen("127.0.0.1", 0)
 
-    def create(visitor: Visitor, *, has_place: bool) -> asyncio.BaseProtocol:
-        state = ServerState()
-        made.append(Connection(app, state, registry, visitor=visitor, has_place=has_place))
-        return made[-1] if context is None else Encrypted(made[-1], context)
+    def create(arrival: Arrival) -> Connection:
+        made.append(Connection(app, ServerState(), registry, arrival=arrival))
+        return made[-1]
 
-    accepting = asyncio.create_task(accept(listener, registry, create))
+    queue = AcceptQueue(ServerState(), registry, create, certificate)
+    acceptor = Acceptor(listener, partial(Newcomer, queue), registry.spare)
+    acceptor.begin()
+    keeping = asyncio.create_task(admit_newcomers(registry))
     clients = list[asyncio.StreamWriter]()
     try:
-        yield Served(listener.getsockname(), registry, made, clients, accepting)
+        yield Served(listener.getsockname(), registry, made, clients)
     finally:
-        accepting.cancel()
-        await asyncio.gather(accepting, return_exceptions=True)
+        await acceptor.end()
+        registry.drain()
+        await until(lambda: not registry.waiting)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
         listener.close()
         for connection in made:
             connection.abort()
@@ -212,6 +217,37 @@ def test_with_no_place_left_a_newcomer_waits_and_gets_the_place_of_an_answer(
     run(work())
 
 
+def test_a_request_that_comes_while_it_waits_is_read_in_order(run: Callable[..., None]) -> None:
+    """Loops read a little before reading is paused, and the rest stays in the socket."""
+    limits = ConnectionLimits(1, None, 10.0, 75.0, 10.0)
+    body = bytes(range(256)) * 100
+    request = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    received: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        more = True
+        while more:
+            message = await receive()
+            received.append(message["body"])
+            more = message["more_body"]
+        await answers_at_once(scope, receive, send)
+
+    async def work() -> None:
+        async with served(app, limits) as here:
+            first, waiting = await here.connect(), await here.connect()
+            await until(lambda: here.registry.waiting)
+            waiting[1].write(request[:20])
+            await until(lambda: len(here.registry) == 1)
+            waiting[1].write(request[20:])
+            await until(lambda: any(newcomer.has_request() for newcomer in here.registry.queue))
+            first[1].write(GET)
+            await first[0].readuntil(b"ok")
+            assert (await waiting[0].readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
+            assert b"".join(received) == body
+
+    run(work())
+
+
 def test_what_finds_no_place_in_time_gets_503_and_no_reset(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +287,7 @@ def test_a_request_goes_before_partial_heads_of_the_same_address(
                 writer.write(beginning)
             await until(
                 lambda: (
-                    len(here.registry.door) == 2
+                    len(here.registry.queue) == 2
                     and all(each.worth == Worth.UNANSWERED for each in here.connections)
                 )
             )
@@ -265,12 +301,9 @@ def test_a_request_goes_before_partial_heads_of_the_same_address(
 
 
 async def test_cancellation_is_not_lost_when_a_change_comes_at_the_same_time() -> None:
-    def create(*_: Any, **__: Any) -> asyncio.BaseProtocol:
-        raise AssertionError
-
     for delay in range(5):
         registry = Registry(LIMITS)
-        keeping = asyncio.create_task(_Door(registry, create).keep())
+        keeping = asyncio.create_task(admit_newcomers(registry))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         registry.changed.set()
@@ -282,7 +315,7 @@ async def test_cancellation_is_not_lost_when_a_change_comes_at_the_same_time() -
 
 
 @over(
-    "sent, has_request",
+    "sent, counts",
     [
         (b"", False),
         (b"GET / HTTP/1.1\r\nhost: x\r\n", False),
@@ -295,11 +328,11 @@ async def test_cancellation_is_not_lost_when_a_change_comes_at_the_same_time() -
         (b"\x16\x03", False),
     ],
 )
-def test_what_counts_as_a_request_that_was_not_read(sent: bytes, has_request: bool) -> None:
+def test_what_counts_as_a_request_that_was_not_read(sent: bytes, counts: bool) -> None:
     here, there = socket.socketpair()
     with here, there:
         there.sendall(sent)
-        assert _has_request(here) == has_request
+        assert has_request(here) == counts
         if sent:
             assert here.recv(len(sent)) == sent
 
@@ -315,8 +348,7 @@ def test_at_the_end_of_the_server_newcomers_are_refused(run: Callable[..., None]
             reader, writer = await here.connect()
             writer.write(GET)
             await until(lambda: here.registry.waiting)
-            here.registry.draining = True
-            here.accepting.cancel()
+            here.registry.drain()
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 503 ")
             assert b"stopping" in answer
@@ -340,12 +372,34 @@ def test_with_tls(run: Callable[..., None], tmp_path: Path) -> None:
             return b"".join(iter(lambda: sock.recv(1 << 16), b""))
 
     async def work() -> None:
-        async with served(reads_all, context=certificate.context) as here:
+        async with served(reads_all, certificate=certificate) as here:
             _, silent = await here.connect()
             silent.write(b"\x16")
             answer = await asyncio.to_thread(client, here.address)
             assert answer.endswith(b"\r\n\r\n%d" % (1 << 20))
             await until(lambda: len(here.registry) == 1)  # the silent one counts
+
+    run(work())
+
+
+def test_a_tls_handshake_waits_in_the_queue_too(run: Callable[..., None], tmp_path: Path) -> None:
+    certificate = Certificate(*issue(tmp_path))
+
+    def client(address: tuple[str, int]) -> bytes:
+        raw = socket.create_connection(address, LIMIT_SECONDS)
+        with trusting().wrap_socket(raw, server_hostname=NAME) as sock:
+            sock.sendall(GET)
+            return sock.recv(1 << 16)
+
+    async def work() -> None:
+        limits = ConnectionLimits(1, None, 10.0, 75.0, 10.0)
+        async with served(answers_at_once, limits, certificate=certificate) as here:
+            _, first = await here.connect()
+            await until(lambda: len(here.registry) == 1)
+            second = asyncio.create_task(asyncio.to_thread(client, here.address))
+            await until(lambda: any(newcomer.has_request() for newcomer in here.registry.queue))
+            first.close()
+            assert (await second).startswith(b"HTTP/1.1 200 ")
 
     run(work())
 
@@ -377,13 +431,12 @@ def test_through_a_unix_socket(run: Callable[..., None], tmp_path: Path) -> None
 
 
 class Refusing(socket.socket):
-    """Listens, and a client knocks; accept fails as the kernel makes it fail, a sleep takes no time."""
+    """Listens, and a client knocks; accept fails as the kernel makes it fail."""
 
     def __init__(self, errors: list[OSError]) -> None:
         super().__init__()
         self._errors: Iterator[OSError] = iter(errors)
         self._client = socket.socket()
-        self.slept: list[float] = []
         self.over = asyncio.Event()
 
     def __enter__(self) -> Self:
@@ -402,11 +455,8 @@ class Refusing(socket.socket):
         self.over.set()
         raise BlockingIOError
 
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
 
-
-def nothing(visitor: Visitor, *, has_place: bool) -> asyncio.Protocol:
+def nothing(sock: socket.socket) -> asyncio.Protocol:
     return asyncio.Protocol()
 
 
@@ -414,56 +464,60 @@ async def test_without_descriptors_it_says_so_once_and_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing = Refusing([OSError(errno.EMFILE, "Too many open files")] * 100)
-    monkeypatch.setattr("server.transport.accepting.asyncio.sleep", refusing.sleep)
+    monkeypatch.setattr("server.transport.server._RETRY_SECONDS", 0.0)
     silent = Wire(answers_at_once)
     silent.passed = GRACE_SECONDS
     with refusing as listener, caplog.at_level(logging.WARNING):
-        task = asyncio.create_task(accept(listener, silent.registry, nothing))
+        acceptor = Acceptor(listener, nothing, silent.registry.spare)
+        acceptor.begin()
         await refusing.over.wait()
-        task.cancel()
+        await acceptor.end()
     (message,) = caplog.messages
     assert message.startswith("cannot accept connections: Too many open files; ")
     assert "LimitNOFILE" in message
-    assert len(refusing.slept) == 100
-    assert min(refusing.slept) > 0
     assert silent.transport.is_closed  # a silent client gives its descriptor back
 
 
-class Closes(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+def close_soon(_: asyncio.Protocol, transport: asyncio.BaseTransport) -> None:
+    transport.close()
+
+
+closes: type[asyncio.Protocol] = type(
+    "Closes", (asyncio.Protocol,), {"connection_made": close_soon}
+)
 
 
 @over("turns", range(6))
-async def test_who_knocks_while_the_server_ends_is_taken_in_or_left_at_the_door(turns: int) -> None:
+async def test_who_comes_while_the_server_ends_is_accepted_or_left_in_the_backlog(
+    turns: int,
+) -> None:
     """With systemd's socket the next server takes those that were left."""
-    taken: list[bool] = []
+    taken: list[socket.socket] = []
 
-    def takes(visitor: Visitor, *, has_place: bool) -> asyncio.Protocol:
-        taken.append(has_place)
-        return Closes()
+    def takes(sock: socket.socket) -> asyncio.Protocol:
+        taken.append(sock)
+        return closes()
 
     with listen("127.0.0.1", 0) as listener:
-        task = asyncio.create_task(accept(listener, Registry(LIMITS), takes))
-        await asyncio.sleep(0)
+        acceptor = Acceptor(listener, takes, Registry(LIMITS).spare)
+        acceptor.begin()
         with socket.create_connection(listener.getsockname()):
             for _ in range(turns):
                 await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait({task})
+            await acceptor.end()
             if not taken:
                 listener.accept()[0].close()
     await asyncio.sleep(0.01)  # what was taken is closed
-    assert taken in ([], [True])
+    assert len(taken) <= 1
 
 
 async def test_who_left_before_his_turn_is_no_fault(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     refusing = Refusing([ConnectionAbortedError()] * 3)
-    monkeypatch.setattr("server.transport.accepting.asyncio.sleep", refusing.sleep)
     with refusing as listener, caplog.at_level(logging.WARNING):
-        task = asyncio.create_task(accept(listener, Registry(LIMITS), nothing))
+        acceptor = Acceptor(listener, nothing, Registry(LIMITS).spare)
+        acceptor.begin()
         await refusing.over.wait()
-        task.cancel()
-    assert (caplog.records, refusing.slept) == ([], [])
+        await acceptor.end()
+    assert caplog.records == []

@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from ipaddress import ip_address
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,28 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from server.transport.certificate import Certificate
+from server.transport.connection import Connection
 from server.transport.giving_way import Peer
 from server.transport.limits import ConnectionLimits
 from server.transport.listener import listen
+from server.transport.newcomers import AcceptQueue, Newcomer
 from server.transport.proxies import TrustedProxies
 from server.transport.proxy_protocol import (
     HEADER_BYTES,
-    Announcements,
     ProxyHeader,
     ProxyHeaderError,
+    missing_bytes,
     read_header,
 )
-from server.transport.registry import Registry, Visitor
+from server.transport.registry import Registry
 from server.transport.server import Server
+from server.transport.sockets import Arrival
 from tests.examples import examples, over
 from tests.server.transport.authority import NAME, issue, trusting
-from tests.server.transport.wire import LIMITS, Application, answers_at_once
+from tests.server.transport.wire import LIMITS, Application, FakeTransport, answers_at_once
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 GET = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -152,57 +155,88 @@ def test_what_is_no_header_is_said_as_soon_as_it_is_seen(text: bytes, said: str)
         read_header(text)
 
 
-@dataclass
+@given(headers())
+@examples(few=50, many=5000)
+def test_what_is_read_of_a_header_ends_with_it(
+    header: tuple[bytes, tuple[str, int] | None],
+) -> None:
+    """Wherever reads fall; what is behind it stays in the socket."""
+    text, client = header
+    begun = b""
+    while (result := read_header(begun)) is None:
+        begun = text[: len(begun) + missing_bytes(begun)]
+    assert result == ProxyHeader(len(text), client)
+    assert begun == text
+
+
+class SwitchedTransport(FakeTransport):
+    """A transport whose protocol may change, with the address of a proxy at its other end."""
+
+    protocol: asyncio.BaseProtocol | None = None
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+
 class Proxy:
-    """A proxy's end of a connection that it announces, and the visitors by then."""
+    """A proxy's connection, from its first byte on."""
 
-    registry: Registry
-    here: socket.socket
-    there: socket.socket
-    knocked: list[Visitor]
-    announcements: Announcements
+    def __init__(self, queue: AcceptQueue, sock: socket.socket) -> None:
+        self.newcomer, self.transport = Newcomer(queue, sock), SwitchedTransport()
+        self.newcomer.connection_made(self.transport)
 
-    async def says(self, data: bytes) -> None:
-        self.here.send(data)
-        await self.settled()
+    def says(self, data: bytes) -> bytes:
+        """Have ``data`` read; return what is not, since it stands behind the header."""
+        while data and self.transport.protocol is None:
+            buffer = self.newcomer.get_buffer(-1)
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            self.newcomer.buffer_updated(count)
+            data = data[count:]
+        return data
 
-    async def settled(self) -> None:
-        for _ in range(5):
-            await asyncio.sleep(0)
+    @property
+    def client(self) -> tuple[Peer, Any]:
+        """Whose connection it has become."""
+        connection = self.transport.protocol
+        assert isinstance(connection, Connection)
+        return connection.peer, connection._client
 
-    def heard(self) -> bytes:
-        """What it is answered; empty: that is all."""
-        return self.here.recv(4096)
-
-
-@contextlib.asynccontextmanager
-async def proxy(limits: ConnectionLimits = PROXIES) -> AsyncIterator[Proxy]:
-    here, there = socket.socketpair()
-    here.settimeout(0)
-    registry, knocked = Registry(limits), list[Visitor]()
-    announcements = Announcements(registry, knocked.append)
-    announcements.take(Visitor(PROXY, there))
-    yield Proxy(registry, here, there, knocked, announcements)
-    here.close()
-    await asyncio.wait_for(announcements.end(), 5)
-    for visitor in knocked:
-        visitor.sock.close()
-    assert there.fileno() == -1
+    @property
+    def answer(self) -> bytes:
+        return b"".join(self.transport.writes)
 
 
-@given(cuts=st.lists(st.integers(0, len(CLIENT + GET)), max_size=6))
-def test_it_knocks_as_the_client_wherever_reads_fall_and_the_rest_is_left(cuts: list[int]) -> None:
-    async def work() -> None:
-        async with proxy() as proxied:
-            text, ends = CLIENT + GET, sorted({0, *cuts, len(CLIENT + GET)})
-            for start, end in pairwise(ends):
-                await proxied.says(text[start:end])
-            (visitor,) = proxied.knocked
-            assert visitor.peer == Peer("203.0.113.5")
-            assert visitor.client == ("203.0.113.5", 4711)
-            assert visitor.sock.recv(4096) == GET
+@pytest.fixture
+async def queue() -> AcceptQueue:
+    return queue_of(PROXIES)
 
-    asyncio.run(work())
+
+def queue_of(limits: ConnectionLimits) -> AcceptQueue:
+    state, registry = ServerState(), Registry(limits)
+
+    def create(arrival: Arrival) -> Connection:
+        return Connection(answers_at_once, state, registry, arrival=arrival)
+
+    return AcceptQueue(state, registry, create)
+
+
+@pytest.fixture
+def sock() -> Iterator[socket.socket]:
+    with socket.socket() as sock:
+        yield sock
+
+
+@over("cut", range(len(CLIENT)))
+async def test_it_comes_as_the_client_wherever_reads_fall_and_the_rest_is_left(
+    sock: socket.socket, cut: int
+) -> None:
+    queue = queue_of(PROXIES)
+    proxy = Proxy(queue, sock)
+    assert proxy.says(CLIENT[:cut]) == b""
+    assert proxy.says(CLIENT[cut:] + GET) == GET
+    assert proxy.client == (Peer("203.0.113.5"), ("203.0.113.5", 4711))
+    assert len(queue.registry) == 1
 
 
 @over(
@@ -214,71 +248,86 @@ def test_it_knocks_as_the_client_wherever_reads_fall_and_the_rest_is_left(cuts: 
         b"PROXY TCP6 ::ffff:127.0.0.1 ::1 1 2\r\n",
     ],
 )
-async def test_who_is_not_named_is_the_proxys_and_nobody_of_this_machine(header: bytes) -> None:
-    async with proxy() as proxied:
-        await proxied.says(header)
-        (visitor,) = proxied.knocked
-        assert (visitor.peer, visitor.client) == (PROXY, ("", 0))
+async def test_who_is_not_named_is_the_proxys_and_nobody_of_this_machine(
+    queue: AcceptQueue, sock: socket.socket, header: bytes
+) -> None:
+    proxy = Proxy(queue, sock)
+    proxy.says(header)
+    assert proxy.client == (PROXY, ("", 0))
 
 
-async def test_a_client_that_is_a_proxy_itself_is_one() -> None:
-    async with proxy() as proxied:
-        await proxied.says(CLIENT.replace(b"203.0.113.5", b"10.0.0.1"))
-        assert proxied.knocked[0].peer == Peer("10.0.0.1", is_proxy=True)
+async def test_a_client_that_is_a_proxy_itself_is_one(
+    queue: AcceptQueue, sock: socket.socket
+) -> None:
+    proxy = Proxy(queue, sock)
+    proxy.says(CLIENT.replace(b"203.0.113.5", b"10.0.0.1"))
+    assert proxy.client[0] == Peer("10.0.0.1", is_proxy=True)
+
+
+async def test_without_a_free_slot_it_waits_with_others_of_its_client(
+    sock: socket.socket,
+) -> None:
+    queue = queue_of(replace(PROXIES, total=1))
+    first, second = Proxy(queue, sock), Proxy(queue, sock)
+    first.says(CLIENT)
+    second.says(CLIENT)
+    assert [*queue.registry.queue.peers] == [Peer("203.0.113.5")]
+    assert second.transport.is_reading_paused
+    connection = first.transport.protocol
+    assert isinstance(connection, Connection)
+    connection.connection_lost(None)
+    queue.registry.check(asyncio.get_running_loop().time())
+    assert second.client[0] == Peer("203.0.113.5")
+    assert not second.transport.is_reading_paused
 
 
 async def test_what_is_no_header_has_an_answer_and_the_log_one_line(
-    caplog: pytest.LogCaptureFixture,
+    queue: AcceptQueue, sock: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with proxy() as proxied:
-        with caplog.at_level(logging.WARNING):
-            await proxied.says(GET)
-            here, there = socket.socketpair()
-            proxied.announcements.take(Visitor(PROXY, there))
-            here.send(GET)
-            await proxied.settled()
-            here.close()
-        head, _, body = proxied.heard().partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 400 ")
-        assert b"a PROXY header is wanted here first (setting proxy_protocol)" in body
-        await proxied.says(GET)  # no reset takes the answer away
-        assert proxied.heard() == b""
-        assert proxied.knocked == []
+    proxies = [Proxy(queue, sock) for _ in range(2)]
+    with caplog.at_level(logging.WARNING):
+        for proxy in proxies:
+            proxy.says(GET)
+    head, _, body = proxies[0].answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"a PROXY header is wanted here first (setting proxy_protocol)" in body
+    assert proxies[0].transport.has_eof
+    assert not proxies[0].transport.is_closing()  # no reset takes the answer away
+    assert len(queue.registry) == 0
     assert [each.getMessage() for each in caplog.records] == [
         "from the proxy 127.0.0.1: a PROXY header is wanted here first (setting proxy_protocol)"
     ]
+    for proxy in proxies:
+        proxy.newcomer.connection_lost(None)
 
 
-async def test_a_header_that_comes_slowly_has_the_time_of_a_requests() -> None:
-    async with proxy(replace(PROXIES, header_seconds=0.1)) as proxied:
-        for byte in CLIENT[:-1]:
-            await proxied.says(bytes([byte]))
-        await asyncio.sleep(0.15)
-        answer = proxied.heard()
-        assert answer.startswith(b"HTTP/1.1 408 ")
-        assert b"the PROXY header did not come in time" in answer
-        assert proxied.knocked == []
+async def test_a_header_that_comes_slowly_has_the_time_of_a_requests(sock: socket.socket) -> None:
+    proxy = Proxy(queue_of(replace(PROXIES, header_seconds=0.01)), sock)
+    proxy.says(CLIENT[:-1])
+    await asyncio.sleep(0.05)
+    assert proxy.answer.startswith(b"HTTP/1.1 408 ")
+    assert b"the PROXY header did not come in time" in proxy.answer
+    proxy.newcomer.connection_lost(None)
 
 
-async def test_as_many_may_come_slowly_as_may_wait_and_then_the_first_gives_way() -> None:
-    async with proxy(replace(PROXIES, waiting=2)) as proxied:
-        pairs = [socket.socketpair() for _ in range(2)]
-        for _, there in pairs:
-            proxied.announcements.take(Visitor(PROXY, there))
-        assert proxied.heard().startswith(b"HTTP/1.1 408 ")
-        pairs[1][0].send(CLIENT)
-        await proxied.settled()
-        assert len(proxied.knocked) == 1
-        for here, _ in pairs:
-            here.close()
+async def test_as_many_may_come_slowly_as_may_wait_and_then_the_first_gives_way(
+    sock: socket.socket,
+) -> None:
+    queue = queue_of(replace(PROXIES, waiting=2))
+    proxies = [Proxy(queue, sock) for _ in range(3)]
+    assert [bool(proxy.answer) for proxy in proxies] == [True, False, False]
+    proxies[2].says(CLIENT)
+    assert len(queue.registry) == 1
+    for proxy in proxies[:2]:
+        proxy.newcomer.connection_lost(None)
 
 
-async def test_a_proxy_that_leaves_is_forgotten() -> None:
-    async with proxy() as proxied:
-        await proxied.says(CLIENT[:10])
-        proxied.here.close()
-        await proxied.settled()
-        assert proxied.there.fileno() == -1
+async def test_a_proxy_that_leaves_is_forgotten(queue: AcceptQueue, sock: socket.socket) -> None:
+    proxy = Proxy(queue, sock)
+    proxy.says(CLIENT[:10])
+    proxy.newcomer.connection_lost(None)
+    assert not queue.announcing
+    assert not queue.state.connections
 
 
 def asked(seen: list[Any]) -> Application:

@@ -11,12 +11,11 @@ from server.transport.limits import (
     ENDING_CONNECTIONS,
     FRESH_SECONDS,
     GRACE_SECONDS,
-    PROMPT_SECONDS,
     WAIT_SECONDS,
     ConnectionLimits,
 )
 from server.transport.proxies import TrustedProxies
-from server.transport.registry import Registry, Visitor, owner
+from server.transport.registry import Registry, owner
 from tests.examples import examples, over
 
 LIMITS = ConnectionLimits(
@@ -56,6 +55,26 @@ class FakeMember:
         return not self.has_data
 
 
+@dataclass(eq=False)
+class FakeNewcomer:
+    """A connection that waits; ``asks``: it has sent a request. Its member begins to answer at once."""
+
+    peer: Peer = A
+    asks: bool = False
+    member: FakeMember | None = None
+    is_refused: bool = False
+
+    def has_request(self) -> bool:
+        return self.asks
+
+    def admit(self) -> FakeMember:
+        self.member = FakeMember(self.peer, since=None)
+        return self.member
+
+    def reject(self) -> None:
+        self.is_refused = True
+
+
 def anything(worth: Worth, member: CountedConnection) -> bool:
     return True
 
@@ -67,18 +86,18 @@ def filled(limits: ConnectionLimits, *members: FakeMember) -> Registry:
     return registry
 
 
+def comes(registry: Registry, peer: Peer, now: float, *, asks: bool = False) -> FakeNewcomer:
+    """Come as ``peer``, with or without a request."""
+    newcomer = FakeNewcomer(peer, asks)
+    registry.arrive(newcomer, now)
+    return newcomer
+
+
 def knock(registry: Registry, peer: Peer, now: float) -> bool:
-    """Knock as ``peer``; return whether it is let in at once."""
-    registry.knock(Visitor(peer), now)
-    return any(visitor.peer == peer for visitor in registry.let_in(now))
-
-
-def ask(registry: Registry, peer: Peer, now: float) -> Visitor:
-    """Knock as ``peer`` with a request."""
-    pending = Visitor(peer)
-    registry.knock(pending, now)
-    registry.report(pending, True, now)
-    return pending
+    """Come as ``peer``; return whether it is let in at once."""
+    newcomer = comes(registry, peer, now)
+    registry.check(now)
+    return newcomer.member is not None
 
 
 # The order
@@ -198,10 +217,12 @@ def test_a_stalled_first_request_is_evicted_for_a_complete_one_of_its_peer() -> 
 
 
 def test_one_address_may_fill_all_places_and_loses_none_to_its_own() -> None:
-    registry, members = Registry(LIMITS), []
+    registry, members = Registry(LIMITS), list[FakeMember]()
     for _ in range(LIMITS.total):
-        assert knock(registry, A, 100.0)
-        members.append(FakeMember(worth=Worth.KEPT))
+        newcomer = comes(registry, A, 90.0)
+        assert newcomer.member is not None
+        registry.discard(newcomer.member)
+        members.append(FakeMember(A, Worth.KEPT, since=90.0))
         registry.add(members[-1])
     assert not knock(registry, A, 100.0)
     assert not any(member.left for member in members)
@@ -220,17 +241,12 @@ def test_another_address_gets_as_much_and_no_more() -> None:
 def test_what_was_used_within_a_second_stays_for_whomever() -> None:
     members = [FakeMember(A, Worth.KEPT, since=99.5) for _ in range(LIMITS.total)]
     registry = filled(LIMITS, *members)
-    assert not knock(registry, B, 100.0)
+    newcomer = comes(registry, B, 100.0)
+    registry.check(100.0)
+    assert newcomer.member is None
     assert not any(member.left for member in members)
-    assert [visitor.peer for visitor in registry.let_in(100.5)] == [B]
-
-
-def test_an_address_with_a_few_gets_one_more_beside_many_with_one_each() -> None:
-    few = [FakeMember(A, Worth.KEPT, since=99.5) for _ in range(4)]
-    many = [FakeMember(Peer(str(n)), Worth.KEPT, since=n / 1000) for n in range(252)]
-    registry = filled(replace(LIMITS, total=256), *few, *many)
-    assert knock(registry, A, 100.0)
-    assert [each for each in many if each.left] == [many[0]]
+    registry.check(100.5)
+    assert newcomer.member is not None
 
 
 def test_a_proxy_counts_as_one_however_many_clients_it_carries() -> None:
@@ -241,7 +257,7 @@ def test_a_proxy_counts_as_one_however_many_clients_it_carries() -> None:
     registry = filled(limits, *proxied, *direct)
     assert registry.peer("10.0.0.1") == PROXY
     assert not knock(registry, PROXY, 100.0)  # a fair share is more than what A has
-    registry.turn_all_away()
+    registry = filled(limits, *proxied, *direct)
     assert knock(registry, B, 100.0)
     assert sum(bool(member.left) for member in proxied) == 1
 
@@ -269,44 +285,38 @@ def dribbling(count: int, peer: Peer = A) -> list[FakeMember]:
 def test_a_request_goes_before_what_one_address_only_begins(per_address: int | None) -> None:
     members = dribbling(LIMITS.total)
     registry = filled(replace(LIMITS, per_address=per_address), *members)
-    registry.knock(Visitor(A), 100.0)
-    assert not registry.let_in(100.0)
-    asking = ask(registry, A, 100.0)
-    assert registry.let_in(100.0) == [asking]
+    assert not knock(registry, A, 100.0)
+    asking = comes(registry, A, 100.0, asks=True)
+    registry.check(100.0)
+    assert asking.member is not None
     assert [member for member in members if member.left] == members[:1]  # the longest silent
-    assert len(registry.door) == 1
+    assert len(registry.queue) == 1
 
 
 def test_of_an_address_those_with_a_request_are_admitted_first_and_not_refused() -> None:
     members = busy(LIMITS.total)
     registry = filled(LIMITS, *members)
-    dribblers = [Visitor(A) for _ in range(LIMITS.waiting - 1)]
-    for pending in dribblers:
-        registry.knock(pending, 100.0)
-    asking = ask(registry, A, 100.0)
-    assert registry.knock(Visitor(A), 100.0) is dribblers[0]
+    dribblers = [comes(registry, A, 100.0) for _ in range(LIMITS.waiting - 1)]
+    asking = comes(registry, A, 100.0, asks=True)
+    registry.check(100.0)
+    last = comes(registry, A, 100.0)
+    newcomers = [*dribblers, asking, last]
+    assert [newcomer for newcomer in newcomers if newcomer.is_refused] == dribblers[:1]
     registry.end(members[0], 100.0)
-    assert registry.let_in(100.0) == [asking]
+    registry.check(100.0)
+    assert [newcomer for newcomer in newcomers if newcomer.member] == [asking]
 
 
 def test_an_address_without_a_request_waits_for_one_with_a_request() -> None:
     members = dribbling(LIMITS.total, B)
     registry = filled(LIMITS, *members)
-    registry.knock(Visitor(C), 90.0)
-    asking = ask(registry, A, 100.0)
-    assert registry.let_in(100.0)[0] is asking
-
-
-def test_no_answer_is_the_last_for_who_has_had_time_to_send_a_request_and_has_not() -> None:
-    members = busy(LIMITS.total)
-    registry, pending = filled(LIMITS, *members), Visitor(A)
-    registry.knock(pending, 1.0)
-    registry.report(pending, False, 1.0)
-    assert registry.wants_back(members[0], 1.0)  # it may be on its way
-    registry.report(pending, False, 1.0 + PROMPT_SECONDS)
-    assert not registry.wants_back(members[1], 2.0)
-    registry.report(pending, True, 2.0)
-    assert registry.wants_back(members[1], 2.0)
+    silent = comes(registry, C, 99.0)
+    asking = comes(registry, A, 100.0, asks=True)
+    members[0].since = None
+    for member in members[2:]:
+        member.since = None
+    registry.check(100.0)
+    assert (silent.member, asking.member is None) == (None, False)
 
 
 def test_newcomers_press_when_half_of_their_time_is_over() -> None:
@@ -332,11 +342,13 @@ def test_as_many_answers_are_last_ones_as_newcomers_wait(peer: Peer) -> None:
     registry = filled(LIMITS, *members)
     assert not registry.wants_back(members[0], 1.0)
     for _ in range(2):
-        assert not knock(registry, peer, 1.0)
+        comes(registry, peer, 1.0, asks=True)
+    registry.check(1.0)
     assert [registry.wants_back(each, 1.0) for each in members[:3]] == [True, True, False]
     assert registry.wants_back(members[3], 1.1)  # none went
     registry.end(members[3], 1.1)
-    assert [visitor.peer for visitor in registry.let_in(1.1)] == [peer]
+    registry.check(1.1)
+    assert len(registry.queue) == 1
     assert registry.wants_back(members[4], 1.1)  # the other one waits on
 
 
@@ -350,14 +362,25 @@ def test_an_address_with_few_gives_none_to_one_with_many() -> None:
 def test_while_places_are_free_no_answer_is_the_last() -> None:
     member = busy(1)[0]
     registry = filled(LIMITS, member)
-    registry.knock(Visitor(A), 1.0)  # it has not been let in yet
+    comes(registry, A, 1.0)
     assert not registry.wants_back(member, 1.0)
 
 
 def test_when_the_server_ends_every_answer_is_the_last() -> None:
     registry = filled(LIMITS)
-    registry.draining = True
+    registry.drain()
     assert registry.wants_back(FakeMember(), 1.0)
+
+
+def test_when_the_server_ends_all_newcomers_are_admitted_or_refused() -> None:
+    members = busy(LIMITS.total)
+    registry = filled(LIMITS, *members)
+    waiting = [comes(registry, A, 1.0) for _ in range(3)]
+    registry.end(members[0], 1.0)
+    registry.drain()
+    registry.check(1.0)
+    assert [newcomer.member is not None for newcomer in waiting] == [True, False, False]
+    assert [newcomer.is_refused for newcomer in waiting] == [False, True, True]
 
 
 # Ends
@@ -421,8 +444,8 @@ class World:
     limits: ConnectionLimits
     now: float = 100.0
     members: list[FakeMember] = field(default_factory=list)
-    visitors: dict[Visitor, float] = field(default_factory=dict)
-    ready: set[Visitor] = field(default_factory=set)
+    waiting: dict["PlayedNewcomer", float] = field(default_factory=dict)
+    was_requested: bool = False
     came = refused = 0
 
     def __post_init__(self) -> None:
@@ -431,16 +454,15 @@ class World:
     def step(self, what: str, peer: Peer, which: int) -> None:
         there = [member for member in self.members if not member.left]
         if what == "knock":
-            visitor = Visitor(peer)
-            self.visitors[visitor] = self.now
+            newcomer = PlayedNewcomer(self, peer)
+            self.waiting[newcomer] = self.now
             self.came += 1
-            self.refuse(self.registry.knock(visitor, self.now))
+            self.registry.arrive(newcomer, self.now)
         elif what == "time":
             self.now += which / 4
         elif what == "arrive":
-            for pending in list(self.visitors)[which % 4 :: 4]:
-                self.ready.add(pending)
-                self.registry.report(pending, True, self.now)
+            for newcomer in list(self.waiting)[which % 4 :: 4]:
+                newcomer.asks = self.was_requested = True
         elif there:
             self.play(there[which % len(there)], what)
         self.turn()
@@ -461,23 +483,9 @@ class World:
             member.left.append(what)
             self.registry.discard(member)
 
-    def refuse(self, visitor: Visitor | None) -> None:
-        if visitor is not None:
-            del self.visitors[visitor]
-            self.refused += 1
-
     def turn(self) -> None:
         gone = {id(member) for member in self.members if member.left}
-        for visitor in self.registry.let_in(self.now):
-            since = self.visitors.pop(visitor)
-            if self.now - since >= 1.0:  # its client has had enough
-                self.registry.missed(visitor.peer)
-                self.refused += 1
-                continue
-            self.members.append(FakeMember(visitor.peer, since=self.now))
-            self.registry.add(self.members[-1])
-        for visitor in self.registry.turn_away(self.now):
-            self.refuse(visitor)
+        self.registry.check(self.now)
         for member in self.members:
             if member.left == ["gave way"] and id(member) not in gone:
                 self.check_left(member)
@@ -490,22 +498,43 @@ class World:
         assert not member.has_data  # nor sent what was not read yet
         if len({each.peer for each in self.members}) == 1:
             # And one address alone loses nothing that it uses, or may be about to, unless it asks for it.
-            assert member.worth <= (Worth.UNANSWERED if self.ready else Worth.EMPTY)
+            assert member.worth <= (Worth.UNANSWERED if self.was_requested else Worth.EMPTY)
             assert silence >= GRACE_SECONDS
 
     def check(self) -> None:
         there = [member for member in self.members if not member.left]
         assert len(there) == len(self.registry) <= self.limits.total
-        assert self.registry.waiting == bool(self.visitors)
-        assert len(self.visitors) <= self.limits.waiting
-        # Each visitor has a place, waits, or gets an answer, before long.
-        assert self.came == len(self.members) + len(self.visitors) + self.refused
-        assert all(self.now - since < WAIT_SECONDS for since in self.visitors.values())
+        assert self.registry.waiting == bool(self.waiting)
+        assert len(self.waiting) <= self.limits.waiting
+        # Each newcomer has a place, waits, or gets an answer, before long.
+        assert self.came == len(self.members) + len(self.waiting) + self.refused
+        assert all(self.now - since < WAIT_SECONDS for since in self.waiting.values())
         held = {peer: sum(each.peer == peer for each in there) for peer in (A, B, PROXY)}
         limit = self.limits.per_address or self.limits.total
         assert all(count <= limit for peer, count in held.items() if not peer.is_proxy)
-        if len(there) < self.limits.total:  # no place is left free for which a visitor may wait
-            assert all(held[each.peer] >= limit for each in self.visitors)
+        if len(there) < self.limits.total:  # no place is left free for which a newcomer may wait
+            assert all(held[each.peer] >= limit for each in self.waiting)
+
+
+@dataclass(eq=False)
+class PlayedNewcomer:
+    """A connection that waits in ``world``."""
+
+    world: World
+    peer: Peer
+    asks: bool = False
+
+    def has_request(self) -> bool:
+        return self.asks
+
+    def admit(self) -> FakeMember:
+        del self.world.waiting[self]
+        self.world.members.append(FakeMember(self.peer, since=self.world.now))
+        return self.world.members[-1]
+
+    def reject(self) -> None:
+        del self.world.waiting[self]
+        self.world.refused += 1
 
 
 ACTIONS = (
@@ -539,20 +568,22 @@ def test_one_address_alone_loses_nothing_that_it_uses(steps: list[tuple[str, Pee
 def test_refusals_come_no_faster_than_there_is_room_for_them_to_end() -> None:
     registry = Registry(replace(LIMITS, total=1, waiting=2 * ENDING_CONNECTIONS))
     registry.add(busy(1)[0])
-    for _ in range(2 * ENDING_CONNECTIONS):
-        assert registry.knock(Visitor(A), 1.0) is None
+    waiting = [comes(registry, A, 1.0) for _ in range(2 * ENDING_CONNECTIONS)]
     now = 1.0 + WAIT_SECONDS
-    first = registry.turn_away(now)
-    assert len(first) == ENDING_CONNECTIONS
-    ending = [FakeMember(visitor.peer) for visitor in first]
+
+    def refused(now: float) -> int:
+        before = sum(newcomer.is_refused for newcomer in waiting)
+        registry.check(now)
+        return sum(newcomer.is_refused for newcomer in waiting) - before
+
+    assert refused(now) == ENDING_CONNECTIONS
+    ending = [FakeMember(A) for _ in range(ENDING_CONNECTIONS)]
     for member in ending:
         registry.end(member, now)
-    assert not registry.turn_away(now)
+    assert not refused(now)
     registry.discard(ending[0])
-    assert len(registry.turn_away(now)) == 1
+    assert refused(now) == 1
     assert not any(member.left for member in ending)
-    assert registry.turn_away(now + GRACE_SECONDS)  # they have had time enough
-    assert all(member.left for member in ending[1:3])
 
 
 @over(

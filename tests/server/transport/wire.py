@@ -11,7 +11,8 @@ from uvicorn.server import ServerState
 from server.requests.asgi_client import AsgiClient
 from server.transport.connection import Connection
 from server.transport.limits import READ_BYTES, ConnectionLimits
-from server.transport.registry import Registry, Visitor
+from server.transport.registry import Registry
+from server.transport.sockets import Arrival
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -69,15 +70,16 @@ class Wire:
         self.registry = Registry(LIMITS) if registry is None else registry
         self.transport = FakeTransport()
         self.state = ServerState()
-        visitor = Visitor(self.registry.peer("127.0.0.1"))
-        self.connection = Connection(
-            *(app, self.state, self.registry), visitor=visitor, has_place=has_place
-        )
-        self._began = self.connection.loop.time()
+        arrival = Arrival(self.registry.peer("127.0.0.1"), ("127.0.0.1", 1), has_place)
+        self.connection = Connection(app, self.state, self.registry, arrival=arrival)
+        # A whole number, so that differences of times are exact.
+        self._began = self.connection._since = float(round(self.connection.loop.time()))
         self.connection.loop.time = self._time  # type: ignore[method-assign]
         self.connection._clock = self._time
         self.passed = 0.0
         self._connect()
+        if has_place:
+            self.registry.add(self.connection)
 
     def _connect(self) -> None:
         self.connection.connection_made(self.transport)

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from onnx.parser import parse_model
 
 from models.compiler import CompileOptions, compile_onnx
-from models.compiler.optimising.integer_activations import LimitIntegers
+from models.compiler.optimising.integer_activations import LimitIntegers, MoveBytes
 from models.graphs.text import from_text
 from models.graphs.writer import model_of
 from models.packs.manifest import Manifest
@@ -287,6 +287,36 @@ def test_limits_follow_the_rounding_of_what_bytes_may_compute(operator: str) -> 
     expected, got = (
         open_piece(model_of(network).SerializeToString()).run(None, {"a": a})[0]
         for network in (graph, limited)
+    )
+    np.testing.assert_array_equal(got, expected)
+
+
+@over(
+    "mover, scale, is_moved",
+    [
+        ("Transpose<perm=[1,0]>(b)", "s", True),
+        ("Reshape(b, shape)", "s", True),
+        ("Transpose<perm=[1,0]>(b)", "t", False),
+        ("Softmax(b)", "s", False),
+    ],
+)
+def test_bytes_are_moved_where_they_become_the_same_again(
+    mover: str, scale: str, is_moved: bool
+) -> None:
+    graph = from_text(
+        f"""<ir_version: 9, opset_import: ["" : 17]> g (uint8[16,16] a) => (uint8[16,16] y)
+        <float s = {{0.0313}}, float t = {{0.04}}, uint8 z = {{3}}, int64[2] shape = {{16, 16}}> {{
+            b = DequantizeLinear(a, s, z)
+            c = {mover}
+            y = QuantizeLinear(c, {scale}, z)
+        }}"""
+    )
+    a = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    moved = MoveBytes(graph).run()
+    assert len(moved.nodes) == (1 if is_moved else 3)
+    expected, got = (
+        open_piece(model_of(network).SerializeToString()).run(None, {"a": a})[0]
+        for network in (graph, moved)
     )
     np.testing.assert_array_equal(got, expected)
 
