@@ -132,9 +132,9 @@ class Inference:
     def check(self, timeout_seconds: float | None, n_bytes: int = 0) -> float | None:
         """Check, before all of the request has come, that it would be let in with this timeout.
 
-        Of a body that comes slowly while others want the machine, what is still to come is expected at the
-        pace of what has come: it is refused when that is too late, and not when it is there. Its pace
-        refuses no other request.
+        When it is called again, as more of the body comes, the request is refused where it would be too
+        late even if nothing else came before the rest of it, at the pace of what has come. Its pace refuses
+        no other request.
 
         ``n_bytes``: of memory for which it has to wait before. Return for how long it may, of its own time;
         None: it has none.
@@ -143,14 +143,15 @@ class Inference:
             As ``reading``.
         """
         seconds_left, lease = self._left(timeout_seconds), self.exchange.lease
-        is_slow = seconds_left < (1 - _PACE_COUNTS_AFTER) * self._given(timeout_seconds)
-        if self._was_checked and not is_slow:
+        if self._was_checked:
+            worker = self.use.worker
+            is_slow = seconds_left < (1 - _PACE_COUNTS_AFTER) * self._given(timeout_seconds)
+            if is_slow and worker is not None and worker.line.is_contended:
+                worker.check_deadline(seconds_left - self.exchange.rest_seconds)
             return None
         self._was_checked = not n_bytes
         waits_seconds = lease.wait_seconds(n_bytes) if n_bytes else 0.0
         if self.use.worker is not None:
-            if is_slow and self.use.worker.line.is_contended:
-                waits_seconds += self.exchange.rest_seconds
             expected = self.exchange.expected
             try:
                 is_read = self.exchange.client.is_complete

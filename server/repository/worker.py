@@ -115,6 +115,10 @@ class Worker:
         else:
             self.line.check_room(self._deadline(seconds), expected, is_read)
 
+    def check_deadline(self, seconds: float) -> None:
+        """Check that a request with so much time would be let in now; raises as Line.check_deadline."""
+        self.line.check_deadline(self._deadline(seconds))
+
     def expect(self, seconds: float, n_bytes: int) -> Expected:
         """Expect a request that has so many ``seconds``, and whose body of ``n_bytes`` is read now."""
         return self.line.expect(self._deadline(seconds), n_bytes)

@@ -133,7 +133,11 @@ class Agenda:
         seconds = self._expected_seconds(ticket.deadline, now, expected)
         if not is_read:
             seconds += self._blocking_seconds(expected)
-        return self._trial(replace(ticket, deadline=ticket.deadline - seconds), now)[1]
+        return self.refusal(replace(ticket, deadline=ticket.deadline - seconds), now)
+
+    def refusal(self, ticket: Ticket, now: float) -> float | None:
+        """Return what ``admit`` would now, and change nothing."""
+        return self._trial(ticket, now)[1]
 
     def expect(self, model: str, deadline: float, n_bytes: int, now: float) -> Expected:
         """Expect a request whose body of ``n_bytes`` comes from ``now`` on; others are let in alongside."""

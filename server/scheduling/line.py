@@ -157,6 +157,17 @@ class Line(Generic[C]):
                 if refusal is not None:
                     raise self._late(refusal)
 
+    def check_deadline(self, deadline: float) -> None:
+        """Check that a request which has to be answered by ``deadline`` would be let in now.
+
+        Raises:
+            LateError: it would be late, whatever else comes.
+        """
+        with self._lock:
+            refusal = self._desk.agenda.refusal(Ticket(self.key, deadline), self._desk.clock())
+            if refusal is not None:
+                raise self._late(refusal)
+
     def expect(self, deadline: float, n_bytes: int) -> Expected:
         """Expect a request that was let in, which is read now, and has a body of ``n_bytes``."""
         with self._lock:
