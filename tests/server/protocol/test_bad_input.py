@@ -444,7 +444,8 @@ async def test_no_picture_makes_the_server_fail(
         start = position % len(data)
         data[start : start + len(replacement)] = replacement
     response = await shared.client.post(CLASSIFY, content=bytes(data[:length]))
-    assert response.status_code in {200, 400}, response.text
+    # 413: a header that was cut may say that the picture is larger than the memory for requests.
+    assert response.status_code in {200, 400, 413}, response.text
 
 
 @pytest.mark.usefixtures("collected")
