@@ -3,16 +3,16 @@
 from typing import Any
 
 from cli import main
-from server.requests.exchange import Exchanges
+from server.requests.asgi_client import AsgiClient
 
-_exchange = Exchanges.exchange
+_init = AsgiClient.__init__
 
 
-def _told(self: Exchanges, client: Any, kind: Any = "body") -> Any:
-    print(client.head.path, client.owner or "-", flush=True)
-    return _exchange(self, client, kind)
+def _printed(self: AsgiClient, scope: Any, receive: Any, send: Any) -> None:
+    _init(self, scope, receive, send)
+    print(scope["path"], self.owner or "-", flush=True)
 
 
 if __name__ == "__main__":
-    Exchanges.exchange = _told  # type: ignore[method-assign]
+    AsgiClient.__init__ = _printed  # type: ignore[method-assign]
     main()
