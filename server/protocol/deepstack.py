@@ -58,7 +58,7 @@ async def detection(asked: CurrentRequest, query: Annotated[DetectQuery, Query()
 
     Fields of the form: ``image``, ``min_confidence`` (0 to 1), ``api_key`` (before the image).
     """
-    sent = await _begun(asked)
+    sent = await _authorised_picture(asked)
     name = asked.service.settings.deepstack_model or await _only_detector(asked)
     return await _predicted(asked, name, query, sent)
 
@@ -78,10 +78,10 @@ async def custom(
 
     Fields of the form: ``image``, ``min_confidence`` (0 to 1), ``api_key`` (before the image).
     """
-    return await _predicted(asked, name, query, await _begun(asked))
+    return await _predicted(asked, name, query, await _authorised_picture(asked))
 
 
-async def _begun(asked: HttpRequest) -> SentPicture:
+async def _authorised_picture(asked: HttpRequest) -> SentPicture:
     """Return the beginning of the picture, once a key was presented where keys are asked for.
 
     Without a key no more is read than the few bytes that a request may send before it holds memory.

@@ -73,10 +73,12 @@ async def ready(service: CurrentService) -> Answer:
 
 
 async def absence(service: Service) -> str:
-    """Return why it is not ready: as ``Service.unready``, or the repository is not there; else empty."""
+    """Return why it is not ready: as ``Service.unready``, or no answer of the repository; else empty."""
     if reason := service.unready:
         return reason
-    return "" if await service.repository.presence.is_there() else "the repository is not there"
+    if await service.repository.presence.is_there():
+        return ""
+    return "the repository is not there, or its file system does not answer"
 
 
 @serves(METRICS, "GET", "/metrics", response_model=str, response_class=PlainTextResponse)

@@ -176,7 +176,7 @@ class Inference:
             LateError: no answer could come in time. Otherwise as Repository.use, Worker.answer, ``keep``.
         """
         if self.use.worker is None:
-            await self._bring_back(question)
+            await self._reload(question)
         worker, seconds_left = self.use.worker, self._left(question.timeout_seconds)
         assert worker is not None
 
@@ -206,7 +206,7 @@ class Inference:
             self.use.worker.line.came(self.exchange.expected)
             self.exchange.expected = None
 
-    async def _bring_back(self, question: ModelRequest) -> None:
+    async def _reload(self, question: ModelRequest) -> None:
         """Load an evicted model again for ``question``, which was read without it."""
         before, seconds_left = self.pack, self._left(question.timeout_seconds)
         self.use = await self.service.repository.use(self.name, self._version, seconds_left)

@@ -189,7 +189,7 @@ class Applier:
         fault = Fault(Code.ENGINE_FAILED, reason, permanent=False)
         await self._executor.close(entry, fault, "evicted" if self._evicts else "failed")
         with because(reason):
-            await self._bring_back(entry)
+            await self._reload(entry)
         return True
 
     async def _fetch(self, slot: str) -> bool:
@@ -199,10 +199,10 @@ class Applier:
         if entry is None or not entry.evicted or not len(entry.uses):
             return False
         with because("a request to it"):
-            await self._bring_back(entry)
+            await self._reload(entry)
         return True
 
-    async def _bring_back(self, entry: Entry) -> None:
+    async def _reload(self, entry: Entry) -> None:
         """Load a model again that was evicted or given up; raises as ``load``.
 
         Its files are checked, since a new version may be being copied just now.

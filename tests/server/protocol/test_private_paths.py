@@ -136,7 +136,10 @@ async def test_not_ready_without_the_repository(
         elsewhere = repository.with_name("elsewhere")
         move(repository, elsewhere)
         response = await service.client.get("/v2/health/ready")
-        why = {"ready": False, "reason": "the repository is not there"}
+        why = {
+            "ready": False,
+            "reason": "the repository is not there, or its file system does not answer",
+        }
         assert (response.status_code, response.json()) == (503, why)
         move(elsewhere, repository)
         assert (await service.client.get("/v2/health/ready")).status_code == 200
