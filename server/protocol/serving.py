@@ -31,8 +31,9 @@ A = TypeVar("A")
 # A request may wait for memory for this part of the time that is left to it; then it is read, waits for
 # others, and is computed.
 _MEMORY_OF_TIME = 0.3
-# The pace of a body counts once this part of its time has passed: its first parts say nothing of it.
-_PACE_COUNTS_AFTER = 0.2
+# The pace of a body counts once this part of the time has passed: its first parts say nothing of it. A
+# refusal after that is late.
+_EARLY_OF_TIME = 0.2
 _PASSED = "its timeout of {:g} s passed while the request came, or waited for memory"
 
 
@@ -71,8 +72,9 @@ class Inference:
         self._decoding_seconds = 0.0
         self._answer: ComputedAnswer[Any] | None = None
         self._encodes_since = 0.0
-        # Whether it was checked while its body came.
+        # Whether it was checked while its body came, and the timeout in it.
         self._was_checked = False
+        self._timeout_seconds: float | None = None
 
     async def __aenter__(self) -> Self:
         """Find the model; raises as Repository.use."""
@@ -102,8 +104,15 @@ class Inference:
             )
         self.service.metrics.requests.end(self.name, self.pack.version, outcome, seconds, passage)
         self._came()
+        self._note_refusal(isinstance(error, LateError), seconds)
         if self.use.uses is not None:
             self.use.uses.end()
+
+    def _note_refusal(self, is_refused: bool, seconds: float) -> None:
+        """Note whether a request that the gate let in before it was read was refused late."""
+        if self.use.worker is not None and self.exchange.client.expected is not None:
+            is_late = seconds > _EARLY_OF_TIME * self._given(self._timeout_seconds)
+            self.use.worker.line.note_refusal(is_refused and is_late)
 
     @property
     def delay_ms(self) -> float:
@@ -142,10 +151,11 @@ class Inference:
         Raises:
             As ``reading``.
         """
+        self._timeout_seconds = timeout_seconds
         seconds_left, lease = self._left(timeout_seconds), self.exchange.lease
         if self._was_checked:
             worker = self.use.worker
-            is_slow = seconds_left < (1 - _PACE_COUNTS_AFTER) * self._given(timeout_seconds)
+            is_slow = seconds_left < (1 - _EARLY_OF_TIME) * self._given(timeout_seconds)
             if is_slow and worker is not None and worker.line.is_contended:
                 worker.check_deadline(seconds_left - self.exchange.rest_seconds)
             return None

@@ -28,6 +28,12 @@ _Placed = list[tuple[Sweep, float]]
 _EXPECTED_SECONDS = 0.05
 #: and the time that its body takes at so many bytes a second; else nothing is kept for it any more.
 _PACE = 16 << 20
+#: A late refusal raises what expected requests count for by so much,
+_OVERRUN_OF_REFUSAL = 0.1
+#: to at most so many times their cost,
+_MOST_OVERRUN = 4.0
+#: and each other request lowers it by one in so many parts of the excess.
+_OVERRUN_OVER = 512
 #: Batches in one slot: one computes, and a second one reads its weights and computes in the gaps.
 _BATCHES_PER_SLOT = 2
 
@@ -94,6 +100,8 @@ class Agenda:
         self._places = [_Slot() for _ in range(places)]
         self._sweeps: list[Sweep] = []
         self._expected: dict[Expected, None] = {}
+        # How many times as long as their batches expected requests take.
+        self._overrun = 1.0
 
     @property
     def sweeps(self) -> tuple[Sweep, ...]:
@@ -150,6 +158,17 @@ class Agenda:
         expected.until = since + _EXPECTED_SECONDS + expected.n_bytes / _PACE
         self._expected[expected] = None
 
+    def note_refusal(self, is_late: bool) -> None:
+        """Note of a request that was expected whether it was refused late after all.
+
+        Then too many are let in: reading bodies takes the machine, too, which no batch's cost says. All
+        that are expected count for more, until late refusals are rare.
+        """
+        if is_late:
+            self._overrun = min(self._overrun + _OVERRUN_OF_REFUSAL, _MOST_OVERRUN)
+        else:
+            self._overrun += (1.0 - self._overrun) / _OVERRUN_OVER
+
     def came(self, expected: Expected) -> None:
         """Expect it no longer: it joins, or does not come."""
         self._expected.pop(expected, None)
@@ -168,7 +187,7 @@ class Agenda:
             full, rest = divmod(count, batch_size)
             seconds += full * self._cost(model, batch_size) if full else 0.0
             seconds += self._cost(model, rest) if rest else 0.0
-        return seconds / len(self._places)
+        return self._overrun * seconds / len(self._places)
 
     def _blocking_seconds(self, excluded: Expected | None) -> float:
         """Return what one batch takes at most that may begin before a request has been read.

@@ -178,6 +178,11 @@ class Line(Generic[C]):
         with self._lock:
             self._desk.agenda.expect_still(expected, self._desk.clock() + waits_seconds)
 
+    def note_refusal(self, is_late: bool) -> None:
+        """Note of a request that was expected whether it was refused late after all."""
+        with self._lock:
+            self._desk.agenda.note_refusal(is_late)
+
     def came(self, expected: Expected) -> None:
         """Expect it no longer: it joins, or does not come."""
         with self._lock:

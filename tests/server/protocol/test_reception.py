@@ -218,3 +218,32 @@ async def test_what_comes_too_slowly_is_refused_before_it_is_there(
             model.check(20.0)
             with pytest.raises(LateError) if is_late else contextlib.nullcontext():
                 model.check(20.0)
+
+
+@over(
+    "passed, is_expected, noted",
+    [(5.0, True, [True]), (3.0, True, [False]), (5.0, False, [])],
+)
+async def test_a_refusal_after_a_fifth_of_the_time_is_a_late_one(
+    shared: ServiceUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+    passed: float,
+    is_expected: bool,
+    noted: list[bool],
+) -> None:
+    refusals: list[bool] = []
+    monkeypatch.setattr(Line, "note_refusal", lambda line, is_late: refusals.append(is_late))
+    client = Client(100_000)
+    worker = shared.inside.repository.models.find("tiny").worker
+    assert worker is not None
+    if is_expected:
+        client.expected = worker.expect(20.0, 100_000)
+    with (
+        shared.inside.exchanges.exchange(client) as exchange,
+        contextlib.suppress(LateError),
+    ):
+        exchange.arrived_at -= passed
+        async with Inference(shared.inside, exchange, "tiny", None) as model:
+            model.check(20.0)
+            raise LateError("it would be late", 1.0)
+    assert refusals == noted

@@ -277,6 +277,22 @@ def test_what_is_expected_reserves_time_from_those_after_it() -> None:
     assert queue.ask(Ticket("b", 24.0), 5.0) == pytest.approx(1.0)
 
 
+def test_late_refusals_make_what_is_expected_count_for_more() -> None:
+    queue = Agenda(lambda model, requests: 1.0)
+    for _ in range(10):
+        queue.expect("b", 9.0, 0, 0.0)
+    assert queue.ask(Ticket("b", 11.0), 0.0) is None
+    for _ in range(10):
+        queue.note_refusal(is_late=True)
+    assert queue.ask(Ticket("b", 20.5), 0.0) == pytest.approx(0.5)
+    for _ in range(1000):
+        queue.note_refusal(is_late=True)
+    assert queue.ask(Ticket("b", 41.0), 0.0) is None, "for at most four times as much"
+    for _ in range(10_000):
+        queue.note_refusal(is_late=False)
+    assert queue.ask(Ticket("b", 11.001), 0.0) is None
+
+
 @over("n_bytes", [0, 1 << 20, 1 << 24])
 def test_nothing_is_reserved_for_long_for_what_does_not_come(n_bytes: int) -> None:
     queue = Agenda(lambda model, requests: 1.0)
