@@ -237,7 +237,7 @@ async def test_a_refusal_after_a_fifth_of_the_time_is_a_late_one(
     worker = shared.inside.repository.models.find("tiny").worker
     assert worker is not None
     if is_expected:
-        client.expected = worker.expect(20.0, 100_000)
+        monkeypatch.setattr(client, "expected", worker.expect(20.0, 100_000))
     with (
         shared.inside.exchanges.exchange(client) as exchange,
         contextlib.suppress(LateError),
