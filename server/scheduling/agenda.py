@@ -31,7 +31,7 @@ _PACE = 16 << 20
 #: A late refusal raises what expected requests count for by so much,
 _OVERRUN_OF_REFUSAL = 0.1
 #: to at most so many times their cost,
-_MOST_OVERRUN = 4.0
+_MAX_OVERRUN = 4.0
 #: and each other request lowers it by one in so many parts of the excess.
 _OVERRUN_OVER = 512
 #: Batches in one slot: one computes, and a second one reads its weights and computes in the gaps.
@@ -165,7 +165,7 @@ class Agenda:
         that are expected count for more, until late refusals are rare.
         """
         if is_late:
-            self._overrun = min(self._overrun + _OVERRUN_OF_REFUSAL, _MOST_OVERRUN)
+            self._overrun = min(self._overrun + _OVERRUN_OF_REFUSAL, _MAX_OVERRUN)
         else:
             self._overrun += (1.0 - self._overrun) / _OVERRUN_OVER
 
