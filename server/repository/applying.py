@@ -193,10 +193,10 @@ class Applier:
         return True
 
     async def _fetch(self, slot: str) -> bool:
-        """Load an evicted model again, if a request waits for it; return whether. Raises as ``load``."""
+        """Load an evicted model again, if it is desired; return whether. Raises as ``load``."""
         entry = self._models.get(slot)
         # It may have been loaded or unloaded before this had its turn.
-        if entry is None or not entry.evicted or not len(entry.uses):
+        if entry is None or not entry.evicted or not entry.is_desired:
             return False
         with because("a request to it"):
             await self._reload(entry)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from pipeline.execution.errors import DeadlineError
-from server.errors import BusyError, NotServingError
+from server.errors import BusyError, LateError, NotServingError
 from server.repository.entry import Entry, Serving, Use
 from server.repository.models import Models
 
@@ -14,7 +14,8 @@ from server.repository.models import Models
 class Arrivals:
     """Lets requests wait: at most ``limit`` for a model, all of them for one ``fetch`` of it.
 
-    ``fetch`` loads an evicted model, and returns whether it did. These cold starts are counted.
+    ``fetch`` loads an evicted model, and returns whether it did. These cold starts are counted: a request
+    that has less time than they usually take is refused at once, and the model is loaded for the next.
     """
 
     def __init__(
@@ -29,6 +30,8 @@ class Arrivals:
         self._limit = limit
         self._clock = clock
         self._fetching: set[asyncio.Task[None]] = set()
+        # When the loads of entries that are fetched were sent for, by name.
+        self._started_at: dict[str, float] = {}
 
     async def use(self, model: str, version: str | None, limit_seconds: float) -> Use:
         """Return a use of a model; as Repository.use."""
@@ -66,20 +69,34 @@ class Arrivals:
             raise BusyError(
                 f"model {entry.name!r}: {self._limit} requests wait for it to be loaded"
             )
-        done, _ = await asyncio.wait({coming}, timeout=max(until - self._clock(), 0))
+        left, rest = until - self._clock(), self._rest_seconds(entry)
+        if left < rest:
+            entry.desired_until = max(entry.desired_until, until)
+            raise LateError(f"model {entry.name!r}: evicted, and loaded again now", rest)
+        done, _ = await asyncio.wait({coming}, timeout=max(left, 0))
         if not done:
             raise DeadlineError(f"model {entry.name!r} was not loaded again in time")
         if coming.cancelled():
             raise NotServingError("the server is stopping")
         coming.result()
 
+    def _rest_seconds(self, entry: Entry) -> float:
+        """Return how long the load of ``entry`` still takes by the mean of those before; 0: unknown."""
+        started_at = self._started_at.get(entry.name)
+        if started_at is None or not entry.cold_starts:
+            return 0.0
+        mean_seconds = entry.cold_start_seconds / entry.cold_starts
+        return max(started_at + mean_seconds - self._clock(), 0.0)
+
     def _send_for(self, entry: Entry) -> None:
+        self._started_at[entry.name] = self._clock()
         task = asyncio.create_task(self._timed(entry))
         coming = entry.coming = asyncio.get_running_loop().create_future()
         self._fetching.add(task)
 
         def ended(task: "asyncio.Task[None]") -> None:
             self._fetching.discard(task)
+            self._started_at.pop(entry.name, None)
             exc = None if task.cancelled() else task.exception()
             if entry.coming is not coming:  # it was loaded, and the requests were told
                 return
@@ -95,7 +112,7 @@ class Arrivals:
         task.add_done_callback(ended)
 
     async def _timed(self, entry: Entry) -> None:
-        began = self._clock()
+        started_at = self._clock()
         if await self._fetch(entry):
             entry.cold_starts += 1
-            entry.cold_start_seconds += self._clock() - began
+            entry.cold_start_seconds += self._clock() - started_at

@@ -61,7 +61,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Fetch:
-    """The evicted model in ``slot`` serves again, if a request waits for it."""
+    """The evicted model in ``slot`` serves again, if it is desired by then."""
 
     slot: str
 

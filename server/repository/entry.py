@@ -165,7 +165,9 @@ class Entry:
     ``most_bytes``: the limit of its memory; None: its share of the budget. ``refusals``, ``evictions``,
     ``cold_starts``, ``cold_start_seconds``: how often it was refused for want of budget, was evicted, was
     loaded for a request, and how long the latter took. ``uses``: of the model that is loaded, or of the
-    next one while none is. ``coming``: the future for which requests wait while it is away for a moment.
+    next one while none is. ``desired_until``: until when it is to be
+    loaded for requests that were refused since that takes longer than they had, on time.monotonic's clock.
+    ``coming``: the future for which requests wait while it is away for a moment.
     ``deadline``: the setting; ``timeout_seconds``: that, or the value of its own configuration, for
     requests that have no timeout; None: the server's limit.
     """
@@ -182,6 +184,7 @@ class Entry:
     cold_starts: int = 0
     cold_start_seconds: float = 0.0
     uses: Uses = field(default_factory=Uses)
+    desired_until: float = 0.0
     coming: "asyncio.Future[None] | None" = None
     deadline: float | None = None
 
@@ -282,6 +285,11 @@ class Entry:
         # Every request asks this, so not by ``absence``, which looks for faults of the engine as well.
         condition = self.condition
         return isinstance(condition, Unloaded) and condition.cause == "evicted"
+
+    @property
+    def is_desired(self) -> bool:
+        """Whether requests use it, wait for it, or would have waited."""
+        return len(self.uses) > 0 or time.monotonic() < self.desired_until
 
     @property
     def answers(self) -> bool:

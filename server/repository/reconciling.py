@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.execution.shielded import run_to_completion
-from server.errors import NotServingError
+from server.errors import BusyError, NotServingError
 from server.faults import traceable
 from server.repository.changes import OF_MODEL, Change, Generation
 from server.repository.planning_threads import PlanningThreads
 from server.requests.waiting import settle
 
 _log = logging.getLogger(__name__)
+
+#: Changes that wait: a client may desire as many different ones as it can think of.
+MAX_CHANGES = 1024
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -71,11 +74,13 @@ class Reconciler:
         When this is cancelled the change is made all the same.
 
         Raises:
-            NotServingError: all ends. Otherwise as ``take``.
+            NotServingError: all ends. BusyError: MAX_CHANGES of models wait. Otherwise as ``take``.
         """
         if self.is_closed:
             raise NotServingError("the server is stopping")
         if change not in self._desired:
+            if isinstance(change, OF_MODEL) and len(self._desired) >= MAX_CHANGES:
+                raise BusyError("too many changes of models wait")
             result = asyncio.get_running_loop().create_future()
             self._desired[change] = _Desired(result, self._next_generation(change))
         desired = self._desired[change]

@@ -28,6 +28,7 @@ from tests.server.support import (
     inputs_for,
     request,
     serving,
+    until,
 )
 
 MODELS = ("tiny", "twin", "pair")
@@ -142,6 +143,22 @@ async def test_a_request_that_is_refused_brings_nobody_back(
     counted = "layerstream_requests_total"
     assert await crowded.metric(counted, model=name, outcome="invalid") == 4
     await right(crowded, packs, name)
+
+
+async def test_a_deadline_before_the_usual_end_of_a_load_is_refused_immediately(
+    crowded: ServiceUnderTest, packs: Packs
+) -> None:
+    await right(crowded, packs, "twin")
+    await right(crowded, packs, "tiny")
+    entry = crowded.inside.repository.models.find("twin")
+    assert entry.evicted
+    entry.cold_start_seconds = 15.0 * entry.cold_starts
+    image = inputs_for("twin")["image"]
+    late = await crowded.infer("twin", {"image": image}, parameters={"timeout": 10_000_000})
+    error(late, 503, "twin", "evicted")
+    assert int(late.headers["retry-after"]) in {14, 15}
+    await until(lambda: "twin" in loaded(crowded))
+    await right(crowded, packs, "twin")
 
 
 @pytest.mark.slow

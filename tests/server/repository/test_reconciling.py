@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from pipeline.execution.shielded import run_to_completion
 from server.causes import attribution, because
-from server.errors import ConflictError, NotServingError
+from server.errors import BusyError, ConflictError, NotServingError
 from server.repository.changes import Change, Fetch, Load, Unload
 from server.repository.planning_threads import PlanningThreads
-from server.repository.reconciling import Reconciler
+from server.repository.reconciling import MAX_CHANGES, Reconciler
 from tests.server.support import settled
 
 ACTIONS = st.lists(
@@ -165,3 +165,21 @@ async def test_each_change_has_the_reason_of_its_caller() -> None:
             calls.append(asyncio.create_task(reconciler.reached(Load(name))))
     await asyncio.gather(*calls)
     assert reasons == ["a", "b"]
+
+
+async def test_changes_that_wait_have_a_limit() -> None:
+    work = Work()
+    calls = [
+        asyncio.ensure_future(work.reconciler.reached(Load(f"model-{index}")))
+        for index in range(MAX_CHANGES + 2)
+    ]
+    # One more of those that wait waits with them, and what follows from observations always does.
+    same = asyncio.ensure_future(work.reconciler.reached(Load("model-1")))
+    fetch = asyncio.ensure_future(work.reconciler.reached(Fetch("slot")))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [result for result in results if isinstance(result, BusyError)]
+    assert 1 <= len(refused) <= 2
+    assert len(set(results) - set(refused)) == len(results) - len(refused)
+    assert await same == results[1]
+    assert isinstance(await fetch, int)
+    await work.reconciler.close()
