@@ -60,7 +60,7 @@ def app(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Show every way to give an application of several models memory: the papers' and ours."""
+    """Show every way to give several models memory. The ways are the papers' and ours."""
     n_bytes = size(budget, "--budget")
     opened, device = open_application(file, partial(open_named, context, device_name), threads)
     evaluator = opened.evaluator()

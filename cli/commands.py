@@ -8,16 +8,16 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_command
 
+from cli.printing.help import Branch, Leaf
 from models.runtime.heap import kept_imports
 
 
 class _Command(NamedTuple):
     """Where a command is: its module, and its function there; without one, a group called ``app``.
 
-    ``help``: the first sentence of what it says of itself.
+    ``help``: the first sentence of its own help, which fits a line of 80 characters with its name.
     """
 
     help: str
@@ -25,98 +25,69 @@ class _Command(NamedTuple):
     function: str = ""
 
 
-COMMANDS = {
-    "up": _Command(
-        "Compile what is new, and serve it: files of ONNX, CFG and WEIGHTS of Darknet, folders of packs.",
-        "up",
-        "up",
-    ),
-    "compile": _Command(
-        "Compile an ONNX file to a pack for this machine, or for a GPU.", "compile", "compile_"
-    ),
-    "inspect": _Command(
-        "Show what a pack holds and what it needs on this machine; nothing is run.",
-        "inspect",
-        "inspect",
-    ),
-    "list": _Command(
-        "List the models of a repository, and which a budget would serve.", "list", "list_"
-    ),
-    "profile": _Command(
-        "Measure a pack on this machine: its kernels, the disk, and plans against each other.",
-        "profile",
-        "profile",
-    ),
-    "plan": _Command(
-        "Plan packs within a budget: memory by kind, and with a profile the delay and its bound.",
-        "plan",
-        "plan",
-    ),
-    "place": _Command(
-        "Say which models go on which nodes: on few, or with few moves from a previous placement.",
-        "place",
-        "place",
-    ),
-    "app": _Command(
-        "Show every way to give an application of several models memory: the papers' and ours.",
-        "app",
-        "app",
-    ),
-    "simulate": _Command(
-        "Predict delay, stalls and memory of each architecture from the pack's profile.",
-        "simulate",
-        "simulate",
-    ),
-    "tiles": _Command(
-        "Fuse groups of layers on tiles, after seed 002: memory predicted, searched for, and measured.",
-        "tiles",
-        "tiles",
-    ),
-    "run": _Command("Answer one request, an image or tensors.", "run", "run"),
-    "evaluate": _Command(
-        "Answer every picture of a data set and count: accuracy, confusion, average precision, agreement.",
-        "evaluate",
-        "evaluate",
-    ),
-    "serve": _Command(
-        "Serve the packs of a repository over HTTP, inside one memory budget.", "serve", "serve"
-    ),
-    "service": _Command(
-        "The service of systemd, with limits that follow from its budget.", "service"
-    ),
-    "doctor": _Command(
-        "Check this machine before it serves: disks, memory, processor, clocks, limits, files.",
-        "doctor",
-        "doctor",
-    ),
-    "key": _Command("Keys that a server asks for: a file of their hashes.", "key"),
-    "bench": _Command("Measure on this machine.", "bench"),
-    "zoo": _Command("Networks with seeded random weights, to try and to measure with.", "zoo"),
-    "import-darknet": _Command("Write a network of Darknet as ONNX.", "darknet", "import_darknet"),
-    "export-darknet": _Command(
-        "Write the weights of an imported network in Darknet's format again.",
-        "darknet",
-        "export_darknet",
-    ),
-    "export-c": _Command(
-        "Write an ONNX file as one .c and one .h with a static arena: no malloc, C99.",
-        "export_c",
-        "export",
-    ),
-    "csdf": _Command(
-        "Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers.",
-        "csdf",
-        "csdf",
-    ),
-    "device": _Command(
-        "Show a device: what the driver says of it, and which memory kinds the disk can write to.",
-        "device",
-        "device",
-    ),
+#: The commands by the panels in which ``--help`` shows them.
+PANELS = {
+    "Serve": {
+        "up": _Command("Compile what is new, and serve it.", "up", "up"),
+        "serve": _Command("Serve the packs of a repository over HTTP.", "serve", "serve"),
+    },
+    "Models": {
+        "check": _Command(
+            "Say whether a network is supported, and what it needs.", "check", "check"
+        ),
+        "compile": _Command("Compile an ONNX file to a pack.", "compile", "compile_"),
+        "inspect": _Command(
+            "Show what a pack holds and needs; nothing is run.", "inspect", "inspect"
+        ),
+        "list": _Command("List the models of a repository, and which would fit.", "list", "list_"),
+        "run": _Command("Answer one request, an image or tensors.", "run", "run"),
+        "evaluate": _Command(
+            "Answer every picture of a data set, and count.", "evaluate", "evaluate"
+        ),
+        "zoo": _Command("Networks with random weights, to try and to measure.", "zoo"),
+    },
+    "Memory and time": {
+        "profile": _Command(
+            "Measure a pack: the disk, and plans against each other.", "profile", "profile"
+        ),
+        "plan": _Command("Plan packs within a budget: memory and delay.", "plan", "plan"),
+        "bench": _Command("Measure on this machine.", "bench"),
+    },
+    "Operate": {
+        "doctor": _Command("Check this machine before it serves.", "doctor", "doctor"),
+        "service": _Command("The service of systemd, with limits by its budget.", "service"),
+        "key": _Command("Keys that a server asks for: a file of their hashes.", "key"),
+        "place": _Command("Say which models go on which nodes.", "place", "place"),
+        "device": _Command(
+            "Show a device, and the kinds of memory that it has", "device", "device"
+        ),
+    },
+    "Convert": {
+        "import-darknet": _Command(
+            "Write a network of Darknet as ONNX.", "darknet", "import_darknet"
+        ),
+        "export-darknet": _Command(
+            "Write an imported network's weights for Darknet again.",
+            "darknet",
+            "export_darknet",
+        ),
+        "export-c": _Command(
+            "Write an ONNX file as C99 with a static arena.", "export_c", "export"
+        ),
+    },
+    "Research": {
+        "app": _Command("Show every way to give several models memory.", "app", "app"),
+        "simulate": _Command(
+            "Predict delay, stalls and memory of each architecture.", "simulate", "simulate"
+        ),
+        "tiles": _Command("Fuse groups of layers on tiles, and measure them.", "tiles", "tiles"),
+        "csdf": _Command("Turn a pack into a CSDF graph, or read one.", "csdf", "csdf"),
+    },
 }
+COMMANDS = {name: command for panel in PANELS.values() for name, command in panel.items()}
 
 
-class _Program(TyperGroup):
+class _Program(Branch):
     """Knows its commands by name and sentence, and imports the one that is called or completed."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
@@ -132,7 +103,7 @@ def loaded(name: str) -> Any:
     if not function:
         return get_command(imported.app)
     app = typer.Typer(add_completion=False)
-    app.command(name)(getattr(imported, function))
+    app.command(name, cls=Leaf)(getattr(imported, function))
     return get_command(app)
 
 
@@ -156,8 +127,9 @@ def program() -> typer.Typer:
     ) -> None:
         """Serve CNNs whose weights stream from disk, all inside one memory budget."""
 
-    for name, command in COMMANDS.items():
-        app.command(name, help=command.help)(_not_yet)
+    for panel, commands in PANELS.items():
+        for name, command in commands.items():
+            app.command(name, help=command.help, rich_help_panel=panel)(_not_yet)
     return app
 
 

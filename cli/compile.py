@@ -147,7 +147,10 @@ def compile_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compile an ONNX file to a pack for this machine, or for a GPU."""
+    """Compile an ONNX file to a pack. It is for this machine, or for a GPU.
+
+    Example: layerstream compile yolov8n.onnx -o repository/yolov8n
+    """
     with kept_imports():
         from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
         from models.compiler.passes.explain import Explaining

@@ -55,7 +55,7 @@ def csdf(
     channels: Annotated[bool, typer.Option("--channels", help="List every buffer.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers."""
+    """Turn a pack into a CSDF graph, or read one. It is for SDF3; the smallest buffers are found."""
     if output == _STDOUT and as_json:
         raise typer.BadParameter("give --json or --output -: both go to standard output")
     graph, counts, element_bytes = _graph(source, WindowOverlap(overlap), rows)

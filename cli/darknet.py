@@ -96,7 +96,7 @@ def export_darknet(
     output: Annotated[Path, typer.Option("--output", "-o", help="The .weights file to write.")],
     as_json: Json = False,
 ) -> None:
-    """Write the weights of an imported network in Darknet's format again."""
+    """Write an imported network's weights for Darknet again."""
     from models.darknet.weights import export_weights
 
     with working(f"exporting {source.name}"):

@@ -25,7 +25,7 @@ def device(
     ] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Show a device: what the driver says of it, and which memory kinds the disk can write to."""
+    """Show a device, and the kinds of memory that it has, as its driver says."""
     opened = open_named(context, name)
     document: dict[str, Any] = {
         "device": name,

@@ -65,7 +65,7 @@ def doctor(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Check this machine before it serves: disks, memory, processor, clocks, limits, files.
+    """Check this machine before it serves. It looks at disks, memory, processor, clocks, limits, files.
 
     Each look has a verdict, a reason and a remedy. Exit status 1 where one fails. Nothing is changed.
     Reads of packs are timed, which takes a moment for each.

@@ -50,7 +50,7 @@ def evaluate(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Answer every picture of a data set and count: accuracy, confusion, average precision, agreement.
+    """Answer every picture of a data set, and count. It says accuracy, confusion, precision, agreement.
 
     The result is kept in the folder of the pack, and `inspect` shows it.
     """

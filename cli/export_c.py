@@ -108,7 +108,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace what an export wrote.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write an ONNX file as one .c and one .h with a static arena: no malloc, C99."""
+    """Write an ONNX file as C99 with a static arena. That is one .c and one .h, without malloc."""
     if buffer is not None and weights == "const":
         raise typer.BadParameter("constant weights have no buffer", param_hint="--buffer")
     if name is not None and not is_identifier(name):

@@ -77,7 +77,7 @@ def inspect(
     ] = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Show what a pack holds and what it needs on this machine; nothing is run."""
+    """Show what a pack holds and needs; nothing is run."""
     opened = read_pack(pack)
     with planning():
         summary = summary_of(opened, open_named(context, "cpu"))

@@ -43,7 +43,7 @@ def list_(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """List the models of a repository, and which a budget would serve.
+    """List the models of a repository, and which would fit.
 
     --budget, --request-memory, --activations and --models are those of `serve`.
     """

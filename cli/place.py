@@ -55,7 +55,7 @@ def place(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Say which models go on which nodes: on few, or with few moves from a previous placement.
+    """Say which models go on which nodes. They go on few, or with few moves from a previous placement.
 
     A pack of MODELS.toml is planned here, as `plan` does; delays are of this machine, of which a node has
     --speed times as much. Needs SciPy (extra place).

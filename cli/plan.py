@@ -108,7 +108,7 @@ def plan(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Plan packs within a budget: memory by kind, and with a profile the delay and its bound."""
+    """Plan packs within a budget: memory and delay. With a profile delays have a bound."""
     chosen = architecture(architecture_name)
     if memory is not None and (budget is not None or device_name != "cpu"):
         raise typer.BadParameter("give --budget or, for --device cpu, --memory")

@@ -93,7 +93,7 @@ def profile(
     ] = sweeps.DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
-    """Measure a pack on this machine: its kernels, the disk, and plans against each other.
+    """Measure a pack: the disk, and plans against each other.
 
     The profile is written into the folder of the pack.
     """

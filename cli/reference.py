@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from cli.commands import COMMANDS, loaded
+from cli.printing.help import value_name
 from server.settings.settings import Settings
 
 _HEAD = """# Options of every command
@@ -43,11 +44,6 @@ def shown(command: Any) -> list[Any]:
 def is_option(item: Any) -> bool:
     """Say whether ``item`` is an option, not an argument."""
     return bool(item.opts[0].startswith("-"))
-
-
-def value_name(item: Any) -> str:
-    """Return what stands for the value of an option, or for an argument."""
-    return str(item.metavar or item.name.upper().replace("_", "-"))
 
 
 def markdown() -> str:

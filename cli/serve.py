@@ -20,7 +20,7 @@ _OLD = {"model": "models"}
 
 
 def serve(config: Path | None, **flags: Any) -> None:
-    """Serve the packs of a repository over HTTP, inside one memory budget.
+    """Serve the packs of a repository over HTTP. All is inside one memory budget.
 
     A setting is a flag (--queue-limit 8), a variable (LAYERSTREAM_QUEUE_LIMIT=8)
     or a line of the file of --config (queue_limit = 8); the first of these wins.

@@ -59,7 +59,7 @@ def simulate(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Predict delay, stalls and memory of each architecture from the pack's profile.
+    """Predict delay, stalls and memory of each architecture. It takes the pack's profile.
 
     --weights limits auto, by default to 5 % or what it needs; --budget all of its memory, then parts may
     run on rows.

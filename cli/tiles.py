@@ -49,7 +49,7 @@ def tiles(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Fuse groups of layers on tiles, after seed 002: memory predicted, searched for, and measured.
+    """Fuse groups of layers on tiles, and measure them. Their memory is predicted and searched for.
 
     Without --tiles and --search it shows the configurations that Algorithm 3 tries. No plan takes tiles.
     """

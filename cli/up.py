@@ -48,7 +48,7 @@ def up(
     check: Depth,
     **flags: Any,
 ) -> None:
-    """Compile what is new, and serve it: files of ONNX, CFG and WEIGHTS of Darknet, folders of packs.
+    """Compile what is new, and serve it. It takes ONNX files, CFG and WEIGHTS of Darknet, folders of packs.
 
     --memory is for all of the serving process. What compiling takes is beside it, in a process of its own
     before anything is served. Packs are kept beside the first file, or in --repository, and made again only

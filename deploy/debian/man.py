@@ -7,7 +7,8 @@ from typing import Any
 from typer.main import get_command
 
 from cli.commands import program
-from cli.reference import commands, is_option, shown, value_name
+from cli.printing.help import value_name
+from cli.reference import commands, is_option, shown
 from server.operation.process import installed_version
 
 

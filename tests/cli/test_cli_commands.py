@@ -121,7 +121,7 @@ def test_a_server_imports_nothing_that_only_other_commands_show() -> None:
     unused = {"rich", "onnx", "models.compiler", "pipeline.benchmark", "opentelemetry.sdk", "grpc"}
     assert not unused & imported
     own = {name for name in imported if name.startswith("cli.")}
-    printing = ("printing", "printing.output")
+    printing = ("printing", "printing.help", "printing.output")
     assert own <= {f"cli.{name}" for name in ("commands", "serve", *printing)}
 
 
