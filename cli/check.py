@@ -76,8 +76,8 @@ def check(
         print_json({**summary, "supported": True, "delays": rows, "not_measured": reason or None})
         return
     print_facts(_facts(pack, summary, rows, reason))
-    least = summary["smallest_budget_bytes"]
-    suggest("To serve it", command("up", *files, "--budget", typed(least)))
+    min_bytes = summary["smallest_budget_bytes"]
+    suggest("To serve it", command("up", *files, "--budget", typed(min_bytes)))
 
 
 def _compiled(source: Source, work: Path, batch: int | None, shape: list[str] | None) -> Pack:
@@ -106,11 +106,11 @@ def _delays(pack: Pack, device: Device) -> Iterator[dict[str, Any]]:
     program, profile = prepared(pack, device)
     known, needs, free = plans_of(pack), [Need.of(pack.manifest)], spare_bytes()
     auto, pre = ARCHITECTURES["auto"], ARCHITECTURES["pre"]
-    least = fit(program, auto, LEAST, profile, known).plan
+    min_plan = fit(program, auto, LEAST, profile, known).plan
     whole = fit(program, pre, NOTHING, profile, known).plan
-    limit = round(math.sqrt(least.total_bytes * max(whole.total_bytes, least.total_bytes)))
+    limit = round(math.sqrt(min_plan.total_bytes * max(whole.total_bytes, min_plan.total_bytes)))
     between = fit(program, auto, Wanted(total_bytes=limit), profile, known).plan
-    for plan in {plan.total_bytes: plan for plan in (least, between, whole)}.values():
+    for plan in {plan.total_bytes: plan for plan in (min_plan, between, whole)}.values():
         if free is None or plan.total_bytes <= free:
             yield {
                 "budget_bytes": smallest_budgets(plan.total_bytes, needs).full_bytes,
@@ -139,8 +139,8 @@ def _facts(
         yield "input", given(port)
     for port in manifest.outputs:
         yield "output", f"{port.name}: {tensor(port)}"
-    least = typed(summary["smallest_budget_bytes"])
-    yield "budget", f"from {least} up{less_for_pictures(summary)}{in_all(summary)}"
+    min_budget = typed(summary["smallest_budget_bytes"])
+    yield "budget", f"from {min_budget} up{less_for_pictures(summary)}{in_all(summary)}"
     fastest = rows[-1]["delay_ms"] if rows else 0.0
     for row in rows:
         times = f", {row['delay_ms'] / fastest:.2f} x" if row is not rows[-1] and fastest else ""
