@@ -149,8 +149,8 @@ def _facts(
         yield "takes here", f"not measured: {reason or 'there is too little memory now'}"
 
 
-def rounded(number: float) -> str:
+def rounded(figure: float) -> str:
     """Return a figure for people: two digits that count, whole from ten on."""
-    if number >= 10:
-        return f"{number:,.0f}"
-    return f"{number:.1f}" if number >= 1 else f"{number:.2g}"
+    if figure >= 10:
+        return f"{figure:,.0f}"
+    return f"{figure:.1f}" if figure >= 1 else f"{figure:.2g}"
