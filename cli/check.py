@@ -107,10 +107,12 @@ def _delays(pack: Pack, device: Device) -> Iterator[dict[str, Any]]:
     known, needs, free = plans_of(pack), [Need.of(pack.manifest)], spare_bytes()
     auto, pre = ARCHITECTURES["auto"], ARCHITECTURES["pre"]
     min_plan = fit(program, auto, LEAST, profile, known).plan
-    whole = fit(program, pre, NOTHING, profile, known).plan
-    limit = round(math.sqrt(min_plan.total_bytes * max(whole.total_bytes, min_plan.total_bytes)))
+    full_plan = fit(program, pre, NOTHING, profile, known).plan
+    limit = round(
+        math.sqrt(min_plan.total_bytes * max(full_plan.total_bytes, min_plan.total_bytes))
+    )
     between = fit(program, auto, Wanted(total_bytes=limit), profile, known).plan
-    for plan in {plan.total_bytes: plan for plan in (min_plan, between, whole)}.values():
+    for plan in {plan.total_bytes: plan for plan in (min_plan, between, full_plan)}.values():
         if free is None or plan.total_bytes <= free:
             yield {
                 "budget_bytes": smallest_budgets(plan.total_bytes, needs).full_bytes,
@@ -150,7 +152,7 @@ def _facts(
 
 
 def rounded(figure: float) -> str:
-    """Return a figure for people: two digits that count, whole from ten on."""
+    """Return a figure for people: two digits that count, full_plan from ten on."""
     if figure >= 10:
         return f"{figure:,.0f}"
     return f"{figure:.1f}" if figure >= 1 else f"{figure:.2g}"
