@@ -104,14 +104,14 @@ def _delays(pack: Pack, device: Device) -> Iterator[dict[str, Any]]:
     A plan for which there is no memory now is left out.
     """
     program, profile = prepared(pack, device)
-    known, needs, free = plans_of(pack), [Need.of(pack.manifest)], spare_bytes()
+    cached, needs, free = plans_of(pack), [Need.of(pack.manifest)], spare_bytes()
     auto, pre = ARCHITECTURES["auto"], ARCHITECTURES["pre"]
-    min_plan = fit(program, auto, LEAST, profile, known).plan
-    full_plan = fit(program, pre, NOTHING, profile, known).plan
+    min_plan = fit(program, auto, LEAST, profile, cached).plan
+    full_plan = fit(program, pre, NOTHING, profile, cached).plan
     limit = round(
         math.sqrt(min_plan.total_bytes * max(full_plan.total_bytes, min_plan.total_bytes))
     )
-    between = fit(program, auto, Wanted(total_bytes=limit), profile, known).plan
+    between = fit(program, auto, Wanted(total_bytes=limit), profile, cached).plan
     for plan in {plan.total_bytes: plan for plan in (min_plan, between, full_plan)}.values():
         if free is None or plan.total_bytes <= free:
             yield {

@@ -8,6 +8,7 @@ Among many, each part is at least half of an even one (``_in_steps``).
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from models.errors import ModelError
@@ -49,6 +50,8 @@ class Sharer:
 
     ``alone``: it never shares memory with others, since its partitions compute at once.
 
+    ``is_pinned``: its least is not what it needs, but what it was promised; it is never evicted.
+
     ``within``: makes the best plan of so many bytes, or the smallest one; None: its least is reserved, but
     it is not planned now. ``at_once``: the same, but where finding the plan takes long, another one.
     """
@@ -58,6 +61,25 @@ class Sharer:
     within: Callable[[int], PlanResult] | None = None
     at_once: Callable[[int], PlanResult] | None = None
     alone: bool = False
+    is_pinned: bool = False
+
+    def pinned(self, n_bytes: int) -> "Sharer":
+        """Return the same model with its plan of ``n_bytes`` as the least that it takes.
+
+        Raises:
+            PlanError: it cannot be planned.
+        """
+        find = self.within if self.alone else self.at_once
+        if find is None or self.within is None or self.at_once is None:
+            return self
+        plan = find(n_bytes).plan
+        return replace(
+            self,
+            least=plan.memory,
+            within=partial(_from, self.within, plan.total_bytes),
+            at_once=partial(_from, self.at_once, plan.total_bytes),
+            is_pinned=True,
+        )
 
     def hurried(self) -> "Sharer":
         """Return the same model with ``at_once`` for ``within``."""
@@ -77,6 +99,11 @@ class Sharer:
     def takes(self, in_turns: bool) -> bool:
         """Return whether it takes turns if the set computes ``in_turns``."""
         return in_turns and not self.alone
+
+
+def _from(find: Callable[[int], PlanResult], min_bytes: int, n_bytes: int) -> PlanResult:
+    """Return what ``find`` does of so many bytes, or of ``min_bytes``, where these are more."""
+    return find(max(min_bytes, n_bytes))
 
 
 #: A plan; an error that says why a model has none; None for one that is not planned now.

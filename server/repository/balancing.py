@@ -318,7 +318,11 @@ class Balancer:
                     entry.uses.used_at if serves else -math.inf,
                     place,
                     is_used=serves and len(entry.uses) > 0,
-                    may_go=not serves or bool({entry.model, ALL}.intersection(self._evictable)),
+                    may_go=not serves
+                    or (
+                        not model.sharer.is_pinned
+                        and bool({entry.model, ALL}.intersection(self._evictable))
+                    ),
                     stays=not serves or entry.name in changed,
                     serves=serves,
                 ),

@@ -4,13 +4,16 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from models.sizes import format_least, format_size
 from pipeline.budget.budget import Budget
+from pipeline.budget.errors import RefusedError
 from pipeline.budget.holdings import Minimum, least_together
 from pipeline.budget.sharing import Activations, Sharer
 from server.errors import NotServingError, few, shown
 from server.faults import FAILURES
 from server.repository.model_config import FILE, ModelConfig
 from server.repository.on_disk import Seen, Slot, model_names, slots
+from server.repository.preparing import pin_of
 from server.settings.per_model import ALL
 from server.settings.settings import Settings
 
@@ -18,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 # Settings that name models: those with values by model, and others.
 _BY_MODEL = "workers", "deadline", "lanes", "preferred_lanes", "lane_delay"
-_NAMING = *_BY_MODEL, "evictable", "deepstack_model"
+_NAMING = *_BY_MODEL, "evictable", "pin", "deepstack_model"
 
 
 class Catalog:
@@ -89,6 +92,25 @@ class Catalog:
         together = least_together(minima, activations != "own")
         needs = [minimum.need for minimum in minima]
         self._budget.set_aside(self._settings.request_memory, needs, together)
+        self._check_pins(activations != "own")
+
+    def _check_pins(self, has_one_arena: bool) -> None:
+        """Check that the models that are pinned fit together, with an arena each or one for all.
+
+        Raises:
+            RefusedError: they do not.
+        """
+        pinned = [slot for slot in self.slots() if pin_of(self._settings, slot) is not None]
+        minima = [minimum for slot in pinned if (minimum := self.minimum(slot)) is not None]
+        needed_bytes = least_together(minima, has_one_arena)
+        free_bytes = self._budget.total_bytes - self._budget.request_bytes
+        if needed_bytes > free_bytes:
+            raise RefusedError(
+                f"models that are pinned ({few([shown(slot.name) for slot in pinned])}) need "
+                f"{format_least(needed_bytes)} ({needed_bytes} bytes), available are "
+                f"{format_size(free_bytes)} ({free_bytes} bytes): {needed_bytes - free_bytes} bytes in "
+                "excess (setting pin)"
+            )
 
     def others(self, names: Collection[str]) -> Iterator[Sharer]:
         """Yield all slots but those with ``names``: their least memory is kept free for later; blocks."""

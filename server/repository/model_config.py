@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.errors import ModelError
+from models.sizes import parse_size
 from server.repository.text_format import At, Fields, TextFormatError, parse, text, whole
 
 
@@ -55,7 +56,8 @@ class ModelConfig:
     """What a config.pbtxt says. ``batching``: None where it has no dynamic_batching.
 
     ``label_files``: by output, relative to the model's folder. ``policy_line``: the line of ``policy``.
-    ``ignored``: the line of each field that has no meaning here.
+    ``ignored``: the line of each field that has no meaning here. ``pin``: as the setting has it of a model;
+    None: it is not pinned.
     """
 
     max_batch_size: int | None = None
@@ -64,6 +66,7 @@ class ModelConfig:
     policy: Policy = Policy()
     ignored: Mapping[str, int] = field(default_factory=dict)
     policy_line: int = 1
+    pin: int | None = None
 
     @property
     def default_timeout_seconds(self) -> float | None:
@@ -111,6 +114,7 @@ def model_config(written: str, name: str) -> ModelConfig:
         batching=fields.one("dynamic_batching", _batching),
         label_files=_label_files(fields),
         policy=fields.one("version_policy", _policy) or Policy(),
+        pin=_pin(fields),
         ignored=ignored,
         policy_line=fields.line("version_policy"),
     )
@@ -201,6 +205,24 @@ def _specific(at: At) -> Policy:
     if not numbers:
         raise at.fault("names no versions")
     return Policy(named=frozenset(numbers))
+
+
+def _pin(fields: Fields) -> int | None:
+    """Return the size in the parameter ``pin``: 0 for an empty one; None: there is none."""
+    pins = []
+    for parameter in fields.each("parameters", lambda field: field):
+        inside = parameter.fields()
+        value = inside.one("value", lambda field: field.fields().one("string_value", text))
+        if inside.one("key", text) != "pin":
+            fields.ignore(parameter)
+            continue
+        try:
+            pins.append(parse_size(value) if value else 0)
+        except ValueError as exc:
+            raise parameter.fault(f"pin: {exc}") from exc
+    if len(pins) > 1:
+        raise TextFormatError(fields.line("parameters"), "parameters: pin is given twice")
+    return next(iter(pins), None)
 
 
 def _label_files(fields: Fields) -> dict[str, str]:

@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from pipeline.measuring.plan_races import Entrant
 
+#: More than any plan takes.
+_ANY_BYTES = 1 << 50
 #: What Python says, in no class of its own.
 _NO_THREAD = "can't start new thread"
 
@@ -52,6 +54,11 @@ def batching_of(settings: Settings, slot: Slot) -> Batching:
         return own
     preferred = of_model(settings.preferred_lanes, slot.model, lanes)
     return Batching(lanes, (preferred,), of_model(settings.lane_delay, slot.model, 0.0))
+
+
+def pin_of(settings: Settings, slot: Slot) -> int | None:
+    """Return the bytes of which the model in ``slot`` has no fewer; 0: all; None: it is not pinned."""
+    return settings.pin.get(slot.model, slot.config.pin)
 
 
 def _configured(slot: Slot) -> Batching:
@@ -255,7 +262,9 @@ class Preparer:
             PlanError: it cannot be cut into as many, or the device cannot run partitions.
         """
         workers = of_model(self._settings.workers, slot.model, 1)
-        return self._environment.budget_request(slot.name, opened, lanes, workers, self._search)
+        request = self._environment.budget_request(slot.name, opened, lanes, workers, self._search)
+        pin = pin_of(self._settings, slot)
+        return request if pin is None else request.pinned(pin or _ANY_BYTES)
 
 
 @contextlib.contextmanager

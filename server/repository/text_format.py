@@ -158,6 +158,10 @@ class Fields:
         """Return the line of the first field ``name``; 1 where there is none."""
         return next((each.line for each in self._message if each.name == name), 1)
 
+    def ignore(self, field: "At") -> None:
+        """Note a field that was read as ignored."""
+        self._ignored.setdefault(field.path, field.field.line)
+
     def ignore_rest(self) -> None:
         """Note the fields that were not read as ignored."""
         for each in self._message:

@@ -29,6 +29,7 @@ from server.settings.per_model import (
     has_several,
     of_model,
     parse_per_model,
+    parse_pins,
     whole,
 )
 
@@ -185,6 +186,21 @@ class MemorySettings(Group):
     evictable: Annotated[Names, Default("all")] = Field(
         (ALL,), description="Models that may go so; names separated by commas."
     )
+
+    pin: Annotated[
+        dict[str, Annotated[int, Field(ge=0)]],
+        Takes("NAMES[=SIZE]"),
+        Default("no model"),
+    ] = Field(
+        {},
+        description="Models that are never evicted, nor served in less than SIZE, without one in what "
+        "all their weights take; yolov4=64MiB,resnet50.",
+    )
+
+    @field_validator("pin", mode="before")
+    @classmethod
+    def _pins(cls, value: object) -> object:
+        return parse_pins(value)
 
     @field_validator("budget")
     @classmethod

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from models.sizes import parse_size
+
 #: Stands for all models that are not named; no pack can be called so.
 ALL = "*"
 _LONGEST = 40
@@ -36,6 +38,27 @@ def parse_per_model(value: object, number: Callable[[str], float], example: str 
         if values.setdefault(key, number_of_part) != number_of_part:
             raise ValueError(f"{part[:_LONGEST]!r} contradicts another one")
     return values
+
+
+def parse_pins(value: object) -> object:
+    """Return the bytes by model that ``value`` is: "yolov4=64MiB,resnet50"; 0: all that one may take.
+
+    Anything but text, or a mapping of text, is returned as it is.
+
+    Raises:
+        ValueError: a size is none, or a model is there twice.
+    """
+    if isinstance(value, str):
+        segments = [item.strip().partition("=") for item in value.split(",") if item.strip()]
+        value = {name.strip(): size.strip() for name, _, size in segments}
+        if len(value) < len(segments):
+            raise ValueError("a model is named twice")
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: (parse_size(size) if size else 0) if isinstance(size, str) else size
+        for name, size in value.items()
+    }
 
 
 def _number(text: str, number: Callable[[str], float]) -> float | None:

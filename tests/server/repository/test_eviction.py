@@ -12,6 +12,7 @@ import pytest
 from loader.errors import ReadError
 from models.packs.pack import Pack, read_pack
 from server.errors import NotServingError
+from server.operation.starting import StartupError
 from server.repository import environment
 from server.repository.on_disk import Slot
 from server.repository.polling import follow
@@ -180,6 +181,52 @@ async def test_who_is_used_is_answered_before_it_goes(
     assert "tiny" in loaded(crowded)
     gate.open()
     await asyncio.gather(*using, bringing, *coming_back)
+
+
+@pytest.mark.parametrize("where", ["setting", "config.pbtxt"])
+async def test_pinned_models_keep_their_memory(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path, where: str
+) -> None:
+    repository, pin = tmp_path / "repository", 2 * packs.smallest("tiny")
+    shutil.copytree(packs.repository, repository)
+    n_bytes = pin + packs.smallest("twin") + (16 << 10)
+    options = crowding(packs, repository=repository, models_budget=n_bytes)
+    if where == "setting":
+        options["pin"] = f"tiny={pin}B"
+    else:
+        parameter = f'parameters {{ key: "pin" value {{ string_value: "{pin}B" }} }}'
+        (repository / "tiny" / "config.pbtxt").write_text(parameter)
+    async with serving(settings(**options)) as service:
+        entry = service.inside.repository.models.find("tiny")
+        assert entry.fitted is not None
+        n_bytes = entry.fitted.plan.total_bytes
+        assert n_bytes > 1.2 * packs.smallest("tiny")
+        for name in ("pair", "twin", "pair", "twin"):
+            await right(service, packs, name)
+            assert entry.fitted.plan.total_bytes >= n_bytes
+        assert entry.evictions == 0
+        path = "/v2/repository/models/tiny/replan"
+        refused = await service.client.post(path, json={"memory_bytes": packs.smallest("tiny")})
+        error(refused, 409, "tiny", "at least")
+
+
+async def test_a_pin_without_a_size_is_of_all_weights(
+    settings: SettingsFactory, packs: Packs
+) -> None:
+    options = crowding(packs, pin="tiny", models_budget=16 << 20, models=("tiny", "pair"))
+    async with serving(settings(**options)) as service:
+        member = service.inside.repository.models.find("tiny")
+        assert member.prepared is not None
+        assert sum(member.prepared.sharer.least.values()) >= member.weight_bytes
+
+
+async def test_pins_beyond_the_budget_are_refused_at_the_start(
+    settings: SettingsFactory, packs: Packs
+) -> None:
+    options = crowding(packs, pin="tiny,twin,pair=1MiB")
+    with pytest.raises(StartupError, match=r"pinned \(.*\d+ bytes in excess \(setting pin\)"):
+        async with serving(settings(**options)):
+            pass
 
 
 async def test_pinned_models_stay(settings: SettingsFactory, packs: Packs) -> None:

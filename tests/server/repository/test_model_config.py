@@ -70,6 +70,15 @@ def test_what_is_read_and_what_is_not() -> None:
             "dynamic_batching { default_queue_policy { default_timeout_microseconds: 0 } }",
             ModelConfig(batching=ConfiguredBatching()),
         ),
+        (
+            'parameters { key: "pin" value { string_value: "64MiB" } }',
+            ModelConfig(pin=64 << 20),
+        ),
+        ('parameters { key: "pin" value { string_value: "" } }', ModelConfig(pin=0)),
+        (
+            'parameters { key: "other" value { string_value: "x" } }',
+            ModelConfig(ignored={"parameters": 1}),
+        ),
     ],
 )
 def test_small_ones(text: str, expected: ModelConfig) -> None:

@@ -51,6 +51,26 @@ def test_a_file_has_a_number_or_a_table(tmp_path: Path) -> None:
         assert of_model(load_settings(GIVEN, file).workers, "a", 1) == number
 
 
+@over(
+    "value, pins",
+    [
+        (None, {}),
+        ("a", {"a": 0}),
+        ("a=64MiB, b", {"a": 64 << 20, "b": 0}),
+        ({"a": "64MiB", "b": ""}, {"a": 64 << 20, "b": 0}),
+        ({"a": 1 << 20}, {"a": 1 << 20}),
+    ],
+)
+def test_pins_have_sizes_or_none(value: object, pins: dict[str, int]) -> None:
+    assert Settings.model_validate(GIVEN | ({} if value is None else {"pin": value})).pin == pins
+
+
+@over("value", ["a=x", "a=-1MiB", "a=64", "a,a=1MiB", 3, ["a"], {"a": -1}])
+def test_other_pins_are_refused(value: object) -> None:
+    with pytest.raises(SettingsError, match="pin"):
+        load_settings(GIVEN | {"pin": value})
+
+
 # Settings of scheduling: times and numbers by model, and what contradicts itself.
 
 
