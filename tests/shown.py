@@ -249,6 +249,17 @@ def files_and_a_pack(kit: Kit, folder: Path) -> None:
     onnx.save(detector, wheel / "ch_PP-OCRv4_det_infer.onnx")
 
 
+def others_files(kit: Kit, folder: Path) -> None:
+    """A repository of Triton's, and a file that a program opens."""
+    classifier(kit, folder)
+    model = folder / "model_repository/squeezenet"
+    (model / "1").mkdir(parents=True)
+    shutil.copy(folder / "squeezenet.onnx", model / "1/model.onnx")
+    (model / "config.pbtxt").write_text(
+        'name: "squeezenet"\nplatform: "onnxruntime_onnx"\nmax_batch_size: 8\ndynamic_batching { }\n'
+    )
+
+
 def texts_pack(kit: Kit, folder: Path) -> None:
     texts(folder / "model.onnx")
     kit.pack(folder / "repository/model", folder / "model.onnx", "--shape", "tokens=1,4")
@@ -295,6 +306,7 @@ SHOWN = (
         ),
         asks=True,
     ),
+    Shown("docs/how-to/coming-from.md", others_files),
     Shown("docs/how-to/up.md", files_and_a_pack),
     Shown("docs/how-to/budget.md", two_packs),
     Shown("docs/how-to/doctor.md", two_packs),
