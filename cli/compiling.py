@@ -16,7 +16,7 @@ from models.packs.names import Store, loses_bits
 from models.progress import Progress
 from models.runtime.heap import is_claimed, kept_imports
 from pipeline.checking import Depth, threads_of
-from pipeline.checking.comparison import Comparison
+from pipeline.checking.comparison import ComparisonRules
 
 if TYPE_CHECKING:
     from models.compiler import CompileOptions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from models.compiler.passes.run import Observer
     from models.datasets.samples import Dataset
     from models.packs.target import Target
-    from pipeline.checking.comparison import Comparison
+    from pipeline.checking.comparison import ComparisonRules
 
 # Pictures of --calibrate on which is measured what --store costs.
 _MEASURED = 8
@@ -65,7 +65,7 @@ class _Written(NamedTuple):
     """The source of a pack that was written, as a file, and how answers are compared with its own."""
 
     reference: Path
-    comparison: Comparison
+    comparison: ComparisonRules
 
 
 def compile_request(

@@ -26,7 +26,7 @@ from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
 from pipeline.checking.compare import difference, largest_error
-from pipeline.checking.comparison import Comparison, Tolerance
+from pipeline.checking.comparison import ComparisonRules, Tolerance
 from pipeline.checking.trials import TrialError, Trials
 from pipeline.measuring.sweeps import HasInputs, Kind, random_inputs, with_compared
 
@@ -103,7 +103,7 @@ def check_pack(
     trials: Trials | None,
     progress: Progress = silent,
     pictures: "Pictures | None" = None,
-    comparison: Comparison | None = None,
+    comparison: ComparisonRules | None = None,
 ) -> list[str]:
     """Compare ``pack`` with ``reference``; return lines: what is odd, or not compared.
 
@@ -146,7 +146,7 @@ class Checker:
     what: str
     reference: Reference
     trials: HasAnswers | None
-    comparison: Comparison
+    comparison: ComparisonRules
     progress: Progress
     store: Store = "fp32"
     preprocess: Preprocess | None = None

@@ -16,7 +16,7 @@ from pipeline.checking import Depth, threads_of
 if TYPE_CHECKING:
     from PIL import Image
 
-    from pipeline.checking.comparison import Comparison
+    from pipeline.checking.comparison import ComparisonRules
     from pipeline.checking.find_fault import FaultFinder
     from pipeline.devices.base import Device
 
@@ -59,7 +59,7 @@ def check_with_threads(
     folder: Path,
     reference: Path,
     source: Path,
-    comparison: "Comparison",
+    comparison: "ComparisonRules",
     threads: int | None,
     progress: Progress,
     *,

@@ -16,7 +16,7 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonRules:
     """How the answers of a network are compared.
 
     ``random``, ``jumps``, ``compared``: as of ``Traits``, of its source.

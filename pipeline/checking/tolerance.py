@@ -41,7 +41,7 @@ from models.network.node import Node
 from models.packs.names import Store
 from models.packs.target import Target
 from models.runtime.kernels import kernel_of
-from pipeline.checking.comparison import Comparison, Tolerance
+from pipeline.checking.comparison import ComparisonRules, Tolerance
 
 Shape = tuple[int, ...]
 
@@ -69,11 +69,11 @@ class _Rounding(NamedTuple):
         return _Rounding(*map(max, zip(_Rounding(), *several, strict=True)))
 
 
-def comparison_of(path: Path, target: Target, store: Store) -> Comparison:
+def comparison_of(path: Path, target: Target, store: Store) -> ComparisonRules:
     """Return how answers of a network are compared with those of its pack; arguments as `tolerance_of`."""
     traits = read_traits(path)
     tolerance = tolerance_of(path, traits, target, store)
-    return Comparison(tolerance, traits.random, traits.jumps, traits.compared)
+    return ComparisonRules(tolerance, traits.random, traits.jumps, traits.compared)
 
 
 def tolerance_of(path: Path, traits: Traits, target: Target, store: Store) -> Tolerance:
