@@ -17,8 +17,9 @@ from cli.printing.sentences import command, given, in_all, less_for_pictures, te
 from cli.printing.steps import steps
 from cli.printing.summary import summary_of
 from cli.source_records import Source
+from models.packs.names import CPU
 from models.packs.pack import Pack, open_pack, read_pack
-from models.packs.target import CPU, named_target
+from models.packs.target import named_target
 from models.sizes import format_size
 from pipeline.budget.request_needs import Need, smallest_budgets
 from pipeline.devices.base import Device, DeviceError

@@ -1,10 +1,11 @@
-"""``layerstream compile``: from an ONNX file to a pack."""
+"""``layerstream compile``: from an ONNX file to a pack.
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
-from functools import partial
+What the compiler, the check and the summary need is imported by each: they are not in memory at once.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,43 +21,17 @@ from cli.arguments import (
     shapes_of,
     size,
 )
+from cli.compiling import CompileRequest, compile_request
 from cli.model_sources import RECIPES, recipes_beside
-from cli.printing.changes import print_changes
-from cli.printing.output import fail, print_json, say, suggest, tell, warn
-from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
+from cli.printing.output import fail, tell
 from cli.printing.steps import steps
-from models.datasets.samples import read_folder
-from models.detection.recipe import read_detection
-from models.images.preprocess import read_labels, read_preprocess
-from models.network.names import Op
-from models.packs.manifest import Manifest
-from models.packs.pack import Pack, read_pack
-from models.packs.records.spans import Store, loses_bits
-from models.packs.target import CPU, named_target
-from models.runtime.heap import kept_imports
-from models.segmentation import read_segmentation
-from models.sizes import format_least, format_size
-from pipeline.checking.checker import checker, fault_finder
-from pipeline.devices.find import device_measure
-from server.memory.process_memory import spare_bytes
+from models.packs.names import CPU, STORES, Store, loses_bits
 
 if TYPE_CHECKING:
-    from models.compiler.passes.explain import Explaining
-    from models.compiler.passes.run import Observer
+    from models.compiler.passes.explain import PassChange
 
 # A CPU has no kernels for these: what they save is reading.
-_STORED_AS = {"half": "fp16", "mixed": "int8"}
-#: What reads the files of recipes.
-_READERS: Mapping[str, Callable[[Path], Any]] = {
-    "labels": read_labels,
-    "preprocess": read_preprocess,
-    "detection": read_detection,
-    "segmentation": read_segmentation,
-}
-# Pictures of --calibrate on which is measured what --store costs.
-_MEASURED = 8
-#: What --store takes.
-STORES: tuple[Store, ...] = get_args(Store)
+_STORED_AS: Mapping[str, Store] = {"half": "fp16", "mixed": "int8"}
 
 
 def _recipe(name: str, what: str) -> Any:
@@ -151,11 +126,6 @@ def compile_(
 
     Example: layerstream compile yolov8n.onnx -o repository/yolov8n
     """
-    with kept_imports():
-        from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
-        from models.compiler.passes.explain import Explaining
-        from models.graphs.onnx_reader import source_files
-
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")
     if precision in _STORED_AS:
@@ -169,142 +139,61 @@ def compile_(
         raise typer.BadParameter(f"{store!r} is none of {', '.join(STORES)}", param_hint="--store")
     if precision == "int8" and calibrate is None:
         raise typer.BadParameter("--precision int8 needs --calibrate DIR")
-    if calibrate is not None and precision != "int8" and (no_check or not loses_bits(store)):
+    measures = not no_check and loses_bits(store)
+    if calibrate is not None and precision != "int8" and not measures:
         raise typer.BadParameter(
             "--calibrate DIR goes with --precision int8, or with --store fp16, bf16 or int8 and its check"
         )
-    pictures = read_folder(calibrate) if calibrate else None
-    if pictures:
-        pictures.check_pictures()
     given = {
         "labels": labels,
         "preprocess": preprocess,
         "detection": detection,
         "segmentation": segmentation,
     }
-    compiled_for = named_target(target)
-    warnings: list[str] = []
-    changes = Explaining() if explain else None
-    options = CompileOptions(
+    request = CompileRequest(
+        source=source,
+        output=output,
         version=version,
-        batch=batch,
-        shapes=shapes_of(shape),
-        keep_inputs=tuple(keep_input or ()),
-        without_outputs=tuple(without_output or ()),
-        chunk_bytes=size(chunk, "--chunk"),
-        scores=scores,  # type: ignore[arg-type]
         force=force,
-        target=compiled_for,
-        calibrate=pictures.pictures if pictures and precision == "int8" else None,
-        measure=device_measure(compiled_for),
-        warn=warnings.append,
+        target=target,
         store=store,
-        without=tuple(without or ()),
-        observers=tuple(_observers(changes, verify, find_fault, print_passes)),
-        **_recipes(source, given),
+        quantised=precision == "int8",
+        calibrate=calibrate,
+        check=None if no_check else check,
+        recipes=_recipes(source, given),
+        options={
+            "batch": batch,
+            "shapes": shapes_of(shape),
+            "keep_inputs": tuple(keep_input or ()),
+            "without_outputs": tuple(without_output or ()),
+            "chunk_bytes": size(chunk, "--chunk"),
+            "scores": scores,
+            "without": tuple(without or ()),
+        },
+        explain=explain,
+        verify=verify,
+        find_fault=find_fault,
+        print_passes=print_passes,
     )
+    warnings: list[str] = []
+    changes: list[PassChange] = []
     with steps(f"compiling {source.name}") as progress:
-        measured = partial(pictures.pictures, _MEASURED) if pictures else None
-        judge = checker(
-            source,
-            compiled_for,
-            warnings.append,
-            progress,
-            depth=check,
-            pictures=measured,
-            free=spare_bytes,
-        )
-        accept = None if no_check else judge
         try:
-            folder = compile_onnx(source, output, replace(options, accept=accept), progress)
+            folder = compile_request(request, progress, warnings.append, changes.append)
         except MemoryError as exc:
             fail(str(exc) or "out of memory", NO_MEMORY)
-    from cli.printing.summary import summary_of  # what plans a pack, now that there is one
+    from cli.printing.compiled import print_compiled  # what plans a pack, now that there is one
 
-    pack = read_pack(folder)
-    summary = summary_of(pack, open_named(context, "cpu"))
-    warnings += _whole_layers(pack.manifest, options.chunk_bytes)
-    for warning in warnings:
-        warn(warning)
-    if as_json:
-        files = list(map(str, source_files(source)))
-        passes = {"passes": list(map(asdict, changes.changes))} if changes else {}
-        print_json({**summary, "source_files": files, "warnings": warnings, **passes})
-    else:
-        print_changes(changes.changes if changes else ())
-        _print_made(pack, summary)
+    cpu = open_named(context, "cpu")
+    print_compiled(folder, source, cpu, request.options["chunk_bytes"], warnings, changes, as_json)
 
 
-def _observers(
-    changes: "Explaining | None", verify: bool, find_fault: bool, texts: Path | None
-) -> "Iterator[Observer]":
-    """Yield what looks on while passes run."""
-    from models.compiler.passes.verify import Verifying  # onnx: not for the service
-    from models.compiler.passes.view import Printing
-
-    if changes is not None:
-        yield changes
-    if verify:
-        yield Verifying()
-    if find_fault:
-        yield fault_finder()
-    if texts is not None:
-        yield Printing(texts)
-
-
-def _recipes(source: Path, given: Mapping[str, Path | None]) -> dict[str, Any]:
-    """Return the recipes of ``source`` for the compiler: those ``given``, else those that lie beside it."""
+def _recipes(source: Path, given: Mapping[str, Path | None]) -> dict[str, Path]:
+    """Return the files of recipes of ``source``: those ``given``, else those that lie beside it."""
     files = recipes_beside(source)
     for name, file in given.items():
         if file is not None:
             files[name] = file
         elif name in files:
             tell(f"{source.name}: --{name} {files[name]}, which lies beside it")
-    return {name: _READERS[name](file) for name, file in files.items()}
-
-
-def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
-    least = summary["smallest_budget_bytes"]
-    say(
-        f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights{_stored(summary)} in "
-        f"{counted(summary['spans'], 'span')}, {counted(summary['pieces'], 'piece')}; "
-        f"serves from a budget of {typed(least)} up{less_for_pictures(summary)}"
-    )
-    suggest("To serve it", serving(pack, least))
-
-
-def _stored(summary: dict[str, Any]) -> str:
-    stored = f" {stored_as(summary['store'])}" if summary["expands"] else ""
-    shared = " that layers share," if summary["shared_bytes"] else ""
-    if not stored:
-        return shared
-    return f"{shared or ','} {format_size(summary['file_bytes'])} in the file{stored},"
-
-
-def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
-    """Return a warning where layers stay whole because of their batch."""
-    from models.compiler.cutting.chunks import default_chunk_bytes  # onnx: not for the service
-
-    batches = {port.shape[0] for port in manifest.required_inputs if len(port.shape) > 1}
-    finest = chunk_bytes or default_chunk_bytes(manifest.weight_bytes)
-    largest = manifest.largest_chunk_bytes
-    if len(batches) != 1 or largest <= finest or not _has_batch(manifest, batch := batches.pop()):
-        return []
-    return [
-        f"with a batch of {batch} layers are not cut: the smallest ring holds the largest of them, "
-        f"{format_least(largest)}, where chunks of a batch of 1 take about {format_least(finest)}"
-    ]
-
-
-def _has_batch(manifest: Manifest, batch: int) -> bool:
-    """Return whether the largest chunk is a layer that would be cut, if it were not for its ``batch``."""
-    from models.network.catalogue import traits_of
-
-    uncut = [layer for layer in manifest.layers if layer.end_piece == layer.first_piece + 1]
-    largest = max(uncut, key=lambda layer: layer.weight_bytes, default=None)
-    if largest is None or batch == 1:
-        return False
-    traits = traits_of(largest.operator.partition("+")[0])
-    output = manifest.pieces[largest.first_piece].outputs[0]
-    is_cut = traits.computes(Op.Conv) or traits.computes(Op.Gemm)
-    return is_cut and output.shape[:1] == (batch,)
+    return files

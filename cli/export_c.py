@@ -27,7 +27,7 @@ from models.datasets.samples import read_folder
 from models.images.preprocess import read_preprocess
 from models.packs.pack import read_pack
 from models.sizes import format_size
-from pipeline.checking.check import check_graph
+from pipeline.checking.check_graph import check_graph
 from pipeline.export_c.export import Exported, ExportOptions, export_c, working_folder, write_export
 from pipeline.export_c.network.network import ExportError
 from pipeline.export_c.writing.c_text import is_header, is_identifier

@@ -44,7 +44,7 @@ _check_packages()
 from layerstream.budget import Budget, Model, open  # noqa: E402, A004  after the check
 from loader.errors import LoaderError  # noqa: E402
 from models.errors import ModelError  # noqa: E402
-from models.packs.records.spans import Store  # noqa: E402
+from models.packs.names import Store  # noqa: E402
 from pipeline.budget.errors import RefusedError  # noqa: E402
 from pipeline.devices.base import DeviceError  # noqa: E402
 from pipeline.execution.errors import (  # noqa: E402

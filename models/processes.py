@@ -5,7 +5,6 @@ directory, where a repository and what clients upload may be. Its environment ho
 compute, no search path that depends on the working directory, and no variable that runs code.
 """
 
-import asyncio
 import contextlib
 import ctypes
 import errno
@@ -15,12 +14,16 @@ import signal
 import subprocess
 import sys
 import threading
-from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from models.errors import printable
+
+# 2 MB, for a process that starts others and waits.
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
 
 #: The folder with the packages of this program: a checkout, or where they were installed.
 CODE = Path(__file__).resolve().parents[1]
@@ -172,8 +175,10 @@ def start(command: Sequence[str], file_bytes: int) -> Child:
 
 async def start_async(
     command: Sequence[str], file_bytes: int, message_bytes: int
-) -> tuple[Process, StandardError]:
+) -> "tuple[Process, StandardError]":
     """Do as ``start``, for the event loop; a line of the process's output has at most ``message_bytes``."""
+    import asyncio
+
     errors = StandardError()
     try:
         process = await asyncio.create_subprocess_exec(

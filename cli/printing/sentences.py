@@ -8,10 +8,10 @@ from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.packs.manifest import Manifest
+from models.packs.names import Store
 from models.packs.pack import Pack
 from models.packs.records.pieces import ResidentPiece
 from models.packs.records.ports import DesignedLayer, DesignedMemory, Port, SourceSizes
-from models.packs.records.spans import Store
 from models.packs.target import Target
 from models.segmentation import Segmentation
 from models.sizes import format_least, format_size

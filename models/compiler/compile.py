@@ -32,8 +32,6 @@ from models.compiler.writing.describe_programs import ProgramDescriber, Quantise
 from models.compiler.writing.recipes import recipe_records
 from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import (
-    Unfinished,
-    building,
     is_shorter,
     unstored,
     write_model,
@@ -45,10 +43,10 @@ from models.graphs.inputs import take_defaults
 from models.graphs.traits import infinite_weights
 from models.network.catalogue import traits_of
 from models.network.names import Op
-from models.packs.folders import is_model_name, versions
+from models.packs.building import Unfinished, building, check_destination
 from models.packs.manifest import Manifest, write_manifest
+from models.packs.names import Store
 from models.packs.pack import read_pack
-from models.packs.records.spans import Store
 from models.packs.target import Target, host_target, largest_exact_weight
 from models.progress import Progress, silent
 from models.runtime.heap import collect
@@ -89,17 +87,6 @@ def _check_options(destination: Path, options: CompileOptions) -> None:
     Raises:
         CompileError: it cannot be; the message says what.
     """
-    if not is_model_name(destination.name):
-        raise CompileError(
-            f"{destination}: {destination.name!r} is not a model name (letters, digits, ._-)"
-        )
-    if destination.name.isdecimal() and _is_model(destination.parent):
-        raise CompileError(
-            f"{destination}: {destination.parent.name} is a model; "
-            f"-o {destination.parent} --version {destination.name} makes a version of it"
-        )
-    if options.version < 1:
-        raise CompileError(f"{destination}: version {options.version} is not a positive integer")
     if options.store != "fp32" and options.target is not None and options.target.capability:
         raise CompileError(
             f"{destination}: --store {options.store}: a GPU reads weights as they are stored; "
@@ -107,11 +94,6 @@ def _check_options(destination: Path, options: CompileOptions) -> None:
         )
     if options.chunk_bytes is not None and options.chunk_bytes < 1:
         raise CompileError(f"{destination}: a chunk of {options.chunk_bytes} bytes holds nothing")
-
-
-def _is_model(folder: Path) -> bool:
-    """Return whether ``folder`` has versions with packs in them."""
-    return folder.is_dir() and any((each / "manifest.json").exists() for each in versions(folder))
 
 
 # The compiler, step by step.
@@ -133,17 +115,41 @@ def compile_onnx(
         Whatever ``options.accept`` raises; then there is no pack.
     """
     options = options or CompileOptions()
-    _check_options(destination, options)
+    pack = destination / str(options.version)
+    check_destination(destination, options.version)
+    with building(pack, options.force) as unfinished:
+        source = write_pack(path, pack, unfinished, options, progress)
+        if options.accept is not None:
+            options.accept(unfinished.pack, reference_of(source, unfinished))
+    return pack
+
+
+def write_pack(
+    path: Path, pack: Path, unfinished: Unfinished, options: CompileOptions, progress: Progress
+) -> SourceModel:
+    """Write what becomes ``pack``; return its source, whose graph is let go.
+
+    Raises:
+        OnnxError: the file ``path`` cannot be used. CompileError: it cannot be compiled, or not be written.
+    """
+    _check_options(pack.parent, options)
     progress("read")
     source = SourceModel.read(path, options)
     _tell_infinite(source, options)
-    pack = destination / str(options.version)
-    with building(pack, options.force) as unfinished:
-        try:
-            _build(source, pack, options, unfinished, progress)
-        finally:
-            del source.graph  # NFS and FUSE remove no file that is mapped
-    return pack
+    try:
+        _build(source, pack, options, unfinished, progress)
+    finally:
+        del source.graph  # NFS and FUSE remove no file that is mapped
+    return source
+
+
+def reference_of(source: SourceModel, unfinished: Unfinished) -> Path:
+    """Write ``source`` as it was read next to the pack; return the file, as ``Accept`` has it."""
+    folder = unfinished.work.with_name(".reference")
+    folder.mkdir()
+    file = source.write_reference(folder)
+    collect()
+    return file
 
 
 def _build(
@@ -153,7 +159,6 @@ def _build(
     unfinished: Unfinished,
     progress: Progress,
 ) -> None:
-    """Write and check what becomes ``pack``."""
     source.check_space(unfinished.work, pack.parent)
     if options.calibrate is not None:
         if options.target is not None and options.target.capability is not None:
@@ -169,12 +174,6 @@ def _build(
     shutil.rmtree(unfinished.work, ignore_errors=True)
     progress("check")
     _read_back(unfinished.pack, pack)
-    if options.accept is not None:
-        reference = unfinished.work.with_name(".reference")
-        reference.mkdir()
-        file = source.write_reference(reference)
-        collect()
-        options.accept(unfinished.pack, file)
 
 
 def _write_pack(

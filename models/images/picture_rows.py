@@ -4,13 +4,15 @@ A picture takes a byte where its tensor takes four, and a region of a network re
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from PIL import Image
 
 from models.images.placement import Size
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 # Rows that are made at a time, and how many of those before them are kept: windows of convolutions overlap.
 _BAND_ROWS = 16
@@ -53,7 +55,7 @@ class StoredPixels:
 
     band_rows = _BAND_ROWS
 
-    def __init__(self, image: Image.Image) -> None:
+    def __init__(self, image: "Image") -> None:
         width, height = image.size
         self._pixels = np.empty((height, width, 3), np.uint8)
         # Pillow gives an array as bytes, which it joins of parts: of all at once it would be there thrice.

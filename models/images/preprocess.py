@@ -4,11 +4,10 @@ The recipe comes as a TOML file at compile time and is kept in the manifest.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -30,6 +29,10 @@ from models.images.picture_rows import (
 from models.images.placement import ImagePlacement, Resize, Size, around, centre, inside
 from models.toml_files import read_recipe
 
+# 3 MB, for a process that only reads recipes.
+if TYPE_CHECKING:
+    from PIL.Image import Image, Resampling
+
 # Darknet's resize_image: bilinear between the corners of the image, without antialiasing.
 
 Window = tuple[int, int, int, int]
@@ -47,7 +50,7 @@ class CornerResize:
     the result (half-open, all of it when None); nothing else is computed. Keeps the image.
     """
 
-    def __init__(self, image: Image.Image, size: Size, window: Window | None = None) -> None:
+    def __init__(self, image: "Image", size: Size, window: Window | None = None) -> None:
         left, top, right, bottom = window or (0, 0, *size)
         self._image = image
         self.height, self.width = bottom - top, right - left
@@ -151,14 +154,6 @@ Divisor = Annotated[FiniteFloat, AfterValidator(_not_zero)]
 # Of a pixel of RGB as it is stored.
 _STORED_BYTES = 3
 
-_FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
-}
-
-
 # Pixels around one of the result that each filter weighs, at the size of the result; a weight is a double.
 # Pillow has a table of weights for rows and one for columns, as long as the picture is.
 _SUPPORTS = {"nearest": 0, "bilinear": 1, "bicubic": 2, "lanczos": 3}
@@ -235,7 +230,7 @@ class Preprocess(BaseModel):
             return ImagePlacement.resized_and_cut(self.size, image)
         return ImagePlacement.cut_and_resized(self.size, image)
 
-    def tensor(self, image: Image.Image) -> PictureTensor:
+    def tensor(self, image: "Image") -> PictureTensor:
         """Return the tensor for ``image`` (any mode), made as it is read; mean and std follow ``color``.
 
         Holds what it is made of: pixels at the network's size; with Darknet's filter ``image`` itself, or
@@ -282,11 +277,11 @@ class Preprocess(BaseModel):
     def _made_size(self, image: Size) -> Size:
         return inside(self.size, image) if self.resize == "letterbox" else self.size
 
-    def apply(self, image: Image.Image) -> NDArray[np.float32]:
+    def apply(self, image: "Image") -> NDArray[np.float32]:
         """Return the whole tensor for ``image``, float32."""
         return np.asarray(self.tensor(image))
 
-    def _placed(self, image: Image.Image) -> SizedPicture:
+    def _placed(self, image: "Image") -> SizedPicture:
         """Return ``image`` (RGB) at the network's size."""
         if self.resize == "stretch":
             return self._resized(image, self.size)
@@ -295,12 +290,12 @@ class Preprocess(BaseModel):
         inner = inside(self.size, image.size)
         return PaddedPixels(self._resized(image, inner), inner, self.size, self.pad_value)
 
-    def _resized(self, image: Image.Image, size: Size) -> SizedPicture:
+    def _resized(self, image: "Image", size: Size) -> SizedPicture:
         if self.filter == "darknet":
             return _smaller(CornerResize(image, size))
-        return StoredPixels(image.resize(size, _FILTERS[self.filter]))
+        return StoredPixels(image.resize(size, _resampling(self.filter)))
 
-    def _cut(self, image: Image.Image) -> SizedPicture:
+    def _cut(self, image: "Image") -> SizedPicture:
         # Neither way makes pixels that are cut off: a thin strip must not grow to the size of a wall.
         width, height = self.size
         if self.filter == "darknet":
@@ -308,7 +303,7 @@ class Preprocess(BaseModel):
             left, top = (outer[0] - width) // 2, (outer[1] - height) // 2
             return _smaller(CornerResize(image, outer, (left, top, left + width, top + height)))
         box = centre(self.size, image.size)
-        return StoredPixels(image.resize(self.size, _FILTERS[self.filter], box))
+        return StoredPixels(image.resize(self.size, _resampling(self.filter), box))
 
 
 def read_preprocess(path: Path) -> Preprocess:
@@ -336,3 +331,10 @@ def read_labels(path: Path) -> tuple[str, ...]:
     if not labels:
         raise ModelError(f"{path}: no labels in it")
     return labels
+
+
+def _resampling(name: str) -> "Resampling":
+    """Return Pillow's filter called ``name``."""
+    from PIL.Image import Resampling
+
+    return Resampling[name.upper()]

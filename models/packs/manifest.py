@@ -18,6 +18,7 @@ from models.images.preprocess import Preprocess
 from models.network.fields import Count
 from models.network.operators.quantised import Quantised
 from models.packs.folders import FORMAT_VERSION
+from models.packs.names import Store
 from models.packs.records.pieces import (
     Alternative,
     ElementProgram,
@@ -29,7 +30,7 @@ from models.packs.records.pieces import (
 )
 from models.packs.records.ports import Classification, DesignedMemory, Port, SourceFile, SourceSizes
 from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
-from models.packs.records.spans import FileRecord, Span, Store
+from models.packs.records.spans import FileRecord, Span
 from models.packs.target import Target
 from models.segmentation import Segmentation
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from models.errors import ModelError
+from models.packs.names import CPU
 
 _CPU_INFO = Path("/proc/cpuinfo")
 # Features of processors that add up four products of bytes in 32 bits: of x86, of Arm.
@@ -22,8 +23,6 @@ _BLOCKS = {"avx512": 16, "avx2": 8, "avx": 8}
 #: The same by the names of their targets: packs for any of them are compiled anywhere.
 _BLOCKED = {f"x86_64-{extension}": block for extension, block in _BLOCKS.items()}
 
-#: The name of the machine that compiles, whatever its instruction set.
-CPU = "cpu"
 #: The name of the target of C, for which there are no packs.
 C = "c"
 _CUDA = re.compile(r"cuda-sm([1-9][0-9]{1,2})")

@@ -2,7 +2,7 @@
 
 One after the other, never two at once: the source without optimisations, its weights mapped; then the
 pack in each setting in which it will be served, where there is room (trials.py), or the graph
-that becomes C.
+that becomes C (check_graph.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,30 +10,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from models.compiler.for_c import GraphForC
 from models.errors import CompileError
-from models.graphs.graph import Graph
-from models.graphs.traits import Traits, read_traits
 from models.images.preprocess import Preprocess
 from models.network.fields import UNKNOWN
 from models.network.node import NamedTensor
+from models.packs.names import Store, loses_bits
 from models.packs.pack import Pack
 from models.packs.records.ports import Port
-from models.packs.records.spans import Store, loses_bits
-from models.packs.target import c_target
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_reference, run_session
-from pipeline.checking.compare import Tolerance, difference, largest_error
-from pipeline.checking.tolerance import tolerance_of
+from pipeline.checking.compare import difference, largest_error
+from pipeline.checking.comparison import ComparisonRules, Tolerance
 from pipeline.checking.trials import TrialError, Trials
 from pipeline.measuring.sweeps import HasInputs, Kind, random_inputs, with_compared
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -52,7 +50,7 @@ _FARTHEST = 10
 _ADVICE = "--no-check leaves the comparison out"
 
 #: Makes pictures like those to come.
-Pictures = Callable[[], Iterable[Image.Image]]
+Pictures: TypeAlias = "Callable[[], Iterable[Image]]"
 
 
 @dataclass(frozen=True)
@@ -99,60 +97,13 @@ class HasAnswers(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class _GraphAnswers:
-    """Answers of ``graph`` as the file ``path``, whose nodes ONNX Runtime runs as they are."""
-
-    graph: Graph
-    path: Path
-
-    @property
-    def inputs(self) -> Sequence[NamedTensor]:
-        return self._ports(self.graph.inputs)
-
-    required_inputs = inputs
-
-    @property
-    def outputs(self) -> Sequence[NamedTensor]:
-        return self._ports(self.graph.outputs)
-
-    def _ports(self, names: Iterable[str]) -> Sequence[NamedTensor]:
-        arrays = ((name, self.graph.array(name)) for name in names)
-        return [NamedTensor(name=name, dtype=a.dtype, shape=a.shape) for name, a in arrays]
-
-    def answer(self, inputs: Arrays) -> Arrays:
-        return Reference(self.path, self.path).answer(inputs, optimise=False)
-
-    def answers(
-        self, inputs: Arrays, tolerance: Tolerance, random: str
-    ) -> Iterator[tuple[object, Arrays]]:
-        try:
-            yield "its nodes as they are", self.answer(inputs)
-        except SessionError as exc:
-            raise TrialError(f"fails where ONNX Runtime answers: {exc}") from exc
-
-
-def check_graph(for_c: GraphForC, progress: Progress = silent) -> list[str]:
-    """Compare the graph that becomes C with its source; return lines: what is odd, or not compared.
-
-    Raises:
-        CompileError: ONNX Runtime cannot run the source, or the graph fails or answers otherwise.
-    """
-    reference = Reference(for_c.reference(), for_c.source.path)
-    graph = _GraphAnswers(for_c.graph, for_c.written())
-    traits = read_traits(reference.path)
-    tolerance = tolerance_of(reference.path, traits, c_target(), "fp32")
-    what = "the graph that becomes C"
-    checker = _Checker(graph, what, reference, graph, traits, tolerance, progress)
-    return [note for note in [checker.check(required_only=True)] if note]
-
-
 def check_pack(
     pack: Pack,
     reference: Reference,
     trials: Trials | None,
     progress: Progress = silent,
-    pictures: Pictures | None = None,
+    pictures: "Pictures | None" = None,
+    comparison: ComparisonRules | None = None,
 ) -> list[str]:
     """Compare ``pack`` with ``reference``; return lines: what is odd, or not compared.
 
@@ -162,41 +113,44 @@ def check_pack(
         trials: run it on what it was compiled for; None: only the source is run.
         progress: is called with what runs.
         pictures: on which is measured what storing weights with fewer bits costs; None: on what is drawn.
+        comparison: how; None: as ``comparison_of`` finds.
 
     Raises:
         MemoryError: the pack would take more than is free.
         CompileError: ONNX Runtime cannot run the source, the pack answers otherwise or takes no pictures.
         Whatever ``pictures`` raises.
     """
-    traits = read_traits(reference.path)
     manifest = pack.manifest
-    tolerance = tolerance_of(reference.path, traits, manifest.target, manifest.store)
-    checker = _Checker(
-        *(manifest, "the pack", reference, trials, traits, tolerance, progress),
+    if comparison is None:
+        from pipeline.checking.tolerance import comparison_of  # the compiler's passes
+
+        comparison = comparison_of(reference.path, manifest.target, manifest.store)
+    checker = Checker(
+        *(manifest, "the pack", reference, trials, comparison, progress),
         *(manifest.store, manifest.preprocess, pictures),
     )
     notes = [checker.check(required_only=True)]
     if len(manifest.required_inputs) < len(manifest.inputs):
         notes.append(checker.check(required_only=False))
-    notes.append(checker.stored())
+    if trials is not None and not trials.once:
+        notes.append(checker.stored())
     notes += [] if trials is None else trials.notes
     return [note for note in dict.fromkeys(notes) if note]
 
 
 @dataclass(frozen=True)
-class _Checker:
+class Checker:
     """Compares ``trials``, answers of ``what`` with the ports of ``network``, with ``reference``."""
 
     network: HasPorts
     what: str
     reference: Reference
     trials: HasAnswers | None
-    traits: Traits
-    tolerance: Tolerance
+    comparison: ComparisonRules
     progress: Progress
     store: Store = "fp32"
     preprocess: Preprocess | None = None
-    pictures: Pictures | None = None
+    pictures: "Pictures | None" = None
     #: Of each answer that was compared: largest_error.
     errors: list[float] = field(default_factory=list)
 
@@ -219,7 +173,7 @@ class _Checker:
             f"largest value on {inputs}"
         )
 
-    def _errors_on(self, pictures: Iterable[Image.Image], trials: HasAnswers) -> Iterator[float]:
+    def _errors_on(self, pictures: "Iterable[Image]", trials: HasAnswers) -> Iterator[float]:
         """Yield largest_error of each picture.
 
         Raises:
@@ -235,8 +189,8 @@ class _Checker:
             expected = self.expected(inputs)
             with self._refusing():
                 got = trials.answer(inputs)
-            fault = difference(got, expected, self.tolerance)
-            if fault and not self.traits.jumps:
+            fault = difference(got, expected, self.comparison.tolerance)
+            if fault and not self.comparison.jumps:
                 raise self._refusal(fault)
             yield largest_error(got, expected)
 
@@ -253,12 +207,12 @@ class _Checker:
             if self.trials is None:
                 return ""
             fault, is_open = self._first_fault(question, self.trials)
-            if self.traits.random:
-                return f"ran, but was not compared: node {self.traits.random} draws numbers"
+            if self.comparison.random:
+                return f"ran, but was not compared: node {self.comparison.random} draws numbers"
             if not fault:
                 return _remark(question.expected)
             (opens if is_open else faults).append(fault)
-            if not (self.traits.jumps or is_open):
+            if not (self.comparison.jumps or is_open):
                 break
         if opens:
             return f"not compared: {opens[0]}"
@@ -277,7 +231,7 @@ class _Checker:
         Raises:
             CompileError: they may not, and no pictures decide.
         """
-        if self.traits.jumps:
+        if self.comparison.jumps:
             return f"not compared: stored as {self.store}, and a small difference can be another answer"
         if self.pictures is not None:
             return ""
@@ -330,7 +284,7 @@ class _Checker:
         for kind in kinds:
             yield random_inputs(self.network, seed, kind, required_only)
         drawn = random_inputs(self.network, seed, required_only=required_only)
-        yield from with_compared(drawn, self.traits.compared)
+        yield from with_compared(drawn, self.comparison.compared)
 
     def expected(self, inputs: Arrays) -> Arrays:
         """Return what the source answers without optimisations; with them where it cannot without.
@@ -356,7 +310,7 @@ class _Checker:
         open_fault = ""
         with self._refusing():
             for setting, outputs in trials.answers(
-                question.inputs, self.tolerance, self.traits.random
+                question.inputs, self.comparison.tolerance, self.comparison.random
             ):
                 fault, is_open = self._fault(question, outputs)
                 if fault and not is_open:
@@ -367,28 +321,28 @@ class _Checker:
     def _fault(self, question: "_Question", got: Arrays) -> tuple[str, bool]:
         """Return how the answer differs, if it does, and whether ONNX Runtime differs from itself."""
         expected = question.expected
-        fault = difference(got, expected, self.tolerance)
+        fault = difference(got, expected, self.comparison.tolerance)
         self.errors.append(largest_error(got, expected))
-        if not fault or self.traits.random:
+        if not fault or self.comparison.random:
             return "", False
         # Fused operators may compute otherwise (4-bit products, rounding of quantised numbers).
-        if not difference(got, question.optimised, self.tolerance):
+        if not difference(got, question.optimised, self.comparison.tolerance):
             return "", False
         other, how = question.optimised, "with and without its optimisations"
-        if not difference(other, expected, self.tolerance):
+        if not difference(other, expected, self.comparison.tolerance):
             # Deep networks of roundings make another answer of the last digit of a sum.
             other, how = question.nudged, "where inputs differ by what roundings may"
-        own = difference(other, expected, self.tolerance)
+        own = difference(other, expected, self.comparison.tolerance)
         if not own:
             return fault, False
         # Of two right answers that are so far apart a third may be as far from either.
         apart = largest_error(other, expected)
         if 0 < apart <= _MOST_OPEN:
-            open_ = replace(self.tolerance, fraction=apart)
+            open_ = replace(self.comparison.tolerance, fraction=apart)
             if not (difference(got, expected, open_) and difference(got, other, open_)):
                 return "", False
             nearest = min(largest_error(got, expected), largest_error(got, other))
-            if nearest > max(_FARTHEST * apart, self.tolerance.fraction):
+            if nearest > max(_FARTHEST * apart, self.comparison.tolerance.fraction):
                 return f"{fault}; ONNX Runtime {how}: {own}", False
         return f"ONNX Runtime itself answers otherwise {how}: {own}", True
 
@@ -413,7 +367,7 @@ class _Checker:
 class _Question:
     """A request, and what ONNX Runtime answers: as ``check`` asks it, and in other ways that are right."""
 
-    def __init__(self, inputs: Arrays, expected: Arrays, check: _Checker) -> None:
+    def __init__(self, inputs: Arrays, expected: Arrays, check: Checker) -> None:
         self.inputs = inputs
         self.expected = expected
         self._check = check
@@ -429,7 +383,7 @@ class _Question:
     @cached_property
     def nudged(self) -> Arrays:
         """What the source answers for inputs that are off by what roundings may be."""
-        return self._check.expected(_nudged(self.inputs, self._check.tolerance.nudge))
+        return self._check.expected(_nudged(self.inputs, self._check.comparison.tolerance.nudge))
 
 
 def _nudged(inputs: Arrays, by: float) -> Arrays:

@@ -4,18 +4,19 @@ What runs it is imported then: while a pack is compiled it would only take memor
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from PIL import Image
 
 from models.packs.pack import read_pack
 from models.packs.target import Target
 from models.progress import Progress
-from pipeline.checking import Depth
+from pipeline.checking import Depth, threads_of
 
 if TYPE_CHECKING:
+    from PIL import Image
+
+    from pipeline.checking.comparison import ComparisonRules
     from pipeline.checking.find_fault import FaultFinder
     from pipeline.devices.base import Device
 
@@ -27,7 +28,7 @@ def checker(
     progress: Progress,
     *,
     depth: Depth,
-    pictures: Callable[[], Iterable[Image.Image]] | None = None,
+    pictures: "Callable[[], Iterable[Image.Image]] | None" = None,
     free: Callable[[], int | None] | None = None,
 ) -> Callable[[Path, Path], None]:
     """Return what compares a finished pack with ``source``; ``warn`` gets what cannot be compared.
@@ -36,25 +37,64 @@ def checker(
     """
 
     def accept(folder: Path, reference: Path) -> None:
-        from pipeline.checking.check import Reference, check_pack
-        from pipeline.checking.one_thread import one_thread
-        from pipeline.checking.trials import Trials
-        from pipeline.devices.base import DeviceError
+        from pipeline.checking.tolerance import comparison_of
 
-        pack, trials = read_pack(folder), None
-        with ExitStack() as stack:
-            try:
-                device = stack.enter_context(closing(_device_of(target)))
-            except DeviceError as exc:
-                warn(f"{source}: the source was run, the pack was not: {exc}")
-            else:
-                single = stack.enter_context(one_thread(pack, device))
-                trials = Trials(pack, device, depth, single, free)
-            notes = check_pack(pack, Reference(reference, source), trials, progress, pictures)
-        for note in notes:
+        comparison = comparison_of(reference, target, read_pack(folder).manifest.store)
+
+        notes: list[str] = []
+        for threads in threads_of(depth):
+            notes += check_with_threads(
+                *(folder, reference, source, comparison, threads, progress),
+                depth=depth,
+                pictures=pictures,
+                free=free,
+            )
+        for note in dict.fromkeys(notes):
             warn(f"{source}: {note}")
 
     return accept
+
+
+def check_with_threads(
+    folder: Path,
+    reference: Path,
+    source: Path,
+    comparison: "ComparisonRules",
+    threads: int | None,
+    progress: Progress,
+    *,
+    depth: Depth,
+    pictures: "Callable[[], Iterable[Image.Image]] | None" = None,
+    free: Callable[[], int | None] | None = None,
+) -> list[str]:
+    """Compare the pack in ``folder`` with ``reference``, the file ``source`` as it was read.
+
+    ``threads``: of a CPU; None: all. With one other kernels run, in the same memory: once in each plan is
+    enough. A process whose sessions share a pool of threads has the number of the first call, and compares
+    nothing with another one.
+
+    Raises:
+        As ``check_pack``.
+    """
+    from pipeline.checking.check import Reference, check_pack
+    from pipeline.checking.trials import Trials
+    from pipeline.devices.base import DeviceError
+
+    pack, model = read_pack(folder), Reference(reference, source)
+    if threads is not None and pack.manifest.target.capability is not None:
+        return []
+    try:
+        device = _device_of(pack.manifest.target, threads)
+    except DeviceError as exc:
+        if threads is not None:
+            return []
+        check_pack(pack, model, None, progress, pictures, comparison)
+        return [f"the source was run, the pack was not: {exc}"]
+    with closing(device):
+        if threads is not None and device.threads != threads:
+            return []
+        trials = Trials(pack, device, depth, free, once=threads is not None)
+        return check_pack(pack, model, trials, progress, pictures, comparison)
 
 
 def fault_finder() -> "FaultFinder":
@@ -64,8 +104,8 @@ def fault_finder() -> "FaultFinder":
     return FaultFinder()
 
 
-def _device_of(target: Target) -> "Device":
-    """Return the device that packs for ``target`` run on.
+def _device_of(target: Target, threads: int | None) -> "Device":
+    """Return the device that packs for ``target`` run on, with ``threads`` of the CPU; None: all.
 
     Raises:
         DeviceError: this machine has none.
@@ -73,7 +113,7 @@ def _device_of(target: Target) -> "Device":
     from pipeline.devices.base import DeviceError
     from pipeline.devices.find import open_device
 
-    device = open_device("cpu" if target.capability is None else "cuda")
+    device = open_device("cpu" if target.capability is None else "cuda", threads)
     if not target.runs_on(device.target):
         device.close()
         raise DeviceError(f"it is for {target.isa}, the device is {device.target.isa}")

@@ -1,11 +1,12 @@
 """Whether two answers are the same but for rounding."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pipeline.checking.comparison import Tolerance
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -14,18 +15,6 @@ Arrays = Mapping[str, NDArray[Any]]
 _LEAST_SCALE, _LAST_DIGIT = 1e-3, 2.0**-23
 #: Numbers that are compared at a time.
 _BLOCK = 1 << 16
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """``fraction``: of an output's largest value; ``nudge``: the part of it that is roundings of floats.
-
-    ``steps``: of quantised integers.
-    """
-
-    fraction: float
-    steps: int = 0
-    nudge: float = 0.0
 
 
 def largest_error(got: Arrays, expected: Arrays) -> float:

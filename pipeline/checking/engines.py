@@ -1,4 +1,4 @@
-"""Engines of a new pack on memory that holds NaN, in this process (and one_thread.py, in another).
+"""Engines of a new pack on memory that holds NaN.
 
 What a kernel reads before another has written it, or after a third has written over it, is in the answer
 then.
@@ -7,7 +7,7 @@ then.
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,9 @@ from pipeline.devices.device_memory import Memory
 from pipeline.execution.errors import EngineError
 from pipeline.execution.leases import OwnArena
 from pipeline.execution.opened import opened
-from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.plan import Plan
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
-from pipeline.schedule.architectures import ARCHITECTURES
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -31,24 +29,8 @@ Arrays = Mapping[str, NDArray[Any]]
 _POISON, _BLOCK_BYTES = 0xFF, 1 << 20
 
 
-class Single(Protocol):
-    """Engines of a pack with one thread, here or in another process."""
-
-    #: What they take beyond their plans.
-    n_bytes: int
-
-    def answer(self, architecture: str, choice: Choice, inputs: Arrays) -> Arrays:
-        """Return the outputs of one run in the plan of ``architecture`` with ``choice``.
-
-        Raises:
-            MemoryError: there is not enough. EngineError, DeviceError, LoaderError: it fails.
-        """
-
-
 class TrialEngines:
-    """Engines of ``pack`` on ``device``, in this process."""
-
-    n_bytes = 0
+    """Engines of ``pack`` on ``device``."""
 
     def __init__(self, pack: Pack, device: Device) -> None:
         self.device = device
@@ -57,12 +39,6 @@ class TrialEngines:
     @cached_property
     def program(self) -> Program:
         return prepare(self._pack, self.device)
-
-    def answer(self, architecture: str, choice: Choice, inputs: Arrays) -> Arrays:
-        """As ``Single``."""
-        plan = make_plan(self.program, ARCHITECTURES[architecture], choice=choice)
-        (outputs,) = self.run(plan, inputs, 1)
-        return outputs
 
     def run(self, plan: Plan, inputs: Arrays, times: int) -> list[Arrays]:
         """Return the outputs of an engine for ``inputs``, so many times, with other inputs between."""

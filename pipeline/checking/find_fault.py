@@ -20,7 +20,8 @@ from models.graphs.graph import Graph
 from models.graphs.traits import Traits, read_traits
 from models.network.fields import Array
 from models.runtime.sessions import SessionError, open_reference, run_session
-from pipeline.checking.compare import Tolerance, difference
+from pipeline.checking.compare import difference
+from pipeline.checking.comparison import Tolerance
 from pipeline.checking.tolerance import tolerance_of
 from pipeline.measuring.sweeps import Kind, random_tensors, with_compared
 

@@ -35,13 +35,13 @@ from typing import NamedTuple
 from models.compiler.passes.table import passes_of
 from models.graphs.graph import Graph, all_graphs
 from models.graphs.reader import graph_at, shapes_at
-from models.graphs.traits import Traits
+from models.graphs.traits import Traits, read_traits
 from models.network.catalogue import OperatorRecord, traits_of
 from models.network.node import Node
-from models.packs.records.spans import Store
+from models.packs.names import Store
 from models.packs.target import Target
 from models.runtime.kernels import kernel_of
-from pipeline.checking.compare import Tolerance
+from pipeline.checking.comparison import ComparisonRules, Tolerance
 
 Shape = tuple[int, ...]
 
@@ -67,6 +67,13 @@ class _Rounding(NamedTuple):
     @staticmethod
     def largest(several: Iterable["_Rounding"]) -> "_Rounding":
         return _Rounding(*map(max, zip(_Rounding(), *several, strict=True)))
+
+
+def comparison_of(path: Path, target: Target, store: Store) -> ComparisonRules:
+    """Return how answers of a network are compared with those of its pack; arguments as `tolerance_of`."""
+    traits = read_traits(path)
+    tolerance = tolerance_of(path, traits, target, store)
+    return ComparisonRules(tolerance, traits.random, traits.jumps, traits.compared)
 
 
 def tolerance_of(path: Path, traits: Traits, target: Target, store: Store) -> Tolerance:

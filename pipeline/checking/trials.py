@@ -1,10 +1,9 @@
-"""Runs of a new pack as it will be served: in three plans, with all threads and with one.
+"""Runs of a new pack as it will be served: in three plans.
 
 The plans are the smallest, the one with all weights in memory, whose steps are in as few launches as
 possible, and one in between. Each has an engine of its own, one after the other, and answers several times
 with other inputs between, on memory that holds NaN: what a kernel reads before another has written it, or
-after a third has written over it, is in the answer then. With one thread other kernels run, in the same
-memory: once is enough (one_thread.py).
+after a third has written over it, is in the answer then.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +14,11 @@ from typing import NamedTuple
 
 from loader.errors import LoaderError
 from models.packs.pack import Pack
+from models.runtime.heap import give_back
 from pipeline.checking import Depth
-from pipeline.checking.compare import Tolerance, difference
-from pipeline.checking.engines import Arrays, Single, TrialEngines
+from pipeline.checking.compare import difference
+from pipeline.checking.comparison import Tolerance
+from pipeline.checking.engines import Arrays, TrialEngines
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import EngineError
 from pipeline.fitting.fit import fit, heuristic_plan
@@ -59,16 +60,15 @@ class TrialAnswer(NamedTuple):
 class Trials:
     """Answers of ``pack`` on ``device``.
 
-    ``depth``: in which settings. ``single``: runs it with one thread; None: nothing does, or ``device``
-    has one. ``free``: what this process may take; None: all that it asks for. ``notes``: which settings
-    were left out, and why.
+    ``depth``: in which plans. ``free``: what this process may take; None: all that it asks for. ``once``:
+    in each plan once. ``notes``: which plans were left out, and why.
     """
 
     pack: Pack
     device: Device
     depth: Depth
-    single: Single | None = None
     free: Free | None = None
+    once: bool = False
     notes: list[str] = field(default_factory=list)
 
     def answer(self, inputs: Arrays) -> Arrays:
@@ -84,7 +84,7 @@ class Trials:
     def answers(
         self, inputs: Arrays, tolerance: Tolerance, random: str = ""
     ) -> Iterator[TrialAnswer]:
-        """Yield the answer in each setting, one thread last.
+        """Yield the answer in each plan.
 
         A plan that takes more than is free is not run, but for the smallest, and ``notes`` says so.
 
@@ -97,35 +97,19 @@ class Trials:
             TrialError: an engine fails, or answers otherwise when it runs again, or with joined launches
                 than without. MemoryError: the smallest plan takes more than is free.
         """
-        yield from self._with_all_threads(inputs, None if random else tolerance)
-        if self.single is not None and self.depth == "full":
-            yield from self._with_one_thread(self.single, inputs)
-
-    def _with_all_threads(
-        self, inputs: Arrays, tolerance: Tolerance | None
-    ) -> Iterator[TrialAnswer]:
-        for name, plan in self._plans.items():
+        plans = self._plans
+        give_back()  # what planning took
+        for name, plan in plans.items():
             setting = TrialSetting(name, self.device.threads)
             if name == _SMALLEST or self._fits(plan, name):
                 with _named(setting):
-                    outputs = self._checked_answer(plan, inputs, tolerance)
+                    outputs = self._checked_answer(plan, inputs, None if random else tolerance)
                 yield TrialAnswer(setting, outputs)
-
-    def _with_one_thread(self, single: Single, inputs: Arrays) -> Iterator[TrialAnswer]:
-        for name, plan in self._plans.items():
-            setting = TrialSetting(name, 1)
-            if not self._fits(plan, str(setting), single.n_bytes):
-                continue
-            try:
-                with _named(setting):
-                    outputs = single.answer(plan.architecture.name, plan.choice, inputs)
-            except MemoryError as exc:
-                self._leave_out(str(setting), str(exc) or "it takes more memory than there is")
-                continue
-            yield TrialAnswer(setting, outputs)
 
     def _checked_answer(self, plan: Plan, inputs: Arrays, tolerance: Tolerance | None) -> Arrays:
         """Return the answer of ``plan``, again and again, which is that of its steps one by one."""
+        if self.once:
+            return self._engines.run(plan, inputs, 1)[0]
         answer, again = self._engines.run(plan, inputs, 2)
         if tolerance is None:
             return again
@@ -181,19 +165,16 @@ class Trials:
         architecture = of_weights(self.device.adapt(ARCHITECTURES["pre"]), program)
         return joined(program, make_plan(program, architecture))
 
-    def _fits(self, plan: Plan, name: str, more_bytes: int = 0) -> bool:
-        lacking = self._lacking(plan, more_bytes)
+    def _fits(self, plan: Plan, name: str) -> bool:
+        lacking = self._lacking(plan)
         if lacking:
-            self._leave_out(name, f"that {lacking}")
+            self.notes.append(f"not run with {name}: that {lacking}")
         return not lacking
 
-    def _leave_out(self, name: str, reason: str) -> None:
-        self.notes.append(f"not run with {name}: {reason}")
-
-    def _lacking(self, plan: Plan, more_bytes: int = 0) -> str:
+    def _lacking(self, plan: Plan) -> str:
         """Return what is missing to run ``plan``, for which the system would end this process."""
         answer = sum(port.n_bytes for port in self.pack.manifest.outputs)
-        takes = plan.total_bytes + answer + more_bytes
+        takes = plan.total_bytes + answer
         free = self.free() if self.free else None
         if free is None or takes <= free - _LIBRARY_BYTES:
             return ""

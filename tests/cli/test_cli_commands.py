@@ -96,6 +96,7 @@ def test_a_first_answer_waits_for_nothing_that_it_does_not_need(
     ("module", "late"),
     [
         ("cli.up", {"numpy", "onnx", "onnxruntime", "PIL", "asyncio", "models.compiler"}),
+        ("cli.compile", {"numpy", "onnx", "onnxruntime", "PIL", "asyncio", "models.compiler"}),
         pytest.param(
             "cli.compile, models.compiler",
             {"pipeline.fitting", "pipeline.planning", "rich"},

@@ -1,7 +1,6 @@
 """What ``compile`` and its neighbours say to a stranger: warnings, refusals, sizes that work."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,16 +40,19 @@ def test_what_can_only_fail_is_refused_and_leaves_nothing(cli: Cli, tmp_path: Pa
 def test_how_a_pack_is_checked_is_an_option(
     cli: Cli, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    depths: list[Depth] = []
+    checks: list[tuple[Depth, int | None]] = []
 
-    def recorded(*_arguments: Any, depth: Depth, **_others: Any) -> Callable[[Path, Path], None]:
-        return lambda folder, reference: depths.append(depth)
+    def recorded(*arguments: Any, depth: Depth, **_others: Any) -> list[str]:
+        checks.append((depth, arguments[4]))
+        return ["odd"]
 
-    monkeypatch.setattr("cli.compile.checker", recorded)
+    monkeypatch.setattr("pipeline.checking.checker.check_with_threads", recorded)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0, 1})
     for index, words in enumerate(([], ["--check", "quick"], ["--no-check"])):
         done = cli("compile", packs.sources["tiny"], "-o", tmp_path / "r" / f"m{index}", *words)
         assert done.code == 0
-    assert depths == ["full", "quick"]
+        assert done.err.count("odd") == int("--no-check" not in words)  # not twice
+    assert checks == [("full", None), ("full", 1), ("quick", None)]
     other = cli("compile", packs.sources["tiny"], "-o", tmp_path / "r" / "n", "--check", "some")
     other.refuses(BAD, "--check", "quick", "full")
 

@@ -162,7 +162,7 @@ def test_what_lacked_memory_is_tried_again_where_there_is_more(
     onnx: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tried(free_bytes: int, limit_bytes: int) -> Path:
-        monkeypatch.setattr("cli.compile.spare_bytes", lambda: free_bytes)
+        monkeypatch.setattr("server.memory.process_memory.spare_bytes", lambda: free_bytes)
         limit = MemoryLimit(limit_bytes, 0)
         monkeypatch.setattr("cli.model_sources.memory_limit", lambda: limit)
         return pack_of(Source("pair", (onnx,)), onnx.parent / "packs", ISA)
@@ -182,7 +182,7 @@ def test_what_lacks_memory_leaves_the_others_to_be_served(
 ) -> None:
     served: list[tuple[str, ...]] = []
     monkeypatch.setattr("cli.up.serving", lambda settings, _: served.append(settings().models))
-    monkeypatch.setattr("cli.compile.spare_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("server.memory.process_memory.spare_bytes", lambda: 1 << 20)
     monkeypatch.setattr("cli.model_sources.memory_limit", lambda: None)
     given = ("up", onnx, "--memory", "512MB", "--port", 0)
     alone = cli(*given)

@@ -9,6 +9,7 @@ import random
 import shutil
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from models.graphs.nodes import reads, subgraphs
 from models.packs.pack import open_pack, read_pack
 from models.runtime.sessions import SessionError, open_session, run_session, session_options
 from pipeline.checking.check import Reference, check_pack
-from pipeline.checking.one_thread import one_thread
 from pipeline.checking.trials import Trials
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cpu import CpuDevice
@@ -153,10 +153,11 @@ def answered(case: Case, folder: Path, checked: bool) -> Outputs | str:
     source.write_bytes(case.model.SerializeToString())
 
     def accept(pack: Path, reference: Path) -> None:
-        opened, device = read_pack(pack), CpuDevice()
-        with one_thread(opened, device) as single:
-            trials = Trials(opened, device, "full", single)
-            check_pack(opened, Reference(reference, source), trials)
+        opened = read_pack(pack)
+        for threads in (None, 1):
+            with closing(CpuDevice(threads)) as device:
+                trials = Trials(opened, device, "full", once=threads == 1)
+                check_pack(opened, Reference(reference, source), trials)
 
     options = CompileOptions(
         batch=case.batch,

@@ -19,7 +19,7 @@ from PIL import Image
 from models import cells, default, zoo
 from models.compiler import CompileOptions
 from models.images.preprocess import Preprocess
-from models.packs.records.spans import Store
+from models.packs.names import Store
 from models.packs.target import cuda_target
 from pipeline.devices.find import device_measure
 from tests.models.compiler import test_resident as resident

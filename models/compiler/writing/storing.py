@@ -22,7 +22,8 @@ from models.errors import CompileError
 from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
 from models.network.node import Node
-from models.packs.records.spans import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
+from models.packs.names import Store
+from models.packs.records.spans import SPAN_ALIGNMENT, Encoding, Stored, StoredPart
 from models.packs.storing import (
     NUMBER_BYTES,
     close_planes,

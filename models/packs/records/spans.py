@@ -14,13 +14,6 @@ _MAX_BLOCK = 1 << 10
 Encoding = Literal["bytes", "float16", "bfloat16", "int8", "planes"]
 #: How a plane of bytes is stored: as it is, or as codes of fewer bits.
 PlaneBits = Literal[0, 1, 2, 3, 4, 8]
-#: What ``compile --store`` asks for.
-Store = Literal["fp32", "fp16", "bf16", "int8", "lossless"]
-
-
-def loses_bits(store: Store) -> bool:
-    """Return whether weights stored so are others than those of the source."""
-    return store in ("fp16", "bf16", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from models.compiler.passes.explain import Explaining, PassChange
 from models.compiler.passes.record import Error
 from models.compiler.passes.run import Observer
 from models.packs.pack import Pack, open_pack
-from pipeline.checking.compare import Tolerance, difference
+from pipeline.checking.compare import difference
+from pipeline.checking.comparison import Tolerance
 from pipeline.measuring.sweeps import random_inputs
 from tests.models.compiler.cnns import cnn
 from tests.models.nets import written

@@ -16,7 +16,8 @@ from models.errors import CompileError
 from models.images.preprocess import Preprocess
 from models.packs.pack import Pack, read_pack
 from pipeline.checking.check import Reference, check_pack
-from pipeline.checking.compare import Tolerance, difference, largest_error
+from pipeline.checking.compare import difference, largest_error
+from pipeline.checking.comparison import Tolerance
 from pipeline.checking.trials import Free, Trials
 from pipeline.devices.cpu import CpuDevice
 from tests.examples import over

@@ -16,11 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
+from models.packs.names import Store
 from models.packs.pack import read_pack
-from models.packs.records.spans import Store
 from models.packs.target import host_target
 from pipeline.checking.check import Reference, check_pack
-from pipeline.checking.compare import Arrays, Tolerance, difference
+from pipeline.checking.compare import Arrays, difference
+from pipeline.checking.comparison import Tolerance
 from pipeline.checking.tolerance import tolerance_of
 from pipeline.checking.trials import Trials
 from pipeline.devices.cpu import CpuDevice

@@ -1,6 +1,5 @@
 """Runs of a new pack: one request has one answer, whatever was in memory and in whichever launches."""
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -15,17 +14,14 @@ from models.compiler import CompileOptions
 from models.errors import CompileError
 from models.packs.pack import Pack
 from pipeline.checking.check import Reference, check_pack
-from pipeline.checking.compare import Tolerance, difference
-from pipeline.checking.engines import Arrays, TrialEngines
-from pipeline.checking.one_thread import OtherProcess, question, reply, serve
+from pipeline.checking.compare import difference
+from pipeline.checking.comparison import Tolerance
 from pipeline.checking.trials import TrialError, Trials
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.device_memory import Memory, Use
-from pipeline.execution.errors import EngineError
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
-from pipeline.planning.plan import Choice
 from pipeline.program.prepare import Abilities, prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import parsed, written
@@ -142,9 +138,9 @@ def device() -> Iterator[CpuDevice]:
 
 
 def test_a_sound_pack_has_one_answer(tiny_pack: Pack, device: CpuDevice) -> None:
-    trials = Trials(tiny_pack, device, "full", TrialEngines(tiny_pack, device))
+    trials = Trials(tiny_pack, device, "full")
     answers = list(trials.answers(_image(tiny_pack), SAME))
-    assert [answer.setting.threads for answer in answers] == [1] * 6
+    assert [answer.setting.threads for answer in answers] == [1] * 3
     assert len({str(answer.setting) for answer in answers}) == 3
     assert trials.notes == []
     once = trials.answer(_image(tiny_pack))
@@ -154,7 +150,7 @@ def test_a_sound_pack_has_one_answer(tiny_pack: Pack, device: CpuDevice) -> None
 
 
 def test_a_quick_check_runs_two_plans(tiny_pack: Pack, device: CpuDevice) -> None:
-    trials = Trials(tiny_pack, device, "quick", TrialEngines(tiny_pack, device))
+    trials = Trials(tiny_pack, device, "quick")
     assert [answer.setting for answer in trials.answers(_image(tiny_pack), SAME)] == [
         ("the smallest plan", 1),
         ("all weights in memory", 1),
@@ -182,9 +178,10 @@ def test_a_fault_in_one_plan_with_one_number_of_threads_is_refused_and_named(
             closing(_Faulty(2, wrong if threads == 2 else None)) as device,
             closing(_Faulty(1, wrong if threads == 1 else None)) as single,
         ):
-            trials = Trials(pack, device, "full", TrialEngines(pack, single))
             try:
-                assert check_pack(pack, reference, trials) == []
+                for tried in (device, single):
+                    trials = Trials(pack, tried, "full", once=tried is single)
+                    assert check_pack(pack, reference, trials) == []
             except CompileError as exc:
                 return str(exc), device.plans
             return "", device.plans
@@ -198,51 +195,6 @@ def test_a_fault_in_one_plan_with_one_number_of_threads_is_refused_and_named(
             setting = f"with {name} and {threads} thread{'s' * (threads > 1)}"
             assert f"{setting}: output 'y' is off by" in words, words
             assert "\n" not in words
-
-
-def test_a_process_with_one_thread_answers_as_this_one(tiny_pack: Pack, device: CpuDevice) -> None:
-    plan = fit(prepare(tiny_pack, device), ARCHITECTURES["2s"], LEAST).plan
-    small = replace(plan.choice, ring_bytes=1)
-    questions = question("2s", plan.choice, _image(tiny_pack)) + question("2s", small, {})
-    replies = io.BytesIO()
-    serve(TrialEngines(tiny_pack, device), io.BytesIO(questions), replies)
-    replies.seek(0)
-    expected = Trials(tiny_pack, device, "quick").answer(_image(tiny_pack))
-    assert not difference(reply(replies), expected, Tolerance(0))
-    with pytest.raises(EngineError, match="ring"):
-        reply(replies)
-    with pytest.raises(ValueError, match="EOF"):
-        reply(replies)
-
-
-def test_strings_of_any_name_reach_the_process() -> None:
-    class Echo:
-        n_bytes = 0
-
-        def answer(self, architecture: str, choice: Choice, inputs: Arrays) -> Arrays:
-            return inputs
-
-    inputs = {"file": np.array(["a", "bc"], object), "x": np.array(2.0)}
-    replies = io.BytesIO()
-    serve(Echo(), io.BytesIO(question("2s", Choice(), inputs)), replies)
-    replies.seek(0)
-    assert not difference(reply(replies), inputs, Tolerance(0))
-
-
-@pytest.mark.slow
-def test_another_process_runs_what_this_one_cannot(tiny_pack: Pack) -> None:
-    with closing(CpuDevice(1)) as device:
-        plan = fit(prepare(tiny_pack, device), ARCHITECTURES["2s"], LEAST).plan
-        with closing(OtherProcess(tiny_pack.folder)) as process:
-            for _ in range(2):
-                got = process.answer("2s", plan.choice, _image(tiny_pack))
-                expected = Trials(tiny_pack, device, "quick").answer(_image(tiny_pack))
-                assert not difference(got, expected, Tolerance(0))
-        with (
-            closing(OtherProcess(tiny_pack.folder / "none")) as process,
-            pytest.raises(EngineError, match="its process has ended"),
-        ):
-            process.answer("2s", plan.choice, {})
 
 
 def test_inputs_of_any_rank_run_between(tmp_path: Path, device: CpuDevice) -> None:

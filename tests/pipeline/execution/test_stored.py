@@ -15,8 +15,9 @@ from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.manifest import checksum, write_manifest
+from models.packs.names import Store
 from models.packs.pack import Pack, open_pack
-from models.packs.records.spans import FileRecord, Span, Store
+from models.packs.records.spans import FileRecord, Span
 from models.packs.storing import read_span
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice

@@ -11,8 +11,8 @@ from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
+from models.packs.names import Store
 from models.packs.pack import Pack, open_pack
-from models.packs.records.spans import Store
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder, ZooTensor
 from pipeline.fitting.fit import fit

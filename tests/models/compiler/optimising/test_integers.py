@@ -15,8 +15,8 @@ from models.compiler.optimising.integer_activations import LimitIntegers, MoveBy
 from models.graphs.text import from_text
 from models.graphs.writer import model_of
 from models.packs.manifest import Manifest
+from models.packs.names import Store
 from models.packs.pack import Pack, open_pack
-from models.packs.records.spans import Store
 from models.packs.storing import read_span
 from models.packs.target import host_target, named_target
 from models.runtime.sessions import open_piece, open_reference, open_resident

@@ -16,8 +16,9 @@ from models.compiler import CompileOptions, compile_onnx
 from models.compiler.writing.storing import WholeNumbers, whole_numbers
 from models.errors import CompileError, PackError
 from models.packs.manifest import Manifest
+from models.packs.names import Store
 from models.packs.pack import Pack, open_pack
-from models.packs.records.spans import Span, Store
+from models.packs.records.spans import Span
 from models.packs.storing import read_span
 from models.packs.target import named_target
 from tests.examples import over
