@@ -109,10 +109,13 @@ class Inference:
             self.use.uses.end()
 
     def _note_refusal(self, is_refused: bool, seconds: float) -> None:
-        """Note whether a request that the gate let in before it was read was refused late."""
+        """Note whether a request that the gate let in before it was read was refused late.
+
+        A client that sends slowly has itself to blame: others are not refused for it.
+        """
         if self.use.worker is not None and self.exchange.client.expected is not None:
             is_late = seconds > _EARLY_OF_TIME * self._given(self._timeout_seconds)
-            self.use.worker.line.note_refusal(is_refused and is_late)
+            self.use.worker.line.note_refusal(is_refused and is_late and not self.exchange.is_slow)
 
     @property
     def delay_ms(self) -> float:

@@ -23,8 +23,8 @@ from server.transport.limits import PROGRESS_BYTES
 FREE_BYTES = 16 << 10
 #: Silence after which a request gives way to others that wait for what it holds.
 GRACE_SECONDS = 0.5
-# A photograph is late by the time for which its client keeps us waiting beyond a fair pace, in bytes a
-# second. It may be late by so much while others wait for its memory.
+# A photograph is late by the time for which its client keeps us waiting beyond a fair pace, this one, in
+# bytes a second. It may be late by so much while others wait for its memory.
 _PACE = 2 << 20
 _LATE_SECONDS = 1.0
 
@@ -316,6 +316,11 @@ class Exchange:
             return 0.0
         left = max(self.declared_bytes - self.received_bytes, 0)
         return self._kept_waiting * left / self.received_bytes
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the body still comes, and slower than at a fair pace."""
+        return not self.is_read and self._kept_waiting > self.received_bytes / _PACE
 
     def late_seconds(self, now: float) -> float:
         """Return how late, by a fair pace, a body is that still comes and may be hastened."""

@@ -221,16 +221,23 @@ async def test_what_comes_too_slowly_is_refused_before_it_is_there(
 
 
 @over(
-    "passed, is_expected, noted",
-    [(5.0, True, [True]), (3.0, True, [False]), (5.0, False, [])],
+    "passed, is_expected, is_slow, noted",
+    [
+        (5.0, True, False, [True]),
+        (3.0, True, False, [False]),
+        (5.0, True, True, [False]),  # its client has itself to blame
+        (5.0, False, False, []),
+    ],
 )
 async def test_a_refusal_after_a_fifth_of_the_time_is_a_late_one(
     shared: ServiceUnderTest,
     monkeypatch: pytest.MonkeyPatch,
     passed: float,
     is_expected: bool,
+    is_slow: bool,
     noted: list[bool],
 ) -> None:
+    monkeypatch.setattr(Exchange, "is_slow", is_slow)
     refusals: list[bool] = []
     monkeypatch.setattr(Line, "note_refusal", lambda line, is_late: refusals.append(is_late))
     client = Client(100_000)

@@ -537,12 +537,13 @@ async def test_a_lease_that_is_not_there_gives_nothing_back() -> None:
 
 
 async def test_the_rest_of_a_body_comes_at_its_pace(service: Service) -> None:
-    client, rests = Client(100_000), list[float]()
+    client, rests, slow = Client(100_000), list[float](), list[bool]()
 
     async def work(exchange: Exchange) -> None:
         while not exchange.is_read:
             await exchange.part()
             rests.append(exchange.rest_seconds)
+            slow.append(exchange.is_slow)
 
     client.sends(20_000)
     task = await service.begin(client, work)
@@ -552,6 +553,7 @@ async def test_the_rest_of_a_body_comes_at_its_pace(service: Service) -> None:
         await settled()
     await task
     assert rests == pytest.approx([0.0, 3.0, 5.0, 0.0])
+    assert slow == [False, True, True, False]
 
 
 async def test_a_body_whose_length_is_unknown_has_no_rest(service: Service) -> None:
