@@ -338,6 +338,7 @@ SHOWN = (
         "docs/reference/passes.md",
         lambda kit, folder: shutil.copy(DEFAULT / "cifar10.onnx", folder / "net.onnx"),
     ),
+    Shown("docs/reference/operators.md"),
     Shown("docs/explanation/offsets.md"),
     Shown("docs/explanation/c-export.md", compiled_c),
     Shown("docs/research/applications.md"),

@@ -15,6 +15,7 @@ import pytest
 import layerstream
 from cli.commands import COMMANDS, loaded
 from cli.reference import markdown
+from models.network import reference as operators_page
 from server import faults
 from server.faults import Outcome
 from tests.check_readme import environment, script
@@ -277,6 +278,11 @@ def test_commands_are_found_in_blocks_and_in_text() -> None:
 def test_options_are_those_of_the_commands() -> None:
     """docs/reference/options.md is what ``python -m cli.reference`` prints."""
     assert (REFERENCE / "options.md").read_text("utf-8") == markdown()
+
+
+def test_operators_are_those_of_the_catalogue() -> None:
+    """docs/reference/operators.md is what ``python -m models.network.reference`` prints."""
+    assert (REFERENCE / "operators.md").read_text("utf-8") == operators_page.markdown()
 
 
 def test_every_outcome_is_described() -> None:
