@@ -172,8 +172,8 @@ def _fitted(
 ) -> EnginePlanResult:
     """Return the plan of what is wanted, within a budget of ``total`` bytes where that is given.
 
-    A budget is that of ``plan`` and of a service: what a service keeps for requests is set aside in it,
-    though this one mostly holds less, so that one number is the least everywhere. ``has_tensors``: the
+    A budget is that of ``plan`` and of a service: it includes what a service reserves for requests, though
+    this one mostly takes less, so that one number is the least everywhere. ``has_tensors``: the
     request is not a photograph. ``at_once``: it is the only one, and the search for a better plan would
     take longer than the plan saves.
 
@@ -183,15 +183,15 @@ def _fitted(
     if total is None:
         return fit(*candidate.question)
     budget = Budget(total)
-    shares = share_served([candidate], budget, None, "auto", at_once=at_once)
-    held = short_infer_bytes(candidate.program.pack.manifest)
-    if has_tensors and held > largest_request(budget.request_bytes):
+    allocation = share_served([candidate], budget, None, "auto", at_once=at_once)
+    needed = short_infer_bytes(candidate.program.pack.manifest)
+    if has_tensors and needed > largest_request(budget.request_bytes):
         raise RefusedError(
-            f"{candidate.program.name}: a request with tensors takes {format_least(held)}, more than all "
+            f"{candidate.program.name}: a request with tensors takes {format_least(needed)}, more than all "
             f"requests have in a budget of {format_size(total)}; one of "
             f"{format_least(needed_by_all([candidate], 'auto'))} is enough"
         )
-    return of_one_engine(shares.plans()[0])
+    return of_one_engine(allocation.plans()[0])
 
 
 def _repeated(

@@ -415,13 +415,13 @@ def test_a_file_that_cannot_be_compiled_leaves_the_others_to_be_served(
 def test_memory_that_is_not_there_is_refused_before_anything_is_compiled(
     cli: Cli, onnx: Path
 ) -> None:
-    for size, said in (("900TiB", "more than"), ("24MB", "leave nothing")):
-        assert said in cli("up", onnx, "--memory", size, "--port", 0).err
+    for size, reason in (("900TiB", "more than"), ("24MB", "leave nothing")):
+        assert reason in cli("up", onnx, "--memory", size, "--port", 0).err
     assert not (onnx.parent / ".layerstream").exists()
 
 
 @pytest.mark.usefixtures("in_process")
-def test_packs_lie_beside_a_link_to_a_file(
+def test_packs_lie_next_to_a_link_to_a_file(
     cli: Cli, onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.up.serving", lambda *_: None)

@@ -222,10 +222,10 @@ def test_a_version_that_cannot_be_moved_gets_a_next_one(
     pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
     before = content(pack)
     monkeypatch.setattr("models.atomic_folders._exchange", refusing(errno.EXDEV))
-    said: list[str] = []
-    after = compile_onnx(tiny_onnx, tmp_path / "m", replace(FORCED, warn=said.append))
+    warnings: list[str] = []
+    after = compile_onnx(tiny_onnx, tmp_path / "m", replace(FORCED, warn=warnings.append))
     assert after == pack.with_name("2")
-    assert "version 2" in said[-1]
+    assert "version 2" in warnings[-1]
     assert content(pack) == before
     assert sorted(pack.parent.iterdir()) == [pack, after]
 
