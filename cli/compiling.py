@@ -4,7 +4,7 @@ What one has imported and allocated is gone when the next begins, so this proces
 one of them needs. Without a check there is one step, in this process.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -84,24 +84,37 @@ def compile_request(
         Whatever observers of passes raise.
     """
     check_destination(request.output, request.version)
-    with building(request.pack, request.force) as unfinished:
+    with building(request.pack, request.force, warn) as unfinished:
         write = partial(_write, request, unfinished)
         if request.check is None:
             write(progress, warn, changed)
-            return request.pack
-        # In the process of another program libraries have threads, which no fork has.
-        written = (in_fork if is_claimed() else _in_this_process)(write, progress, warn, changed)
-        assert written is not None
-        check = partial(_check, request, unfinished, written)
-        first, *others = threads_of(request.check)
-        if is_claimed():
-            notes = [note for count in others for note in in_fork(partial(check, count), progress)]
-            notes += check(first, progress)  # in this process, which has use for what is imported
         else:
-            notes = [note for count in (first, *others) for note in check(count, progress)]
-        for note in dict.fromkeys(notes):
-            warn(f"{request.source}: {note}")
-    return request.pack
+            # In the process of another program libraries have threads, which no fork has.
+            written = (in_fork if is_claimed() else _in_this_process)(
+                write, progress, warn, changed
+            )
+            assert written is not None
+            for note in _notes(request, unfinished, written, request.check, progress):
+                warn(f"{request.source}: {note}")
+    return unfinished.destination
+
+
+def _notes(
+    request: CompileRequest,
+    unfinished: Unfinished,
+    written: _Written,
+    depth: Depth,
+    progress: Progress,
+) -> Iterable[str]:
+    """Check the pack with each number of threads, and return what a user should know, once each."""
+    check = partial(_check, request, unfinished, written)
+    first, *others = threads_of(depth)
+    if is_claimed():
+        notes = [note for count in others for note in in_fork(partial(check, count), progress)]
+        notes += check(first, progress)  # in this process, which has use for what is imported
+    else:
+        notes = [note for count in (first, *others) for note in check(count, progress)]
+    return dict.fromkeys(notes)
 
 
 def _in_this_process(work: Callable[..., Result], *listeners: Listener) -> Result:

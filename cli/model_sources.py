@@ -169,6 +169,11 @@ def check_sources(sources: Sequence[Source], repository: Path) -> None:
                 raise InputError(f"{file}: {exc.strerror or exc}") from exc
 
 
+def is_new(source: Source, repository: Path) -> bool:
+    """Return whether ``repository`` has no pack of ``source``, also none of what its file was before."""
+    return not source.is_pack and read_record(repository / source.name) is None
+
+
 def pack_of(source: Source, repository: Path, isa: str, check: Depth = "full") -> Path:
     """Return the folder in ``repository`` of ``source`` as a pack for ``isa``, which is made if it is new.
 

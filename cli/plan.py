@@ -233,7 +233,7 @@ def _print_resources(packs: list[Pack], memory_bytes: int, threads: int) -> None
 
 
 def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
-    """Say what a service could not answer within what is set aside: it may be what `run` has."""
+    """Say what a service could not answer within `--request-memory`."""
     for each in candidates:
         try:
             check_requests(each.program.name, Need.of(each.program.pack.manifest), shared)

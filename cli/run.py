@@ -40,16 +40,18 @@ from cli.running.files import open_picture, read_inputs
 from cli.running.run_files import RunFiles
 from models.detection.boxes import BoxLimits
 from models.packs.pack import open_pack
+from models.sizes import format_least, format_size
 from pipeline.budget.budget import Budget
-from pipeline.budget.candidates import Candidate, share_budget
+from pipeline.budget.candidates import Candidate, needed_by_all, share_served
+from pipeline.budget.errors import RefusedError
+from pipeline.budget.request_needs import largest_request, short_infer_bytes
 from pipeline.energy import EnergyMeter, find_meter
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays, Tensors
 from pipeline.execution.opened import opened as opened_engine
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import EnginePlanResult, Wanted, of_one_engine
-from pipeline.planning.plan import Plan, PlanError
-from pipeline.planning.words import sized
+from pipeline.planning.plan import Plan
 from pipeline.profiles.profile_file import prepared
 
 if TYPE_CHECKING:
@@ -140,7 +142,7 @@ def run(
     request_bytes = _held_bytes(inputs)
     with planning():  # seconds, where a profile is new
         candidate = Candidate(program, device.adapt(chosen), wanted, profile)
-        fitted = _fitted(candidate, total, request_bytes, at_once=repeat == 0)
+        fitted = _fitted(candidate, total, has_tensors=image is None, at_once=repeat == 0)
         candidate.known.save()
     plan = fitted.plan
 
@@ -166,27 +168,30 @@ def run(
 
 
 def _fitted(
-    candidate: Candidate, total: int | None, request_bytes: int, *, at_once: bool
+    candidate: Candidate, total: int | None, *, has_tensors: bool, at_once: bool
 ) -> EnginePlanResult:
     """Return the plan of what is wanted, within a budget of ``total`` bytes where that is given.
 
-    A budget is as that of ``plan`` and of a service: memory of requests is set aside in it, and the models
-    have the rest. Here is one request, which holds exactly ``request_bytes``. ``at_once``: it is the only
-    one, and the search for a better plan would take longer than the plan saves.
+    A budget is that of ``plan`` and of a service: it includes what a service reserves for requests, though
+    this one mostly takes less, so that one number is the least everywhere. ``has_tensors``: the
+    request is not a photograph. ``at_once``: it is the only one, and the search for a better plan would
+    take longer than the plan saves.
 
     Raises:
-        PlanError, RefusedError: there is none.
+        PlanError, RefusedError: there is none, or the request would have no room in a service.
     """
     if total is None:
         return fit(*candidate.question)
-    if request_bytes >= total:
-        raise PlanError(
-            f"{candidate.program.name}: the tensors of the request take {sized(request_bytes)}, the budget "
-            f"is {sized(total)}"
-        )
     budget = Budget(total)
-    budget.set_aside(request_bytes, ())
-    return of_one_engine(share_budget([candidate], budget, at_once=at_once).plans()[0])
+    allocation = share_served([candidate], budget, None, "auto", at_once=at_once)
+    needed = short_infer_bytes(candidate.program.pack.manifest)
+    if has_tensors and needed > largest_request(budget.request_bytes):
+        raise RefusedError(
+            f"{candidate.program.name}: a request with tensors takes {format_least(needed)}, more than all "
+            f"requests have in a budget of {format_size(total)}; one of "
+            f"{format_least(needed_by_all([candidate], 'auto'))} is enough"
+        )
+    return of_one_engine(allocation.plans()[0])
 
 
 def _repeated(

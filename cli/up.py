@@ -22,6 +22,7 @@ from cli.model_sources import (
     REPOSITORY,
     FailedCommandError,
     check_sources,
+    is_new,
     isa_of,
     pack_of,
     sources_of,
@@ -33,7 +34,7 @@ from models.errors import ModelError, printable
 from models.packs.folders import clear_repository
 from pipeline.checking import Depth
 from pipeline.execution.errors import InputError
-from server.memory.process_memory import given_bytes
+from server.memory.process_memory import given_bytes, resolved_budget
 from server.preflight import check_start
 from server.settings.settings import Settings, load_settings
 
@@ -58,7 +59,7 @@ def up(
     lose_output_where_there_is_none()
     recipes = {name: file for name in RECIPES if (file := flags.pop(name)) is not None}
     sources = sources_of(paths, recipes, shape or ())
-    folder = repository or (paths[0].resolve().parent / REPOSITORY)
+    folder = repository or paths[0].absolute().parent / REPOSITORY
     named = {"repository": str(folder), "models": ",".join(source.name for source in sources)}
     settings = load_settings({**given(flags), **named}, config)
     if "budget_policy" not in settings.model_fields_set:
@@ -68,6 +69,8 @@ def up(
     shapes_of(shape)
     check_sources(sources, folder)
     given_bytes(settings)
+    if any(is_new(source, folder) for source in sources):  # else what would suffice is said, too
+        resolved_budget(settings, lambda: len(sources))
     check_start(settings, inherits="LISTEN_FDS" in os.environ)
     for path in clear_repository(folder):
         tell(f"{path}: removed: left by a process that was killed")

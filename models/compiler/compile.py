@@ -117,11 +117,11 @@ def compile_onnx(
     options = options or CompileOptions()
     pack = destination / str(options.version)
     check_destination(destination, options.version)
-    with building(pack, options.force) as unfinished:
+    with building(pack, options.force, options.warn) as unfinished:
         source = write_pack(path, pack, unfinished, options, progress)
         if options.accept is not None:
             options.accept(unfinished.pack, reference_of(source, unfinished))
-    return pack
+    return unfinished.destination
 
 
 def write_pack(

@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,23 +40,27 @@ def _is_model(folder: Path) -> bool:
     return folder.is_dir() and any((pack / "manifest.json").exists() for pack in versions(folder))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Unfinished:
     """A pack that is not visible yet: ``pack``, named as it will be, and ``work`` for what is not in it.
 
-    The folder around ``work`` has room for others whose names begin with a dot.
+    The folder around ``work`` has room for others whose names begin with a dot. ``destination``: where the
+    pack shall be, and after the block, where it is.
     """
 
     pack: Path
     work: Path
+    destination: Path
 
 
 @contextlib.contextmanager
-def building(destination: Path, force: bool) -> Iterator[Unfinished]:
+def building(destination: Path, force: bool, warn: Callable[[str], None]) -> Iterator[Unfinished]:
     """Yield two empty folders; the pack becomes ``destination`` when the block ends without an error.
 
     They are on its disk, which may be another than the repository's if its model's folder is a link. The
-    folder of a new model appears with its first version.
+    folder of a new model appears with its first version. An overlay moves no folder of its lower layers, as
+    of a container's image: where it has the one that is to be replaced, the pack is the next version, and
+    ``warn`` is called.
 
     Raises:
         CompileError: the destination exists and ``force`` is not given, or cannot be written.
@@ -77,15 +81,16 @@ def building(destination: Path, force: bool) -> Iterator[Unfinished]:
             pack = hidden / destination.relative_to(new.parent)
             pack.mkdir(parents=True)
             (hidden / ".work").mkdir()
-            yield Unfinished(pack, hidden / ".work")
-            _place(pack, destination, hidden / new.name)
+            unfinished = Unfinished(pack, hidden / ".work", destination)
+            yield unfinished
+            unfinished.destination = _moved(pack, destination, hidden / new.name)
+            if unfinished.destination != destination:
+                warn(
+                    f"{destination}: an overlay file system does not move folders of its lower layers: "
+                    f"the pack is version {unfinished.destination.name}"
+                )
     except OSError as exc:
         _remove_empty(missing)
-        if exc.errno == errno.EXDEV:
-            raise CompileError(
-                f"{destination}: an overlay file system does not move folders of its lower layers: "
-                "use another --version, or a folder on a volume"
-            ) from exc
         where = exc.filename or destination
         raise CompileError(f"{where}: cannot write the pack: {exc.strerror or exc}") from exc
     except BaseException:
@@ -100,8 +105,8 @@ def _remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def _place(pack: Path, destination: Path, built: Path) -> None:
-    """Move the finished ``pack`` to ``destination`` once all of it is on the disk.
+def _moved(pack: Path, destination: Path, built: Path) -> Path:
+    """Move the finished ``pack`` to ``destination`` once all of it is on the disk; return where it is.
 
     ``built``: what is renamed: the pack, or the folder of a new model with the pack in it.
     """
@@ -109,12 +114,26 @@ def _place(pack: Path, destination: Path, built: Path) -> None:
         _fsync(file)
     _fsync(pack)
     if built == pack:
-        put_in_place(pack, destination)
+        destination = _version_put(pack, destination)
     else:
         _fsync(built)
         _move_model(pack, destination)
         _fsync(destination.parent.parent)
     _fsync(destination.parent)
+    return destination
+
+
+def _version_put(pack: Path, destination: Path) -> Path:
+    """Put ``pack`` at ``destination``, or behind the last version where that cannot be moved away."""
+    try:
+        put_in_place(pack, destination)
+    except OSError as exc:
+        if exc.errno != errno.EXDEV:
+            raise
+        last = versions(destination.parent)[-1]
+        destination = destination.with_name(str(int(last.name) + 1))
+        pack.rename(destination)
+    return destination
 
 
 def _move_model(pack: Path, destination: Path) -> None:

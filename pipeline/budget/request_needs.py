@@ -49,6 +49,11 @@ def kept_bytes(capacity_bytes: int) -> int:
     return min(_KEPT_BYTES, capacity_bytes // _KEPT_SHARE)
 
 
+def largest_request(capacity_bytes: int) -> int:
+    """Return the most that one request may hold of a pool of ``capacity_bytes``."""
+    return capacity_bytes - kept_bytes(capacity_bytes)
+
+
 def capacity_for(n_bytes: int) -> int:
     """Return the smallest pool in which one request can hold ``n_bytes``."""
     return n_bytes + min(_KEPT_BYTES, n_bytes // (_KEPT_SHARE - 1) + 1)

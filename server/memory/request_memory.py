@@ -24,7 +24,7 @@ from pathlib import Path
 from models.runtime.heap import trim_heap
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
-from pipeline.budget.request_needs import SMALL_BYTES, kept_bytes
+from pipeline.budget.request_needs import SMALL_BYTES, largest_request
 from server.errors import BusyError, TooLargeError
 
 # The heap is trimmed: free memory in it goes back to the system, so that later requests have room.
@@ -126,7 +126,7 @@ class RequestMemory:
     def capacity_bytes(self, n_bytes: int) -> None:
         self._capacity_bytes = n_bytes
         #: The most that one request can ever hold.
-        self.room_bytes = n_bytes - kept_bytes(n_bytes)
+        self.room_bytes = largest_request(n_bytes)
 
     @property
     def waiting(self) -> int:

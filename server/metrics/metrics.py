@@ -110,8 +110,6 @@ class Metrics:
 
     def _collect(self) -> Iterator[Metric]:
         """Yield all families; those of models have no samples yet."""
-        for collector in self._collectors:
-            yield from collector.collect()
         yield from self.requests.collect(())
         yield from of_process(self.base)
         yield from of_budget(self._budget)
@@ -126,12 +124,13 @@ class Metrics:
             yield from of_connections(self.connections)
 
     async def render(self) -> bytes:
-        """Return the exposition text, after a look at the device.
+        """Return the exposition text, after a look at the device and at the process.
 
         With many models, other requests are answered meanwhile; samples of one model belong together.
         """
-        await asyncio.to_thread(self._look_at_device)
         exposition = Exposition()
+        exposition.add_families(await asyncio.to_thread(self._inspect))
+        await asyncio.sleep(0)
         exposition.add_families(self._collect())
         exposition.add(text(()))
         for entries in _slices(self._repository.entries()):
@@ -144,12 +143,17 @@ class Metrics:
         await asyncio.sleep(0)
         return exposition.encode()
 
-    def _look_at_device(self) -> None:
-        """Ask the device; its driver may make the caller wait, so not on the event loop."""
+    def _inspect(self) -> list[Metric]:
+        """Ask the device, and return the families of the process.
+
+        Not on the event loop: a driver may make the caller wait, and the system counts open files, of which
+        each model has some.
+        """
         try:
             self._device_memory = self._device.memory_info()
         except DeviceLostError:
             self._device_memory, self._is_device_lost = None, True
+        return [family for collector in self._collectors for family in collector.collect()]
 
 
 def _slices(models: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -9,6 +9,7 @@ request is lost. Calls never overlap: reconciling.py has one change made at a ti
 import contextlib
 import logging
 import math
+import time
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -367,6 +368,7 @@ class Balancer:
         models = [model for model in (*loaded, *newcomers) if model is not None]
 
         def decided() -> T:
+            started = time.monotonic()
             try:
                 decision = decide()
                 for model in models:
@@ -375,6 +377,6 @@ class Balancer:
                         model.known.save()
                 return decision
             finally:  # before models are opened with the plans
-                self._environment.give_back()
+                self._environment.give_back(time.monotonic() - started)
 
         return await self._planning.run(decided)

@@ -41,6 +41,9 @@ from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
+#: A look for garbage among the objects of 200 loaded models takes a tenth of it.
+_LONG_SECONDS = 1.0
+
 
 class DevicePack(NamedTuple):
     """A pack as the device runs it, what was measured of it, and the plans that were found for it."""
@@ -59,6 +62,7 @@ class RepositoryEnvironment:
         self._pool = pool
         #: The first core for the partitions of the next model: cores are given out in turn.
         self._next_core = 0
+        self._has_garbage = False
 
     # Packs; all of it blocks.
 
@@ -180,11 +184,20 @@ class RepositoryEnvironment:
 
     def trim_heap(self) -> None:
         """Give the system what an engine has left of the heap."""
+        self._has_garbage = True  # its model or plan may refer to itself
         trim_heap()
 
-    def give_back(self) -> None:
-        """Give the system what planning has left of the heap."""
-        give_back()
+    def give_back(self, seconds: float) -> None:
+        """Give the system what planning has left of the heap; ``seconds``: how long that took.
+
+        A look for circles at all objects takes longer with each model, so that the start of many would
+        take the square of their number: it is made where a model or a plan went, or planning took longer.
+        """
+        if self._has_garbage or seconds >= _LONG_SECONDS:
+            self._has_garbage = False
+            give_back()
+        else:
+            trim_heap()
 
 
 def _lease(arena: SharedArena, plan: Plan) -> ArenaLease:

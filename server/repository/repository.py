@@ -11,6 +11,7 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -382,11 +383,12 @@ class Repository:
         model = self.models.find(name).serving().prepared
 
         def planned() -> list[dict[str, Any]]:
+            started = time.monotonic()
             try:
                 with telling(heard), letting_go(model.program):
                     return self._preparer.frontier(model)
             finally:
-                self._environment.give_back()
+                self._environment.give_back(time.monotonic() - started)
 
         return await self._planning.run(planned)
 

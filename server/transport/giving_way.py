@@ -94,14 +94,14 @@ class Claim:
     def reaches(self, worth: Worth, peer: Peer, holds: int) -> bool:
         """Return whether a silent connection of ``peer``, which ``holds`` so many places, gives way.
 
-        A connection without a request gives way to any newcomer. Another one gives way only to a different
-        peer that has fewer places, and no peer falls below its fair share by that. The exception is a first
-        request that has stalled: it gives way also below that share, and to a request of its own peer.
+        A connection without a request gives way to any newcomer, and every one that is silent to a request
+        of its own peer, which is there now. To a different peer it gives way only if that has fewer places,
+        and no peer falls below its fair share by that, except for a first request that has stalled.
         """
         if worth <= Worth.EMPTY:
             return True
         if peer == self.peer:
-            return self.has_request and worth == Worth.UNANSWERED
+            return self.has_request and worth < Worth.FRESH
         if holds <= self.holds:
             return False
         return worth == Worth.UNANSWERED or peer.is_proxy or holds >= self.fair

@@ -275,7 +275,7 @@ class Registry:
         return lambda worth, member: claim.reaches(worth, member.peer, self._counted(member.peer))
 
     def _own(self, peer: Peer, has_request: bool) -> _May:
-        limit = Worth.UNANSWERED if has_request else Worth.EMPTY
+        limit = Worth.BEGINNING if has_request else Worth.EMPTY
         return lambda worth, member: member.peer == peer and worth <= limit
 
     def _is_at_limit(self, peer: Peer) -> bool:

@@ -96,9 +96,11 @@ def test_one_number_is_enough_for_inspect_run_and_plan(cli: Cli, tmp_path: Path)
     for more in ((), keeps, ("--repeat", 1), (*keeps, "--repeat", 1)):
         ran = cli(*asked, *more).document["plan"]
         assert ran["total_bytes"] <= least
-        share = f"--request-memory={ran['request_bytes']}B"
-        (planned,) = cli("plan", pack, f"--budget={least}B", share, "--json").document["packs"]
+        (planned,) = cli("plan", pack, f"--budget={least}B", "--json").document["packs"]
         assert planned["total_bytes"] == ran["total_bytes"] - ran["request_bytes"]
+    less = f"--budget={least - 1}B"
+    for command in (("plan", pack), ("run", pack, "--input", tmp_path / "x.npy")):
+        cli(*command, less).refuses(BAD, "enough")
 
 
 @pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here: batches have chunks")

@@ -28,7 +28,7 @@ from models.packs.pack import read_pack
 from models.packs.target import host_target
 from pipeline.checking import Depth
 from pipeline.execution.errors import InputError
-from server.memory.process_memory import MemoryLimit
+from server.memory.process_memory import MemoryLimit, process_bytes
 from tests.models.exporters import FILES, model_of
 from tests.server.support import BAD, FAILED, LIMIT_SECONDS, Cli, Packs
 
@@ -83,7 +83,7 @@ def test_lines_to_copy_work_in_the_memory_that_suffices(
     cli: Cli, packs: Packs, onnx: Path, tmp_path: Path
 ) -> None:
     given = (onnx, packs.repository / "tiny", "--repository", tmp_path / "packs", "--port", 0)
-    shown = cli("up", *given, "--memory", "100MiB")
+    shown = cli("up", *given, "--memory", process_bytes(2) + (64 << 10))
     assert shown.code == BAD
     line = shown.err.splitlines()[-1]
     enough = line.split("--memory ")[1].split()[0]
@@ -415,7 +415,21 @@ def test_a_file_that_cannot_be_compiled_leaves_the_others_to_be_served(
 def test_memory_that_is_not_there_is_refused_before_anything_is_compiled(
     cli: Cli, onnx: Path
 ) -> None:
-    assert "more than" in cli("up", onnx, "--memory", "900TiB", "--port", 0).err
+    for size, reason in (("900TiB", "more than"), ("24MB", "leave nothing")):
+        assert reason in cli("up", onnx, "--memory", size, "--port", 0).err
+    assert not (onnx.parent / ".layerstream").exists()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_packs_lie_next_to_a_link_to_a_file(
+    cli: Cli, onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.up.serving", lambda *_: None)
+    link = tmp_path / "here" / "net.onnx"
+    link.parent.mkdir()
+    link.symlink_to(onnx)
+    assert cli("up", link, "--memory", "400MiB", "--port", 0).code == 0
+    assert versions(link.parent / ".layerstream" / "net")
     assert not (onnx.parent / ".layerstream").exists()
 
 

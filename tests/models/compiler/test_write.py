@@ -215,17 +215,19 @@ def test_what_was_killed_between_two_renames_has_the_old_version_again(tmp_path:
     ]
 
 
-def test_a_version_that_cannot_be_moved_is_refused_with_what_helps(
+def test_a_version_that_cannot_be_moved_gets_a_next_one(
     tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a folder of a lower layer of an overlay."""
     pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
     before = content(pack)
     monkeypatch.setattr("models.atomic_folders._exchange", refusing(errno.EXDEV))
-    with refuses(CompileError, pack, "another --version"):
-        compile_onnx(tiny_onnx, tmp_path / "m", FORCED)
+    warnings: list[str] = []
+    after = compile_onnx(tiny_onnx, tmp_path / "m", replace(FORCED, warn=warnings.append))
+    assert after == pack.with_name("2")
+    assert "version 2" in warnings[-1]
     assert content(pack) == before
-    assert list(pack.parent.iterdir()) == [pack]
+    assert sorted(pack.parent.iterdir()) == [pack, after]
 
 
 @over("code", [errno.EXDEV, errno.ENOTEMPTY])
@@ -234,7 +236,7 @@ def test_the_first_version_of_a_model_is_moved_where_its_folder_cannot_be(
 ) -> None:
     """As where another process has put another version by now, and on an overlay without attributes."""
     pack = tmp_path_factory.mktemp("m") / "m" / "1"
-    with pytest.MonkeyPatch.context() as patched, building(pack, force=False) as unfinished:
+    with pytest.MonkeyPatch.context() as patched, building(pack, False, print) as unfinished:
         (unfinished.pack / "new").touch()
         patched.setattr(Path, "rename", refusing(code, 1))
         if code == errno.ENOTEMPTY:

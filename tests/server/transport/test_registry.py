@@ -179,7 +179,7 @@ REACHES = [
     (Worth.ANSWERED, A, 32, True),
     (Worth.EMPTY, A, 32, True),
     (Worth.EMPTY, B, 1, True),
-    # What may be used again stays where the same peer comes, ...
+    # What may be used again stays where the same peer comes without a request, ...
     (Worth.KEPT, A, 32, False),
     (Worth.BEGINNING, A, 32, False),
     (Worth.UNANSWERED, A, 32, False),
@@ -203,13 +203,9 @@ def test_what_a_newcomer_of_a_with_four_places_reaches_where_sixteen_are_fair(
     assert Claim(A, holds=4, fair=16).reaches(worth, peer, holds) == reached
 
 
-def test_a_stalled_first_request_is_evicted_for_a_complete_one_of_its_peer() -> None:
+def test_what_is_silent_is_evicted_for_a_request_of_its_peer() -> None:
     claim = Claim(A, holds=4, fair=16, has_request=True)
-    assert [kind for kind in Worth if claim.reaches(kind, A, 32)] == [
-        Worth.ANSWERED,
-        Worth.EMPTY,
-        Worth.UNANSWERED,
-    ]
+    assert [kind for kind in Worth if not claim.reaches(kind, A, 32)] == [Worth.FRESH]
     assert not claim.reaches(Worth.UNANSWERED, B, 4)  # others are not less than it
 
 
