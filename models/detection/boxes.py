@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,92 +10,9 @@ from numpy.typing import NDArray
 from models.detection.candidates import MAX_CANDIDATES, Candidates, candidates, entry_bytes
 from models.detection.masks import BoxMask, BoxMasks
 from models.detection.recipe import Detection
+from models.detection.suppression import SUPPRESSION_BYTES, suppress, suppress_rotated
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
-
-# Non-maximum suppression as Darknet does it: of boxes of a class that overlap, the best remains.
-#
-# Boxes are float64 [n, 4]: centre x, y, width, height, relative to the image. Inside, edges are [4, n],
-# each of left, top, right, bottom contiguous: NumPy is slow along short axes.
-
-Kind = Literal["greedy", "diou", "none"]
-Numbers = NDArray[np.float64]
-
-#: What comparing boxes takes for each of the class that has most of them: edges, and arrays of numbers.
-_SUPPRESSION_BYTES = 192
-
-
-def suppress(
-    boxes: Numbers,
-    scores: NDArray[Any],
-    classes: NDArray[Any],
-    threshold: float,
-    kind: Kind = "greedy",
-    beta: float = 0.6,
-) -> NDArray[np.intp]:
-    """Return the indices of the boxes that remain, best score first; equal scores keep their order.
-
-    A box goes when a better one of its class, which remains itself, overlaps it by more than
-    ``threshold``: by their IoU, or for "diou" by IoU - (d / c) ** beta, where d is the square of the
-    distance between the centres and c that of the diagonal of the box around both. "none": all remain.
-    Memory is linear in n.
-    """
-    order = np.argsort(-scores, kind="stable")
-    if kind == "none":
-        return order
-    kept = np.zeros(len(order), np.bool_)
-    for number in np.unique(classes):
-        places = np.flatnonzero(classes[order] == number)
-        edges = _edges(boxes[order[places]])
-        kept[places[_remaining(edges, threshold, beta if kind == "diou" else None)]] = True
-    return order[kept]
-
-
-def _edges(boxes: Numbers) -> Numbers:
-    half = boxes[:, 2:] / 2
-    return np.ascontiguousarray(
-        np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1).T
-    )
-
-
-def _remaining(edges: Numbers, threshold: float, beta: float | None) -> NDArray[np.bool_]:
-    """Return which boxes (one class, best first) remain; ``beta`` None: by IoU alone."""
-    alive = np.ones(edges.shape[1], np.bool_)
-    areas = (edges[2] - edges[0]) * (edges[3] - edges[1])
-    for best in range(len(alive)):
-        if not alive[best]:
-            continue
-        rest = slice(best + 1, None)
-        iou = _overlap(edges[:, best], areas[best], edges[:, rest], areas[rest])
-        near = np.flatnonzero(iou > threshold)  # the distance only makes it less
-        if beta is not None and near.size:
-            apart = _apart(edges[:, best], edges[:, rest][:, near])
-            near = near[iou[near] - apart**beta > threshold]
-        alive[rest][near] = False
-    return alive
-
-
-def _overlap(box: Numbers, area: float, others: Numbers, areas: Numbers) -> Numbers:
-    """Return the IoU of ``box`` with each of ``others``; 0 where the union is empty."""
-    width = np.minimum(box[2], others[2]) - np.maximum(box[0], others[0])
-    height = np.minimum(box[3], others[3]) - np.maximum(box[1], others[1])
-    common = np.maximum(width, 0) * np.maximum(height, 0)
-    union = area + areas - common
-    return np.asarray(np.divide(common, union, out=np.zeros_like(common), where=union > 0))
-
-
-def _apart(box: Numbers, others: Numbers) -> Numbers:
-    """Return d / c of ``box`` and each of ``others``; 0 where c is."""
-    width = np.maximum(box[2], others[2]) - np.minimum(box[0], others[0])
-    height = np.maximum(box[3], others[3]) - np.minimum(box[1], others[1])
-    diagonal = width**2 + height**2
-    across = (box[0] + box[2] - others[0] - others[2]) / 2
-    down = (box[1] + box[3] - others[1] - others[3]) / 2
-    distance = across**2 + down**2
-    return np.asarray(
-        np.divide(distance, diagonal, out=np.zeros_like(distance), where=diagonal > 0)
-    )
-
 
 # Boxes on the photograph.
 
@@ -190,13 +107,13 @@ def seen(
 def candidate_bytes(detection: Detection) -> int:
     """Return what one candidate takes, and its box, where all are of one class (``boxes_bytes``)."""
     n_bytes = entry_bytes(detection)
-    return max(3 * n_bytes + _SUPPRESSION_BYTES, 5 * n_bytes)
+    return max(3 * n_bytes + SUPPRESSION_BYTES, 5 * n_bytes)
 
 
 def boxes_bytes(found: Candidates) -> int:
     """Return what ``found`` and its boxes take, from above: while they are compared, or become edges."""
     largest = int(np.bincount(found.classes).max(initial=0))
-    return max(3 * found.n_bytes + largest * _SUPPRESSION_BYTES, 5 * found.n_bytes)
+    return max(3 * found.n_bytes + largest * SUPPRESSION_BYTES, 5 * found.n_bytes)
 
 
 @dataclass(frozen=True)
@@ -258,12 +175,9 @@ def boxes_among(
 
     ``prototypes``: of masks, if the detector has any; they are kept.
     """
-    iou = detection.iou_threshold if limits.iou is None else limits.iou
     placement = preprocess.placement(image)
     boxes = placement.to_image(candidates.boxes)
-    kept = suppress(
-        boxes, candidates.scores, candidates.classes, iou, detection.nms, detection.beta
-    )
+    kept = _remaining(candidates, boxes, detection, preprocess.size, limits)
     kept = kept[: limits.count]
     edges = _pixel_edges(boxes[kept], image, limits.clip)
     points = candidates.points[kept]
@@ -276,6 +190,21 @@ def boxes_among(
         corners = placement.points_to_input(edges.reshape(-1, 2, 2) / image)
         masks = BoxMasks(prototypes, candidates.factors[kept], corners.reshape(-1, 4))
     return Boxes(edges, scores, classes, points, detection, masks)
+
+
+def _remaining(
+    candidates: Candidates,
+    boxes: NDArray[np.float64],
+    detection: Detection,
+    size: Size,
+    limits: BoxLimits,
+) -> NDArray[np.intp]:
+    """Return which remain of ``candidates``, which are ``boxes`` of the image; ``size``: of the input."""
+    iou = detection.iou_threshold if limits.iou is None else limits.iou
+    scores, classes = candidates.scores, candidates.classes
+    if detection.is_rotated and detection.nms != "none":
+        return suppress_rotated(candidates.points * size, scores, classes, iou)
+    return suppress(boxes, scores, classes, iou, detection.nms, detection.beta)
 
 
 def _pixel_edges(boxes: NDArray[np.float64], image: Size, clip: bool) -> NDArray[np.float64]:

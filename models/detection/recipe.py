@@ -23,7 +23,8 @@ Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 class Detection(HeadRecord):
     """How the outputs of a detector become boxes; thresholds are defaults of a request.
 
-    ``nms``: which boxes of a class that overlap are one; "none": the network has seen to that.
+    ``nms``: which boxes of a class that overlap are one; "none": the network has seen to that. "diou" is
+    of upright boxes.
     ``multi_label``: a box is listed for each class whose score is high enough, else for the best alone.
     """
 
@@ -79,6 +80,10 @@ class Detection(HeadRecord):
             raise ValueError(f"{len(self.labels)} labels for {self.classes} classes")
         if len(self.heads) > 1 and any(self._is_rich(head) for head in self.heads):
             raise ValueError("key points, rotated boxes and masks are of one head alone")
+        if self.is_rotated and self.nms == "diou":
+            raise ValueError(
+                'nms "diou" compares upright boxes; of rotated ones it is "greedy" or "none"'
+            )
         outputs = self.outputs
         twice = next((name for name in outputs if outputs.count(name) > 1), None)
         if twice is not None:

@@ -22,7 +22,7 @@ from models.detection.boxes import (
     find_boxes,
 )
 from models.detection.candidates import MAX_CANDIDATES, Candidates, candidates
-from models.detection.heads import DetectionHead
+from models.detection.heads import DetectionHead, ListedHead
 from models.detection.recipe import Detection, head_fault, read_detection
 from models.errors import ModelError
 from models.images.preprocess import Preprocess
@@ -261,3 +261,26 @@ def test_boxes_take_no_more_than_is_said(classes: int, points: int) -> None:
         tracemalloc.stop()
     assert len(made) > count // 2
     assert found.n_bytes + peak <= boxes_bytes(found)
+
+
+def test_rotated_boxes_stay_within_boxes_bytes() -> None:
+    rng = np.random.default_rng(0)
+    shape = np.array([[0, 0], [0.004, 0.001], [0.003, 0.003], [-0.001, 0.002]])
+    corners = rng.random((800, 1, 2)) + shape
+    candidates = Candidates(
+        np.concatenate([corners.mean(axis=1), np.full((800, 2), 0.004)], axis=1),
+        rng.random(800).astype(np.float32),
+        np.zeros(800, np.intp),
+        corners,
+        np.empty((800, 0), np.float32),
+    )
+    head = ListedHead(output="x", kind="yolov8", classes=1, rotated=True)
+    detection = Detection(heads=(head,))
+    tracemalloc.start()
+    try:
+        boxes = boxes_among(candidates, detection, Preprocess(size=NET), (640, 480), BoxLimits())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(boxes) > 400
+    assert candidates.n_bytes + peak <= boxes_bytes(candidates)

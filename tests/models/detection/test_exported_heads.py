@@ -172,6 +172,18 @@ def test_a_rotated_box_has_corners_and_an_upright_box_around_it(kind: str) -> No
         assert box.as_dict()["corners"] == box.corners
 
 
+def test_overlap_is_that_of_rotated_boxes() -> None:
+    """Two slanted boxes side by side, whose upright ones overlap by two thirds; and one of them again."""
+    thin = [[50, 30, 40, 4, 0.9, 0, 0], [53, 27, 40, 4, 0.8, 0, 0], [50, 30, 40, 4, 0.7, 0, 0]]
+    output = np.concatenate([np.array(thin), np.full((3, 1), math.pi / 4)], axis=1).T[None]
+    head = {"output": "output0", "kind": "yolov8", "classes": 3, "rotated": True}
+    for nms, count in (("greedy", 2), ("none", 3)):
+        boxes = detected(output, head, nms=nms, iou_threshold=0.5)
+        assert [box.score for box in boxes] == pytest.approx([0.9, 0.8, 0.7][:count])
+    with pytest.raises(ValueError, match="compares upright boxes"):
+        detected(output, head, nms="diou")
+
+
 def test_points_may_have_an_output_with_the_boxes() -> None:
     outputs = {
         "boxes": np.array([[0.1, 0.2, 0.5, 0.6, 0.25, 0.5]], np.float32),

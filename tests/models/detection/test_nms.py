@@ -1,5 +1,6 @@
-"""Suppression against Darknet's loops, and what must hold for any boxes."""
+"""Suppression against Darknet's loops and a definition, and what must hold for any boxes."""
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.detection.boxes import suppress
+from models.detection.suppression import suppress, suppress_rotated
 from tests.examples import over
 from tests.models.detection import box_oracle as oracle
 
@@ -104,3 +105,77 @@ def test_distance_spares_what_stands_apart() -> None:
     scores, classes = np.array([0.9, 0.8]), np.zeros(2)
     assert suppress(boxes, scores, classes, 0.3, "greedy").tolist() == [0]
     assert suppress(boxes, scores, classes, 0.3, "diou").tolist() == [0, 1]
+
+
+# Rotated boxes.
+
+
+def turned(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Corners [n, 4, 2] of boxes [n, 5]: centre, width, height, angle."""
+    x, y, width, height, angle = boxes.T
+    cos, sin = np.cos(angle), np.sin(angle)
+    ends = ((-1, -1), (1, -1), (1, 1), (-1, 1))
+    corners = [
+        [
+            x + (a * width * cos - b * height * sin) / 2,
+            y + (a * width * sin + b * height * cos) / 2,
+        ]
+        for a, b in ends
+    ]
+    return np.array(corners).transpose(2, 0, 1)
+
+
+def likeness(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """One less the Hellinger distance of the distributions of two rotated boxes, with matrices."""
+    spreads = []
+    for *_, width, height, angle in (one, other):
+        rotation = np.array(
+            [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+        )
+        spreads.append(rotation @ np.diag([width**2 / 12, height**2 / 12]) @ rotation.T)
+    mean = (spreads[0] + spreads[1]) / 2
+    offset = one[:2] - other[:2]
+    areas = [np.linalg.det(spread) for spread in (*spreads, mean)]
+    distance = offset @ np.linalg.inv(mean) @ offset / 8
+    distance += math.log(areas[2] / math.sqrt(areas[0] * areas[1])) / 2
+    return 1 - math.sqrt(max(1 - math.exp(-distance), 0))
+
+
+@over("seed", range(6))
+@over("threshold", [0.05, 0.3, 0.7, 0.9])
+def test_rotated_boxes_go_where_any_better_one_of_their_class_is_like_them(
+    seed: int, threshold: float
+) -> None:
+    generator = np.random.default_rng([3, seed])
+    boxes = generator.random((25, 5)) * (80, 80, 60, 30, 3) + (0, 0, 2, 2, 0)
+    scores, classes = generator.random(25, np.float32), generator.integers(0, 2, 25)
+    expected = [
+        i
+        for i in np.argsort(-scores)
+        if not any(
+            scores[j] > scores[i]
+            and classes[j] == classes[i]
+            and likeness(boxes[j], boxes[i]) > threshold
+            for j in range(25)
+        )
+    ]
+    assert suppress_rotated(turned(boxes), scores, classes, threshold).tolist() == expected
+
+
+def test_slanted_boxes_side_by_side_both_remain() -> None:
+    """Ships at a pier: the upright boxes around them overlap by two thirds."""
+    ships = np.array([[50, 50, 80, 8, math.pi / 4], [57, 43, 80, 8, math.pi / 4]])
+    scores, classes = np.array([0.9, 0.8]), np.zeros(2)
+    corners = turned(ships)
+    low, high = corners.min(axis=1), corners.max(axis=1)
+    around = np.concatenate([(low + high) / 2, high - low], axis=1)
+    assert suppress(around, scores, classes, 0.6).tolist() == [0]
+    assert suppress_rotated(corners, scores, classes, 0.6).tolist() == [0, 1]
+    assert suppress_rotated(corners[[0, 0]], scores, classes, 0.6).tolist() == [0]
+
+
+def test_rotated_boxes_without_an_area_hide_nothing() -> None:
+    flat = turned(np.array([[5.0, 5, 9, 0, 1], [5, 5, 9, 0, 1], [5, 5, 9, 4, 1]]))
+    scores = np.array([0.9, 0.8, 0.7])
+    assert suppress_rotated(flat, scores, np.zeros(3), 0.5).tolist() == [0, 1, 2]
+    assert suppress_rotated(flat[:0], scores[:0], np.zeros(0), 0.5).tolist() == []
