@@ -48,19 +48,19 @@ def test_the_least_launches_take_no_more_than_all_or_none(
     pieces = tuple(piece._replace(scratch_bytes=scratch_bytes) for piece in source.pieces)
     source = replace(source, pieces=pieces)
     plan = make_plan(source, plan.architecture, choice=plan.choice)
-    least = least_joined(source, plan)
-    assert least.total_bytes <= min(plan.total_bytes, joined(source, plan).total_bytes)
-    assert make_plan(source, plan.architecture, choice=least.choice) == least
+    min_plan = least_joined(source, plan)
+    assert min_plan.total_bytes <= min(plan.total_bytes, joined(source, plan).total_bytes)
+    assert make_plan(source, plan.architecture, choice=min_plan.choice) == min_plan
 
 
-def test_what_launches_keep_decides_how_long_they_are_in_the_least_memory() -> None:
+def test_what_launches_allocate_decides_how_long_they_are_in_the_smallest_plan() -> None:
     """Each step keeps as much as it allocates: of all in one launch that is more than sessions save."""
     source, plan = _resident(scratch_bytes=8 << 10)
-    whole, least = joined(source, plan), least_joined(source, plan)
-    assert whole.launches == 1
-    assert 1 < least.launches < len(plan.steps)
-    assert least.total_bytes < min(plan.total_bytes, whole.total_bytes)
-    assert make_plan(source, plan.architecture, choice=least.choice) == least
+    longest, min_plan = joined(source, plan), least_joined(source, plan)
+    assert longest.launches == 1
+    assert 1 < min_plan.launches < len(plan.steps)
+    assert min_plan.total_bytes < min(plan.total_bytes, longest.total_bytes)
+    assert make_plan(source, plan.architecture, choice=min_plan.choice) == min_plan
 
 
 @examples(15, many=500, deadline=None)
