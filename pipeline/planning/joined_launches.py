@@ -92,11 +92,11 @@ def _with_less_scratch(program: Program, plan: Plan, runs: Sequence[range]) -> I
     Parts of a few lengths are tried: more launches take more sessions, and longer ones more scratch.
     """
     least = plan.scratch_bytes
-    takes = [tuple(_growing(program, _pieces(plan.steps[run.start : run.stop]))) for run in runs]
-    most = max((last for *_, last in takes), default=0)
+    sizes = [tuple(_growing(program, _pieces(plan.steps[run.start : run.stop]))) for run in runs]
+    most = max((last for *_, last in sizes), default=0)
     if most <= least:
         return
-    lengths = {least, *(n_bytes for first, *more in takes for n_bytes in more)}
+    lengths = {least, *(n_bytes for first, *more in sizes for n_bytes in more)}
     for limit in spaced(sorted(item for item in lengths if least <= item < most), _RATIO):
         parts = (part for run in runs for part in _parts(program, plan.steps, run, limit))
         yield _with(program, plan, tuple(parts))

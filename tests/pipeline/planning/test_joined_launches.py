@@ -41,7 +41,7 @@ def test_nothing_waits_inside_a_launch(drawn: tuple[Program, Plan]) -> None:
 
 @examples(15, many=500, deadline=None)
 @given(plans(), st.integers(0, 64 << 10))
-def test_the_least_launches_take_no_more_than_all_or_none(
+def test_launches_of_the_smallest_plan_use_no_more_than_all_or_none(
     drawn: tuple[Program, Plan], scratch_bytes: int
 ) -> None:
     source, plan = drawn
