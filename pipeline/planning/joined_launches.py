@@ -29,8 +29,8 @@ _MOST_SCRATCH_BYTES = 64 << 10
 _RESERVED = 16
 # Of what launches allocate, the lengths that are tried are so far apart.
 _RATIO = 1.5
-#: As ``joined_bytes`` of a choice: launches as ``least_joined`` has them.
-LEAST_JOINED = 1
+#: As ``joined_bytes`` of a choice: launches as ``smallest_launches`` has them.
+SMALLEST_LAUNCHES = 1
 
 
 def joined(program: Program, plan: Plan, most_bytes: int | None = None) -> Plan:
@@ -42,11 +42,11 @@ def joined(program: Program, plan: Plan, most_bytes: int | None = None) -> Plan:
         return plan
     with_runs = _within(program, plan, tuple(_runs(program, plan.steps, plan.stages)), most_bytes)
     # Where they are equal to each other they may even take less.
-    added = max(_added(with_runs, plan), LEAST_JOINED + 1) if with_runs.runs else 0
+    added = max(_added(with_runs, plan), SMALLEST_LAUNCHES + 1) if with_runs.runs else 0
     return replace(with_runs, choice=replace(plan.choice, joined_bytes=added))
 
 
-def least_joined(program: Program, plan: Plan) -> Plan:
+def smallest_launches(program: Program, plan: Plan) -> Plan:
     """Return ``plan`` with launches of several steps that take no more than steps alone, and least.
 
     Its choice makes the same plan again.
@@ -55,9 +55,10 @@ def least_joined(program: Program, plan: Plan) -> Plan:
         return plan
     runs = tuple(_runs(program, plan.steps, plan.stages))
     possible_plans = [_within(program, plan, runs, 0), *_with_less_scratch(program, plan, runs)]
-    least = min(possible_plans, key=lambda item: item.total_bytes)
+    min_plan = min(possible_plans, key=lambda item: item.total_bytes)
     return replace(
-        least, choice=replace(plan.choice, joined_bytes=LEAST_JOINED if least.runs else 0)
+        min_plan,
+        choice=replace(plan.choice, joined_bytes=SMALLEST_LAUNCHES if min_plan.runs else 0),
     )
 
 
@@ -91,13 +92,13 @@ def _with_less_scratch(program: Program, plan: Plan, runs: Sequence[range]) -> I
 
     Parts of a few lengths are tried: more launches take more sessions, and longer ones more scratch.
     """
-    least = plan.scratch_bytes
+    min_bytes = plan.scratch_bytes
     sizes = [tuple(_growing(program, _pieces(plan.steps[run.start : run.stop]))) for run in runs]
-    most = max((last for *_, last in sizes), default=0)
-    if most <= least:
+    max_bytes = max((last for *_, last in sizes), default=0)
+    if max_bytes <= min_bytes:
         return
-    lengths = {least, *(n_bytes for first, *more in sizes for n_bytes in more)}
-    for limit in spaced(sorted(item for item in lengths if least <= item < most), _RATIO):
+    lengths = {min_bytes, *(n_bytes for first, *more in sizes for n_bytes in more)}
+    for limit in spaced(sorted(item for item in lengths if min_bytes <= item < max_bytes), _RATIO):
         parts = (part for run in runs for part in _parts(program, plan.steps, run, limit))
         yield _with(program, plan, tuple(parts))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from models.packs.records.pieces import Operand, Value
 from models.packs.target import named_target
 from pipeline.planning import joined_launches as joining
-from pipeline.planning.joined_launches import apart, joined, least_joined
+from pipeline.planning.joined_launches import apart, joined, smallest_launches
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
@@ -48,7 +48,7 @@ def test_launches_of_the_smallest_plan_use_no_more_than_all_or_none(
     pieces = tuple(piece._replace(scratch_bytes=scratch_bytes) for piece in source.pieces)
     source = replace(source, pieces=pieces)
     plan = make_plan(source, plan.architecture, choice=plan.choice)
-    min_plan = least_joined(source, plan)
+    min_plan = smallest_launches(source, plan)
     assert min_plan.total_bytes <= min(plan.total_bytes, joined(source, plan).total_bytes)
     assert make_plan(source, plan.architecture, choice=min_plan.choice) == min_plan
 
@@ -56,7 +56,7 @@ def test_launches_of_the_smallest_plan_use_no_more_than_all_or_none(
 def test_what_launches_allocate_decides_how_long_they_are_in_the_smallest_plan() -> None:
     """Each step keeps as much as it allocates: of all in one launch that is more than sessions save."""
     source, plan = _resident(scratch_bytes=8 << 10)
-    longest, min_plan = joined(source, plan), least_joined(source, plan)
+    longest, min_plan = joined(source, plan), smallest_launches(source, plan)
     assert longest.launches == 1
     assert 1 < min_plan.launches < len(plan.steps)
     assert min_plan.total_bytes < min(plan.total_bytes, longest.total_bytes)
