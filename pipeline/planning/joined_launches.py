@@ -62,12 +62,12 @@ def smallest_launches(program: Program, plan: Plan) -> Plan:
     )
 
 
-def _within(program: Program, plan: Plan, runs: tuple[range, ...], most_bytes: int | None) -> Plan:
-    """Return ``plan`` with ``runs`` that take at most ``most_bytes`` more: all, or the first ones."""
+def _within(program: Program, plan: Plan, runs: tuple[range, ...], max_bytes: int | None) -> Plan:
+    """Return ``plan`` with ``runs`` that take at most ``max_bytes`` more: all, or the first ones."""
     with_runs = _with(program, plan, runs)
-    if most_bytes is None or _added(with_runs, plan) <= most_bytes:
+    if max_bytes is None or _added(with_runs, plan) <= max_bytes:
         return with_runs
-    return _with(program, plan, tuple(_affordable(program, plan, runs, most_bytes)))
+    return _with(program, plan, tuple(_affordable(program, plan, runs, max_bytes)))
 
 
 def _affordable(
@@ -103,12 +103,12 @@ def _with_less_scratch(program: Program, plan: Plan, runs: Sequence[range]) -> I
         yield _with(program, plan, tuple(parts))
 
 
-def _parts(program: Program, steps: Sequence[Step], run: range, most_bytes: int) -> Iterator[range]:
-    """Yield the parts of ``run``, of two steps and more, that allocate at most ``most_bytes`` each."""
+def _parts(program: Program, steps: Sequence[Step], run: range, max_bytes: int) -> Iterator[range]:
+    """Yield the parts of ``run``, of two steps and more, that allocate at most ``max_bytes`` each."""
     first = run.start
     while first < run.stop:
         sizes = _growing(program, _pieces(steps[first : run.stop]))
-        fitting = sum(1 for _ in takewhile(lambda size: size <= most_bytes, sizes))
+        fitting = sum(1 for _ in takewhile(lambda size: size <= max_bytes, sizes))
         if fitting > 1:
             yield range(first, first + fitting)
         first += max(fitting, 1)
