@@ -99,19 +99,21 @@ def _with_less_scratch(program: Program, plan: Plan, runs: Sequence[range]) -> I
         return
     lengths = {min_bytes, *(n_bytes for first, *more in sizes for n_bytes in more)}
     for limit in spaced(sorted(item for item in lengths if min_bytes <= item < max_bytes), _RATIO):
-        parts = (part for run in runs for part in _parts(program, plan.steps, run, limit))
-        yield _with(program, plan, tuple(parts))
+        segments = (item for run in runs for item in _segments(program, plan.steps, run, limit))
+        yield _with(program, plan, tuple(segments))
 
 
-def _parts(program: Program, steps: Sequence[Step], run: range, max_bytes: int) -> Iterator[range]:
+def _segments(
+    program: Program, steps: Sequence[Step], run: range, max_bytes: int
+) -> Iterator[range]:
     """Yield the parts of ``run``, of two steps and more, that allocate at most ``max_bytes`` each."""
     first = run.start
     while first < run.stop:
         sizes = _growing(program, _pieces(steps[first : run.stop]))
-        fitting = sum(1 for _ in takewhile(lambda size: size <= max_bytes, sizes))
-        if fitting > 1:
-            yield range(first, first + fitting)
-        first += max(fitting, 1)
+        count = sum(1 for _ in takewhile(lambda size: size <= max_bytes, sizes))
+        if count > 1:
+            yield range(first, first + count)
+        first += max(count, 1)
 
 
 def _added(longer: Plan, plan: Plan) -> int:
