@@ -8,9 +8,11 @@ schedule is the same, and so are its bounds.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from models.runtime.joined_graphs import JOINED_TYPES
 from pipeline.planning.plan import Plan
+from pipeline.planning.streaming import spaced
 from pipeline.program.choice import choose_pieces
 from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.sessions import SESSION_BYTES, opened_by, session_bytes
@@ -25,6 +27,10 @@ _LAUNCH_SECONDS = 20e-3
 _MOST_SCRATCH_BYTES = 64 << 10
 # Of what could hold weights, the part that joined kernels may take: one in so many.
 _RESERVED = 16
+# Of what launches allocate, the lengths that are tried are so far apart.
+_RATIO = 1.5
+#: As ``joined_bytes`` of a choice: launches as ``smallest_launches`` has them.
+SMALLEST_LAUNCHES = 1
 
 
 def joined(program: Program, plan: Plan, most_bytes: int | None = None) -> Plan:
@@ -34,13 +40,34 @@ def joined(program: Program, plan: Plan, most_bytes: int | None = None) -> Plan:
     """
     if program.target.capability is not None:
         return plan
-    runs = tuple(_runs(program, plan.steps, plan.stages))
-    with_runs = _with(program, plan, runs)
-    if most_bytes is not None and _added(with_runs, plan) > most_bytes:
-        with_runs = _with(program, plan, tuple(_affordable(program, plan, runs, most_bytes)))
+    with_runs = _within(program, plan, tuple(_runs(program, plan.steps, plan.stages)), most_bytes)
     # Where they are equal to each other they may even take less.
-    added = max(_added(with_runs, plan), 1) if with_runs.runs else 0
+    added = max(_added(with_runs, plan), SMALLEST_LAUNCHES + 1) if with_runs.runs else 0
     return replace(with_runs, choice=replace(plan.choice, joined_bytes=added))
+
+
+def smallest_launches(program: Program, plan: Plan) -> Plan:
+    """Return ``plan`` with launches of several steps that take no more than steps alone, and least.
+
+    Its choice makes the same plan again.
+    """
+    if program.target.capability is not None:
+        return plan
+    runs = tuple(_runs(program, plan.steps, plan.stages))
+    possible_plans = [_within(program, plan, runs, 0), *_with_less_scratch(program, plan, runs)]
+    min_plan = min(possible_plans, key=lambda item: item.total_bytes)
+    return replace(
+        min_plan,
+        choice=replace(plan.choice, joined_bytes=SMALLEST_LAUNCHES if min_plan.runs else 0),
+    )
+
+
+def _within(program: Program, plan: Plan, runs: tuple[range, ...], max_bytes: int | None) -> Plan:
+    """Return ``plan`` with ``runs`` that take at most ``max_bytes`` more: all, or the first ones."""
+    with_runs = _with(program, plan, runs)
+    if max_bytes is None or _added(with_runs, plan) <= max_bytes:
+        return with_runs
+    return _with(program, plan, tuple(_affordable(program, plan, runs, max_bytes)))
 
 
 def _affordable(
@@ -58,6 +85,35 @@ def _affordable(
             yield run
         else:
             opened.join(pieces, -1)
+
+
+def _with_less_scratch(program: Program, plan: Plan, runs: Sequence[range]) -> Iterator[Plan]:
+    """Yield ``plan`` with ``runs`` in parts, where whole ones allocate more than its steps.
+
+    Parts of a few lengths are tried: more launches take more sessions, and longer ones more scratch.
+    """
+    min_bytes = plan.scratch_bytes
+    sizes = [tuple(_growing(program, _pieces(plan.steps[run.start : run.stop]))) for run in runs]
+    max_bytes = max((last for *_, last in sizes), default=0)
+    if max_bytes <= min_bytes:
+        return
+    lengths = {min_bytes, *(n_bytes for first, *more in sizes for n_bytes in more)}
+    for limit in spaced(sorted(item for item in lengths if min_bytes <= item < max_bytes), _RATIO):
+        segments = (item for run in runs for item in _segments(program, plan.steps, run, limit))
+        yield _with(program, plan, tuple(segments))
+
+
+def _segments(
+    program: Program, steps: Sequence[Step], run: range, max_bytes: int
+) -> Iterator[range]:
+    """Yield the parts of ``run``, of two steps and more, that allocate at most ``max_bytes`` each."""
+    first = run.start
+    while first < run.stop:
+        sizes = _growing(program, _pieces(steps[first : run.stop]))
+        count = sum(1 for _ in takewhile(lambda size: size <= max_bytes, sizes))
+        if count > 1:
+            yield range(first, first + count)
+        first += max(count, 1)
 
 
 def _added(longer: Plan, plan: Plan) -> int:
@@ -151,13 +207,18 @@ def _seconds(step: Step) -> float:
 
 def _scratch_bytes(program: Program, run: Sequence[PreparedPiece]) -> int:
     """Return what pieces of a launch allocate: ONNX Runtime may keep values of one until all have run."""
+    return max(_growing(program, run), default=0)
+
+
+def _growing(program: Program, run: Sequence[PreparedPiece]) -> Iterator[int]:
+    """Yield what the first pieces of a launch allocate together: of one, of two, to all of ``run``."""
     kept, own = 0, 0
     for piece in run:
         if program.joins[piece.graph] == "freeing":
             own = max(own, piece.scratch_bytes)
         else:
             kept += piece.scratch_bytes
-    return kept + own
+        yield kept + own
 
 
 def _pieces(steps: Sequence[Step]) -> list[PreparedPiece]:

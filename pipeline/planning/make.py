@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pipeline.planning.arena import arenas, in_order
 from pipeline.planning.buffers import BufferLayout
-from pipeline.planning.joined_launches import joined
+from pipeline.planning.joined_launches import SMALLEST_LAUNCHES, joined, smallest_launches
 from pipeline.planning.plan import Choice, Locations, Plan, PlanError
 from pipeline.planning.streaming import (
     PAGE_BYTES,
@@ -99,6 +99,8 @@ def make_plan(
         object_bytes=object_bytes(program, steps, choice.lanes),
         io_bytes=sum(port.n_bytes for port in program.inputs if port.default is not None),
     )
+    if choice.joined_bytes == SMALLEST_LAUNCHES:
+        return smallest_launches(program, plan)
     return joined(program, plan, choice.joined_bytes) if choice.joined_bytes else plan
 
 

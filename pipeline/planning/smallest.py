@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import accumulate
 
-from pipeline.planning.joined_launches import joinable_bytes, joined
+from pipeline.planning.joined_launches import joinable_bytes, smallest_launches
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.streaming import spaced, streamed_units
@@ -92,7 +92,7 @@ def smaller_plans(program: Program, plan: Plan) -> Iterator[Plan]:
     takes more than that could save is not tried.
     """
     plan = _with_shared(program, plan)
-    smallest = joined(program, plan, 0)
+    smallest = smallest_launches(program, plan)
     yield smallest
     saved = joinable_bytes(program, plan.steps)
     if not saved or not plan.ring_bytes:
@@ -115,7 +115,9 @@ def smaller_plans(program: Program, plan: Plan) -> Iterator[Plan]:
                 < smallest.total_bytes
             ):
                 smallest = min(
-                    smallest, joined(program, candidate, 0), key=lambda item: item.total_bytes
+                    smallest,
+                    smallest_launches(program, candidate),
+                    key=lambda item: item.total_bytes,
                 )
                 yield smallest
 
