@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from cli.printing.changes import print_changes
 from cli.printing.output import print_json, say, suggest, warn
-from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
+from cli.printing.sentences import (
+    counted,
+    in_all,
+    less_for_pictures,
+    serving,
+    stored_as,
+    takes,
+    typed,
+)
 from cli.printing.summary import summary_of
 from models.network.names import Op
 from models.packs.manifest import Manifest
@@ -53,8 +61,10 @@ def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
     say(
         f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights{_stored(summary)} in "
         f"{counted(summary['spans'], 'span')}, {counted(summary['pieces'], 'piece')}; "
-        f"serves from a budget of {typed(least)} up{less_for_pictures(summary)}"
+        f"serves from a budget of {typed(least)} up{less_for_pictures(summary)}{in_all(summary)}"
     )
+    if summary["costs"]:
+        say(f"Requests take there {takes(summary['costs'])}")
     suggest("To serve it", serving(pack, least))
 
 
