@@ -58,8 +58,6 @@ def check(
 
     That is how little memory, and how long it takes here in three budgets, measured on drawn inputs. It is
     compiled without comparing its answers, and nothing is kept.
-
-    Example: layerstream check yolov8n.onnx
     """
     (source, *others) = sources_of(files, {}, shape or ())
     if others:

@@ -18,70 +18,163 @@ class _Command(NamedTuple):
     """Where a command is: its module, and its function there; without one, a group called ``app``.
 
     ``help``: the first sentence of its own help, which fits a line of 80 characters with its name.
+    ``example``: what may stand behind its name.
     """
 
     help: str
     module: str
     function: str = ""
+    example: str = ""
+
+    def with_example(self, name: str, text: str) -> str:
+        """Return ``text``, its help, with the example behind the first sentence."""
+        rest = text.removeprefix(self.help).strip()
+        return f"{self.help}\n\nExample: layerstream {name} {self.example}\n\n{rest}".strip()
 
 
 #: The commands by the panels in which ``--help`` shows them.
 PANELS = {
     "Serve": {
-        "up": _Command("Compile what is new, and serve it.", "up", "up"),
-        "serve": _Command("Serve the packs of a repository over HTTP.", "serve", "serve"),
+        "up": _Command(
+            "Compile what is new, and serve it.", "up", "up", example="yolov8n.onnx --memory 256MB"
+        ),
+        "serve": _Command(
+            "Serve the packs of a repository over HTTP.",
+            "serve",
+            "serve",
+            example="--repository repository --budget 64MiB",
+        ),
     },
     "Models": {
         "check": _Command(
-            "Say whether a network is supported, and what it needs.", "check", "check"
+            "Say whether a network is supported, and what it needs.",
+            "check",
+            "check",
+            example="yolov8n.onnx",
         ),
-        "compile": _Command("Compile an ONNX file to a pack.", "compile", "compile_"),
+        "compile": _Command(
+            "Compile an ONNX file to a pack.",
+            "compile",
+            "compile_",
+            example="yolov8n.onnx -o repository/yolov8n",
+        ),
         "inspect": _Command(
-            "Show what a pack holds and needs; nothing is run.", "inspect", "inspect"
+            "Show what a pack holds and needs; nothing is run.",
+            "inspect",
+            "inspect",
+            example="repository/yolov8n",
         ),
-        "list": _Command("List the models of a repository, and which would fit.", "list", "list_"),
-        "run": _Command("Answer one request, an image or tensors.", "run", "run"),
+        "list": _Command(
+            "List the models of a repository, and which would fit.",
+            "list",
+            "list_",
+            example="repository --budget 64MiB",
+        ),
+        "run": _Command(
+            "Answer one request, an image or tensors.",
+            "run",
+            "run",
+            example="repository/yolov8n --image dog.jpg --draw found.png",
+        ),
         "evaluate": _Command(
-            "Answer every picture of a data set, and count.", "evaluate", "evaluate"
+            "Answer every picture of a data set, and count.",
+            "evaluate",
+            "evaluate",
+            example="repository/resnet50 --dataset pictures",
         ),
-        "zoo": _Command("Networks with random weights, to try and to measure.", "zoo"),
+        "zoo": _Command(
+            "Networks with random weights, to try and to measure.",
+            "zoo",
+            example="build resnet50 -o resnet50.onnx",
+        ),
     },
     "Memory and time": {
         "profile": _Command(
-            "Measure a pack: the disk, and plans against each other.", "profile", "profile"
+            "Measure a pack: the disk, and plans against each other.",
+            "profile",
+            "profile",
+            example="repository/yolov8n",
         ),
-        "plan": _Command("Plan packs within a budget: memory and delay.", "plan", "plan"),
-        "bench": _Command("Measure on this machine.", "bench"),
+        "plan": _Command(
+            "Plan packs within a budget: memory and delay.",
+            "plan",
+            "plan",
+            example="repository/yolov8n --budget 16MiB",
+        ),
+        "bench": _Command(
+            "Measure on this machine.", "bench", example="pipeline repository/yolov8n"
+        ),
     },
     "Operate": {
-        "doctor": _Command("Check this machine before it serves.", "doctor", "doctor"),
-        "service": _Command("The service of systemd, with limits by its budget.", "service"),
-        "key": _Command("Keys that a server asks for: a file of their hashes.", "key"),
-        "place": _Command("Say which models go on which nodes.", "place", "place"),
+        "doctor": _Command(
+            "Check this machine before it serves.",
+            "doctor",
+            "doctor",
+            example="repository/yolov8n --memory 256MB",
+        ),
+        "service": _Command(
+            "The service of systemd, with limits by its budget.",
+            "service",
+            example="install --budget 256MiB",
+        ),
+        "key": _Command(
+            "Keys that a server asks for: a file of their hashes.", "key", example="add keys camera"
+        ),
+        "place": _Command(
+            "Say which models go on which nodes.",
+            "place",
+            "place",
+            example="models.toml nodes.toml",
+        ),
         "device": _Command(
-            "Show a device, and the kinds of memory that it has", "device", "device"
+            "Show a device, and the kinds of memory that it has", "device", "device", example="cuda"
         ),
     },
     "Convert": {
         "import-darknet": _Command(
-            "Write a network of Darknet as ONNX.", "darknet", "import_darknet"
+            "Write a network of Darknet as ONNX.",
+            "darknet",
+            "import_darknet",
+            example="yolov4.cfg yolov4.weights -o yolov4.onnx",
         ),
         "export-darknet": _Command(
             "Write an imported network's weights for Darknet again.",
             "darknet",
             "export_darknet",
+            example="yolov4.onnx -o yolov4.weights",
         ),
         "export-c": _Command(
-            "Write an ONNX file as C99 with a static arena.", "export_c", "export"
+            "Write an ONNX file as C99 with a static arena.",
+            "export_c",
+            "export",
+            example="resnet8.onnx -o c",
         ),
     },
     "Research": {
-        "app": _Command("Show every way to give several models memory.", "app", "app"),
-        "simulate": _Command(
-            "Predict delay, stalls and memory of each architecture.", "simulate", "simulate"
+        "app": _Command(
+            "Show every way to give several models memory.",
+            "app",
+            "app",
+            example="application.toml --budget 64MiB",
         ),
-        "tiles": _Command("Fuse groups of layers on tiles, and measure them.", "tiles", "tiles"),
-        "csdf": _Command("Turn a pack into a CSDF graph, or read one.", "csdf", "csdf"),
+        "simulate": _Command(
+            "Predict delay, stalls and memory of each architecture.",
+            "simulate",
+            "simulate",
+            example="repository/yolov8n",
+        ),
+        "tiles": _Command(
+            "Fuse groups of layers on tiles, and measure them.",
+            "tiles",
+            "tiles",
+            example="repository/yolov8n",
+        ),
+        "csdf": _Command(
+            "Turn a pack into a CSDF graph, or read one.",
+            "csdf",
+            "csdf",
+            example="repository/yolov8n -o yolov8n.xml",
+        ),
     },
 }
 COMMANDS = {name: command for panel in PANELS.values() for name, command in panel.items()}
@@ -97,14 +190,17 @@ class _Program(Branch):
 
 def loaded(name: str) -> Any:
     """Import the command or group ``name`` and return it as Typer runs it."""
-    _, module, function = COMMANDS[name]
+    command = COMMANDS[name]
     with kept_imports():
-        imported = import_module(f"cli.{module}")
-    if not function:
-        return get_command(imported.app)
-    app = typer.Typer(add_completion=False)
-    app.command(name, cls=Leaf)(getattr(imported, function))
-    return get_command(app)
+        imported = import_module(f"cli.{command.module}")
+    if not command.function:
+        loaded_command = get_command(imported.app)
+    else:
+        app = typer.Typer(add_completion=False)
+        app.command(name, cls=Leaf)(getattr(imported, command.function))
+        loaded_command = get_command(app)
+    loaded_command.help = command.with_example(name, loaded_command.help or "")
+    return loaded_command
 
 
 def program() -> typer.Typer:

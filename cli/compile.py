@@ -122,10 +122,7 @@ def compile_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compile an ONNX file to a pack. It is for this machine, or for a GPU.
-
-    Example: layerstream compile yolov8n.onnx -o repository/yolov8n
-    """
+    """Compile an ONNX file to a pack. It is for this machine, or for a GPU."""
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")
     if precision in _STORED_AS:

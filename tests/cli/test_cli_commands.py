@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -223,6 +224,16 @@ def test_output_that_is_read_no_further_is_no_error(
 def test_the_list_of_commands_says_what_they_say(name: str) -> None:
     said = loaded(name).help
     assert inspect.cleandoc(said).startswith(COMMANDS[name].help)
+
+
+@over("name", COMMANDS)
+def test_examples_are_what_commands_take(name: str) -> None:
+    command, words = loaded(name), shlex.split(COMMANDS[name].example)
+    assert f"Example: layerstream {name} {COMMANDS[name].example}" in command.help
+    if inside := getattr(command, "commands", {}):
+        command = inside[words.pop(0)]
+    with command.make_context(name, words):
+        pass
 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()])
