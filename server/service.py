@@ -324,6 +324,8 @@ class Service:
             self.metrics.requests.expect(entry.model, entry.version)
         check_start(settings, entries, follows=poller is not None)
         self._run(self._resources, watching.watch(repository), retrier.run())
+        if settings.close_after:
+            self._run(self._resources, watching.close_idle(repository))
         if settings.tune:
             self._run(self._resources, repository.tuner().run())
         if poller is not None:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from models.sizes import format_size
+from server.errors import NotServingError
 from server.faults import traceable
 from server.memory.process_memory import memory_limited
 from server.operation.service_manager import Notifier
@@ -86,6 +87,18 @@ async def watch(repository: Repository, factor: float = FACTOR) -> None:
             give_up_leaving(repository, factor, LEAST_SECONDS)
             for entry in list(stuck(repository, factor, LEAST_SECONDS)):
                 replacing.create_task(replace_engine(repository, entry))
+
+
+async def close_idle(repository: Repository) -> None:
+    """Close idle models as the settings say, until cancelled."""
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        try:
+            await repository.close_idle()
+        except NotServingError:  # the server ends
+            return
+        except Exception:  # noqa: BLE001  after any error the service goes on, and looks again
+            _log.exception("idle models cannot be closed")
 
 
 async def replace_engine(repository: Repository, entry: Entry) -> None:

@@ -15,6 +15,7 @@ from server.repository.balancing import Balancer
 from server.repository.catalog import Catalog
 from server.repository.changes import (
     Change,
+    CloseIdle,
     Fetch,
     Limit,
     Load,
@@ -39,6 +40,9 @@ _log = logging.getLogger(__name__)
 
 # The state of a model while the start loads others before it.
 _COMING = Unloaded(Fault(Code.LOADING, "waits for its turn to be loaded"), "loading")
+_IDLE = Fault(
+    Code.NOT_SERVING, "closed, since no request came; the next one loads it again", permanent=False
+)
 _UNLOADED = Fault(Code.NOT_LOADED, "unloaded")
 
 
@@ -72,7 +76,7 @@ class Applier:
 
         Returns:
             Of Start the slots of all models; of Load the entry; of Limit the entries, lowest version first;
-            of Fetch and Restore whether the model was loaded.
+            of Fetch and Restore whether the model was loaded; of CloseIdle whether it was closed.
 
         Raises:
             As Repository has it of the calls that desire them.
@@ -91,6 +95,8 @@ class Applier:
                 work = self._limit(name, max_bytes)
             case Fetch(slot):
                 work = self._fetch(slot)
+            case CloseIdle(slot, seconds):
+                work = self._close_idle(slot, seconds)
             case Restore(slot, worker, reason):
                 work = self._restore(slot, worker, reason)
         try:
@@ -200,6 +206,16 @@ class Applier:
             return False
         with because("a request to it"):
             await self._reload(entry)
+        return True
+
+    async def _close_idle(self, slot: str, seconds: float) -> bool:
+        """Close a model that nobody uses; return whether. Its memory is the system's, and not of others."""
+        entry = self._models.get(slot)
+        if entry is None or not entry.is_idle(seconds):
+            return False
+        with because(f"no request for {seconds:g} s"):
+            await self._balancer.let_go(entry, _IDLE, "evicted", patiently=True, grows=False)
+        entry.evictions += 1
         return True
 
     async def _reload(self, entry: Entry) -> None:

@@ -89,9 +89,10 @@ class Balancer:
         cause: Absence = "failed",
         *,
         patiently: bool = False,
+        grows: bool = True,
     ) -> None:
-        """Close ``entry`` as the executor does, and log it; other models may use its memory then."""
-        if entry.worker is not None:
+        """Close ``entry`` as the executor does, and log it; where it ``grows``, others use its memory."""
+        if entry.worker is not None and grows:
             self._grow_later()
         if entry.worker is not None or entry.evicted:
             what = "evicted" if cause == "evicted" else "unloaded"

@@ -67,6 +67,14 @@ class Fetch:
 
 
 @dataclass(frozen=True)
+class CloseIdle:
+    """The model in ``slot`` is closed if no request has used it for ``idle_seconds`` by then."""
+
+    slot: str
+    idle_seconds: float
+
+
+@dataclass(frozen=True)
 class Restore:
     """The model in ``slot`` serves again, whose ``worker`` was abandoned for that ``reason``."""
 
@@ -77,4 +85,4 @@ class Restore:
 
 #: Changes of what is desired of one model; others follow from what is observed.
 OF_MODEL = Load | Unload | Remove | Limit
-Change = Start | Load | Unload | Remove | Limit | Fetch | Restore
+Change = Start | Load | Unload | Remove | Limit | Fetch | CloseIdle | Restore

@@ -38,6 +38,11 @@ class Uses:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since a request started or ended last."""
+        return self._clock() - self.used_at
+
     def begin(self) -> None:
         """Count one more."""
         self._count += 1
@@ -285,6 +290,10 @@ class Entry:
         # Every request asks this, so not by ``absence``, which looks for faults of the engine as well.
         condition = self.condition
         return isinstance(condition, Unloaded) and condition.cause == "evicted"
+
+    def is_idle(self, seconds: float) -> bool:
+        """Whether it serves and no request has used it for so many ``seconds``."""
+        return self.serves and not self.uses and self.uses.idle_seconds >= seconds
 
     @property
     def is_desired(self) -> bool:

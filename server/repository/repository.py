@@ -37,6 +37,7 @@ from server.repository.catalog import Catalog
 from server.repository.changes import (
     OF_MODEL,
     Change,
+    CloseIdle,
     Fetch,
     Generation,
     Limit,
@@ -59,6 +60,7 @@ from server.repository.planning_threads import PlanningThreads
 from server.repository.preparing import Preparer
 from server.repository.reconciling import Reconciler
 from server.repository.worker import Worker
+from server.settings.per_model import of_model
 from server.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -321,6 +323,18 @@ class Repository:
         """
         is_back: bool = await self._reconciler.reached(Restore(entry.name, given_up, why))
         return is_back
+
+    async def close_idle(self) -> list[str]:
+        """Close the models that nobody has used for as long as the settings say; return their names."""
+        closed = []
+        for entry in self.entries():
+            seconds = of_model(self._settings.close_after, entry.model, None)
+            is_pinned = entry.prepared is not None and entry.prepared.sharer.is_pinned
+            if seconds is None or is_pinned or not entry.is_idle(seconds):
+                continue
+            if await self._reconciler.reached(CloseIdle(entry.name, seconds)):
+                closed.append(entry.name)
+        return closed
 
     async def _sent_for(self, entry: Entry) -> bool:
         is_back: bool = await self._reconciler.reached(Fetch(entry.name))

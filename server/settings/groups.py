@@ -197,6 +197,17 @@ class MemorySettings(Group):
         "all their weights take; yolov4=64MiB,resnet50.",
     )
 
+    close_after: Annotated[dict[str, Seconds], Default("never closed")] = Field(
+        {},
+        description="Close a model that no request has used for so long, and give its memory back to the "
+        "system; the next request loads it again. 600 of all models, resnet50=600 of one.",
+    )
+
+    @field_validator("close_after", mode="before")
+    @classmethod
+    def _idle_times(cls, value: object) -> object:
+        return parse_per_model(value, float, "600")
+
     @field_validator("pin", mode="before")
     @classmethod
     def _pins(cls, value: object) -> object:

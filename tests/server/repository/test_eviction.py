@@ -220,6 +220,36 @@ async def test_a_pin_without_a_size_is_of_all_weights(
         assert sum(member.prepared.sharer.least.values()) >= member.weight_bytes
 
 
+async def test_idle_models_are_closed_and_the_next_request_loads_them(
+    settings: SettingsFactory, packs: Packs, faults: Faults
+) -> None:
+    options = crowding(
+        packs, models_budget=16 << 20, close_after="tiny=600,twin=600", pin="twin=1MiB"
+    )
+    async with serving(settings(**options)) as service:
+        repository, loaded_before = service.inside.repository, loaded(service)
+        assert await repository.close_idle() == []
+        for entry in repository.entries():
+            entry.uses.used_at -= 601
+        gate = Gate()
+        faults.kernel = gate.hold
+        using = asyncio.create_task(right(service, packs, "tiny"))
+        await gate.reached()
+        repository.models["tiny"].uses.used_at -= 601
+        assert await repository.close_idle() == [], (
+            "a request uses it, or it is pinned, or has no time"
+        )
+        gate.open()
+        faults.kernel = lambda: None
+        await using
+        repository.models["tiny"].uses.used_at -= 601
+        assert await repository.close_idle() == ["tiny"]
+        assert loaded(service) == loaded_before - {"tiny"}
+        assert await service.metric("layerstream_model_evictions_total", model="tiny") == 1
+        await right(service, packs, "tiny")
+        assert loaded(service) == loaded_before
+
+
 async def test_pins_beyond_the_budget_are_refused_at_the_start(
     settings: SettingsFactory, packs: Packs
 ) -> None:
