@@ -123,6 +123,7 @@ _OFTEN = {
     "time": 2,
     "release": 1,
     "cancel": 6,
+    "idle": 2,
 }
 
 
@@ -153,6 +154,8 @@ class Fleet:
         self.alone: Before | None = None
         self.answered = 0
         self.hung = self.ends = False
+        # Names of models that were closed since they were idle, whatever the policy is.
+        self.closed_idle: set[str] = set()
         self.unloaded = {step.name for step in plot.steps if step.wish == "unload"}
 
     async def run(self) -> None:
@@ -260,6 +263,11 @@ class Fleet:
                 await repository.load(name)
             case "watch":
                 await self._watch()
+            case "idle":
+                for entry in repository.entries():
+                    entry.uses.used_at -= 2.0 if entry.model == name else 0.0
+                await repository.close_idle()
+                self.closed_idle.add(name)
             case "time":
                 self.now += number
                 await self.retrier.step()
@@ -409,8 +417,10 @@ class Before(NamedTuple):
             entry = now[name]
             assert entry.serves or entry.evicted, f"{name} went: {entry.reason}"
             if entry.evicted:
-                assert fleet.plot.policy == "evict-lru", f"{name} was evicted"
-                assert not fleet.plot.pinned or entry.model == NAMES[0], f"{name} was evicted"
+                is_idle = entry.model in fleet.closed_idle
+                assert fleet.plot.policy == "evict-lru" or is_idle, f"{name} was evicted"
+                is_evictable = not fleet.plot.pinned or entry.model == NAMES[0] or is_idle
+                assert is_evictable, f"{name} was evicted"
             elif exc is not None and not fleet.plot.several and not gone and place:
                 assert entry.place is not None
                 assert entry.place.is_like(place), f"{name} is another than it was"
@@ -537,6 +547,7 @@ class FleetFuzzer:
                 "budget": plot.budget,
                 "activations": plot.activations,
                 "budget_policy": plot.policy,
+                "close_after": {"*": 1.0},
                 "evictable": (NAMES[0],) if plot.pinned else ("*",),
             }
         )
