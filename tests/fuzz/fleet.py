@@ -246,13 +246,11 @@ class Fleet:
             case "unload":
                 await repository.unload(name)
             case "replan":
-                await repository.replan(name, None if number % 4 == 0 else number * 2)
+                await repository.replan(name, number * 2 if number % 4 else None)
             case "request":
                 await self._request(name, number)
             case "poll":
-                if self.poller is not None:
-                    await self.poller.step()
-                    await self.poller.step()
+                await self._poll()
             case "follow":
                 await follow(repository)
             case "upload":
@@ -264,15 +262,23 @@ class Fleet:
             case "watch":
                 await self._watch()
             case "idle":
-                for entry in repository.entries():
-                    entry.uses.used_at -= 2.0 if entry.model == name else 0.0
-                await repository.close_idle()
-                self.closed_idle.add(name)
+                await self._idle(name)
             case "time":
                 self.now += number
                 await self.retrier.step()
             case _:
                 raise AssertionError(step.wish)
+
+    async def _poll(self) -> None:
+        if self.poller is not None:
+            await self.poller.step()
+            await self.poller.step()
+
+    async def _idle(self, name: str) -> None:
+        for entry in self.repository.models.of(name):
+            entry.uses.used_at -= 2.0
+        await self.repository.close_idle()
+        self.closed_idle.add(name)
 
     async def _request(self, name: str, number: int) -> None:
         limit = 0.0 if number % 11 == 0 else 1000.0
