@@ -25,7 +25,7 @@ from cli.benching import built, configurations, peers, profile_for
 from cli.plots.figures import check_plotting
 from cli.plots.measurements import plot_pipeline, plot_resolutions
 from cli.printing.bench_tables import print_pipeline, print_resolutions
-from cli.printing.help import Group
+from cli.printing.help import CommandGroup
 from cli.printing.output import check_text, print_json, warn, write_text
 from cli.printing.steps import bar
 from loader.readers.disk import REAL_DISK, Disk
@@ -45,7 +45,7 @@ from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
 
-app = Group(help="Measure on this machine.")
+app = CommandGroup(help="Measure on this machine.")
 app.command()(peers)
 
 _USUAL = "5%"

@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 
 from cli.arguments import Json
-from cli.printing.help import Group
+from cli.printing.help import CommandGroup
 from cli.printing.output import print_json, print_table, say
 from server.access import ROLES, add_key, list_keys, remove_key
 
-app = Group(help="Keys that a server asks for: a file of their hashes.")
+app = CommandGroup(help="Keys that a server asks for: a file of their hashes.")
 
 _File = Annotated[Path, typer.Argument(help="The file that `serve --keys` names.")]
 _Name = Annotated[str, typer.Argument(help="What the key is called, in logs too.")]

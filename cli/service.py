@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from cli.arguments import size
-from cli.printing.help import Group
+from cli.printing.help import CommandGroup
 from cli.printing.output import say
 from models.sizes import format_size
 from models.toml_files import read_toml
 from server.errors import ServiceError
 from server.memory.process_memory import process_bytes
 
-app = Group(help="The service of systemd, with limits by its budget.")
+app = CommandGroup(help="The service of systemd, with limits by its budget.")
 
 _MIB = 1 << 20
 # Of MemoryMax, beside the budget and the process with at least so many models (deploy/layerstream.service).

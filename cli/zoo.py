@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.arguments import Json, size
-from cli.printing.help import Group
+from cli.printing.help import CommandGroup
 from cli.printing.output import print_json, print_table, say, suggest
 from cli.printing.sentences import command, network_size
 from cli.printing.steps import steps
@@ -27,7 +27,7 @@ class Precision(StrEnum):
 NUMBER_BYTES = {Precision.INT8: 1, Precision.FP16: 2, Precision.FP32: 4}
 _TUNNELS: dict[str, Any] = {"rich_help_panel": "Networks in a memory budget (patchnet)"}
 
-app = Group(help="Networks with random weights, to try and to measure.")
+app = CommandGroup(help="Networks with random weights, to try and to measure.")
 
 
 @app.command("list")

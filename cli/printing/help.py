@@ -37,7 +37,7 @@ class Branch(TyperGroup):
         return [name_value(item) for item in super().get_params(ctx)]
 
 
-class Group(typer.Typer):
+class CommandGroup(typer.Typer):
     """Commands below a name, for which ``help`` is a sentence."""
 
     def __init__(self, help: str) -> None:  # noqa: A002  as Typer has it
