@@ -18,6 +18,11 @@ Searched = Callable[..., T | None]
 class Search:
     """Searches on the calling thread."""
 
+    @property
+    def brief_seconds(self) -> float:
+        """How long ``briefly`` may compute."""
+        return BRIEF_SECONDS
+
     def fully(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return the result of ``function``, one of pipeline.fitting; raises its errors."""
         return function(*arguments)
@@ -32,7 +37,7 @@ class Search:
         Raises:
             PlanningStoppedError: the plan is not wanted any more. Otherwise the errors of ``function``.
         """
-        until = time.thread_time() + BRIEF_SECONDS
+        until = time.thread_time() + self.brief_seconds
         try:
             with stopping_when(lambda: time.thread_time() >= until):
                 return function(*arguments)

@@ -38,6 +38,8 @@ from server.repository.records import RecordError, from_json, to_json
 
 #: A search that is not wanted any more ends within so many seconds.
 _LOOK_SECONDS = 0.05
+#: So many times as long a search is brief while nothing serves.
+_IDLE_TIMES = 5
 _LIMITS = Limits(memory_bytes=4 << 30, cpu_seconds=1800)
 #: The memory of a process that searches for the plan of a large network; 60 to 150 MB were measured.
 APART_BYTES = 192 << 20
@@ -52,10 +54,18 @@ class SearchApart(Search):
     """Searches on the calling thread where that is brief, else in a process of its own.
 
     ``spare_bytes``: returns the memory that stays free even when the service holds all that it may.
+    ``is_idle``: returns whether no model is loaded, whose requests would wait: then brief is as long as a
+    process takes to begin, which for the start of a small network would be more than its search.
     """
 
-    def __init__(self, spare_bytes: Callable[[], int]) -> None:
+    def __init__(self, spare_bytes: Callable[[], int], is_idle: Callable[[], bool]) -> None:
         self._spare_bytes = spare_bytes
+        self._is_idle = is_idle
+
+    @property
+    def brief_seconds(self) -> float:
+        """How long ``briefly`` may compute."""
+        return super().brief_seconds * (_IDLE_TIMES if self._is_idle() else 1)
 
     def fully(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return the result of ``function``; its progress is reported here as if it ran here.

@@ -135,7 +135,7 @@ class Preparer:
         self._settings = settings
         self._budget = budget
         self._environment = environment
-        self._search = SearchApart(self._spare_bytes)
+        self._search = SearchApart(self._spare_bytes, lambda: not self._budget.held())
         #: Found plans that cannot be saved beside their packs, by the folders of these.
         self._unsaved: dict[Path, FoundPlans] = {}
         #: Models that ``least`` has opened, by slots, as many as the budget may hold at once. Loading them

@@ -52,7 +52,7 @@ class Held(Search):
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Held:
     held = Held()
-    monkeypatch.setattr(preparing, "SearchApart", lambda _: held)
+    monkeypatch.setattr(preparing, "SearchApart", lambda *_: held)
     return held
 
 
