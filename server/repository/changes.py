@@ -86,3 +86,11 @@ class Restore:
 #: Changes of what is desired of one model; others follow from what is observed.
 OF_MODEL = Load | Unload | Remove | Limit
 Change = Start | Load | Unload | Remove | Limit | Fetch | CloseIdle | Restore
+
+
+def described(change: Change) -> str:
+    """Return ``change`` in words, for the log."""
+    if isinstance(change, Start):
+        return "start"
+    kind = {CloseIdle: "closing"}.get(type(change), type(change).__name__.lower())
+    return f"{kind} of model {change.model if isinstance(change, OF_MODEL) else change.slot}"

@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.execution.shielded import run_to_completion
 from server.errors import BusyError, NotServingError
 from server.faults import traceable
-from server.repository.changes import OF_MODEL, Change, Generation
+from server.repository.changes import OF_MODEL, Change, Generation, described
 from server.repository.planning_threads import PlanningThreads
 from server.requests.waiting import settle
 
@@ -195,8 +195,8 @@ class Reconciler:
         elif (exc := task.exception()) is not None:
             settle(desired.result, exc)
             desired.result.exception()  # seen, or the loop complains
-            if not desired.callers:
-                _log.warning("nobody waits for %s: %s", change, exc, exc_info=traceable(exc))
+            if not (desired.callers or self.is_closed):
+                _log.warning("%s failed: %s", described(change), exc, exc_info=traceable(exc))
         else:
             settle(desired.result, task.result())
 

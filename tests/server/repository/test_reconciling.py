@@ -183,3 +183,15 @@ async def test_changes_that_wait_have_a_limit() -> None:
     assert await same == results[1]
     assert isinstance(await fetch, int)
     await work.reconciler.close()
+
+
+async def test_what_fails_without_callers_is_logged_in_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    work = Work()
+    call = asyncio.create_task(work.call(Unload("fails")))
+    await asyncio.sleep(0)
+    call.cancel()
+    await work.reconciler.at_rest()
+    assert caplog.messages == ["unload of model fails failed: as it was drawn"]
+    work.planning.close()
