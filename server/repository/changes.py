@@ -92,5 +92,5 @@ def described(change: Change) -> str:
     """Return ``change`` in words, for the log."""
     if isinstance(change, Start):
         return "start"
-    kind = {CloseIdle: "closing"}.get(type(change), type(change).__name__.lower())
+    kind = "close" if isinstance(change, CloseIdle) else type(change).__name__.lower()
     return f"{kind} of model {change.model if isinstance(change, OF_MODEL) else change.slot}"
