@@ -25,6 +25,7 @@ from server.app import create_app
 from server.operation import watching
 from server.operation.process import pass_over_what_stays, take_short_turns
 from server.operation.service_manager import Notifier, Reloading, Step, beat
+from server.operation.starting import StartupError
 from server.operation.stop_signals import StopSignals
 from server.preflight import GRPC_PACKAGES, grpc_listener, listener_of, no_grpc
 from server.protocol.infer import InferReception
@@ -32,7 +33,7 @@ from server.repository.polling import follow
 from server.service import Listener, Service, connection_limits
 from server.settings.settings import Settings, warn_of_exposure
 from server.transport.connection import Connection
-from server.transport.limits import ConnectionLimits, allowed_files
+from server.transport.limits import ConnectionLimits, allowed_files, missing_files
 from server.transport.listener import UnixListener, inherited
 from server.transport.registry import Registry
 from server.transport.server import Server
@@ -227,6 +228,8 @@ def _limits(settings: Settings) -> ConnectionLimits:
 
 def run(settings: Settings, report: Report | None = None) -> None:
     """Serve in a new event loop until a signal comes; raises as ``serve``."""
+    if reason := missing_files():
+        raise StartupError(reason)
     wake_soon()
     take_short_turns()
     uvloop.run(serve(settings, report))

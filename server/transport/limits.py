@@ -32,6 +32,8 @@ ENDING_CONNECTIONS = 256
 
 # Newcomers that wait at a time: a proxy opens as many connections at once as it has clients.
 _MOST_WAITING, _FEWEST_WAITING = 1024, 64
+# With fewer descriptors libraries end the process, or the event loop does not begin.
+_MIN_FILES = 32
 # Descriptors for other things than connections: packs, temporary files, the event loop.
 _OTHER_FILES = ENDING_CONNECTIONS + 128
 
@@ -56,6 +58,14 @@ class ConnectionLimits:
     waiting: int = _MOST_WAITING
     proxies: TrustedProxies = NO_PROXIES
     announced: bool = False
+
+
+def missing_files() -> str:
+    """Return why this process cannot serve with the files that it may have open; "": it can."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard >= _MIN_FILES:
+        return ""
+    return f"this process may have {hard} files open (LimitNOFILE in a unit, ulimit -n), too few to serve"
 
 
 def allowed_files(wanted_connections: int, ports: int = 1) -> tuple[int, int]:

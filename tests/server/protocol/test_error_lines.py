@@ -13,6 +13,7 @@ from server.errors import InvalidRequestError, NotServingError, ServiceError
 from server.faults import reason_of, traceable
 from server.protocol.errors import reported
 from server.repository.limited_process import ChildFaultError, message_of
+from server.transport.limits import missing_files
 from tests.examples import over
 
 SLIP = KeyError("a slip")
@@ -85,3 +86,11 @@ def test_a_limit_on_open_files_is_named_with_the_settings_that_raise_it(error: E
 def test_the_limit_of_the_system_is_another() -> None:
     assert "fs.file-max" in reason_of(OSError(errno.ENFILE, os.strerror(errno.ENFILE)))
     assert reason_of(OSError(errno.EIO, "Input/output error")) == "Input/output error"
+
+
+def test_a_server_does_not_start_where_libraries_would_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for files, enough in ((20, False), (64, True), (resource.RLIM_INFINITY, True)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        assert ("LimitNOFILE" in missing_files()) != enough
