@@ -130,9 +130,10 @@ class Inference:
         body is read. ``names_timeout``: the body may have a timeout, which is unknown before it is read.
 
         Raises:
-            BusyError: the line is full, of the model or for memory. LateError: no answer would come in
-            time. Inside, as Exchange.within.
+            TooLargeError: the body is longer than it may be. BusyError: the line is full, of the model or
+            for memory. LateError: no answer would come in time. Inside, as Exchange.within.
         """
+        self.exchange.check_length()
         if self.use.worker is not None:
             named = names_timeout or self.use.timeout_seconds is None
             self.use.worker.check_room(None if named else self._left())
