@@ -111,7 +111,8 @@ def kept_imports() -> Iterator[None]:
 
 # From malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGE_BYTES = 256 << 10
+#: Blocks from this size on are mapped on their own, where no kernels need more of the heap.
+LARGE_BYTES = 256 << 10
 #: The largest threshold that glibc takes.
 _LARGEST_BYTES = 32 << 20
 #: What threads leave free stays within reach of all; a second one left 1 to 2 MiB of holes beside it.
@@ -129,7 +130,7 @@ def bound_heap() -> None:
     """
     _Kept.bounded = True
     _mallopt(_M_ARENA_MAX, _ARENAS)
-    _set_thresholds(_LARGE_BYTES)
+    _set_thresholds(LARGE_BYTES)
 
 
 class _Kept:
@@ -162,7 +163,7 @@ def kept_for_kernels(n_bytes: int) -> Iterator[None]:
 def _keep_largest() -> None:
     largest = max(_Kept.sizes, default=0)
     if _Kept.bounded:
-        _set_thresholds(min(max(largest, _LARGE_BYTES), _LARGEST_BYTES))
+        _set_thresholds(min(max(largest, LARGE_BYTES), _LARGEST_BYTES))
 
 
 def _set_thresholds(n_bytes: int) -> None:

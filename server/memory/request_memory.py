@@ -30,7 +30,9 @@ from server.errors import BusyError, TooLargeError
 # The heap is trimmed: free memory in it goes back to the system, so that later requests have room.
 #
 # Freed blocks of several requests leave holes between the blocks that stay, and the C library keeps these:
-# 8 clients with photographs left 4 MiB. They are given back only where the process holds too much.
+# 8 clients with photographs left 4 MiB. Kernels that take their scratch from the heap leave one of its size
+# with each inference, where an answer came between it and the end. They are given back only where the
+# process holds too much.
 
 # A smaller gain is not worth it: trimming takes milliseconds, and the pages are soon needed again.
 _WORTH_BYTES = 1 << 20
@@ -70,12 +72,15 @@ class Trimming:
         #: The least memory held since the last trim.
         self._left_bytes = 0
 
-    def look(self) -> None:
-        """Trim the heap if the process holds too much and a trim may free enough; on any thread."""
+    def look(self, scratch_bytes: int = 0) -> None:
+        """Trim the heap if the process holds too much and a trim may free enough; on any thread.
+
+        ``scratch_bytes``: of the heap that kernels need again, for which no trim is worth its time.
+        """
         budget, held_bytes = self._budget, self._held()
         most = self._base_bytes() + budget.total_bytes
         self._left_bytes = min(self._left_bytes, held_bytes)
-        if held_bytes > max(most, self._left_bytes + _WORTH_BYTES):
+        if held_bytes > max(most, self._left_bytes + scratch_bytes + _WORTH_BYTES):
             self._trim()
             self._left_bytes = self._held()
 

@@ -173,7 +173,8 @@ class HttpRequest:
                 check_host(service, self.header("host"))
                 if rules.admitted == "admin":
                     check_may_change(service, self.key, self.caller)
-                if rules.admitted != "form":
+                # Handlers of usual rules check it, so that an inference is counted; forms after the key.
+                if rules.admitted != "form" and (rules, scope["method"]) != (Rules(), "POST"):
                     self.exchange.check_length()
                 if scope["method"] == "POST" and not service.is_divided:
                     raise BusyError(f"the server starts: {service.absence}")

@@ -49,6 +49,7 @@ async def _read_object(asked: HttpRequest) -> dict[str, Any]:
             went away. DeadlineError: it took too long.
     """
     exchange = asked.exchange
+    exchange.check_length()
     with exchange.within(asked.service.settings.request_timeout):
         body = await exchange.beginning()
         while not exchange.is_read and len(body) <= _MOST_BYTES:

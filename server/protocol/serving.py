@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
+from models.runtime.heap import LARGE_BYTES
 from pipeline.budget.request_needs import (
     CODEC_BYTES,
     RAW_ANSWER_BYTES,
@@ -129,9 +130,10 @@ class Inference:
         body is read. ``names_timeout``: the body may have a timeout, which is unknown before it is read.
 
         Raises:
-            BusyError: the line is full, of the model or for memory. LateError: no answer would come in
-            time. Inside, as Exchange.within.
+            TooLargeError: the body is longer than it may be. BusyError: the line is full, of the model or
+            for memory. LateError: no answer would come in time. Inside, as Exchange.within.
         """
+        self.exchange.check_length()
         if self.use.worker is not None:
             named = names_timeout or self.use.timeout_seconds is None
             self.use.worker.check_room(None if named else self._left())
@@ -192,12 +194,16 @@ class Inference:
             await self._reload(question)
         worker, seconds_left = self.use.worker, self._left(question.timeout_seconds)
         assert worker is not None
+        scratch_bytes = worker.engine.plan.scratch_bytes
 
         def take(
             outputs: Arrays,
         ) -> "Kept[A]":  # in quotes, which saves its evaluation at every call
             question.inputs.clear()
-            return keep(outputs)
+            selected = keep(outputs)
+            if scratch_bytes >= LARGE_BYTES:  # kernels leave holes between such blocks
+                self.service.trimming.look(scratch_bytes)
+            return selected
 
         try:
             self._came()

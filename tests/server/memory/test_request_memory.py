@@ -304,6 +304,21 @@ def test_after_less_was_held_growth_counts_from_there(heap: Heap, trimming: Trim
     assert (heap.trims, heap.free) == (2, 0)
 
 
+def test_holes_that_kernels_leave_are_trimmed_and_not_what_they_need_again(
+    heap: Heap, trimming: Trimming
+) -> None:
+    heap.used += 6 * MIB
+    for _ in range(6):
+        heap.free = max(heap.free, 2 * MIB)  # what kernels need again
+        trimming.look(2 * MIB)
+    assert heap.trims == 1  # the first look knows nothing of before
+    for _ in range(6):
+        heap.free += 2 * MIB  # the end of the heap was occupied: another block
+        trimming.look(2 * MIB)
+        assert heap.free <= 4 * MIB
+    assert heap.trims == 4
+
+
 def test_what_the_system_does_not_say_is_nothing(tmp_path: Path) -> None:
     assert anonymous_bytes(tmp_path / "missing") == 0
     assert anonymous_bytes() > 0

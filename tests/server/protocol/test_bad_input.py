@@ -245,6 +245,8 @@ async def test_a_body_over_the_limit(settings: SettingsFactory, path: str, decla
         content = bytes(20_000) if declared else chunks()
         response = await service.client.post(path, content=content)
         error(response, 413, "19999 bytes (setting max_body)")
+        counted = await outcomes(service, "pair" if path == INFER else "tiny")
+        assert counted["invalid"] == sum(counted.values()) == 1
         await still_serves(service)
 
 

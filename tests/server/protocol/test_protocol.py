@@ -80,6 +80,18 @@ async def test_infer_is_what_onnx_runtime_says(
     close(arrays(response), packs.expected(name, inputs))
 
 
+@pytest.mark.parametrize("more", [0, 1])
+async def test_the_heap_is_trimmed_after_kernels_that_allocate_large_blocks(
+    shared: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    calls: list[int] = []
+    scratch_bytes = shared.worker("tiny").engine.plan.scratch_bytes
+    monkeypatch.setattr(shared.inside.trimming, "look", calls.append)
+    monkeypatch.setattr("server.protocol.serving.LARGE_BYTES", scratch_bytes + more)
+    arrays(await shared.infer("tiny", inputs_for("tiny")))
+    assert calls == [scratch_bytes] * (1 - more)
+
+
 @SHARED
 @given(wanted=st.lists(st.sampled_from(["scores", "hidden", "best"]), unique=True))
 async def test_outputs_wanted_come_in_their_order(
