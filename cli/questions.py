@@ -39,7 +39,7 @@ def question(manifest: Manifest, name: str, place: str, settings: Settings, sour
         body = f"@{picture or _ANY_PICTURE}"
         return shlex.join([*curl, "--data-binary", body, f"{model}:{manifest.verb}"]) + known
     ports = manifest.required_inputs
-    return _with_tensors(curl, ports, model) + _recipe_missing(ports, source)
+    return _with_tensors(curl, ports, model) + recipe_hint(ports, source)
 
 
 def _with_tensors(curl: Sequence[str], ports: Sequence[Port], model: str) -> str:
@@ -61,15 +61,26 @@ def _with_tensors(curl: Sequence[str], ports: Sequence[Port], model: str) -> str
     return f"{{ printf %s {shlex.quote(head)}; {zeros}; }} | {asked}"
 
 
-def _recipe_missing(ports: Sequence[Port], source: Path) -> str:
-    """Return a hint at the recipe file for a network that seems to take photographs but has none."""
+def recipe_hint(ports: Sequence[Port], source: Path) -> str:
+    """Return a hint at the recipe file for a network that seems to take photographs but has none, or ""."""
     shapes = [port.shape for port in ports if port.dtype == "float32"]
     if source.suffix != ".onnx" or len(ports) != 1 or list(map(len, shapes)) != [PICTURE_RANK]:
         return ""
-    if not _CHANNELS & {shapes[0][1], shapes[0][-1]}:
+    (_, first, second, last) = shapes[0]
+    if not _CHANNELS & {first, last}:
         return ""
+    is_last = first not in _CHANNELS
+    channels, height, width = (last, first, second) if is_last else (first, second, last)
+    keys = [
+        f"size = [{width}, {height}]",
+        *(['layout = "NHWC"'] if is_last else []),
+        *(['color = "GRAY"'] if channels == 1 else []),
+    ]
     recipe = f"{source.stem}{RECIPES['preprocess']}"
-    return f"  # to send photographs say in {recipe} beside it how they become its input"
+    return (
+        f"  # to send photographs say in {recipe} next to it how they become its input, a key a line: "
+        f"{', '.join(keys)}, and mean, std or scale as it was trained with (docs/how-to/models.md)"
+    )
 
 
 def _picture_beside(source: Path) -> Path | None:

@@ -211,9 +211,10 @@ def _largest(several: Sequence[Allocated]) -> Allocated:
 
 
 def _taking_branches(data: bytes) -> Iterator[bytes]:
-    """Yield ``data`` for each way through its branches, since what it reads may decide; at most 16 ways.
+    """Yield ``data`` for each way through its branches, since what it reads may decide; at most 18 ways.
 
-    With more than four branches: all of one kind, then all of the other.
+    With more than four branches: all of one kind, then all of the other, then those of the graph itself,
+    with what is inside of them as lengths there decide.
     """
     graph = graph_from(data)
     nodes = (node for body in all_graphs(graph) for node in body.nodes)
@@ -227,17 +228,24 @@ def _taking_branches(data: bytes) -> Iterator[bytes]:
     graph = replace(graph, constants={**graph.constants, **answers})
     for chosen in itertools.product(names, repeat=count if count <= _MAX_BRANCHES else 1):
         yield serialised(_deciding(graph, itertools.cycle(chosen)))
+    outer = sum(node.operator == Op.If for node in graph.nodes)
+    if count > _MAX_BRANCHES and outer:
+        for chosen in itertools.product(names, repeat=outer if outer <= _MAX_BRANCHES else 1):
+            yield serialised(_deciding(graph, itertools.cycle(chosen), is_inside=False))
 
 
-def _deciding(graph: Graph, conditions: Iterator[str]) -> Graph:
-    """Return ``graph`` with the next of ``conditions`` for each If, those in bodies, too."""
-    return replace(graph, nodes=tuple(_decided(node, conditions) for node in graph.nodes))
+def _deciding(graph: Graph, conditions: Iterator[str], is_inside: bool = True) -> Graph:
+    """Return ``graph`` with the next of ``conditions`` for each If; ``is_inside``: those in bodies, too."""
+    nodes = (_decided(node, conditions, is_inside) for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
 
 
-def _decided(node: Node, conditions: Iterator[str]) -> Node:
+def _decided(node: Node, conditions: Iterator[str], is_inside: bool) -> Node:
     inputs = node.inputs
     if node.operator == Op.If:
         inputs = (next(conditions), *inputs[1:])
+    if not is_inside:
+        return replace(node, inputs=inputs)
     attributes = {
         name: _deciding(value, conditions) if isinstance(value, Graph) else value
         for name, value in node.attributes.items()

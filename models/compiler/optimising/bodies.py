@@ -148,7 +148,8 @@ class OpenLengths(Rewriter):
 
     ONNX Runtime infers shapes in both branches. Of fixed lengths one branch may be for others: a voice
     detector for 8 and 16 kHz squeezes the axis that is single at its own rate alone. So what branches read
-    is reshaped to its own shape, to which the condition is added, times zero: no folding sees through that.
+    is reshaped to its own shape times the condition times zero: no folding sees through that, and a Reshape
+    keeps lengths where its shape has zeros, which the meter can draw, too.
     """
 
     def replaced(self, node: Node) -> Iterator[Node] | None:
@@ -168,6 +169,6 @@ class OpenLengths(Rewriter):
         for name, copy in new.items():
             shape, same = self.fresh(f"{copy}/shape"), self.fresh(f"{copy}/same")
             yield self.node(Op.Shape, [name], [shape], shape)
-            yield self.node(Op.Add, [shape, none], [same], same)
+            yield self.node(Op.Mul, [shape, none], [same], same)
             yield self.node(Op.Reshape, [name, same], [copy], copy)
         yield from with_reads([node], new)

@@ -53,11 +53,19 @@ def with_open_branches(graph: Graph, folder: Path) -> Graph:
 
 
 def _loads(graph: Graph, folder: Path) -> bool:
-    """Return whether ONNX Runtime loads ``graph`` as it is."""
+    """Return whether ONNX Runtime loads and optimises ``graph``.
+
+    With its optimisations, which follow conditions that lengths decide: in a branch that is for other
+    lengths they may find a rank that an operator refuses, where loading alone finds none.
+    """
     file = folder / "loaded.onnx"  # next to the weights that it refers to
-    file.write_bytes(model_of(graph, folder).SerializeToString())
-    options = session_options(optimise=False)
+    model = model_of(graph, folder)
+    name_nodes(model)
+    file.write_bytes(model.SerializeToString())
+    options = session_options(optimise=True)
+    options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_session_config_entry("optimization.disable_specified_optimizers", _MOVES_SCALES)
     try:
         open_session(str(file), options)
     except SessionError:

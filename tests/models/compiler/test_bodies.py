@@ -259,6 +259,65 @@ def test_a_branch_for_other_lengths_does_not_refuse(length: int, tmp_path: Path)
     same(streamed(pack, inputs), answers(source, inputs), 1e-6, 1e-6)
 
 
+def squeezed_if_single(tag: str, stride: int) -> str:
+    """A branch that drops, as exporters write it, an axis that is single, and then needs its rank.
+
+    Whether it is single an If inside decides, of lengths; two more make it five with the outer one.
+    """
+    return f"""
+        f{tag} = Conv<strides=[{stride}]>(u, w{stride})
+        shape{tag} = Shape(f{tag})
+        last{tag} = Constant<value = int64 {{2}}>()
+        one{tag} = Constant<value = int64 {{1}}>()
+        first{tag} = Constant<value = int64[1] {{0}}>()
+        n{tag} = Gather(shape{tag}, last{tag})
+        single{tag} = Equal(n{tag}, one{tag})
+        s{tag} = If(single{tag}) <
+            then_branch = t{tag} () => (float[a,b] p{tag}) {{
+                p{tag} = ReduceMax<axes = [2], keepdims = 0>(f{tag})
+            }},
+            else_branch = e{tag} () => (float[a,b,c] q{tag}) {{ q{tag} = Identity(f{tag}) }}
+        >
+        g{tag} = Unsqueeze(s{tag}, first{tag})
+        none{tag}, h{tag} = RNN<hidden_size=2>(g{tag}, v, r)
+        several{tag} = Not(single{tag})
+        five{tag} = Constant<value = int64[1] {{5}}>()
+        o{tag} = If(several{tag}) <
+            then_branch = x{tag} () => (float[a,b,c] y{tag}) {{
+                y{tag} = Gather<axis = 2>(h{tag}, five{tag})
+            }},
+            else_branch = z{tag} () => (float[a,b,c] k{tag}) {{ k{tag} = Identity(h{tag}) }}
+        >
+    """
+
+
+def test_a_branch_that_is_refused_once_inner_conditions_are_folded(tmp_path: Path) -> None:
+    """ONNX Runtime loads it with fixed lengths, and its optimisations then refuse it.
+
+    What it allocates is measured, where inner conditions cannot all be true, nor all false.
+    """
+    model = parsed(
+        f"""rates (float[1,len] x, int64 rate) => (float[a,b,c] y) {{
+            middle = Constant<value = int64[1] {{1}}>()
+            high = Constant<value = int64 {{16000}}>()
+            u = Unsqueeze(x, middle)
+            is_high = Equal(rate, high)
+            y = If(is_high) <
+                then_branch = t () => (float[a,b,c] ot) {{ {squeezed_if_single("t", 8)} }},
+                else_branch = e () => (float[a,b,c] oe) {{ {squeezed_if_single("e", 4)} }}
+            >
+        }}""",
+        {"w8": (6, 1, 8), "w4": (6, 1, 4), "v": (1, 2, 6), "r": (1, 2, 2)},
+    )
+    source = written(model, tmp_path / "m.onnx")
+    warnings: list[str] = []
+    options = CompileOptions(shapes={"x": (1, 8)}, warn=warnings.append)
+    inputs = {**inputs_for({"x": (1, 8)}), "rate": np.array(16000)}
+    pack = compiled(source, tmp_path, options)
+    assert warnings == []
+    same(streamed(pack, inputs), answers(source, inputs), 1e-6, 1e-6)
+
+
 @pytest.mark.parametrize("length", [1, 4])
 def test_lengths_that_choose_the_branch_stay_fixed(length: int, tmp_path: Path) -> None:
     """As exporters write a squeeze of what may be single: no If is left, nor anything resident."""
