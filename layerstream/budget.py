@@ -150,11 +150,11 @@ class Model(_Open):
 
     def _arrays(self, inputs: ArrayLike | Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
         if isinstance(inputs, Mapping):
-            return {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+            return {name: np.asarray(array, order="C") for name, array in inputs.items()}
         required = self._engine.program.pack.manifest.required_inputs
         if len(required) != 1:
             raise InputError(f"{self.name}: give its inputs by name: {_names(required)}")
-        return {required[0].name: np.ascontiguousarray(inputs)}
+        return {required[0].name: np.asarray(inputs, order="C")}
 
 
 class Budget(_Open):

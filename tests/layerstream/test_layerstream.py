@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
+from onnx.parser import parse_model
 
 import layerstream
 from models.errors import ModelError
@@ -54,6 +55,17 @@ def test_a_file_is_compiled_opened_and_asked(
         )
         for inputs in (IMAGE, {"image": IMAGE}):
             np.testing.assert_allclose(model(inputs)["logits"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_an_input_may_have_no_axes(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float x) => (float y) { y = Sqrt(x) }'
+    source = tmp_path / "root.onnx"
+    source.write_bytes(parse_model(text).SerializeToString())
+    layerstream.compile(source, tmp_path / "root")
+    four = np.float32(4)
+    with layerstream.open(tmp_path / "root") as model:
+        for inputs in (four, np.array(four), {"x": four}):
+            np.testing.assert_array_equal(model(inputs)["y"], np.array(2, np.float32), strict=True)
 
 
 def test_recipes_are_files_or_what_is_in_them(tiny_onnx: Path, tmp_path: Path) -> None:
