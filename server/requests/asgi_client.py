@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from server.errors import DisconnectedError
+from server.errors import DisconnectedError, InvalidRequestError
 from server.transport.extension import EXTENSION, RequestExtension
 from server.transport.registry import owner
 
@@ -64,13 +64,16 @@ class AsgiClient:
         """Return the next part of the body, as Client has it.
 
         Raises:
-            DisconnectedError: the client has left, or has had its answer.
+            InvalidRequestError: the body is none, as the server has answered. DisconnectedError: the client
+                has left, or has had its answer.
         """
         if self._is_received:
             return b""
         self._extension.reads_ahead = reads_ahead
         message = await self._receive()
         if message["type"] != "http.request":
+            if self._extension.refusal:
+                raise InvalidRequestError(self._extension.refusal)
             raise DisconnectedError("the client went away while sending")
         self._is_received = not message.get("more_body", False)
         body: bytes = message.get("body", b"")
@@ -115,6 +118,7 @@ class UnextendedRequest:
     answerable_at: float | None = None
     expected: Any = None
     reads_ahead = is_complete = False
+    refusal = ""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive

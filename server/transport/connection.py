@@ -17,7 +17,7 @@ from typing import Any, cast
 from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
 
-from server.faults import Code
+from server.faults import Code, Outcome
 from server.transport.extension import EXTENSION
 from server.transport.giving_way import Worth
 from server.transport.http1 import Event, Head, Refusal, Requests, WireAnswer
@@ -85,8 +85,9 @@ class Request:
         self.body = bytearray()
         #: Whether all of the body has come.
         self.is_complete = False
-        #: Whether the client does not wait for the answer any more.
+        #: Whether the client does not wait for the answer any more, and why it was refused then, if it was.
         self.is_gone = False
+        self.refusal = ""
         self.answer = answer
         #: Whether more than one read of the body may lie here unread.
         self.reads_ahead = False
@@ -484,6 +485,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closing():
             return
         if running is not None:
+            running.refusal = message if code.outcome is Outcome.INVALID else ""
             running.leave()  # a task that waits for its body goes on
         self.write(self._requests.refuse(code, message))
         self._request = None

@@ -40,6 +40,10 @@ class RequestExtension(Protocol):
     def is_gone(self) -> bool:
         """Whether its client does not wait for the answer any more."""
 
+    @property
+    def refusal(self) -> str:
+        """Why its body is none, as the client was answered; empty: nobody has answered it."""
+
     def on_leave(self, leaves: Callable[[], None] | None) -> None:
         """Have ``leaves`` called when the client leaves, or at once if it has; None: nothing any more."""
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
-from server.errors import DisconnectedError
+from server.errors import DisconnectedError, InvalidRequestError
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.asgi_client import AsgiClient
 from server.requests.exchange import BodyLimit, Exchange
@@ -762,6 +762,24 @@ async def test_a_chunk_that_is_none_is_refused_before_an_answer_has_started(
     await wire.settled()
     wire.refused(status, "chunks" if status == 431 else "not an HTTP request")
     assert wire.answer.count(b"HTTP/1.1") == 1
+
+
+@over("chunks", BAD_CHUNKS)
+async def test_whoever_reads_a_body_that_is_none_has_no_client_that_left(chunks: bytes) -> None:
+    errors: list[Exception] = []
+
+    async def reads(client: AsgiClient) -> None:
+        try:
+            while await client.part():
+                pass
+        except (InvalidRequestError, DisconnectedError) as exc:
+            errors.append(exc)
+
+    wire = Wire(with_client(reads))
+    await wire.sends(CHUNKED)
+    await wire.sends(chunks)
+    await wire.settled()
+    assert [type(exc) for exc in errors] == [InvalidRequestError]
 
 
 @over("chunks", BAD_CHUNKS)
