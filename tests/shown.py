@@ -359,6 +359,7 @@ ELSEWHERE = {
 _INSTALLS = "installs packages: README.md's does the same"
 
 APART = (
+    Apart("docs/index.md", "bootstrap", _INSTALLS),
     Apart("README.md", "make demo", "makes an environment, and takes minutes"),
     Apart("CONTRIBUTING.md", "make check", "all checks of the code"),
     Apart("docs/tutorials/first-model.md", "bootstrap", _INSTALLS),
