@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from cli.arguments import Batch, Json, Shapes, open_named, shapes_of
+from cli.compiling import CompileRequest, compile_request
 from cli.model_sources import sources_of
-from cli.printing.output import print_facts, print_json, suggest
+from cli.printing.output import print_facts, print_json, suggest, warn
 from cli.printing.sentences import command, given, in_all, less_for_pictures, tensor, typed
 from cli.printing.steps import steps
 from cli.printing.summary import summary_of
@@ -76,25 +77,36 @@ def check(
         return
     print_facts(_facts(pack, summary, rows, reason))
     min_bytes = summary["smallest_budget_bytes"]
-    suggest("To serve it", command("up", *files, "--budget", typed(min_bytes)))
+    shapes = [word for each in shape or () for word in ("--shape", each)]
+    suggest("To serve it", command("up", *files, *shapes, "--budget", typed(min_bytes)))
 
 
 def _compiled(source: Source, work: Path, batch: int | None, shape: list[str] | None) -> Pack:
     """Return the pack of ``source``; one that has to be made is in the folder ``work``."""
-    from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
-
     file = source.files[0]
     if file.is_dir():
         return open_pack(file, named_target(CPU))
     with steps(f"reading {file.name}") as progress:
         if file.suffix == ".cfg":
-            from models.darknet.importer import import_network
+            from models.darknet.importer import import_network  # onnx: not for the service
 
             cfg, weights = source.files
             file = work / f"{source.name}.onnx"
             import_network(cfg, weights, file, progress=progress)
-        options = CompileOptions(batch=batch, shapes=shapes_of(shape), target=named_target(CPU))
-        return read_pack(compile_onnx(file, work / source.name, options, progress))
+        request = CompileRequest(
+            source=file,
+            output=work / source.name,
+            version=1,
+            force=False,
+            target=CPU,
+            store="fp32",
+            quantised=False,
+            calibrate=None,
+            check=None,
+            recipes=source.recipes,
+            options={"batch": batch, "shapes": shapes_of(shape)},
+        )
+        return read_pack(compile_request(request, progress, warn, lambda change: None))
 
 
 def _delays(pack: Pack, device: Device) -> Iterator[dict[str, Any]]:
@@ -151,7 +163,7 @@ def _facts(
 
 
 def rounded(figure: float) -> str:
-    """Return a figure for people: two digits that count, full_plan from ten on."""
+    """Return a figure for people: two digits that count, no decimals from ten on."""
     if figure >= 10:
         return f"{figure:,.0f}"
     return f"{figure:.1f}" if figure >= 1 else f"{figure:.2g}"

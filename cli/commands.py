@@ -127,7 +127,10 @@ PANELS = {
             example="models.toml nodes.toml",
         ),
         "device": _Command(
-            "Show a device, and the kinds of memory that it has", "device", "device", example="cuda"
+            "Show a device, and the kinds of memory that it has.",
+            "device",
+            "device",
+            example="cuda",
         ),
     },
     "Convert": {

@@ -25,7 +25,7 @@ def device(
     ] = Path(),
     as_json: Json = False,
 ) -> None:
-    """Show a device, and the kinds of memory that it has, as its driver says."""
+    """Show a device, and the kinds of memory that it has. Its driver knows them."""
     opened = open_named(context, name)
     document: dict[str, Any] = {
         "device": name,

@@ -53,10 +53,10 @@ def print_compiled(
         print_json({**summary, "source_files": files, "warnings": warnings, **passes})
     else:
         print_changes(changes)
-        _print_made(pack, summary)
+        _print_summary(pack, summary)
 
 
-def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
+def _print_summary(pack: Pack, summary: dict[str, Any]) -> None:
     least = summary["smallest_budget_bytes"]
     say(
         f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights{_stored(summary)} in "

@@ -1,6 +1,7 @@
 """``layerstream check``: one screen about a network, of which nothing is kept."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,15 @@ def test_what_is_not_supported_says_why(cli: Cli, tmp_path: Path, work: Path) ->
     cli("check", tmp_path / "none.onnx").refuses(BAD, "no such file")
     other = written(indices(0, 1), tmp_path / "n.onnx")
     cli("check", source, other).refuses(BAD, "one network at a time", str(other))
+
+
+def test_recipes_beside_the_file_count(cli: Cli, packs: Packs, tmp_path: Path) -> None:
+    source = tmp_path / "tiny.onnx"
+    shutil.copy(packs.sources["tiny"], source)
+    assert cli("check", source, "--json").document["preprocess"] is None
+    (height, width) = cli("check", source, "--json").document["inputs"][0]["shape"][2:]
+    source.with_name("tiny.preprocess.toml").write_text(f"size = [{width}, {height}]\n")
+    assert cli("check", source, "--json").document["preprocess"]["size"] == [width, height]
 
 
 def test_what_cannot_be_run_is_not_measured(
