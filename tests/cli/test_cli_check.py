@@ -64,7 +64,7 @@ def test_what_is_not_supported_says_why(cli: Cli, tmp_path: Path, work: Path) ->
     cli("check", source, other).refuses(BAD, "one network at a time", str(other))
 
 
-def test_recipes_beside_the_file_count(cli: Cli, packs: Packs, tmp_path: Path) -> None:
+def test_recipes_next_to_the_file_count(cli: Cli, packs: Packs, tmp_path: Path) -> None:
     source = tmp_path / "tiny.onnx"
     shutil.copy(packs.sources["tiny"], source)
     assert cli("check", source, "--json").document["preprocess"] is None
