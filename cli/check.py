@@ -77,7 +77,7 @@ def check(
         return
     print_facts(_facts(pack, summary, rows, reason))
     min_bytes = summary["smallest_budget_bytes"]
-    shapes = [word for each in shape or () for word in ("--shape", each)]
+    shapes = [word for text in shape or () for word in ("--shape", text)]
     suggest("To serve it", command("up", *files, *shapes, "--budget", typed(min_bytes)))
 
 

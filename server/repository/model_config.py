@@ -212,10 +212,10 @@ def _pin(fields: Fields) -> int | None:
     pins = []
     for parameter in fields.each("parameters", lambda field: field):
         inside = parameter.fields()
-        value = inside.one("value", lambda field: field.fields().one("string_value", text))
         if inside.one("key", text) != "pin":
             fields.ignore(parameter)
             continue
+        value = inside.one("value", lambda field: field.fields().one("string_value", text))
         try:
             pins.append(parse_size(value) if value else 0)
         except ValueError as exc:

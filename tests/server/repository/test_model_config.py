@@ -76,7 +76,7 @@ def test_what_is_read_and_what_is_not() -> None:
         ),
         ('parameters { key: "pin" value { string_value: "" } }', ModelConfig(pin=0)),
         (
-            'parameters { key: "other" value { string_value: "x" } }',
+            'parameters { key: "other" value { number_value: 3 } }',
             ModelConfig(ignored={"parameters": 1}),
         ),
     ],
