@@ -62,11 +62,7 @@ def _stand_still() -> None:
 
 def project_modules() -> list[ModuleType]:
     """Return the modules of the project that are imported."""
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] in OURS
-    ]
+    return [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in OURS]
 
 
 def unsimulated() -> list[str]:

@@ -97,6 +97,8 @@ class Client:
         self._early = bytearray()
         self._read_to = 0
         self._is_connected = False
+        #: When the first bytes of its first request were read.
+        self.read_at: float | None = None
         registry.arrive(self, asyncio.get_running_loop().time())
 
     # As a newcomer
@@ -124,16 +126,21 @@ class Client:
     def _deliver(self) -> None:
         early, self._early = bytes(self._early), bytearray()
         if early:
-            self.wire.deliver(early)
+            self._give(early)
 
     # As a client
 
     def send(self, data: bytes) -> None:
         """Send ``data``."""
         if self._is_connected and not self._early:
-            self.wire.deliver(data)
+            self._give(data)
         else:
             self._early += data
+
+    def _give(self, data: bytes) -> None:
+        if self.read_at is None:
+            self.read_at = asyncio.get_running_loop().time()
+        self.wire.deliver(data)
 
     def leave(self) -> None:
         """Close the connection."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import greenlet
 
-from tests.simulation.turns import DeadlockError, simulation
+from tests.simulation.turns import simulation
 
 _EPOCH = 1.7e9
 
@@ -482,4 +482,4 @@ REAL = {
     "time.time": time.time,
 }
 
-__all__ = ["REAL", "DeadlockError", "Executor", "Thread", "modules"]
+__all__ = ["REAL", "Executor", "Thread", "modules"]

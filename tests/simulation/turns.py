@@ -8,6 +8,7 @@ Policies: random turns find what happens often; a thread that is held up for lon
 PCT find (Burckhardt et al., ASPLOS 2010: few preemptions at drawn points).
 """
 
+import hashlib
 import heapq
 import itertools
 import random
@@ -77,8 +78,8 @@ class Simulation:
         self.turns: Counter[str] = Counter()
         #: Called before a thread goes on; an error of it ends the run.
         self.check: Callable[[], None] | None = None
-        #: Kept when set: what happened, as (time, thread, kind of turn).
-        self.log: list[tuple[float, str, str]] | None = None
+        # Of all turns: when, of which thread, of what kind.
+        self._trace = hashlib.blake2b(digest_size=16)
         self._hub: greenlet.greenlet | None = None
         self._timers: list[tuple[float, int, Any, int]] = []
         self._order = itertools.count()
@@ -148,14 +149,17 @@ class Simulation:
         names = ", ".join(thread.name for thread in self.threads)
         raise DeadlockError(f"all threads wait: {names}")
 
+    def trace(self) -> str:
+        """Return a hash of all turns so far, in their order."""
+        return self._trace.hexdigest()
+
     def _switch(self) -> None:
         assert self._hub is not None
         self._hub.switch()
 
     def _note(self, kind: str) -> None:
         self.turns[kind] += 1
-        if self.log is not None:
-            self.log.append((self.now, self.current.name, kind))
+        self._trace.update(f"{self.now:.9f} {self.current.name} {kind}\n".encode())
 
 
 _running: list[Simulation] = []

@@ -3,7 +3,8 @@
 Always true:
 
 - What the budget's books hold is at most the budget.
-- Each request of a client that stays has one answer, by its deadline and what a kernel or a refusal takes.
+- Each request of a client that stays has one answer, by its deadline and what one kernel takes; refusals
+  come 20 ms after their requests, which may be later.
 - An answer is the network's, bit by bit, or an error that the table of errors has.
 - No thread and no callback of the loop fails, and nothing is logged as a fault of ours.
 - When faults have ended and time has passed, each model that was not unloaded serves again, and answers.
@@ -14,9 +15,9 @@ import asyncio
 import gc
 import json
 import logging
+import time
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ import numpy as np
 from loader.errors import ReadError
 from tests.simulation.loop import Loop
 from tests.simulation.network import Client
+from tests.simulation.outcome import Outcome
 from tests.simulation.plan import ALL_FIT, MODELS, Fault, Operation, Plan
 from tests.simulation.threads import Thread
 from tests.simulation.turns import START, Simulation, begin
 
-#: Refusals are sent so late at most, apart from what a kernel and a turn of the loop take.
-_REFUSAL_SECONDS = 0.025
+#: Refusals are sent so late at most: 20 ms after their requests, and what turns of the loop take.
+_REFUSAL_SECONDS = 0.021
 _KERNEL_SECONDS = (20e-6, 600e-6)
 _READ_SECONDS = (20e-6, 3e-3)
 #: All that failed has been tried again by then.
@@ -46,25 +48,11 @@ class BrokenError(AssertionError):
     """Something that must hold did not."""
 
 
-@dataclass
-class Outcome:
-    """What became of a run; ``broken``: what did not hold, "" if all did."""
-
-    broken: str = ""
-    statuses: Counter[str] = field(default_factory=Counter)
-    states: Counter[str] = field(default_factory=Counter)
-    turns: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    choices: dict[int, int] = field(default_factory=dict)
-    trace: str = ""
-
-
 class Disk:
     """Reads take drawn times, and some meet a fault."""
 
-    def __init__(self, run: Simulation, faults: tuple[Fault, ...], states: Counter[str]) -> None:
-        self._run, self._states = run, states
+    def __init__(self, run: Simulation, faults: tuple[Fault, ...], reached: Counter[str]) -> None:
+        self._run, self._reached = run, reached
         self._faults = {fault.read: fault for fault in faults}
         self._count = 0
         #: Whether reads count, and faults strike.
@@ -81,7 +69,7 @@ class Disk:
         if fault is None:
             read_into(reader, offset, target)
             return
-        self._states[f"read: {fault.kind}"] += 1
+        self._reached[f"read: {fault.kind}"] += 1
         if fault.kind == "late":
             run.sleep(fault.seconds)
             read_into(reader, offset, target)
@@ -106,13 +94,9 @@ class _Faults(logging.Handler):
             self.seen.append(f"{record.getMessage()}: {lines}")
 
 
-def play(plan: Plan, repository: Path, *, log: bool = False) -> tuple[Outcome, Simulation]:
+def play(plan: Plan, repository: Path) -> Outcome:
     """Return what becomes of ``plan`` with the packs in ``repository``; once in a process."""
-    import time
-
     run = Simulation(plan.seed, plan.choices)
-    if log:
-        run.log = []
     begin(run)
     gc.disable()
     outcome = Outcome()
@@ -139,14 +123,15 @@ def play(plan: Plan, repository: Path, *, log: bool = False) -> tuple[Outcome, S
     outcome.cpu_seconds = time.process_time() - began
     outcome.turns, outcome.seconds = run.turns.total(), run.now - START
     outcome.choices = run.choices.taken
-    return outcome, run
+    outcome.trace = run.trace()
+    return outcome
 
 
 class _World:
     def __init__(self, plan: Plan, repository: Path, run: Simulation, outcome: Outcome) -> None:
         self._plan, self._repository = plan, repository
         self._run, self._outcome = run, outcome
-        self._disk = Disk(run, plan.faults, outcome.states)
+        self._disk = Disk(run, plan.faults, outcome.reached)
         self._budget: Any = None
         self._service: Any = None
         self._registry: Any = None
@@ -238,9 +223,7 @@ class _World:
             service.metrics.connections = registry
             state = ServerState()
             intake = Intake(InferReception(service), asyncio.get_running_loop())
-            self._create = lambda arrival: Connection(
-                app, state, registry, intake, arrival=arrival
-            )
+            self._create = lambda arrival: Connection(app, state, registry, intake, arrival=arrival)
             tasks = [
                 asyncio.create_task(admit_newcomers(registry)),
                 asyncio.create_task(_sweeping(registry)),
@@ -311,6 +294,7 @@ class _World:
             answer = await client.answer()
             if answer is None:
                 break
+            began = began if client.read_at is None else client.read_at
             self._judge(operation, answer, loop.time() - began, sent - began)
         else:
             answer = 0, b""
@@ -333,7 +317,12 @@ class _World:
         self, operation: Operation, answer: tuple[int, bytes], took: float, sending: float
     ) -> None:
         status, body = answer
-        self._outcome.statuses[str(status)] += 1
+        self._outcome.reached[f"status {status}"] += 1
+        late = took - max(operation.timeout, sending)
+        if operation.count == 1 and late > (
+            _KERNEL_SECONDS[1] if status == 200 else _REFUSAL_SECONDS
+        ):
+            raise BrokenError(f"status {status} came {late:.6f} s late: {operation}")
         is_slow = sending > 0.4 or operation.pause > 0.1
         allowed = _STATUSES | (_ABSENT_STATUSES if self._may_be_absent else set())
         if status not in (allowed | {408} if is_slow else allowed):
@@ -360,7 +349,7 @@ class _World:
         answer = await client.answer()
         if answer is None:
             raise BrokenError(f"no answer: {operation}")
-        self._outcome.statuses[f"{operation.kind} {answer[0]}"] += 1
+        self._outcome.reached[f"{operation.kind} {answer[0]}"] += 1
         if answer[0] not in statuses:
             raise BrokenError(f"status {answer[0]}: {answer[1][:300]!r}: {operation}")
         client.leave()
@@ -382,11 +371,15 @@ class _World:
         if any(left.values()):
             raise BrokenError(", ".join(f"{n} {what}" for what, n in left.items() if n))
         for entry in service.repository.entries():
-            if entry.name not in self._unsure and not entry.answers and self._plan.budget >= ALL_FIT:
+            if (
+                entry.name not in self._unsure
+                and not entry.answers
+                and self._plan.budget >= ALL_FIT
+            ):
                 raise BrokenError(f"{entry.name} does not serve: {entry.message}")
             if entry.serves:
                 await self._infer(Operation(0.0, "infer", entry.name))
-                self._outcome.states["answers at the end"] += 1
+                self._outcome.reached["answers at the end"] += 1
 
 
 async def _sweeping(registry: Any) -> None:
