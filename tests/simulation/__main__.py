@@ -1,7 +1,8 @@
 """Simulate the service: ``python -m tests.simulation [SEED] [--runs N] [--seconds S] [--plan FILE]``.
 
-Each run is a process forked from one that has imported all. What a run breaks is printed with its seed; with
-``--plan`` the first plan that fails is cut down and written to FILE, and a FILE that exists is played again.
+Each run is a process forked from one that has imported all. What a run breaks is printed with its seed;
+with ``--plan`` the first plan that fails is cut down and written to FILE, and a FILE that exists is played
+again.
 """
 
 import argparse
@@ -43,9 +44,9 @@ def main() -> None:
             total["failed"] += 1
             print(f"seed {plan.seed}: {outcome.broken}", flush=True)
             if options.plan is not None and not options.plan.exists():
-                plan = shrunk(plan, partial(tried, repository=repository))
-                options.plan.write_text(plan.as_json())
-                print(f"{len(plan.operations)} operations, {len(plan.choices or ())} preemptions")
+                small = shrunk(plan, partial(tried, repository=repository))
+                options.plan.write_text(small.as_json())
+                print(f"{len(small.operations)} operations, {len(small.choices or ())} preemptions")
         end = {
             **total,
             "cpu_seconds": round(cpu_seconds, 2),

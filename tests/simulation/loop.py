@@ -1,4 +1,4 @@
-"""An event loop on a simulated thread: its time is the simulation's, its selector waits for other threads."""
+"""An event loop on a simulated thread, with the simulation's time; it waits for other threads alone."""
 
 import asyncio
 import asyncio.base_events
@@ -62,10 +62,8 @@ class Loop(asyncio.base_events.BaseEventLoop):
             executor = self._threads
         return asyncio.wrap_future(executor.submit(func, *args), loop=self)
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """End the loop's own threads."""
+    def end_threads(self) -> None:
+        """End the loop's own threads; blocks."""
         threads, self._threads = self._threads, None
         if threads is not None:
-            threads.shutdown(wait=False)
-            while any(thread.is_alive() for thread in threads._threads):
-                await asyncio.sleep(0)
+            threads.shutdown()

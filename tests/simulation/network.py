@@ -1,4 +1,4 @@
-"""Clients and their connections: bytes in pieces, with delays; clients leave, or send the next request early."""
+"""Clients and their connections: bytes come in pieces, with delays; a client may leave at any time."""
 
 import asyncio
 from collections.abc import Callable

@@ -21,8 +21,9 @@ class Operation:
     """What a client does from ``at`` seconds on.
 
     ``timeout``: the deadline of a request, seconds. ``piece``: bytes that its client sends at once, and
-    ``pause``: seconds between two. ``count``: requests that are sent at once, pipelined. ``leaves``: after so
-    many seconds the client closes its connection; None: it waits for all answers. ``address``: its last part.
+    ``pause``: seconds between two. ``count``: requests that are sent at once, pipelined. ``leaves``: after
+    so many seconds the client closes its connection; None: it waits for all answers. ``address``: the last
+    number of its address.
     """
 
     at: float
@@ -141,7 +142,8 @@ def _faults(rng: random.Random) -> tuple[Fault, ...]:
     """Return no faults, or a few among the first reads."""
     if rng.random() < 0.5:
         return ()
-    kinds = rng.sample(("error", "late", "short", "wrong"), rng.randint(1, 2))
+    known: tuple[FaultKind, ...] = ("error", "late", "short", "wrong")
+    kinds = rng.sample(known, rng.randint(1, 2))
     reads = sorted(rng.sample(range(600), rng.randint(1, 6)))
     return tuple(
         Fault(

@@ -22,7 +22,7 @@ def prepare(folder: Path) -> Path:
     Raises:
         RuntimeError: a module of the project holds a clock or a lock of the library.
     """
-    subprocess.run([sys.executable, "-c", _WRITE, str(folder)], check=True)  # noqa: S603  of ours
+    subprocess.run([sys.executable, "-c", _WRITE, str(folder)], check=True)
     import_project()
     if held := unsimulated():
         raise RuntimeError("not simulated: " + ", ".join(held))
@@ -51,7 +51,7 @@ def forked(plan: Plan, repository: Path) -> Outcome:
     _, status = os.waitpid(child, 0)
     if status or not data:
         return Outcome(broken=f"the process ended with {os.waitstatus_to_exitcode(status)}")
-    result = pickle.loads(data)  # noqa: S301  of our own child
+    result = pickle.loads(data)
     assert isinstance(result, Outcome)
     return result
 

@@ -141,7 +141,7 @@ class Lock:
         if self._is_reentrant and self._count and self._owner is me:
             self._count += 1
             return True
-        until = None if timeout is None or timeout < 0 else run.now + timeout
+        until = None if timeout < 0 else run.now + timeout
         while self._count:
             if not blocking:
                 return False
@@ -313,7 +313,8 @@ class Event:
 class SimpleQueue:
     """A queue without a limit."""
 
-    __class_getitem__ = classmethod(types.GenericAlias)
+    def __class_getitem__(cls, item: object) -> types.GenericAlias:
+        return types.GenericAlias(cls, item)
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
@@ -434,7 +435,7 @@ def _now() -> float:
 
 def modules() -> dict[str, types.ModuleType]:
     """Return the modules that stand in for those of the library, by name."""
-    seconds = {name: _now for name in ("monotonic", "perf_counter", "thread_time", "process_time")}
+    seconds = dict.fromkeys(("monotonic", "perf_counter", "thread_time", "process_time"), _now)
     nanoseconds = {f"{name}_ns": lambda: int(_now() * 1e9) for name in seconds}
     clock = {**seconds, **nanoseconds, "time": lambda: _now() + _EPOCH}
     return {
@@ -479,7 +480,6 @@ REAL = {
     "time.monotonic": time.monotonic,
     "time.perf_counter": time.perf_counter,
     "time.sleep": time.sleep,
-    "time.time": time.time,
 }
 
 __all__ = ["REAL", "Executor", "Thread", "modules"]

@@ -47,7 +47,7 @@ class Choices:
         return self._chosen(lambda: int(self._rng.random() < self._switching)) == 1
 
     def among(self, count: int) -> int:
-        """Choose which of ``count`` threads that are ready goes on, in the order in which they became so."""
+        """Choose which of ``count`` threads goes on; they are in the order in which they became ready."""
         if count == 1:
             return 0
 

@@ -146,9 +146,9 @@ class _World:
 
     def install(self) -> None:
         """Have reads and kernels of this process take their time from the simulation."""
-        import loader.pool.pool as pool
-        import pipeline.devices.cpu as cpu
+        from loader.pool import pool
         from loader.readers.files import ReplaceableReader
+        from pipeline.devices import cpu
 
         disk, run = self._disk, self._run
         read_into = ReplaceableReader.read_into
@@ -156,15 +156,15 @@ class _World:
         def read(reader: Any, offset: int, target: memoryview) -> None:
             disk.read(reader, read_into, offset, target)
 
-        ReplaceableReader.read_into = read  # type: ignore[method-assign]
-        pool.find_reader = lambda: None  # type: ignore[assignment]
+        _replace(ReplaceableReader, "read_into", read)
+        _replace(pool, "find_reader", lambda: None)
         compute = cpu._Bound.__call__
 
         def launch(bound: Any) -> None:
             run.sleep(run.draws.uniform(*_KERNEL_SECONDS))
             compute(bound)
 
-        cpu._Bound.__call__ = launch  # type: ignore[method-assign]
+        _replace(cpu._Bound, "__call__", launch)
 
     def check(self) -> None:
         """Raises BrokenError: more is reserved than the budget has, or a callback failed."""
@@ -183,7 +183,7 @@ class _World:
         loop.set_exception_handler(lambda _, context: self._errors.append(_described(context)))
         try:
             loop.run_until_complete(self._serve())
-            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.end_threads()
         finally:
             asyncio.set_event_loop(None)
 
@@ -380,6 +380,10 @@ class _World:
             if entry.serves:
                 await self._infer(Operation(0.0, "infer", entry.name))
                 self._outcome.reached["answers at the end"] += 1
+
+
+def _replace(owner: Any, name: str, value: object) -> None:
+    setattr(owner, name, value)
 
 
 async def _sweeping(registry: Any) -> None:
