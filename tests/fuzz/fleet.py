@@ -18,9 +18,7 @@ A sequence that fails is written with the fewest steps that make it fail.
 import asyncio
 import logging
 import random
-import shutil
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +29,6 @@ from models.errors import ModelError
 from server.errors import NotFoundError, NotServingError
 from server.faults import FAILURES, Code, Fault
 from server.operation import watching
-from server.repository.on_disk import slots
 from server.repository.polling import Poller, follow
 from server.repository.repository import Repository
 from server.repository.retrying import Retrier
@@ -45,6 +42,7 @@ from tests.server.repository.imagined import (
     ImaginedEnvironment,
     World,
 )
+from tests.server.repository.imagined_folder import ImaginedFolder
 from tests.server.repository.turns import Turns
 
 NAMES = ("a", "b", "c", "d")
@@ -441,7 +439,7 @@ class Before(NamedTuple):
         }
         match step.wish:
             case "load" | "upload" if exc is None:
-                for slot in slots(fleet.world.root, step.name):
+                for slot in _slots(fleet, step.name):
                     is_there = any(entry.has(slot) for entry in mine)
                     others = [entry for entry in mine if entry.name == slot.name and entry.evicted]
                     assert is_there or (fleet.plot.several and others), (
@@ -504,23 +502,21 @@ class Before(NamedTuple):
 
 def _slots(fleet: Fleet, name: str) -> list[Any]:
     try:
-        return slots(fleet.world.root, name)
+        return fleet.repository.catalog.slots_of(name)
     except (NotFoundError, ModelError):
         return []
 
 
-def _read(file: Path) -> str:
+def _read(file: Any) -> str:
     return file.read_text() if file.exists() else ""
 
 
 class FleetFuzzer:
-    """Runs sequences in ``folder``."""
+    """Runs sequences, each in a repository of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self._root = folder / "repository"
-        self._root.mkdir(parents=True)
+    def __init__(self) -> None:
         self._settings = Settings(
-            repository=self._root, budget=1 << 20, request_memory=REQUEST_BYTES, queue_limit=3
+            repository=Path(), budget=1 << 20, request_memory=REQUEST_BYTES, queue_limit=3
         )
 
     @contextmanager
@@ -546,10 +542,11 @@ class FleetFuzzer:
 
     def play(self, plot: Plot) -> bool:
         """Run one sequence; return whether any request was answered."""
-        for folder in self._root.iterdir():
-            shutil.rmtree(folder)
+        root = ImaginedFolder()
+        root.mkdir()
         settings = self._settings.model_copy(
             update={
+                "repository": root,
                 "budget": plot.budget,
                 "activations": plot.activations,
                 "budget_policy": plot.policy,
@@ -557,12 +554,12 @@ class FleetFuzzer:
                 "evictable": (NAMES[0],) if plot.pinned else ("*",),
             }
         )
-        world = World(self._root, random.Random(plot.seed), settings)
+        world = World(root, random.Random(plot.seed), settings)
         world.loop = Turns(world.drawn, world.look)
         if plot.several:
-            (self._root / NAMES[0]).mkdir()
+            (root / NAMES[0]).mkdir()
             config = "version_policy { latest { num_versions: 2 } }"
-            (self._root / NAMES[0] / "config.pbtxt").write_text(config)
+            (root / NAMES[0] / "config.pbtxt").write_text(config)
         faults: list[dict[str, Any]] = []
         world.loop.set_exception_handler(lambda _, context: faults.append(context))
         asyncio.set_event_loop(world.loop)
@@ -597,10 +594,9 @@ def _kind(exc: Exception) -> tuple[object, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     seconds, first = chosen_run(list(sys.argv[1:] if arguments is None else arguments))
-    with tempfile.TemporaryDirectory() as folder:
-        fuzzer = FleetFuzzer(Path(folder))
-        with fuzzer.silent():
-            return run_examples(fuzzer.run, seconds, first)
+    fuzzer = FleetFuzzer()
+    with fuzzer.silent():
+        return run_examples(fuzzer.run, seconds, first)
 
 
 if __name__ == "__main__":
