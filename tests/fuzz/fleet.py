@@ -29,6 +29,7 @@ from models.errors import ModelError
 from server.errors import NotFoundError, NotServingError
 from server.faults import FAILURES, Code, Fault
 from server.operation import watching
+from server.repository.instances import State
 from server.repository.polling import Poller, follow
 from server.repository.repository import Repository
 from server.repository.retrying import Retrier
@@ -46,6 +47,7 @@ from tests.server.repository.imagined_folder import ImaginedFolder
 from tests.server.repository.turns import Turns
 
 NAMES = ("a", "b", "c", "d")
+_AT_REST = {State.SERVING, State.FAILED, State.STUCK, State.LOST}
 AT_ONCE = ("write", "vanish", "fail", "fault", "hang", "release", "cancel")
 _ROUNDS = 20
 
@@ -362,13 +364,13 @@ class Fleet:
                 assert engine.plan == entry.place.fitted.plan, shown
                 assert engine.takes_turns == entry.place.in_turns, shown
             engines.discard(engine)
-        gone = {worker.engine for worker in self.repository.left_behind()}
-        assert engines <= gone, f"{len(engines)} engines that nobody knows"
-        assert not self.repository.leaving()
-        names = {entry.name for entry in self.repository.entries()}
-        for name in held:
-            assert name in names or name.endswith(")"), f"{name} is held by nobody"
-            assert not name.endswith("(next)") or world.kept, f"{name} is held by nobody"
+        instances = self.repository.instances()
+        owned = {instance.worker.engine for instance in instances if instance.worker}
+        assert engines <= owned, f"{len(engines)} engines that nobody knows"
+        assert {instance.state for instance in instances} <= _AT_REST
+        assert sorted(instance.key for instance in instances) == sorted(held), "held by nobody"
+        lost = sum(instance.state is State.LOST for instance in instances)
+        assert lost == len(world.kept), f"{lost} are lost, and {len(world.kept)} kept"
         world.check_memory()
 
     def _check_closed(self) -> None:
@@ -479,7 +481,7 @@ class Before(NamedTuple):
             if absence != "evicted" or contents is None or changed or not contents.whole:
                 continue
             fits = contents.least + contents.arena <= room and contents.need < REQUEST_BYTES
-            blocked = fleet.world.kept or fleet.repository.left_behind()
+            blocked = fleet.world.kept or fleet.repository.workers(State.STUCK)
             assert not fits or blocked, f"it does not come back: {exc}"
 
     def _check_followed(self, fleet: Fleet) -> None:

@@ -6,7 +6,6 @@ set so.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -340,8 +339,7 @@ class World:
         self.hung.clear()
         left, self.left = self.left, []
         for target in left:
-            with contextlib.suppress(KernelError):  # as a thread ends
-                target()
+            target()
 
 
 class _Known:
