@@ -2,7 +2,7 @@
 
 from models.packs.pack import Pack
 from server.errors import AwayError, NotFoundError, shown
-from server.repository.entry import Entry, Serving, Use
+from server.repository.entry import Entry, Use
 from server.settings.per_model import of_model
 from server.settings.settings import Settings
 
@@ -67,7 +67,7 @@ class Models(dict[str, Entry]):
             entry = self.find(name, version)
         except NotFoundError:
             return None
-        return entry.use() if isinstance(entry.condition, Serving) else None
+        return None if entry.instance is None else entry.use()
 
     def serving(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return the entry that answers now, and its pack.
