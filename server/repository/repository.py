@@ -285,10 +285,14 @@ class Repository:
             self.models.serving(name, version)
 
     async def found(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return as ``use`` of a model that is not loaded; of an evicted one a use of its pack on disk."""
+        """Return as ``use`` of a model that is not loaded; if the next request loads it, of its pack on disk.
+
+        So a request to a model that was evicted, or comes back, is read before it waits: its body may say
+        for how long.
+        """
         try:
             entry = self.models.find(name, version)
-            if entry.evicted and entry.slot is not None:
+            if entry.answers and entry.slot is not None:
                 pack = await self._on_disk(entry.slot.folder)
                 signature = Signature(pack.manifest.inputs, pack.manifest.outputs)
                 n_bytes = short_infer_bytes(pack.manifest)
