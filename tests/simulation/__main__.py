@@ -1,8 +1,8 @@
-"""Simulate the service: ``python -m tests.simulation [SEED] [--runs N] [--seconds S] [--plan FILE]``.
+"""Simulate the service: ``python -m tests.simulation [SEED] [--runs N] [--seconds S] [--keep FILE]``.
 
 Each run is a process forked from one that has imported all. What a run breaks is printed with its seed;
-with ``--plan`` the first plan that fails is cut down and written to FILE, and a FILE that exists is played
-again.
+with ``--keep`` the first plan that fails is cut down and written to FILE. ``--play FILE...`` plays such
+files before the seeds.
 """
 
 import argparse
@@ -27,7 +27,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--requests", type=int, default=100, help="of each run, at least")
     parser.add_argument("--seconds", type=float, help="no run begins after that")
-    parser.add_argument("--plan", type=Path)
+    parser.add_argument("--play", type=Path, nargs="*", default=[], help="stored plans")
+    parser.add_argument("--keep", type=Path, help="where the first plan that fails is written")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         repository = prepare(Path(folder))
@@ -43,9 +44,9 @@ def main() -> None:
                 continue
             total["failed"] += 1
             print(f"seed {plan.seed}: {outcome.broken}", flush=True)
-            if options.plan is not None and not options.plan.exists():
+            if options.keep is not None and total["failed"] == 1:
                 small = shrunk(plan, partial(tried, repository=repository))
-                options.plan.write_text(small.as_json())
+                options.keep.write_text(small.as_json())
                 print(f"{len(small.operations)} operations, {len(small.choices or ())} preemptions")
         end = {
             **total,
@@ -57,9 +58,8 @@ def main() -> None:
 
 
 def _plans(options: argparse.Namespace) -> Iterator[Plan]:
-    if options.plan is not None and options.plan.exists():
-        yield Plan.from_json(options.plan.read_text())
-        return
+    for path in options.play:
+        yield Plan.from_json(path.read_text())
     began = time.monotonic()
     for seed in range(options.seed, options.seed + options.runs):
         if options.seconds and time.monotonic() - began > options.seconds:

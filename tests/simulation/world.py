@@ -322,7 +322,9 @@ class _World:
         if operation.count == 1 and late > (
             _KERNEL_SECONDS[1] if status == 200 else _REFUSAL_SECONDS
         ):
-            raise BrokenError(f"status {status} came {late:.6f} s late: {body[:200]!r}: {operation}")
+            raise BrokenError(
+                f"status {status} came {late:.6f} s late: {body[:200]!r}: {operation}"
+            )
         is_slow = sending > 0.4 or operation.pause > 0.1
         allowed = _STATUSES | (_ABSENT_STATUSES if self._may_be_absent else set())
         if status not in (allowed | {408} if is_slow else allowed):
