@@ -9,7 +9,7 @@ from typing import Any
 from models.packs.folders import clear_repository
 from models.sizes import format_size
 from server.causes import attribution, because
-from server.errors import ConflictError, NotFoundError, shown
+from server.errors import AwayError, ConflictError, NotFoundError, shown
 from server.faults import FAILURES, Code, Fault
 from server.repository.balancing import Balancer
 from server.repository.catalog import Catalog
@@ -250,12 +250,19 @@ class Applier:
 
     @contextlib.contextmanager
     def noting(self, name: str) -> Iterator[None]:
-        """Note in the entries of ``name`` an error that is raised inside, unless all ends."""
+        """Note in the entries of ``name`` an error that is raised inside, unless all ends.
+
+        Where the whole repository is away, it is not known whether there is such a model.
+        """
         try:
             yield
         except FAILURES as exc:
-            if not self._planning.is_closed:
-                self._models.note(name, exc)
+            if not (self._planning.is_closed or isinstance(exc, NotFoundError)):
+                entries = self._models.of(name)
+                if not (entries or isinstance(exc, AwayError)):
+                    entries = [self._models.known(name, name)]
+                for entry in entries:
+                    entry.note(exc)
             raise
 
     async def verified(self, name: str, config: ModelConfig | None = None) -> list[Slot]:

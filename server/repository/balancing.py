@@ -145,9 +145,13 @@ class Balancer:
         A model whose files have changed meanwhile cannot shrink: it stays as it is, and a new decision is
         made.
         """
+
+        async def decide() -> Target:
+            return await self._coming(await self._fleet(), entry.next_key, model)
+
         before = self._executor.plans()
         with because(f"model {model.slot.name} comes"):
-            target = await self._reached(partial(self._coming, entry, model))
+            target = await self._reached(decide)
         assert target.first is not None
         place, has_changed = target.first.place, self._executor.plans() != before
         former = await self._executor.open(entry, model, place)
@@ -186,7 +190,7 @@ class Balancer:
         """Close the pack that ``entry`` serves, then open ``model``; requests that come meanwhile wait."""
         others = (await self._fleet()).without(entry.name)
         try:
-            await self._planned(others, entry.name, model)
+            await self._coming(others, entry.name, model)
         except RefusedError:
             if not evicts or await self._evictions(others, model.slot) is None:
                 raise
@@ -283,11 +287,7 @@ class Balancer:
         """Return the model in ``slot``, ready to be planned; raises as Preparer.prepare."""
         return await self._planning.run(lambda: self._preparer.prepare(slot))
 
-    async def _coming(self, entry: Entry, model: Prepared) -> Target:
-        """Return the plans with which ``model`` comes; raises as Fleet.coming."""
-        return await self._planned(await self._fleet(), entry.next_key, model)
-
-    async def _planned(self, fleet: Fleet, key: str, model: Prepared) -> Target:
+    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> Target:
         """Return as Fleet.coming."""
         newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
         others = {*fleet.places, model.slot.name, *self._models.withdrawn()}

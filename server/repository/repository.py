@@ -247,14 +247,14 @@ class Repository:
         await self._reconciler.reached(Remove(name))
 
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
-        """Return an entry and its pack, as Models.serving; of a model that is away, the pack on disk.
+        """Return an entry and its pack, as Models.find; of a model that is away, the pack on disk.
 
         Raises:
             As ``use``.
         """
         entry = await self._find(name, version)
         if entry.serves or not entry.answers or entry.slot is None:
-            return self.models.serving(name, version)
+            return entry, entry.serving().prepared.pack
         return entry, await self._on_disk(entry.slot.folder)
 
     async def _find(self, name: str, version: str | None) -> Entry:
@@ -281,8 +281,9 @@ class Repository:
 
     async def check_answers(self, name: str, version: str | None = None) -> None:
         """Check that a request would be answered, maybe after a load; raises as ``use``."""
-        if not (await self._find(name, version)).answers:
-            self.models.serving(name, version)
+        entry = await self._find(name, version)
+        if not entry.answers:
+            entry.serving()
 
     async def found(self, name: str, version: str | None, limit_seconds: float) -> Use:
         """Return as ``use`` of a model that is not loaded; if the next request loads it, of its pack on disk.
@@ -305,7 +306,7 @@ class Repository:
         """Return a use of a loaded model, which stays until the use ends; an evicted one is loaded first.
 
         Raises:
-            As Models.serving; of a model that was evicted, as ``load``. BusyError: too many wait for it.
+            As Entry.serving; of a model that was evicted, as ``load``. BusyError: too many wait for it.
             DeadlineError: it was not loaded within ``limit_seconds``. NotLoadedError: it is in the
             repository, but was never loaded.
         """

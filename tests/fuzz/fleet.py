@@ -475,6 +475,11 @@ class Before(NamedTuple):
     def _check_comes_back(self, fleet: Fleet, was: dict[str, Any], exc: BaseException) -> None:
         """Check that what was evicted has come back, where nothing is in its way."""
         room = fleet.room_bytes
+        if (
+            fleet.plot.policy == "refuse"
+        ):  # one that was closed while idle; others may have come since
+            packs = [entry.pack for entry in fleet.repository.entries() if entry.pack is not None]
+            room -= sum(pack.contents.least + pack.contents.arena for pack in packs)  # type: ignore[attr-defined]
         for _, _, _, absence, slot in was.values():
             contents = fleet.world.packs.get(_read(slot.folder / "manifest.json"))
             changed = [each.seen for each in _slots(fleet, self.step.name)] != [slot.seen]

@@ -152,7 +152,7 @@ class ServiceUnderTest:
         return await self.client.post(f"/v2/models/{name}/infer", json=request(inputs, **fields))
 
     def worker(self, name: str) -> Worker:
-        worker = self.inside.repository.models.serving(name)[0].worker
+        worker = self.inside.repository.models.find(name).serving().worker
         assert worker is not None
         return worker
 

@@ -65,7 +65,7 @@ async def service(settings: SettingsFactory, search: Held) -> AsyncIterator[Serv
 
 
 def is_heuristic(service: ServiceUnderTest, name: str = "tiny") -> bool:
-    fitted = service.inside.repository.models.serving(name)[0].fitted
+    fitted = service.inside.repository.models.find(name).fitted
     assert fitted is not None
     budget = service.inside.budget
     assert budget.used_bytes <= budget.total_bytes
