@@ -101,11 +101,12 @@ def drawn(seed: int, requests: int = 100) -> Plan:
     """Return the plan of ``seed``: each has kinds of operations and faults, and limits, of its own."""
     rng = random.Random(seed)
     gap = rng.choice((0.0002, 0.001, 0.003, 0.02))
-    kinds: list[Kind] = ["infer"]
-    if rng.random() < 0.5:
-        kinds += ["load", "unload"]
+    others: list[Kind] = []
+    if rng.random() < 0.6:
+        others += ["load", "unload"]
     if rng.random() < 0.3:
-        kinds += ["look"]
+        others += ["look"]
+    share = rng.choice((0.02, 0.1, 0.3)) if others else 0.0
     timeouts = rng.sample((0.005, 0.02, 0.1, 0.5, 5.0), rng.randint(1, 3))
     pieces = rng.choice(((1 << 20,), (1 << 20, 2000), (100, 1000, 1 << 20)))
     pipelines, leaves = rng.random() < 0.3, rng.random() < 0.5
@@ -113,7 +114,7 @@ def drawn(seed: int, requests: int = 100) -> Plan:
     at, count = 0.0, 0
     while count < requests:
         at += rng.expovariate(1 / gap)
-        kind = "infer" if rng.random() < 0.93 else rng.choice(kinds)
+        kind: Kind = rng.choice(others) if rng.random() < share else "infer"
         operation = Operation(
             at=round(at, 6),
             kind=kind,

@@ -368,6 +368,7 @@ class _World:
             "newcomers": len(self._registry.queue),
         }
         for entry in service.repository.entries():
+            left[f"uses of {entry.name}"] = len(entry.uses)
             if entry.worker is not None:
                 left[f"requests in line of {entry.name}"] = len(entry.worker.line)
         if any(left.values()):
