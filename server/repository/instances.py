@@ -90,12 +90,12 @@ class Instance:
 
     @property
     def state(self) -> State:
-        if self.worker is None:
-            return self._state
-        if self.worker.abandoned:
+        state, worker = self._state, self.worker  # another thread sees the end of one that is stuck
+        if worker is None:
+            return state
+        if worker.abandoned:
             return State.STUCK
-        # The threads that compute see faults first.
-        return State.FAILED if self._state is State.SERVING and self.worker.fault else self._state
+        return State.FAILED if state is State.SERVING and worker.fault else state
 
     @property
     def serves(self) -> bool:
@@ -104,7 +104,8 @@ class Instance:
     @property
     def fault(self) -> Fault | None:
         """Why it does not answer; None while it does."""
-        return self._fault if self.worker is None else self.worker.fault
+        worker = self.worker
+        return self._fault if worker is None else worker.fault
 
     def serve(self, worker: Worker) -> None:
         """Let ``worker`` answer from now on."""
@@ -118,8 +119,10 @@ class Instance:
 
     def lose(self, fault: Fault) -> None:
         """Hold memory until the process ends, because of ``fault``."""
-        self.worker, self._state, self._fault = None, State.LOST, replace(fault, permanent=True)
+        self._fault, self._state = replace(fault, permanent=True), State.LOST
+        self.worker = None
 
     def close(self) -> None:
         """Hold nothing any more."""
-        self.worker, self._state = None, State.CLOSED
+        self._state = State.CLOSED
+        self.worker = None

@@ -140,8 +140,8 @@ class Repository:
 
     def workers(self, state: State) -> list[Worker]:
         """Return what answers requests to the instances in ``state``."""
-        instances = [instance for instance in self.instances() if instance.state is state]
-        return [instance.worker for instance in instances if instance.worker is not None]
+        workers = [item.worker for item in self.instances() if item.state is state]
+        return [worker for worker in workers if worker is not None]
 
     async def set_aside(self) -> None:
         """Take the memory of requests out of the budget, before models share the rest.
