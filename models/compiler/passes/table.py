@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import onnxruntime as ort
 
+from models.compiler.analysis.limits import check_limits
 from models.compiler.cutting.partition import (
     add_alternatives,
     chain,
@@ -86,6 +87,15 @@ _READ = (
         error="same bits",
         required=True,
         run=steps.check_valid,
+    ),
+    Pass(
+        name="check-limits",
+        reason="What a value of a request makes as large as it says no plan can hold.",
+        needs=("check-standard",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=lambda work: check_limits(work.graph, work.path),
     ),
     Pass(
         name="check-scales",
