@@ -118,9 +118,9 @@ class Carrier:
     def stop_unwanted(self) -> None:
         """End kernels that run longer than anybody waits for them; from any thread."""
         with self._stopping:
-            for lane in self.running.running:
-                if self.running.end_of(lane) is not None:
-                    self._memories[lane].stop(True)
+            for position in self.running.running:
+                if self.running.end_of(position) is not None:
+                    self._memories[position].stop(True)
 
     def rest(self) -> None:
         """Let go of the kernels."""

@@ -66,7 +66,10 @@ class LaneRun:
         return not self.running
 
     def stop(self, lane: int, error: Exception) -> None:
-        """Take a lane out of the sweep, with the reason where a kernel was stopped for it."""
+        """Take a lane out of the sweep.
+
+        Where a kernel was stopped because nobody waits for its result, that is the error.
+        """
         if isinstance(error, KernelStoppedError):
             error = self.end_of(lane) or error
         self.running = tuple(each for each in self.running if each != lane)
@@ -95,10 +98,10 @@ class LaneRun:
 
         self.each(launch)
 
-    def end_of(self, lane: int) -> CancelledError | DeadlineError | None:
-        """Return why nobody waits for a lane any more; None: somebody does."""
+    def end_of(self, position: int) -> CancelledError | DeadlineError | None:
+        """Return why nobody waits for the request at ``position`` any more; None: somebody does."""
         try:
-            self._check(lane)
+            self._check(position)
         except (CancelledError, DeadlineError) as exc:
             return exc
         return None
@@ -179,7 +182,7 @@ class LaneMemory:
         self._space = space
         self._start = number * plan.lane_bytes
         self.arena = space("arena")
-        #: What of the lane's launches can be ended while it runs.
+        #: Its launches that can be ended while they run.
         self.stoppable: list[StoppableLaunch] = []
         self._cells = {
             index: Cell() for index, value in enumerate(program.values) if value.is_loose

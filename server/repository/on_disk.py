@@ -29,8 +29,8 @@ from server.repository.model_config import FILE, ModelConfig, read_model_config
 PACK_FILES = ("manifest.json", *FILES, "profile.json")
 
 #: Path, device, inode, size and last change in nanoseconds of a file; of each file that is there.
-SeenFile = tuple[str, int, int, int, int]
-Seen = tuple[SeenFile, ...]
+FileStatus = tuple[str, int, int, int, int]
+Seen = tuple[FileStatus, ...]
 
 
 def look(files: Iterable[Path]) -> Seen:

@@ -5,7 +5,7 @@ system is short of memory or files: no event shows when that is over. So such a 
 whatever ``model_control`` is, after pauses that double up to a limit: a short loss heals soon, a long one
 costs little. A model that was loaded and has answered since is lost anew, and its pauses are short again.
 What cannot pass, such as a damaged pack, is not tried before its files are others: where it is due they are
-looked at, and no more.
+checked, and no more.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Self
 
 from server.errors import system_hint
 from server.faults import FAILURES
-from server.repository.on_disk import SeenFile, Slot, look_at_pack
+from server.repository.on_disk import FileStatus, Slot, look_at_pack
 from server.repository.repository import Repository
 from server.repository.worker import Worker
 
@@ -39,15 +39,15 @@ class Failure:
     """A model that does not serve as it shall. ``due``: when it is tried, after ``pause`` seconds.
 
     ``reason``: why the last try failed, as the log has it; empty before the first. ``workers``: those that
-    have left service. ``seen``: its files at the last look, where it fails as long as they are the same;
-    None: there was none, or it may pass.
+    have left service. ``files``: as they were at the last check, where it fails
+    as long as they are the same; None: there was none, or it may pass.
     """
 
     due: float
     pause: float
     reason: str = ""
     workers: frozenset[Worker] = frozenset()
-    seen: frozenset[SeenFile] | None = None
+    files: frozenset[FileStatus] | None = None
 
     @classmethod
     def first(cls, now: float, pauses: Pauses, workers: Collection[Worker] = ()) -> Self:
@@ -70,8 +70,8 @@ class Failure:
         return replace(self, workers=workers)
 
 
-def _look(packs: Iterable[Slot]) -> frozenset[SeenFile]:
-    """Return what is seen of ``packs``; blocks."""
+def _files_of(packs: Iterable[Slot]) -> frozenset[FileStatus]:
+    """Return the files of ``packs`` as they are now; blocks."""
     return frozenset(file for slot in packs for file in look_at_pack(slot.folder))
 
 
@@ -108,7 +108,7 @@ class Retrier:
             failures = self._observe()
             now = self._clock()
             due = {name for name, failure in failures.items() if failure.due <= now}
-            failures |= await self._looked_at(due, failures)
+            failures |= await self._checked(due, failures)
             due = {name for name in due if failures[name].due <= now} | self._early
             self._early = set()
             self._failures = failures
@@ -146,24 +146,24 @@ class Retrier:
                 models.setdefault(entry.model, []).append(entry.slot)
         may_pass = {entry.model for entry in self._repository.entries() if entry.may_pass}
         others = may_pass | self._repository.failed.keys()
-        return {name: found for name, found in models.items() if name not in others}
+        return {name: packs for name, packs in models.items() if name not in others}
 
-    async def _looked_at(
+    async def _checked(
         self, due: Collection[str], failures: Mapping[str, Failure]
     ) -> dict[str, Failure]:
-        """Return those of ``due`` that fail as long as their files are the same, after a look at these."""
-        lasting = {name: found for name, found in self._lasting().items() if name in due}
-        looked = {}
-        for name, found in lasting.items():
+        """Return those of ``due`` that fail as long as their files are the same, after a check of these."""
+        lasting = {name: packs for name, packs in self._lasting().items() if name in due}
+        checked = {}
+        for name, packs in lasting.items():
             failure = failures[name]
-            seen = await asyncio.to_thread(_look, found)
-            before = failure.seen or frozenset(file for slot in found for file in slot.seen)
-            is_other = bool(seen) and not seen <= before
-            looked[name] = replace(
+            files = await asyncio.to_thread(_files_of, packs)
+            before = failure.files or frozenset(file for slot in packs for file in slot.seen)
+            is_other = bool(files) and not files <= before
+            checked[name] = replace(
                 failure if is_other else failure.tried(self._clock(), self._pauses, failure.reason),
-                seen=seen,
+                files=files,
             )
-        return looked
+        return checked
 
     async def _try(self, name: str, failure: Failure | None) -> None:
         failure = failure or Failure.first(self._clock(), self._pauses)

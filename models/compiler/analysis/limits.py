@@ -22,7 +22,7 @@ from models.network.catalogue import traits_of
 from models.network.names import Op
 from models.network.node import Node
 
-_SHOWN_INPUTS = 3
+_MAX_LISTED = 3
 # The number of rounds of a loop is no limit from here on: exporters write the largest integer there is.
 _ENDLESS = 1 << 31
 # Few numbers: limits of their own.
@@ -69,12 +69,12 @@ def _inputs(several: Iterable[Limits]) -> frozenset[str]:
 
 def _any_of(several: Sequence[Limits]) -> Limits:
     """Return what holds of numbers each of which is one of ``several``."""
-    above, below = (all(getattr(each, side) for each in several) for side in ("above", "below"))
+    above, below = (all(getattr(limits, side) for limits in several) for side in ("above", "below"))
     return Limits(above, below, _inputs(several))
 
 
 class _Flow:
-    """Follows limits through ``graph``; ``known``: of what it reads, more with each node.
+    """Follows limits through ``graph``; ``limits``: of what it reads, more with each node.
 
     What is not known is a constant.
     """
@@ -82,15 +82,15 @@ class _Flow:
     def __init__(
         self,
         graph: Graph,
-        known: ChainMap[str, Limits],
+        limits: ChainMap[str, Limits],
         constants: ChainMap[str, NDArray[Any]],
     ) -> None:
         self._graph = graph
-        self._known = known
+        self._limits = limits
         self._constants = constants.new_child(dict(graph.constants))
 
     def of(self, names: Iterable[str]) -> list[Limits]:
-        return [self._known.get(item, _FIXED) for item in names]
+        return [self._limits.get(item, _FIXED) for item in names]
 
     def run(self) -> Iterator[str]:
         """Follow all nodes; yield what is wrong with them."""
@@ -104,8 +104,15 @@ class _Flow:
             else:
                 operands = self.of(node.inputs)
                 yield from self._sized(node, operands)
-                results = [self._made(node, operands, index) for index in range(len(node.outputs))]
-            self._known.update(zip(node.outputs, results, strict=False))
+                results = [
+                    self._result(node, operands, index) for index in range(len(node.outputs))
+                ]
+            self._limits.update(zip(node.outputs, results, strict=False))
+
+    def _number(self, item: str) -> float | None:
+        """Return the one number that the constant ``item`` is; None: it is none."""
+        constant = self._constants.get(item)
+        return None if constant is None or constant.size != 1 else float(constant.item())
 
     # How large results are.
 
@@ -114,25 +121,25 @@ class _Flow:
             operand = traits_of(node.operator).operand(position)
             if operand is None or not operand.sizes or self._is_enough(node, position, limits):
                 continue
-            given = f"what {name(node)} reads as {node.inputs[position]!r}"
             yield (
-                f"{given}, which decides how large its result is, is made of {_listed(limits)} without a "
-                f"limit, so no memory can be planned; {_remedy(limits)}"
+                f"what {name(node)} reads as {node.inputs[position]!r}, which decides how large its result "
+                f"is, is made of {_listed(limits)} without a limit, so no memory can be planned; "
+                f"{_hint(limits)}"
             )
 
     def _is_enough(self, node: Node, position: int, limits: Limits) -> bool:
         if node.operator != Op.Range:
             return limits.above
         start, limit, step = range(3)
-        number = self._constants.get(node.inputs[step])
-        if number is None:  # it may be near zero, and of either sign
+        size = self._number(node.inputs[step])
+        if size is None:  # it may be near zero, and of either sign
             return limits.above and limits.below and not (position == step and limits.inputs)
-        side = "above" if (position == limit) == bool(number.item() > 0) else "below"
+        side = "above" if (position == limit) == (size > 0) else "below"
         return bool(getattr(limits, side)) or position not in (start, limit)
 
     # Numbers.
 
-    def _made(self, node: Node, operands: Sequence[Limits], index: int) -> Limits:
+    def _result(self, node: Node, operands: Sequence[Limits], index: int) -> Limits:
         """Return what holds of result ``index`` of ``node``, which has no bodies."""
         traits = traits_of(node.operator)
         small = node.operator == Op.Cast and element_of(node.attributes["to"]) in _SMALL_TYPES
@@ -150,18 +157,18 @@ class _Flow:
 
     def _branched(self, node: Node) -> "_Results":
         """Return what holds of results of any of the bodies, which read anything that the node does."""
-        given = _any_of(self.of(node.inputs))
+        arguments = _any_of(self.of(node.inputs))
         results = [_FIXED] * len(node.outputs)
         for body in _bodies(node):
-            made = yield from self._followed(body, [given] * len(body.inputs))
-            results = [_any_of(both) for both in zip(results, made, strict=True)]
+            outputs = yield from self._followed(body, [arguments] * len(body.inputs))
+            results = [_any_of(both) for both in zip(results, outputs, strict=True)]
         return results
 
     def _scanned(self, node: Node) -> "_Results":
         (body,) = _bodies(node)
-        given = self.of(node.inputs[-len(body.inputs) :])
-        states = len(given) - int(node.attributes["num_scan_inputs"])
-        return (yield from self._settled(body, given, 0, states))
+        arguments = self.of(node.inputs[-len(body.inputs) :])
+        states = len(arguments) - int(node.attributes["num_scan_inputs"])
+        return (yield from self._settled(body, arguments, 0, states))
 
     def _looped(self, node: Node) -> "_Results":
         (body,) = _bodies(node)
@@ -172,44 +179,42 @@ class _Flow:
             if len(body.outputs) > 1 + len(carried) or _grows(body, len(carried)):
                 yield (
                     f"{name(node)} runs as often as {_listed(deciding)} say, without a limit, and its "
-                    f"results become larger each time, so no memory can be planned; {_remedy(deciding)}"
+                    f"results become larger each time, so no memory can be planned; {_hint(deciding)}"
                 )
             carried = [_any_of([limits, deciding]) for limits in carried]
-            given = [deciding, going, *carried]
-            results = yield from self._settled(body, given, 2, len(carried))
+            arguments = [deciding, going, *carried]
+            results = yield from self._settled(body, arguments, 2, len(carried))
         return results[1:]
 
     def _deciding(self, node: Node, trips: Limits, conditions: Sequence[Limits]) -> Limits:
         """Return of which inputs the rounds of a Loop are made; of none where there are only so many."""
-        number = self._constants.get(node.inputs[0])
-        is_counted = bool(node.inputs[0]) and trips.above
-        if is_counted and (number is None or number.item() < _ENDLESS):
+        count = self._number(node.inputs[0])
+        if node.inputs[0] and trips.above and (count is None or count < _ENDLESS):
             return _FIXED
         return _both(False, _inputs([trips, *conditions]))
 
     def _settled(
-        self, body: Graph, given: Sequence[Limits], first: int, carried: int
+        self, body: Graph, arguments: Sequence[Limits], first: int, carried: int
     ) -> "_Results":
         """Return what holds of results of ``body``, which reads some again.
 
-        ``given``: of its inputs, of which ``carried`` from ``first`` on are its last results, too.
+        ``arguments``: of its inputs, of which ``carried`` from ``first`` on are its last results, too.
         """
-        made = (
-            first and first - 1
-        )  # a Loop's results begin with one condition, its inputs with a number, too
+        start = max(first - 1, 0)  # what a Loop reads begins with a count, what it makes does not
         while True:
-            results = yield from self._followed(body, given)
-            again = results[made : made + carried]
+            results = yield from self._followed(body, arguments)
+            again = results[start : start + carried]
             states = [
-                _any_of(both) for both in zip(given[first : first + carried], again, strict=True)
+                _any_of(both)
+                for both in zip(arguments[first : first + carried], again, strict=True)
             ]
-            settled = [*given[:first], *states, *given[first + carried :]]
-            if settled == list(given):
+            settled = [*arguments[:first], *states, *arguments[first + carried :]]
+            if settled == list(arguments):
                 return results
-            given = settled
+            arguments = settled
 
-    def _followed(self, body: Graph, given: Sequence[Limits]) -> "_Results":
-        around = self._known.new_child(dict(zip(body.inputs, given, strict=True)))
+    def _followed(self, body: Graph, arguments: Sequence[Limits]) -> "_Results":
+        around = self._limits.new_child(dict(zip(body.inputs, arguments, strict=True)))
         flow = _Flow(body, around, self._constants)
         yield from flow.run()
         return flow.of(body.outputs)
@@ -228,8 +233,8 @@ def _bodies(node: Node) -> Iterator[Graph]:
 def _computed(node: Node, operands: Sequence[Limits]) -> Limits:
     """Return what holds of what an operator computes: limits of all that it reads are those of a result."""
     traits = traits_of(node.operator)
-    above = [each.above for each in operands]
-    below = [each.below for each in operands]
+    above = [limits.above for limits in operands]
+    below = [limits.below for limits in operands]
     has_all, is_fixed = all((*above, *below)), not _inputs(operands[-1:])
     match traits.function:
         case "add":
@@ -260,8 +265,8 @@ def _computed(node: Node, operands: Sequence[Limits]) -> Limits:
 def _clipped(node: Node, above: Sequence[bool], below: Sequence[bool]) -> tuple[bool, bool]:
     """Return whether what a Clip makes has an upper and a lower limit."""
     lower, upper = (
-        name in node.attributes or (any(node.inputs[at : at + 1]) and limits[at])
-        for at, (name, limits) in enumerate((("min", below), ("max", above)), 1)
+        name in node.attributes or (any(node.inputs[index : index + 1]) and limits[index])
+        for index, (name, limits) in enumerate((("min", below), ("max", above)), 1)
     )
     return above[0] or upper, below[0] or lower
 
@@ -274,21 +279,21 @@ def _grows(body: Graph, carried: int) -> bool:
         if traits.limited == "all":
             continue  # of Shape, as long as its operand has dimensions
         read = node.inputs[:1] if traits.copies else node.reads
-        found = [larger[item] for item in read if item in larger]
-        if found:
+        carried_over = [larger[item] for item in read if item in larger]
+        if carried_over:
             sizes = any(operand.sizes for operand in traits.operands)
-            grown = any(found) or sizes or node.operator == Op.Concat or bool(node.bodies)
+            grown = any(carried_over) or sizes or node.operator == Op.Concat or bool(node.bodies)
             larger.update(dict.fromkeys(node.made, grown))
     return any(larger.get(item, False) for item in body.outputs[1 : 1 + carried])
 
 
 def _listed(limits: Limits) -> str:
     names = sorted(limits.inputs)
-    more = f" (and {len(names) - _SHOWN_INPUTS} more)" if len(names) > _SHOWN_INPUTS else ""
-    shown = ", ".join(map(repr, names[:_SHOWN_INPUTS]))
-    return f"values of input{'s' if len(names) > 1 else ''} {shown}{more}"
+    more = f" (and {len(names) - _MAX_LISTED} more)" if len(names) > _MAX_LISTED else ""
+    listed = ", ".join(map(repr, names[:_MAX_LISTED]))
+    return f"values of input{'s' if len(names) > 1 else ''} {listed}{more}"
 
 
-def _remedy(limits: Limits) -> str:
+def _hint(limits: Limits) -> str:
     them = "them constants" if len(limits.inputs) > 1 else "it a constant"
     return f"make {them} of the network, or limit what is made there (Clip, Min)"

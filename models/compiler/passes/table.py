@@ -89,15 +89,6 @@ _READ = (
         run=steps.check_valid,
     ),
     Pass(
-        name="check-limits",
-        reason="What a value of a request makes as large as it says no plan can hold.",
-        needs=("check-standard",),
-        level="meaning",
-        error="same bits",
-        required=True,
-        run=lambda work: check_limits(work.graph, work.path),
-    ),
-    Pass(
         name="check-scales",
         reason="A scale that is not above zero makes of numbers what cannot be rounded to integers.",
         needs=("move-weights",),
@@ -157,6 +148,15 @@ _WRITTEN = (
         error="same bits",
         required=True,
         run=steps.infer_types,
+    ),
+    Pass(
+        name="check-limits",
+        reason="What a value of a request makes as large as it says no plan can hold.",
+        needs=("infer-types",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=lambda work: check_limits(work.graph, work.path),
     ),
     Pass(
         name="dense-as-convolutions",

@@ -50,9 +50,9 @@ def looped(
     body: str = "t = Tanh(s)",
 ) -> str:
     """Return a Loop ``count`` times, while ``again`` is true; m is the number n, on whether f is not 0."""
-    parts = {"COUNT": count, "GOING": going, "AGAIN": again, "BODY": body}
-    for name, part in parts.items():
-        text = text.replace(name, part)
+    texts = {"COUNT": count, "GOING": going, "AGAIN": again, "BODY": body}
+    for name, replacement in texts.items():
+        text = text.replace(name, replacement)
     return f"m = Squeeze(n) h = Squeeze(f) on = Cast<to=9>(h) {text}"
 
 
@@ -141,7 +141,7 @@ def test_values_without_a_limit_decide_no_size(body: str, node: str, name: str) 
         ),
     ],
 )
-def test_sizes_with_a_limit_are_taken(body: str) -> None:
+def test_sizes_with_a_limit_are_accepted(body: str) -> None:
     check_limits(graph_of(network(body)), Path("m.onnx"))
 
 

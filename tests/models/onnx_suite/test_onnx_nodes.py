@@ -63,9 +63,9 @@ def outcome(case: TestCase, folder: Path) -> str:
     Raises:
         AssertionError: it is answered otherwise, or refused in another way than errors should be.
     """
-    source, given, expected = written(case, folder)
+    source, arguments, expected = written(case, folder)
     try:
-        inputs, (outputs, *others) = with_sizes(source, given)
+        inputs, (outputs, *others) = with_sizes(source, arguments)
     except (ModelError, KernelError) as exc:
         return refusal(str(exc))
     if not read_traits(source).random:
@@ -87,7 +87,7 @@ def outcome(case: TestCase, folder: Path) -> str:
             array.shape for array in expected.values()
         ]
         return DRAWN
-    return AS_EXPECTED if len(inputs) == len(given) else FIXED
+    return AS_EXPECTED if len(inputs) == len(arguments) else FIXED
 
 
 def with_sizes(source: Path, inputs: Arrays) -> tuple[Arrays, list[Arrays]]:
@@ -106,8 +106,8 @@ def with_sizes(source: Path, inputs: Arrays) -> tuple[Arrays, list[Arrays]]:
 
 def decided_by(message: str) -> frozenset[str]:
     """Return the inputs of which ``message`` says that they decide sizes; none: it says something else."""
-    found = re.search(r"(?:made of|as often as) values of inputs? (.*?) (?:without|say)", message)
-    return frozenset(re.findall(r"'(.*?)'", found[1])) if found else frozenset()
+    match = re.search(r"(?:made of|as often as) values of inputs? (.*?) (?:without|say)", message)
+    return frozenset(re.findall(r"'(.*?)'", match[1])) if match else frozenset()
 
 
 def without_constants(source: Path, inputs: Arrays, names: Collection[str]) -> Arrays:

@@ -72,11 +72,11 @@ class Waiting:
     """Somebody who waits for an answer until told otherwise."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.checked = threading.Event()
         self.gone = threading.Event()
 
     def has_gone(self) -> bool:
-        self.asked.set()
+        self.checked.set()
         return self.gone.is_set()
 
 
@@ -95,12 +95,12 @@ def test_a_loop_ends_when_its_request_does_and_no_other(engine: Engine) -> None:
     waiting = Waiting()
 
     def leave() -> None:
-        assert waiting.asked.wait(LIMIT_SECONDS)
+        assert waiting.checked.wait(LIMIT_SECONDS)
         waiting.gone.set()
         engine.wake()
 
-    lanes = [Lane(rounds(ENDLESS), cancelled=waiting.has_gone), Lane(rounds(3))]
-    left, answered = meanwhile(lambda: engine.run_lanes(lanes), leave)
+    requests = [Lane(rounds(ENDLESS), cancelled=waiting.has_gone), Lane(rounds(3))]
+    left, answered = meanwhile(lambda: engine.run_lanes(requests), leave)
     assert isinstance(left, CancelledError)
     np.testing.assert_array_equal(answered[0]["y"], np.full((1, 8), 4, np.float32))
     engine.wake()
@@ -111,7 +111,7 @@ def test_a_loop_that_somebody_waits_for_goes_on(engine: Engine) -> None:
     waiting = Waiting()
 
     def wake() -> None:
-        assert waiting.asked.wait(LIMIT_SECONDS)
+        assert waiting.checked.wait(LIMIT_SECONDS)
         engine.wake()
 
     (answer,) = meanwhile(

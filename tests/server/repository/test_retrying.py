@@ -411,9 +411,9 @@ async def test_weights_that_are_right_again_serve_again(
 ) -> None:
     """Truncated and written again in place; while they are not whole they are read once for each change."""
     weights = repository / "tiny" / "1" / "weights.bin"
-    whole = weights.read_bytes()
+    complete = weights.read_bytes()
     async with retrying_service(mode, settings, packs, repository) as service:
-        for damaged in (whole[:-4096], whole[:-4096] + bytes(4096)):
+        for damaged in (complete[:-4096], complete[:-4096] + bytes(4096)):
             weights.write_bytes(damaged)
             error(await service.service.infer("tiny", TINY), 503, "weights.bin")
             assert not service.entry.may_pass
@@ -423,7 +423,7 @@ async def test_weights_that_are_right_again_serve_again(
                 tried += len(await service.retrier.step())
             assert tried == 1
             error(await service.service.infer("tiny", TINY), 503, "weights.bin")
-            weights.write_bytes(whole)
+            weights.write_bytes(complete)
             await service.passes(61)
             await service.answers()
         assert service.service.inside.budget.held().keys() == {"tiny"}
