@@ -109,7 +109,7 @@ class _Flow:
                 ]
             self._limits.update(zip(node.outputs, results, strict=False))
 
-    def _number(self, item: str) -> float | None:
+    def _scalar(self, item: str) -> float | None:
         """Return the one number that the constant ``item`` is; None: it is none."""
         constant = self._constants.get(item)
         return None if constant is None or constant.size != 1 else float(constant.item())
@@ -131,7 +131,7 @@ class _Flow:
         if node.operator != Op.Range:
             return limits.above
         start, limit, step = range(3)
-        size = self._number(node.inputs[step])
+        size = self._scalar(node.inputs[step])
         if size is None:  # it may be near zero, and of either sign
             return limits.above and limits.below and not (position == step and limits.inputs)
         side = "above" if (position == limit) == (size > 0) else "below"
@@ -188,7 +188,7 @@ class _Flow:
 
     def _deciding(self, node: Node, trips: Limits, conditions: Sequence[Limits]) -> Limits:
         """Return of which inputs the rounds of a Loop are made; of none where there are only so many."""
-        count = self._number(node.inputs[0])
+        count = self._scalar(node.inputs[0])
         if node.inputs[0] and trips.above and (count is None or count < _ENDLESS):
             return _FIXED
         return _both(False, _inputs([trips, *conditions]))
