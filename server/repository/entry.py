@@ -288,6 +288,13 @@ class Entry:
         return fault is not None and not fault.permanent and self.absence in {"failed", "refused"}
 
     @property
+    def may_change(self) -> bool:
+        """Whether it is to serve, and cannot be loaded before its files are others."""
+        fault = self.fault
+        is_sure = fault is not None and fault.permanent and not self.is_lost
+        return bool(is_sure) and self.absence == "failed" and self.slot is not None
+
+    @property
     def state(self) -> IndexState:
         if self.is_loading:
             return "LOADING"
