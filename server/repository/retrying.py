@@ -145,7 +145,7 @@ class Retrier:
             if entry.may_change and entry.slot is not None:
                 models.setdefault(entry.model, []).append(entry.slot)
         may_pass = {entry.model for entry in self._repository.entries() if entry.may_pass}
-        others = may_pass | self._repository.failed.keys()
+        others = may_pass | self._repository.failed
         return {name: packs for name, packs in models.items() if name not in others}
 
     async def _checked(
