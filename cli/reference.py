@@ -12,14 +12,19 @@ from typing import Any, NamedTuple
 from cli.commands import COMMANDS, loaded
 from cli.printing.help import value_name
 from server.settings.settings import Settings
+from server.settings.table import settings_table
 
 _HEAD = """# Options of every command
 
-Written by `python -m cli.reference`; what commands are for, with examples, is in [commands](commands.md).
-Values in capitals are yours. `serve` and `up` take every [setting](settings.md) beside what is listed here.
+```sh
+layerstream check --help
+```
+
+Written by `python -m cli.reference`; what commands are for is in [commands](commands.md), and more of each in its
+`--help`. Values in capitals are yours. `serve` and `up` take every [setting](settings.md) in addition.
 """
 _SERVE = frozenset({"layerstream serve", "layerstream up"})
-_SHARED = 3  # commands that have the same option, word for word
+_SHARED = 2  # commands that have the same option, word for word
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -49,17 +54,25 @@ def is_option(item: Any) -> bool:
 def markdown() -> str:
     """Return the page: what several commands share is said once, at the top."""
     every = [(path, command.help, _rows(path, command)) for path, command in commands()]
-    counts = Counter(row for _, _, rows in every for row in rows)
-    shared = {row for row, count in counts.items() if count >= _SHARED and row.option}
+    settings = {item.help for item in settings_table()}
+    counts = Counter(row for _, _, rows in every for row in rows if row.text not in settings)
+    texts = Counter(row.name for row, count in counts.items() if count >= _SHARED)
+    shared = {
+        row
+        for row, count in counts.items()
+        if count >= _SHARED and row.option and texts[row.name] == 1
+    }
     top = sorted(shared, key=lambda row: row.names)
     parts = [_HEAD, "## Options that several commands share", _table(top)]
     for path, text, rows in every:
         usage = " ".join([path, *(row.names for row in rows if not row.option)])
-        own = [row for row in rows if row not in shared]
-        also = [f"`{row.names.split()[0]}`" for row in rows if row in shared]
-        parts += [f"## {path}", f"`{usage}`", _prose(text)]
+        known = [row for row in rows if row in shared or row.text in settings]
+        own = [row for row in rows if row not in known]
+        parts += [f"## {path}", f"`{usage}`", _summary(text)]
         parts += [_table(own)] if own else []
-        parts += [f"Shared: {', '.join(also)}."] if also else []
+        for title, is_shared in (("Shared", True), ("[Settings](settings.md)", False)):
+            names = [f"`{row.name}`" for row in known if (row in shared) is is_shared]
+            parts += [f"{title}: {', '.join(names)}."] if names else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -69,6 +82,11 @@ class _Row(NamedTuple):
     names: str
     text: str
     option: bool
+
+    @property
+    def name(self) -> str:
+        """The option without its value and its other names."""
+        return self.names.split()[0].rstrip(",")
 
 
 def _rows(path: str, command: Any) -> list[_Row]:
@@ -95,6 +113,13 @@ def _row(item: Any) -> _Row:
 def _table(rows: Iterable[_Row]) -> str:
     cells = ([text.replace("|", r"\|") for text in row[:2]] for row in rows)
     return "\n".join(["| | |", "|---|---|", *(f"| `{names}` | {text} |" for names, text in cells)])
+
+
+def _summary(text: str | None) -> str:
+    """Return what a command does, and its example; ``--help`` has the rest."""
+    first, _, rest = (text or "").partition("\n\n")
+    example = re.match(r"Example: (.+)", rest)
+    return _prose(first) + (f" Example: `{example[1].strip()}`." if example else "")
 
 
 def _prose(text: str | None) -> str:

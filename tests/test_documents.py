@@ -299,6 +299,28 @@ def test_every_code_and_error_is_described() -> None:
     } == set()
 
 
+def test_messages_of_symptoms_are_in_the_sources() -> None:
+    """What docs/how-to/symptoms.md quotes as seen; ``...`` stands for what changes."""
+    packages = ("cli", "server", "models", "pipeline", "loader")
+    files = (path for name in packages for path in (ROOT / name).rglob("*.py"))
+    sources = "\n".join(path.read_text("utf-8") for path in files)
+    sources = re.sub(r'"\n\s*f?"', "", sources)  # one text on several lines
+    cells = [
+        text.split("|")[1]
+        for _, text in PAGES["docs/how-to/symptoms.md"].prose
+        if text.startswith("| ") and "`" in text.split("|")[1]
+    ]
+    quoted = [span for cell in cells for span in re.findall(r"`([^`]{12,})`", cell)]
+    assert len(quoted) > 30
+    lost = [
+        part
+        for span in quoted
+        for part in span.split("...")
+        if part.strip() and part.strip() not in sources
+    ]
+    assert lost == []
+
+
 def test_links_out_of_the_site_are_plain_text() -> None:
     hook = runpy.run_path(str(ROOT / "tools" / "pages.py"))["on_page_markdown"]
     page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"))
