@@ -20,8 +20,8 @@ _HEAD = """# Options of every command
 layerstream check --help
 ```
 
-Written by `python -m cli.reference`; what commands are for is in [commands](commands.md), and more of each in its
-`--help`. Values in capitals are yours. `serve` and `up` take every [setting](settings.md) in addition.
+Written by `python -m cli.reference`; what commands are for is in [commands](commands.md), and more
+of each in its `--help`. Values in capitals are yours. `serve` and `up` take every [setting](settings.md) in addition.
 """
 _SERVE = frozenset({"layerstream serve", "layerstream up"})
 _SHARED = 2  # commands that have the same option, word for word

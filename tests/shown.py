@@ -350,6 +350,7 @@ SHOWN = (
     Shown("docs/reference/operators.md"),
     Shown("docs/explanation/offsets.md"),
     Shown("docs/explanation/c-export.md", compiled_c),
+    Shown("docs/research/budgets.md"),
     Shown("docs/research/applications.md"),
     Shown("docs/research/dataflow.md", mobile_pack),
     Shown("docs/research/patchnet.md"),
@@ -385,6 +386,7 @@ APART = (
     Apart("docs/how-to/containers.md", "serve.yaml", "Ray on each node; tests/deploy/ray"),
     Apart("docs/how-to/upgrade.md", "systemctl reload", "root and systemd"),
     Apart("docs/reference/jetson.md", "device cuda", "a board with a GPU"),
+    Apart("docs/research/measurements.md", "headline", "minutes, and root"),
     Apart("docs/research/tiles.md", "--search wide", "half a minute of search"),
 )
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import layerstream
+from benchmarks.planning import budgets
 from cli.commands import COMMANDS, loaded
 from cli.reference import markdown
 from models.network import reference as operators_page
@@ -283,6 +284,13 @@ def test_options_are_those_of_the_commands() -> None:
 def test_operators_are_those_of_the_catalogue() -> None:
     """docs/reference/operators.md is what ``python -m models.network.reference`` prints."""
     assert (REFERENCE / "operators.md").read_text("utf-8") == operators_page.markdown()
+
+
+def test_budgets_are_those_of_the_figures() -> None:
+    """docs/research/budgets.md and its picture: what ``python -m benchmarks.planning.budgets`` writes."""
+    text, figures = budgets.PAGE.read_text("utf-8"), budgets.networks()
+    assert budgets.page(text, figures) == text
+    assert budgets.PICTURE.read_text("utf-8") == budgets.picture(figures)
 
 
 def test_every_outcome_is_described() -> None:
