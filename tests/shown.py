@@ -335,6 +335,7 @@ SHOWN = (
     Shown("docs/how-to/symptoms.md"),
     Shown("docs/reference/commands.md"),
     Shown("docs/reference/options.md"),
+    Shown("docs/reference/options-operate.md"),
     Shown("docs/reference/darknet.md", darknet),
     Shown("docs/reference/errors.md"),
     Shown("docs/reference/limits.md", Kit.default),
@@ -386,6 +387,7 @@ APART = (
     Apart("docs/how-to/containers.md", "serve.yaml", "Ray on each node; tests/deploy/ray"),
     Apart("docs/how-to/upgrade.md", "systemctl reload", "root and systemd"),
     Apart("docs/reference/jetson.md", "device cuda", "a board with a GPU"),
+    Apart("docs/research/scheduling.md", "deadlines tiny", "minutes"),
     Apart("docs/research/measurements.md", "headline", "minutes, and root"),
     Apart("docs/research/tiles.md", "--search wide", "half a minute of search"),
 )

@@ -32,6 +32,7 @@ OTHERS = ("benchmarks", "deploy", "tools", "tests")
 GENERATED = (
     GLOSSARY,
     Path("docs/reference/options.md"),
+    Path("docs/reference/options-operate.md"),
     Path("server/grpc/messages/inference_pb2.py"),
 )
 #: Versions of the list that are compared with the one before them.

@@ -15,7 +15,7 @@ PICTURE = DOCS / "budgets" / "budgets.svg"
 PAGE = DOCS / "budgets.md"
 MARKS = ("<!-- begin: benchmarks.planning.budgets -->", "<!-- end: benchmarks.planning.budgets -->")
 
-_HEAD = """| network | pixels | weights | least budget | there takes | in 8 bits | plan: AVX-512, Arm, Xavier |
+_HEAD = """| network | px | weights | least budget | there takes | in 8 bits | Arm |
 |---|---:|---:|---:|---:|---:|---:|"""
 _SIZE = 860, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 40, 50
@@ -37,8 +37,8 @@ _LEFT_NAMED = frozenset({"vgg19", "yolov4-p6", "yolov4-tiny"})
 
 def networks() -> dict[str, dict[str, Any]]:
     """Return the figures by network, in MiB, times those of all weights in memory, and pixels."""
-    found: dict[str, dict[str, Any]] = json.loads(FIGURES.read_text("utf-8"))["networks"]
-    return found
+    figures: dict[str, dict[str, Any]] = json.loads(FIGURES.read_text("utf-8"))["networks"]
+    return figures
 
 
 def table(figures: dict[str, dict[str, Any]]) -> str:
@@ -48,9 +48,8 @@ def table(figures: dict[str, dict[str, Any]]) -> str:
 
 
 def _row(name: str, row: dict[str, Any]) -> str:
-    plans = ", ".join(f"{row[kind]:.1f}" for kind in ("plan", "arm", "cuda"))
     sizes = f"{row['weights']:.1f} | {row['budget']:.1f} | {row['times']:.1f} x | {row['int8']:.1f}"
-    return f"| `{name}` | {row['pixels']} | {sizes} | {plans} |"
+    return f"| `{name}` | {row['pixels']} | {sizes} | {row['arm'] / row['plan']:.2f} |"
 
 
 def picture(figures: dict[str, dict[str, Any]]) -> str:
@@ -80,8 +79,8 @@ def picture(figures: dict[str, dict[str, Any]]) -> str:
         )
         lines.append(f'<circle class="dot" cx="{x}" cy="{y}" r="5"><title>{title}</title></circle>')
         if name in _NAMED:
-            place = f'x="{x - 8}" text-anchor="end"' if name in _LEFT_NAMED else f'x="{x + 8}"'
-            lines.append(f'<text class="small" {place} y="{y + 4}">{name}</text>')
+            anchor = f'x="{x - 8}" text-anchor="end"' if name in _LEFT_NAMED else f'x="{x + 8}"'
+            lines.append(f'<text class="small" {anchor} y="{y + 4}">{name}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 
