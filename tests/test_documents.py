@@ -337,7 +337,7 @@ def test_messages_of_symptoms_are_in_the_sources() -> None:
 
 def test_links_out_of_the_site_are_plain_text() -> None:
     hook = runpy.run_path(str(ROOT / "tools" / "pages.py"))["on_page_markdown"]
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"), meta={})
     text = "[a](../../LICENSE) [b](../reference/b.md)\n```\n[c](../../c)\n```\n[d](../../d.md#e)\n"
     assert hook(text, page=page) == "a [b](../reference/b.md)\n```\n[c](../../c)\n```\nd\n"
 
