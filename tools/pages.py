@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: no links out of docs/, no backslashes in code of tables, a version, pages that a search prefers."""
+"""Hooks of MkDocs: no links out of docs/, no backslashes in code of tables, the version, a better search."""
 
 import re
 import tomllib
