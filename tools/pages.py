@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: no links out of docs/, no backslashes in code of tables, the version, a better search."""
+"""Hooks of MkDocs: links, code in tables, the version, and what a search prefers."""
 
 import re
 import tomllib
