@@ -259,6 +259,7 @@ def others_files(kit: Kit, folder: Path) -> None:
     (model / "config.pbtxt").write_text(
         'name: "squeezenet"\nplatform: "onnxruntime_onnx"\nmax_batch_size: 8\ndynamic_batching { }\n'
     )
+    shutil.copy(folder / "labels.txt", model)
 
 
 def texts_pack(kit: Kit, folder: Path) -> None:
