@@ -39,7 +39,7 @@ AS_WRITTEN = "as the standard's text says"
 DRAWN = "drawn at random, of the expected shape"
 #: How a refusal names its reason.
 REFUSALS = {
-    "refused: an element type that no request can carry": r"has type \S+, which no request can carry$",
+    "refused: an element type that no request can carry": r"has type .*, which no request can carry; ",
     "refused: sequences and optional values": r"put '.*' is not a tensor$",
     "refused: ONNX Runtime has no kernel for it": (
         r"ONNX Runtime refuses it: |^layer '.*' \(\w+\): |cannot be measured: Error in execution: "
