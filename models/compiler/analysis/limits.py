@@ -18,7 +18,7 @@ from models.compiler.analysis.node_groups import name
 from models.errors import CompileError
 from models.graphs.graph import Graph
 from models.graphs.reader import element_of
-from models.network.catalogue import traits_of
+from models.network.catalogue import record_of, traits_of
 from models.network.names import Op
 from models.network.node import Node
 
@@ -27,6 +27,7 @@ _MAX_LISTED = 3
 _ENDLESS = 1 << 31
 # Few numbers: limits of their own.
 _SMALL_TYPES = ("bool", "int4", "int8", "uint4", "uint8")
+_INTEGERS = ("int32", "int64")
 # What does not look at numbers; what leaves them as they are; what makes some of those from an operand on.
 _LENGTHS = (Op.Shape, Op.Size)
 _PASSING = (Op.Cast, Op.CastLike)
@@ -118,14 +119,25 @@ class _Flow:
 
     def _sized(self, node: Node, operands: Sequence[Limits]) -> Iterator[str]:
         for position, limits in enumerate(operands):
-            operand = traits_of(node.operator).operand(position)
-            if operand is None or not operand.sizes or self._is_enough(node, position, limits):
+            if not self._sizes(node, position) or self._is_enough(node, position, limits):
                 continue
             yield (
                 f"what {name(node)} reads as {node.inputs[position]!r}, which decides how large its result "
                 f"is, is made of {_listed(limits)} without a limit, so no memory can be planned; "
                 f"{_hint(limits)}"
             )
+
+    def _sizes(self, node: Node, position: int) -> bool:
+        """Return whether input ``position`` of ``node`` decides how large a result is.
+
+        Of an operator that is not described: one or a list of integers, where a result has no static size.
+        """
+        operand = traits_of(node.operator).operand(position)
+        if operand is not None or record_of(node.operator) is not None:
+            return operand is not None and operand.sizes
+        array = self._graph.values.get(node.inputs[position])
+        is_list = array is not None and array.dtype in _INTEGERS and len(array.shape) <= 1
+        return is_list and any(output in self._graph.dynamic for output in node.made)
 
     def _is_enough(self, node: Node, position: int, limits: Limits) -> bool:
         if node.operator != Op.Range:

@@ -165,3 +165,19 @@ def test_such_a_network_is_not_compiled(tmp_path: Path) -> None:
     with refuses(CompileError, source, "'y' (Expand)", "make it a constant"):
         compile_onnx(source, tmp_path / "r" / "m")
     assert not (tmp_path / "r" / "m").exists()
+
+
+@over(
+    "operator, is_refused", [("HannWindow(n)", True), ('BitShift<direction="LEFT">(n, n)', False)]
+)
+def test_integers_size_results_of_operators_that_are_not_described(
+    operator: str, is_refused: bool
+) -> None:
+    shape = "float" if is_refused else "uint64"
+    text = f"m (int64 n) => ({shape} y) {{ y = {operator} }}"
+    graph = graph_of(parsed(text.replace("(float y)", "(float[k] y)")))
+    if not is_refused:
+        check_limits(graph, Path("m.onnx"))
+        return
+    with refuses(CompileError, "(HannWindow)", "'n'"):
+        check_limits(graph, Path("m.onnx"))
