@@ -133,7 +133,7 @@ def create_service(run: Run) -> FastAPI:
 
     @app.post("/v2/models/{name}/infer")
     async def infer(name: str, request: InferRequest) -> InferAnswer:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         tensor = request.inputs[0]
         try:
             array = np.asarray(tensor.data, np.float32).reshape(tensor.shape)
@@ -145,7 +145,7 @@ def create_service(run: Run) -> FastAPI:
         output = Tensor(
             name="output", datatype="FP32", shape=list(result.shape), data=result.ravel().tolist()
         )
-        delays.labels(name).observe(time.perf_counter() - began)
+        delays.labels(name).observe(time.perf_counter() - started_at)
         requests.labels(name, "200").inc()
         return InferAnswer(model_name=name, id=request.id, outputs=[output])
 
