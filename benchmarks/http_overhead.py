@@ -36,7 +36,7 @@ from benchmarks.servers.small_models import TINY_SHAPE, pooled, tiny, wide
 from benchmarks.turns import end, in_turns
 from models.compiler import compile_onnx
 
-_OURS, _PLAIN, _SERVICE = "layerstream", "fastapi_onnxruntime", "fastapi_onnxruntime_service"
+_LAYERSTREAM, _PLAIN, _SERVICE = "layerstream", "fastapi_onnxruntime", "fastapi_onnxruntime_service"
 _CLIENTS = 8
 #: Of a peer: our delay at most, and our rate at least.
 _BOUNDS = {_PLAIN: (1.3, 0.8), _SERVICE: (0.66, 1.9)}
@@ -161,7 +161,7 @@ def _measure(folder: Path, runs: int, rounds: int, seconds: float) -> dict[str, 
         running(peer(source)) as plain,
         running(peer(source, style="service")) as service,
     ):
-        servers = {_OURS: layerstream, _PLAIN: plain, _SERVICE: service}
+        servers = {_LAYERSTREAM: layerstream, _PLAIN: plain, _SERVICE: service}
         for served in servers.values():
             _check(served, request, expected)
         return {
@@ -173,19 +173,19 @@ def _measure(folder: Path, runs: int, rounds: int, seconds: float) -> dict[str, 
         }
 
 
-def _beside(
-    result: dict[str, Any], name: str, most_delay: float, least_rate: float
+def _compared(
+    result: dict[str, Any], name: str, max_delay: float, min_rate: float
 ) -> dict[str, Any]:
     """Return our delay and rate over those of the peer ``name``, and whether both are within bounds."""
     delay, rate = result["delay"], result["rate"]
-    delay_ratio = ratio(delay[_OURS]["p50_ms"], delay[name]["p50_ms"])
-    rate_ratio = ratio(rate[_OURS]["per_second"], rate[name]["per_second"])
+    delay_ratio = ratio(delay[_LAYERSTREAM]["p50_ms"], delay[name]["p50_ms"])
+    rate_ratio = ratio(rate[_LAYERSTREAM]["per_second"], rate[name]["per_second"])
     return {
         "delay_ratio": delay_ratio,
-        "delay_ratio_bound": most_delay,
+        "delay_ratio_bound": max_delay,
         "rate_ratio": rate_ratio,
-        "rate_ratio_bound": least_rate,
-        "ok": (delay_ratio or 0) <= most_delay and (rate_ratio or 0) >= least_rate,
+        "rate_ratio_bound": min_rate,
+        "ok": (delay_ratio or 0) <= max_delay and (rate_ratio or 0) >= min_rate,
     }
 
 
@@ -200,10 +200,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         result = _measure(Path(folder), options.runs, options.rounds, options.seconds)
         result["tensors"] = tensors(Path(folder), options.tensor_runs)
-    result["beside"] = {name: _beside(result, name, *bounds) for name, bounds in _BOUNDS.items()}
+    result["compared"] = {
+        name: _compared(result, name, *bounds) for name, bounds in _BOUNDS.items()
+    }
     result["tensor_overhead_ms_bound"] = _MOST_OVERHEAD_MS
     result["ok"] = (
-        all(each["ok"] for each in result["beside"].values())
+        all(peer_result["ok"] for peer_result in result["compared"].values())
         and result["tensors"]["raw in"]["overhead_ms"] <= _MOST_OVERHEAD_MS
     )
     end(result, result["ok"])

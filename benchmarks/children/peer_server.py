@@ -92,7 +92,7 @@ def create_app(run: Run) -> FastAPI:
     return app
 
 
-class Tensor(BaseModel):
+class PeerTensor(BaseModel):
     """A tensor of the Open Inference Protocol."""
 
     name: str
@@ -101,19 +101,19 @@ class Tensor(BaseModel):
     data: list[float]
 
 
-class InferRequest(BaseModel):
+class PeerRequest(BaseModel):
     """The tensors of a request."""
 
     id: str | None = None
-    inputs: list[Tensor]
+    inputs: list[PeerTensor]
 
 
-class InferAnswer(BaseModel):
+class PeerAnswer(BaseModel):
     """The tensors of an answer."""
 
     model_name: str
     id: str | None = None
-    outputs: list[Tensor]
+    outputs: list[PeerTensor]
 
 
 def create_service(run: Run) -> FastAPI:
@@ -132,8 +132,8 @@ def create_service(run: Run) -> FastAPI:
         return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
     @app.post("/v2/models/{name}/infer")
-    async def infer(name: str, request: InferRequest) -> InferAnswer:
-        began = time.perf_counter()
+    async def infer(name: str, request: PeerRequest) -> PeerAnswer:
+        started_at = time.perf_counter()
         tensor = request.inputs[0]
         try:
             array = np.asarray(tensor.data, np.float32).reshape(tensor.shape)
@@ -142,12 +142,12 @@ def create_service(run: Run) -> FastAPI:
             raise HTTPException(400, str(exc)) from exc
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(threads, run, tensor.name, array)
-        output = Tensor(
+        output = PeerTensor(
             name="output", datatype="FP32", shape=list(result.shape), data=result.ravel().tolist()
         )
-        delays.labels(name).observe(time.perf_counter() - began)
+        delays.labels(name).observe(time.perf_counter() - started_at)
         requests.labels(name, "200").inc()
-        return InferAnswer(model_name=name, id=request.id, outputs=[output])
+        return PeerAnswer(model_name=name, id=request.id, outputs=[output])
 
     return app
 

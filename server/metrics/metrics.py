@@ -109,7 +109,7 @@ class Metrics:
         self.base = process_memory()
 
     def _families(self) -> Iterator[Iterable[Metric]]:
-        """Yield families in slices, all but what requests fill; those of models come first without samples."""
+        """Yield families in slices, those of models at first without samples; requests fill others."""
         yield [*self.requests.collect(()), *of_models(())]
         yield of_all(self._repository.entries())
         yield of_reads(self._pool)
@@ -147,8 +147,8 @@ class Metrics:
     def _inspect(self) -> list[Metric]:
         """Ask the device, and return the families of the process.
 
-        Not on the event loop: a driver may make the caller wait, and the system adds up pages and counts open
-        files, of which each model has some.
+        Not on the event loop: a driver may make the caller wait, and the system adds up pages and counts
+        open files, of which each model has some.
         """
         try:
             self._device_memory = self._device.memory_info()

@@ -26,7 +26,7 @@ from server.repository.catalog import Catalog
 from server.repository.entry import Entry, Loading, Unloaded
 from server.repository.environment import RepositoryEnvironment
 from server.repository.executor import Executor
-from server.repository.fleet import Fleet, Member, Target, gaining
+from server.repository.fleet import Fleet, FleetTarget, Member, gaining
 from server.repository.instances import Instance
 from server.repository.models import Models
 from server.repository.on_disk import Slot
@@ -131,7 +131,7 @@ class Balancer:
 
         ``closed``: what may be closed inside, and then serves again; others that went stay away.
         """
-        before = Target(self._executor.plans())
+        before = FleetTarget(self._executor.plans())
         packs = {entry.name: entry.prepared for entry in closed if entry.prepared is not None}
         try:
             yield
@@ -146,7 +146,7 @@ class Balancer:
         made.
         """
 
-        async def decide() -> Target:
+        async def decide() -> FleetTarget:
             return await self._coming(await self._fleet(), entry.next_key, model)
 
         before = self._executor.plans()
@@ -159,7 +159,7 @@ class Balancer:
             self._grow_later()
         return former
 
-    async def _reached(self, decide: Callable[[], Awaitable[Target]]) -> Target:
+    async def _reached(self, decide: Callable[[], Awaitable[FleetTarget]]) -> FleetTarget:
         """Return the target that ``decide`` returns, when it is reached but for a newcomer."""
         while True:
             target = await decide()
@@ -206,7 +206,9 @@ class Balancer:
     async def _make_room(self, slot: Slot) -> None:
         """Evict the models without which the pack in ``slot`` fits."""
         with because(f"model {slot.name} comes"):
-            await self._executor.reach(await self._evictions(await self._fleet(), slot) or Target())
+            await self._executor.reach(
+                await self._evictions(await self._fleet(), slot) or FleetTarget()
+            )
 
     async def replan(self, entries: Sequence[Entry], most_bytes: int | None) -> None:
         """Limit the memory of each of ``entries``, which are loaded; on an error all stay as they are.
@@ -230,7 +232,7 @@ class Balancer:
     async def _limit(self, entry: Entry) -> None:
         """Let ``entry`` keep its limit."""
 
-        async def decide() -> Target:
+        async def decide() -> FleetTarget:
             entry.serving()
             fleet = await self._fleet()
             return await self._searched(partial(fleet.limited, entry.name, entry.most_bytes))
@@ -287,7 +289,7 @@ class Balancer:
         """Return the model in ``slot``, ready to be planned; raises as Preparer.prepare."""
         return await self._planning.run(lambda: self._preparer.prepare(slot))
 
-    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> Target:
+    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> FleetTarget:
         """Return as Fleet.coming."""
         newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
         others = {*fleet.places, model.slot.name, *self._models.withdrawn()}
@@ -295,11 +297,11 @@ class Balancer:
             lambda: fleet.coming(key, newcomer, self._catalog.others(others)), model
         )
 
-    async def _evictions(self, fleet: Fleet, slot: Slot) -> Target | None:
+    async def _evictions(self, fleet: Fleet, slot: Slot) -> FleetTarget | None:
         """Return the target where the pack in ``slot`` fits, since others are gone; None: it does not."""
         others = {*fleet.members, slot.name, *self._models.withdrawn()}
 
-        def chosen() -> Target | None:
+        def chosen() -> FleetTarget | None:
             newcomer: Sharer | None = self._catalog.least(slot)
             if newcomer is None:
                 return None

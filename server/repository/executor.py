@@ -20,7 +20,7 @@ from server.errors import FilesChangedError
 from server.faults import Code, Fault, traceable
 from server.repository.entry import Absence, Entry, Unloaded
 from server.repository.environment import RepositoryEnvironment
-from server.repository.fleet import Evict, Place, Target, step
+from server.repository.fleet import Evict, FleetTarget, Place, step
 from server.repository.instances import Instance, State, Uses
 from server.repository.models import Models
 from server.repository.opening import Opener
@@ -66,7 +66,7 @@ class Executor:
             if entry.place is not None and entry.serves
         }
 
-    async def reach(self, target: Target) -> None:
+    async def reach(self, target: FleetTarget) -> None:
         """Take the steps before that of a newcomer of ``target``; all, where there is none.
 
         Raises:
@@ -82,7 +82,7 @@ class Executor:
             else:
                 await self.reopen(entry, change.place)
 
-    async def converge(self, target: Target, closed: Mapping[str, Prepared] = _NONE) -> None:
+    async def converge(self, target: FleetTarget, closed: Mapping[str, Prepared] = _NONE) -> None:
         """Take the steps to ``target``, as far as possible: a step that fails is not taken again.
 
         ``closed``: models that are opened again for it; others that have left service stay away.

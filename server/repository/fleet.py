@@ -71,7 +71,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Target:
+class FleetTarget:
     """The plans that models shall have. ``first``: for which others give way, as far as it needs.
 
     Without that, all change as far as there is room. ``gone``: models that shall hold nothing, in the order
@@ -82,7 +82,7 @@ class Target:
     first: Change | None = None
     gone: Sequence[str] = ()
 
-    def without(self, name: str) -> "Target":
+    def without(self, name: str) -> "FleetTarget":
         """Return the target where ``name`` stays as it is."""
         plans = {each: place for each, place in self.plans.items() if each != name}
         return replace(self, plans=plans, gone=[each for each in self.gone if each != name])
@@ -186,7 +186,7 @@ class Fleet:
     def _serving(self) -> dict[str, Member]:
         return {name: each.rigid() for name, each in self.members.items() if each.serves}
 
-    def coming(self, key: str, newcomer: Sharer, absent: Iterable[Sharer]) -> Target:
+    def coming(self, key: str, newcomer: Sharer, absent: Iterable[Sharer]) -> FleetTarget:
         """Return the plans with which ``newcomer``, the first, fits together with the others.
 
         ``key``: the name under which it will hold memory; ``absent``: models that are served and not
@@ -199,9 +199,9 @@ class Fleet:
         own = shares.outcomes[len(self.places)]
         if not isinstance(own, PlanResult):
             raise own or RefusedError(f"model {newcomer.name!r} is not planned")
-        return Target(self._planned(shares), Change(key, Place.of(own, shares.in_turns)))
+        return FleetTarget(self._planned(shares), Change(key, Place.of(own, shares.in_turns)))
 
-    def limited(self, name: str, most_bytes: int | None) -> Target:
+    def limited(self, name: str, most_bytes: int | None) -> FleetTarget:
         """Return the plans with which ``name``, the first, keeps its limit, ``most_bytes``.
 
         Raises:
@@ -217,13 +217,13 @@ class Fleet:
                 f"model {name!r} needs {format_least(n_bytes)} ({n_bytes} bytes) at least, more than "
                 f"{most_bytes} bytes"
             )
-        return Target(planned, Change(name, planned[name]))
+        return FleetTarget(planned, Change(name, planned[name]))
 
-    def best(self) -> Target:
+    def best(self) -> FleetTarget:
         """Return the plans with which the models use all free memory."""
-        return Target(self._planned(self._shared([], [], at_once=False)))
+        return FleetTarget(self._planned(self._shared([], [], at_once=False)))
 
-    def evictions(self, newcomer: Sharer, absent: Iterable[Sharer]) -> Target | None:
+    def evictions(self, newcomer: Sharer, absent: Iterable[Sharer]) -> FleetTarget | None:
         """Return the target where those are gone without which ``newcomer`` fits; None: it does not.
 
         See ``victims``.
@@ -231,7 +231,7 @@ class Fleet:
         room = self.budget.without([*self.members])
         loaded = [each.rigid() for each in self.members.values()]
         gone = victims(newcomer, loaded, list(absent), room, self.activations)
-        return None if gone is None else Target(gone=gone)
+        return None if gone is None else FleetTarget(gone=gone)
 
     def _shared(self, others: Iterable[Sharer], gone: list[str], *, at_once: bool) -> Shares:
         """Plan the models that serve, and after them ``others``, with the memory of ``gone`` free.
@@ -255,7 +255,7 @@ class Fleet:
         }
 
 
-def gaining(target: Target, now: Places) -> Target:
+def gaining(target: FleetTarget, now: Places) -> FleetTarget:
     """Return ``target`` of models with the plans ``now``, less what gains too little."""
     plans = {name: place for name, place in target.plans.items() if _gains(now[name], place)}
     return replace(target, plans=plans)
@@ -268,7 +268,7 @@ def _gains(now: Place, target: Place) -> bool:
     return is_searched or is_larger or now.in_turns != target.in_turns
 
 
-def step(target: Target, now: Places, budget: Budget) -> Evict | Change | None:
+def step(target: FleetTarget, now: Places, budget: Budget) -> Evict | Change | None:
     """Return the next step of models with the plans ``now``; None: none is needed, or none fits.
 
     What shall be gone goes first, since all else needs its memory.

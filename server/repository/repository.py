@@ -286,7 +286,7 @@ class Repository:
             entry.serving()
 
     async def found(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return as ``use`` of a model that is not loaded; if the next request loads it, of its pack on disk.
+        """Return as ``use`` of a model that is away; if the next request loads it, of its pack on disk.
 
         So a request to a model that was evicted, or comes back, is read before it waits: its body may say
         for how long.

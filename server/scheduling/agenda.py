@@ -175,7 +175,7 @@ class Agenda:
 
     def forget(self, model: str) -> None:
         """Expect no more requests to ``model``, which answers none."""
-        self._expected = {each: None for each in self._expected if each.model != model}
+        self._expected = {request: None for request in self._expected if request.model != model}
 
     def _expected_seconds(self, deadline: float, now: float, excluded: Expected | None) -> float:
         """Return what the requests take that are expected, and have to be answered before ``deadline``."""

@@ -171,10 +171,10 @@ class Line(Generic[C]):
     def expect(self, deadline: float, n_bytes: int) -> Expected:
         """Expect a request that was let in, which is read now, and has a body of ``n_bytes``."""
         with self._lock:
-            agenda = self._desk.agenda
-            expected = agenda.expect(self.key, deadline, n_bytes, self._desk.clock())
+            run_queue = self._desk.agenda
+            expected = run_queue.expect(self.key, deadline, n_bytes, self._desk.clock())
             if self._closed:  # which refuses it when it is read
-                agenda.came(expected)
+                run_queue.came(expected)
             return expected
 
     def expect_still(self, expected: Expected, waits_seconds: float) -> None:

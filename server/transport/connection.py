@@ -409,8 +409,8 @@ class Connection(asyncio.BufferedProtocol):
     def is_wanted_back(self) -> bool:
         """Return whether the answer that begins shall be the last, since a newcomer wants the place.
 
-        Pipelined requests behind it would get no answer, so a connection with such goes on, until a newcomer
-        has waited for half of the time after which it is refused.
+        Pipelined requests behind it would get no answer, so a connection with such goes on, until a
+        newcomer has waited for half of the time after which it is refused.
         """
         registry, now = self._registry, self.loop.time()
         if not (registry.draining or registry.queue.count):

@@ -37,7 +37,7 @@ def main() -> None:
         cpu_seconds = 0.0
         for plan in _plans(options):
             outcome = forked(plan, repository)
-            total.update(runs=1, requests=plan.requests, turns=outcome.turns)
+            total.update(runs=1, requests=plan.requests, switches=outcome.switches)
             cpu_seconds += outcome.cpu_seconds
             reached.update(outcome.reached)
             if not outcome.broken:
@@ -60,9 +60,9 @@ def main() -> None:
 def _plans(options: argparse.Namespace) -> Iterator[Plan]:
     for path in options.play:
         yield Plan.from_json(path.read_text())
-    began = time.monotonic()
+    started_at = time.monotonic()
     for seed in range(options.seed, options.seed + options.runs):
-        if options.seconds and time.monotonic() - began > options.seconds:
+        if options.seconds and time.monotonic() - started_at > options.seconds:
             return
         yield drawn(seed, options.requests)
 

@@ -8,9 +8,9 @@ from types import ModuleType
 from tests.simulation.threads import REAL, modules
 
 #: Packages of the project that run in a service.
-OURS = ("layerstream", "loader", "models", "pipeline", "server")
+PACKAGES = ("layerstream", "loader", "models", "pipeline", "server")
 # What is not part of a service on the CPU, or belongs to a process of its own.
-_APART = (
+_EXCLUDED = (
     "loader.native.compiling",
     "pipeline.devices.cuda",
     "pipeline.peers",
@@ -27,28 +27,28 @@ def import_project() -> None:
         importlib.import_module(name)
     _forget()
     replaced = modules()
-    kept = {name: sys.modules[name] for name in replaced}
+    real = {name: sys.modules[name] for name in replaced}
     sys.modules.update(replaced)
     try:
-        for package in OURS:
+        for package in PACKAGES:
             _import_all(package)
     finally:
-        sys.modules.update(kept)
+        sys.modules.update(real)
     _stand_still()
 
 
 def _forget() -> None:
     for name in list(sys.modules):
-        if name.partition(".")[0] in OURS:
+        if name.partition(".")[0] in PACKAGES:
             del sys.modules[name]
 
 
 def _import_all(package: str) -> None:
     """Import a package with its modules: what is imported at its first use would have real clocks."""
-    found = importlib.import_module(package)
-    for module in pkgutil.walk_packages(found.__path__, f"{package}."):
+    root = importlib.import_module(package)
+    for module in pkgutil.walk_packages(root.__path__, f"{package}."):
         name = module.name
-        if not name.startswith(_APART) and not name.endswith("__main__"):
+        if not name.startswith(_EXCLUDED) and not name.endswith("__main__"):
             importlib.import_module(name)
 
 
@@ -62,7 +62,9 @@ def _stand_still() -> None:
 
 def project_modules() -> list[ModuleType]:
     """Return the modules of the project that are imported."""
-    return [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in OURS]
+    return [
+        module for name, module in list(sys.modules.items()) if name.partition(".")[0] in PACKAGES
+    ]
 
 
 def unsimulated() -> list[str]:

@@ -6,11 +6,11 @@ import concurrent.futures
 from collections.abc import Callable
 from typing import Any
 
+from tests.simulation.simulator import simulation
 from tests.simulation.threads import Executor
-from tests.simulation.turns import simulation
 
 #: What a turn of the loop takes.
-_TURN_SECONDS = 50e-6
+_CHECK_SECONDS = 50e-6
 _EXECUTOR_THREADS = 32
 
 
@@ -33,8 +33,8 @@ class Loop(asyncio.base_events.BaseEventLoop):
         """Wait until woken, or for so long; another thread may go on in any case."""
         run = simulation()
         if timeout == 0:
-            run.now += _TURN_SECONDS
-            run.turn("loop")
+            run.now += _CHECK_SECONDS
+            run.switch("loop")
         elif not self._is_woken:
             self._thread = run.current
             run.block(None if timeout is None else run.now + timeout, "select")
@@ -50,7 +50,7 @@ class Loop(asyncio.base_events.BaseEventLoop):
         thread, self._thread = self._thread, None
         if thread is not None:
             simulation().wake(thread)
-        simulation().turn("wake")
+        simulation().switch("wake")
 
     def run_in_executor(  # type: ignore[override]
         self, executor: concurrent.futures.Executor | None, func: Callable[..., Any], *args: Any

@@ -109,14 +109,14 @@ class Client:
 
     def admit(self) -> Connection:
         """Begin."""
-        return self._connect(has_place=True)
+        return self._connect(is_admitted=True)
 
     def reject(self) -> None:
         """Refuse its request."""
-        self._connect(has_place=False)
+        self._connect(is_admitted=False)
 
-    def _connect(self, *, has_place: bool) -> Connection:
-        arrival = Arrival(self.peer, (self._address, 1), has_place=has_place)
+    def _connect(self, *, is_admitted: bool) -> Connection:
+        arrival = Arrival(self.peer, (self._address, 1), is_admitted)
         connection = self.wire.protocol = self._create(arrival)
         self._is_connected = True
         connection.connection_made(self.wire)
@@ -159,8 +159,8 @@ class Client:
         return answer
 
     def _next(self) -> tuple[int, bytes] | None:
-        head, found, rest = bytes(self.wire.sent[self._read_to :]).partition(b"\r\n\r\n")
-        if not found:
+        head, end, rest = bytes(self.wire.sent[self._read_to :]).partition(b"\r\n\r\n")
+        if not end:
             return None
         lines = head.lower().split(b"\r\n")
         lengths = [int(line[15:]) for line in lines if line.startswith(b"content-length:")]

@@ -13,12 +13,12 @@ FaultKind = Literal["error", "late", "short", "wrong"]
 
 MODELS = ("chain", "pair")
 #: The longest delay of a read.
-MOST_LATE_SECONDS = 15.0
+MAX_LATE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
 class Operation:
-    """What a client does from ``at`` seconds on.
+    """What a client does from ``start`` seconds on.
 
     ``timeout``: the deadline of a request, seconds. ``piece``: bytes that its client sends at once, and
     ``pause``: seconds between two. ``count``: requests that are sent at once, pipelined. ``leaves``: after
@@ -26,7 +26,7 @@ class Operation:
     number of its address.
     """
 
-    at: float
+    start: float
     kind: Kind
     model: str = ""
     timeout: float = 5.0
@@ -86,10 +86,10 @@ class Plan:
         """Return the plan in the text of a file."""
         plan: dict[str, Any] = json.loads(text)
         choices = plan.pop("choices")
-        operations = tuple(Operation(**each) for each in plan.pop("operations"))
-        faults = tuple(Fault(**each) for each in plan.pop("faults"))
-        known = None if choices is None else {int(key): value for key, value in choices.items()}
-        return cls(**plan, operations=operations, faults=faults, choices=known)
+        operations = tuple(Operation(**entry) for entry in plan.pop("operations"))
+        faults = tuple(Fault(**entry) for entry in plan.pop("faults"))
+        choices = None if choices is None else {int(key): value for key, value in choices.items()}
+        return cls(**plan, operations=operations, faults=faults, choices=choices)
 
 
 #: What the models take at least, and with all their weights: budgets are drawn between and around.
@@ -111,12 +111,12 @@ def drawn(seed: int, requests: int = 100) -> Plan:
     pieces = rng.choice(((1 << 20,), (1 << 20, 2000), (100, 1000, 1 << 20)))
     pipelines, leaves = rng.random() < 0.3, rng.random() < 0.5
     operations: list[Operation] = []
-    at, count = 0.0, 0
+    start, count = 0.0, 0
     while count < requests:
-        at += rng.expovariate(1 / gap)
+        start += rng.expovariate(1 / gap)
         kind: Kind = rng.choice(others) if rng.random() < share else "infer"
         operation = Operation(
-            at=round(at, 6),
+            start=round(start, 6),
             kind=kind,
             model=rng.choice(MODELS),
             timeout=rng.choice(timeouts),
@@ -143,14 +143,14 @@ def _faults(rng: random.Random) -> tuple[Fault, ...]:
     """Return no faults, or a few among the first reads."""
     if rng.random() < 0.5:
         return ()
-    known: tuple[FaultKind, ...] = ("error", "late", "short", "wrong")
-    kinds = rng.sample(known, rng.randint(1, 2))
+    every: tuple[FaultKind, ...] = ("error", "late", "short", "wrong")
+    kinds = rng.sample(every, rng.randint(1, 2))
     reads = sorted(rng.sample(range(600), rng.randint(1, 6)))
     return tuple(
         Fault(
             read,
             rng.choice(kinds),
-            round(rng.choice((0.01, 0.2, 2.0, MOST_LATE_SECONDS)) * rng.random(), 6),
+            round(rng.choice((0.01, 0.2, 2.0, MAX_LATE_SECONDS)) * rng.random(), 6),
         )
         for read in reads
     )

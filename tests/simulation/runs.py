@@ -24,8 +24,8 @@ def prepare(folder: Path) -> Path:
     """
     subprocess.run([sys.executable, "-c", _WRITE, str(folder)], check=True)
     import_project()
-    if held := unsimulated():
-        raise RuntimeError("not simulated: " + ", ".join(held))
+    if unreplaced := unsimulated():
+        raise RuntimeError("not simulated: " + ", ".join(unreplaced))
     return folder / "repository"
 
 

@@ -33,18 +33,18 @@ def shrunk(plan: Plan, play: Play, tries: int = 300) -> Plan:
     )
     plan = plan.with_faults(_fewest(plan.faults, lambda some: fails(plan.with_faults(some))))
     if plan.choices:
-        known = plan.choices
-        kept = _fewest(
-            [*known], lambda some: fails(plan.with_choices({each: known[each] for each in some}))
+        drawn = plan.choices
+        smaller = _fewest(
+            [*drawn], lambda some: fails(plan.with_choices({item: drawn[item] for item in some}))
         )
-        plan = plan.with_choices({each: known[each] for each in kept})
+        plan = plan.with_choices({item: drawn[item] for item in smaller})
     return plan
 
 
 def _kind(broken: str) -> str:
     """Return what two failures have in common: the last line, less its numbers."""
     last = broken.strip().rpartition("\n")[2]
-    return "".join(each for each in last.partition("Operation(")[0] if not each.isdigit())
+    return "".join(item for item in last.partition("Operation(")[0] if not item.isdigit())
 
 
 def _fewest(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence[T]:

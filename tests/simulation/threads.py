@@ -1,7 +1,7 @@
 """What stands in for ``threading``, ``queue``, ``time`` and thread pools in a simulation.
 
 Classes have the interface of the library's, as far as the project uses it, and take their turns from
-``tests.simulation.turns``.
+``tests.simulation.simulator``.
 """
 
 import concurrent.futures
@@ -16,7 +16,7 @@ from typing import Any
 
 import greenlet
 
-from tests.simulation.turns import simulation
+from tests.simulation.simulator import simulation
 
 _EPOCH = 1.7e9
 
@@ -78,7 +78,7 @@ class Thread:
             self.greenlet.parent = run.current.greenlet.parent
         run.threads.append(self)
         run.ready.append(self)
-        run.turn("start")
+        run.switch("start")
 
     def is_alive(self) -> bool:
         """Return whether it has started and not ended."""
@@ -136,7 +136,7 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it; return False where it is not to be had, in time or at once."""
         run = simulation()
-        run.turn("lock")
+        run.switch("lock")
         me = current_thread()
         if self._is_reentrant and self._count and self._owner is me:
             self._count += 1
@@ -161,7 +161,7 @@ class Lock:
         self._count -= 1
         if not self._count:
             self._free()
-            simulation().turn("unlock")
+            simulation().switch("unlock")
 
     def _free(self) -> None:
         self._owner, waiting, self._waiting = None, self._waiting, []
@@ -325,12 +325,12 @@ class SimpleQueue:
         self._items.append(item)
         if self._waiting:
             simulation().wake(self._waiting.pop(0))
-        simulation().turn("put")
+        simulation().switch("put")
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the first item; raises queue.Empty where there is none, in time or at once."""
         run = simulation()
-        run.turn("get")
+        run.switch("get")
         until = None if timeout is None else run.now + timeout
         while not self._items:
             if not block:

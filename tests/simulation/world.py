@@ -28,8 +28,8 @@ from tests.simulation.loop import Loop
 from tests.simulation.network import Client
 from tests.simulation.outcome import Outcome
 from tests.simulation.plan import ALL_FIT, MODELS, Fault, Operation, Plan
+from tests.simulation.simulator import START, Simulation, begin
 from tests.simulation.threads import Thread
-from tests.simulation.turns import START, Simulation, begin
 
 #: Refusals are sent so late at most: 20 ms after their requests, and what turns of the loop take.
 _REFUSAL_SECONDS = 0.021
@@ -86,12 +86,12 @@ class _Faults(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.seen: list[str] = []
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1] is not None:
             lines = "".join(traceback.format_exception(*record.exc_info)[-4:])
-            self.seen.append(f"{record.getMessage()}: {lines}")
+            self.lines.append(f"{record.getMessage()}: {lines}")
 
 
 def play(plan: Plan, repository: Path) -> Outcome:
@@ -106,23 +106,23 @@ def play(plan: Plan, repository: Path) -> Outcome:
     logging.raiseExceptions = False
     world = _World(plan, repository, run, outcome)
     world.install()
-    began = time.process_time()
+    started_at = time.process_time()
     try:
         run.check = world.check
         run.run(Thread(target=world.main, name="loop"))
         if run.threads:
             names = ", ".join(thread.name for thread in run.threads)
             raise BrokenError(f"threads are left: {names}")
-        if faults.seen:
-            raise BrokenError(f"logged: {faults.seen[0]}")
+        if faults.lines:
+            raise BrokenError(f"logged: {faults.lines[0]}")
     except BrokenError as exc:
         outcome.broken = str(exc)
     except BaseException as exc:  # noqa: BLE001  an error of a thread is what a run looks for
         outcome.broken = "".join(traceback.format_exception(exc)[-6:])
     root.removeHandler(faults)
-    outcome.cpu_seconds = time.process_time() - began
-    outcome.turns, outcome.seconds = run.turns.total(), run.now - START
-    outcome.choices = run.choices.taken
+    outcome.cpu_seconds = time.process_time() - started_at
+    outcome.switches, outcome.seconds = run.switches.total(), run.now - START
+    outcome.choices = run.choices.drawn
     outcome.trace = run.trace()
     return outcome
 
@@ -226,7 +226,7 @@ class _World:
             self._create = lambda arrival: Connection(app, state, registry, intake, arrival=arrival)
             tasks = [
                 asyncio.create_task(admit_newcomers(registry)),
-                asyncio.create_task(_sweeping(registry)),
+                asyncio.create_task(_dropping_silent(registry)),
             ]
             self._disk.is_struck = True
             await self._play()
@@ -253,7 +253,10 @@ class _World:
             self._inputs[model] = text.encode(), expected.ravel()
 
     async def _play(self) -> None:
-        clients = {asyncio.create_task(self._do(each)): each for each in self._plan.operations}
+        clients = {
+            asyncio.create_task(self._do(operation)): operation
+            for operation in self._plan.operations
+        }
         done, waiting = await asyncio.wait(
             clients, timeout=_WAIT_SECONDS, return_when=asyncio.FIRST_EXCEPTION
         )
@@ -263,7 +266,7 @@ class _World:
             raise BrokenError(f"no answer after ten minutes: {clients[waiting.pop()]}")
 
     async def _do(self, operation: Operation) -> None:
-        await asyncio.sleep(operation.at)
+        await asyncio.sleep(operation.start)
         match operation.kind:
             case "infer":
                 await self._infer(operation)
@@ -283,7 +286,7 @@ class _World:
         path = f"/v2/models/{operation.model}/infer".encode()
         data = _request(b"POST", path, body) * operation.count
         leaving = asyncio.create_task(self._leave(client, operation.leaves))
-        began = loop.time()
+        started_at = loop.time()
         while data and not client.wire.is_closed:
             client.send(data[: operation.piece])
             data = data[operation.piece :]
@@ -294,8 +297,8 @@ class _World:
             answer = await client.answer()
             if answer is None:
                 break
-            began = began if client.read_at is None else client.read_at
-            self._judge(operation, answer, loop.time() - began, sent - began)
+            started_at = started_at if client.read_at is None else client.read_at
+            self._judge(operation, answer, loop.time() - started_at, sent - started_at)
         else:
             answer = 0, b""
         leaving.cancel()
@@ -305,7 +308,7 @@ class _World:
 
     @property
     def _may_be_absent(self) -> bool:
-        changes = any(each.kind in ("load", "unload") for each in self._plan.operations)
+        changes = any(operation.kind in ("load", "unload") for operation in self._plan.operations)
         return changes or self._plan.budget < ALL_FIT
 
     async def _leave(self, client: Client, seconds: float | None) -> None:
@@ -333,8 +336,8 @@ class _World:
             _, expected = self._inputs[operation.model]
             values = np.array(json.loads(body)["outputs"][0]["data"], np.float32)
             if not np.array_equal(values, expected):
-                most = np.abs(values - expected).max()
-                raise BrokenError(f"a wrong answer, {most} off: {operation}")
+                max_error = np.abs(values - expected).max()
+                raise BrokenError(f"a wrong answer, {max_error} off: {operation}")
         elif b'"code"' not in body:
             raise BrokenError(f"an error without a code: {body[:300]!r}")
 
@@ -389,7 +392,7 @@ def _replace(owner: Any, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
-async def _sweeping(registry: Any) -> None:
+async def _dropping_silent(registry: Any) -> None:
     while True:
         await asyncio.sleep(0.25)
         registry.sweep(asyncio.get_running_loop().time())

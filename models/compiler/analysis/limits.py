@@ -35,7 +35,7 @@ _CHOOSING: Mapping[str, int] = {Op.Where: 1, Op.Concat: 0}
 
 
 @dataclass(frozen=True)
-class Limits:
+class NumberLimits:
     """Whether numbers have an upper and a lower limit; of the values of which inputs they are made."""
 
     above: bool
@@ -43,7 +43,7 @@ class Limits:
     inputs: frozenset[str] = frozenset()
 
 
-_FIXED = Limits(above=True, below=True)
+_FIXED = NumberLimits(above=True, below=True)
 
 
 def check_limits(graph: Graph, path: Path) -> None:
@@ -60,18 +60,18 @@ def check_limits(graph: Graph, path: Path) -> None:
         raise CompileError(f"{path}: {fault}")
 
 
-def _both(limited: bool, inputs: Iterable[str]) -> Limits:
-    return Limits(limited, limited, frozenset(inputs))
+def _both(limited: bool, inputs: Iterable[str]) -> NumberLimits:
+    return NumberLimits(limited, limited, frozenset(inputs))
 
 
-def _inputs(several: Iterable[Limits]) -> frozenset[str]:
+def _inputs(several: Iterable[NumberLimits]) -> frozenset[str]:
     return frozenset().union(*(limits.inputs for limits in several))
 
 
-def _any_of(several: Sequence[Limits]) -> Limits:
+def _any_of(several: Sequence[NumberLimits]) -> NumberLimits:
     """Return what holds of numbers each of which is one of ``several``."""
     above, below = (all(getattr(limits, side) for limits in several) for side in ("above", "below"))
-    return Limits(above, below, _inputs(several))
+    return NumberLimits(above, below, _inputs(several))
 
 
 class _Flow:
@@ -83,14 +83,14 @@ class _Flow:
     def __init__(
         self,
         graph: Graph,
-        limits: ChainMap[str, Limits],
+        limits: ChainMap[str, NumberLimits],
         constants: ChainMap[str, NDArray[Any]],
     ) -> None:
         self._graph = graph
         self._limits = limits
         self._constants = constants.new_child(dict(graph.constants))
 
-    def of(self, names: Iterable[str]) -> list[Limits]:
+    def of(self, names: Iterable[str]) -> list[NumberLimits]:
         return [self._limits.get(item, _FIXED) for item in names]
 
     def run(self) -> Iterator[str]:
@@ -117,7 +117,7 @@ class _Flow:
 
     # How large results are.
 
-    def _sized(self, node: Node, operands: Sequence[Limits]) -> Iterator[str]:
+    def _sized(self, node: Node, operands: Sequence[NumberLimits]) -> Iterator[str]:
         for position, limits in enumerate(operands):
             if not self._sizes(node, position) or self._is_enough(node, position, limits):
                 continue
@@ -139,7 +139,7 @@ class _Flow:
         is_list = array is not None and array.dtype in _INTEGERS and len(array.shape) <= 1
         return is_list and any(output in self._graph.dynamic for output in node.made)
 
-    def _is_enough(self, node: Node, position: int, limits: Limits) -> bool:
+    def _is_enough(self, node: Node, position: int, limits: NumberLimits) -> bool:
         if node.operator != Op.Range:
             return limits.above
         start, limit, step = range(3)
@@ -151,7 +151,7 @@ class _Flow:
 
     # Numbers.
 
-    def _result(self, node: Node, operands: Sequence[Limits], index: int) -> Limits:
+    def _result(self, node: Node, operands: Sequence[NumberLimits], index: int) -> NumberLimits:
         """Return what holds of result ``index`` of ``node``, which has no bodies."""
         traits = traits_of(node.operator)
         small = node.operator == Op.Cast and element_of(node.attributes["to"]) in _SMALL_TYPES
@@ -198,7 +198,9 @@ class _Flow:
             results = yield from self._settled(body, arguments, 2, len(carried))
         return results[1:]
 
-    def _deciding(self, node: Node, trips: Limits, conditions: Sequence[Limits]) -> Limits:
+    def _deciding(
+        self, node: Node, trips: NumberLimits, conditions: Sequence[NumberLimits]
+    ) -> NumberLimits:
         """Return of which inputs the rounds of a Loop are made; of none where there are only so many."""
         count = self._scalar(node.inputs[0])
         if node.inputs[0] and trips.above and (count is None or count < _ENDLESS):
@@ -206,7 +208,7 @@ class _Flow:
         return _both(False, _inputs([trips, *conditions]))
 
     def _settled(
-        self, body: Graph, arguments: Sequence[Limits], first: int, carried: int
+        self, body: Graph, arguments: Sequence[NumberLimits], first: int, carried: int
     ) -> "_Results":
         """Return what holds of results of ``body``, which reads some again.
 
@@ -225,7 +227,7 @@ class _Flow:
                 return results
             arguments = settled
 
-    def _followed(self, body: Graph, arguments: Sequence[Limits]) -> "_Results":
+    def _followed(self, body: Graph, arguments: Sequence[NumberLimits]) -> "_Results":
         around = self._limits.new_child(dict(zip(body.inputs, arguments, strict=True)))
         flow = _Flow(body, around, self._constants)
         yield from flow.run()
@@ -233,7 +235,7 @@ class _Flow:
 
 
 #: Yields what is wrong; returns what holds of results.
-_Results = Generator[str, None, list[Limits]]
+_Results = Generator[str, None, list[NumberLimits]]
 
 
 def _bodies(node: Node) -> Iterator[Graph]:
@@ -242,7 +244,7 @@ def _bodies(node: Node) -> Iterator[Graph]:
         yield body
 
 
-def _computed(node: Node, operands: Sequence[Limits]) -> Limits:
+def _computed(node: Node, operands: Sequence[NumberLimits]) -> NumberLimits:
     """Return what holds of what an operator computes: limits of all that it reads are those of a result."""
     traits = traits_of(node.operator)
     above = [limits.above for limits in operands]
@@ -271,7 +273,7 @@ def _computed(node: Node, operands: Sequence[Limits]) -> Limits:
             limits = above[0], below[0]
         case _:
             limits = (has_all,) * 2
-    return Limits(*limits, _inputs(operands))
+    return NumberLimits(*limits, _inputs(operands))
 
 
 def _clipped(node: Node, above: Sequence[bool], below: Sequence[bool]) -> tuple[bool, bool]:
@@ -299,13 +301,13 @@ def _grows(body: Graph, carried: int) -> bool:
     return any(larger.get(item, False) for item in body.outputs[1 : 1 + carried])
 
 
-def _listed(limits: Limits) -> str:
+def _listed(limits: NumberLimits) -> str:
     names = sorted(limits.inputs)
     more = f" (and {len(names) - _MAX_LISTED} more)" if len(names) > _MAX_LISTED else ""
     listed = ", ".join(map(repr, names[:_MAX_LISTED]))
     return f"values of input{'s' if len(names) > 1 else ''} {listed}{more}"
 
 
-def _hint(limits: Limits) -> str:
+def _hint(limits: NumberLimits) -> str:
     them = "them constants" if len(limits.inputs) > 1 else "it a constant"
     return f"make {them} of the network, or limit what is made there (Clip, Min)"

@@ -16,7 +16,7 @@ from server.errors import FilesChangedError
 from server.repository import preparing
 from server.repository.entry import Entry, Loading
 from server.repository.executor import Executor
-from server.repository.fleet import Target
+from server.repository.fleet import FleetTarget
 from server.repository.instances import Instance, Uses
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, ServiceUnderTest, arrays, inputs_for, serving
@@ -214,9 +214,9 @@ async def test_a_model_comes_though_the_files_of_another_change_meanwhile(
     service: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the other it was decided that it shrinks; then it cannot be opened again."""
-    reach, decided = Executor.reach, list[Target]()
+    reach, decided = Executor.reach, list[FleetTarget]()
 
-    async def changed(executor: Executor, target: Target) -> None:
+    async def changed(executor: Executor, target: FleetTarget) -> None:
         decided.append(target)
         if len(decided) == 1:
             raise FilesChangedError("tiny")

@@ -27,16 +27,16 @@ class DeadlockError(AssertionError):
 
 
 class Choices:
-    """Which of several threads goes on: drawn from ``seed``, or as noted in ``known``.
+    """Which of several threads goes on: drawn from ``seed``, or as noted in ``fixed``.
 
-    ``known``: choices other than the first option, by the number of the choice; None: they are drawn.
+    ``fixed``: choices other than the first option, by the number of the choice; None: they are drawn.
     """
 
-    def __init__(self, seed: int, known: Mapping[int, int] | None = None) -> None:
+    def __init__(self, seed: int, fixed: Mapping[int, int] | None = None) -> None:
         self._rng = random.Random(seed)
-        self._known = known
+        self._fixed = fixed
         #: The choices that were not the first option, by number.
-        self.taken: dict[int, int] = {}
+        self.drawn: dict[int, int] = {}
         self._count = 0
         # Each run has a pace of its own: how likely another thread goes on at a point.
         self._switching = self._rng.choice((0.02, 0.1, 0.3, 0.6))
@@ -57,25 +57,25 @@ class Choices:
         return min(self._chosen(draw), count - 1)
 
     def _chosen(self, draw: Callable[[], int]) -> int:
-        number = self._count
+        index = self._count
         self._count += 1
-        choice = draw() if self._known is None else self._known.get(number, 0)
+        choice = draw() if self._fixed is None else self._fixed.get(index, 0)
         if choice:
-            self.taken[number] = choice
+            self.drawn[index] = choice
         return choice
 
 
 class Simulation:
     """One run. ``draws``: of durations and other values, apart from the choices of threads."""
 
-    def __init__(self, seed: int, known: Mapping[int, int] | None = None) -> None:
+    def __init__(self, seed: int, fixed: Mapping[int, int] | None = None) -> None:
         self.draws = random.Random(seed ^ 0x5EED)
-        self.choices = Choices(seed, known)
+        self.choices = Choices(seed, fixed)
         self.now = START
         self.current: Any = None
         self.threads: list[Any] = []
         self.ready: list[Any] = []
-        self.turns: Counter[str] = Counter()
+        self.switches: Counter[str] = Counter()
         #: Called before a thread goes on; an error of it ends the run.
         self.check: Callable[[], None] | None = None
         # Of all turns: when, of which thread, of what kind.
@@ -85,7 +85,7 @@ class Simulation:
         self._order = itertools.count()
         self._is_over = False
 
-    def turn(self, kind: str) -> None:
+    def switch(self, kind: str) -> None:
         """Let another thread go on here, if that is chosen."""
         thread = self.current
         if thread is None:  # while modules are imported, before threads run
@@ -93,7 +93,7 @@ class Simulation:
         self._note(kind)
         if self.ready and self.choices.preempt():
             self.ready.append(thread)
-            self._switch()
+            self._to_hub()
 
     def block(self, until: float | None, kind: str) -> bool:
         """Wait to be woken; return False where the time ``until`` came first."""
@@ -105,7 +105,7 @@ class Simulation:
         thread.is_late = False
         if until is not None:
             heapq.heappush(self._timers, (until, next(self._order), thread, thread.token))
-        self._switch()
+        self._to_hub()
         return not thread.is_late
 
     def wake(self, thread: Any) -> None:
@@ -153,12 +153,12 @@ class Simulation:
         """Return a hash of all turns so far, in their order."""
         return self._trace.hexdigest()
 
-    def _switch(self) -> None:
+    def _to_hub(self) -> None:
         assert self._hub is not None
         self._hub.switch()
 
     def _note(self, kind: str) -> None:
-        self.turns[kind] += 1
+        self.switches[kind] += 1
         self._trace.update(f"{self.now:.9f} {self.current.name} {kind}\n".encode())
 
 
