@@ -17,7 +17,7 @@ import types
 import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from dataclasses import MISSING, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, cast, overload
 
 import orjson
 
@@ -97,7 +97,7 @@ class Limits:
         schema: dict[str, Any] = {**handler(source), **self._limits()}
         if schema["type"] == "float":
             schema["allow_inf_nan"] = False
-        return typing.cast("CoreSchema", schema)
+        return cast("CoreSchema", schema)
 
 
 def _bound(word: str, is_right: Callable[[Any, Any], bool]) -> Callable[[Any], Any]:
@@ -234,14 +234,14 @@ def read_json(kind: type[T], text: bytes | str) -> T:
             text = text.decode()
         if _ESCAPED_HALF.search(text):
             parse(text)  # halves of characters must be pairs
-        record = _Items(text).read(_Dataclass.of(kind))
+        record = _Items(text).read(_dataclass(cast(Any, kind)))
     except FieldError:
         raise
     except RecursionError:
         raise NotJsonError("not JSON that can be read: too deep") from None
     except ValueError as exc:
         raise NotJsonError(f"not JSON: {exc}") from None
-    return typing.cast("T", record)
+    return cast(T, record)
 
 
 #: The first half of a character beyond 16 bits, or a wrong one.
@@ -258,7 +258,7 @@ class _Items:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0
+        self._offset = 0
         self._decode = json.JSONDecoder(parse_constant=_no_constant).raw_decode
 
     def read(self, record: "_Dataclass") -> Any:
@@ -281,7 +281,7 @@ class _Items:
             except FieldError as exc:
                 raise exc.within(name) from None
         if self._next():
-            raise ValueError(f"more text behind it: character {self._at}")
+            raise ValueError(f"more text behind it: character {self._offset}")
         return record.build(values)
 
     def _list(self, read: _Read, same: Same) -> tuple[Any, ...]:
@@ -294,37 +294,36 @@ class _Items:
 
     def _items(self, brackets: str) -> Iterator[None]:
         """Yield before each item between ``brackets``, which the caller then reads."""
-        first, last = brackets
-        self._take(first)
-        if self._next() != last:
+        self._take(brackets[0])
+        if self._next() != brackets[1]:
             yield
             while self._next() == ",":
                 self._take(",")
                 yield
-        self._take(last)
+        self._take(brackets[1])
 
     def _value(self) -> Any:
         self._next()
-        value, self._at = self._decode(self._text, self._at)
+        value, self._offset = self._decode(self._text, self._offset)
         return value
 
     def _next(self) -> str:
         """Return the next character that is no space; empty at the end."""
-        space = _SPACE.match(self._text, self._at)
-        self._at = space.end() if space else self._at
-        return self._text[self._at : self._at + 1]
+        space = _SPACE.match(self._text, self._offset)
+        self._offset = space.end() if space else self._offset
+        return self._text[self._offset : self._offset + 1]
 
     def _take(self, character: str) -> None:
         if self._next() != character:
-            raise ValueError(f"expected {character!r}: character {self._at}")
-        self._at += 1
+            raise ValueError(f"expected {character!r}: character {self._offset}")
+        self._offset += 1
 
 
 @functools.cache
 def _reader(kind: Any) -> _Read:
     """Return what reads a value of ``kind``, which it is made for once."""
     if dataclasses.is_dataclass(kind):
-        return _Dataclass.of(kind).read
+        return _dataclass(cast(Any, kind)).read
     if kind in _SCALARS:
         return _scalar(kind)
     create = _PRODUCERS.get(typing.get_origin(kind))
@@ -440,7 +439,7 @@ def _one_of(kinds: list[Any]) -> _Read:
         return _literal(tuple(value for kind in kinds for value in typing.get_args(kind)))
     if not all(dataclasses.is_dataclass(kind) for kind in kinds):
         return _scalar_of(kinds)
-    records = [_Dataclass.of(kind) for kind in kinds]
+    records = [_dataclass(kind) for kind in kinds]
 
     def read(value: Any, same: Same) -> Any:
         record = next((record for record in records if record.fits(value)), records[0])
@@ -459,6 +458,12 @@ def _scalar_of(kinds: list[Any]) -> _Read:
         return reads[-1][1](value, same)
 
     return read
+
+
+@functools.cache
+def _dataclass(kind: Any) -> "_Dataclass":
+    """Return what reads the dataclass ``kind``, which is created once."""
+    return _Dataclass(kind)
 
 
 _PRODUCERS: Mapping[Any, Callable[[tuple[Any, ...]], _Read]] = {
@@ -496,12 +501,6 @@ class _Dataclass:
             if typing.get_origin(annotations[name]) is tuple
             and typing.get_args(annotations[name])[-1] is Ellipsis
         }
-
-    @classmethod
-    @functools.cache
-    def of(cls, kind: Any) -> "_Dataclass":
-        """Return what reads ``kind``, which is made once."""
-        return cls(kind)
 
     def fits(self, value: Any) -> bool:
         """Return whether ``value`` has fields of this one alone, and its choices among words are its."""

@@ -26,7 +26,7 @@ def file_name(machine: str | None = None) -> str:
 def sources_digest() -> str:
     """Return a checksum of the source and how it is compiled, 8 characters.
 
-    It tells a library that was built before from one of this source. Each process that reads asks for it:
+    A library that was built of another source has another. Each process that reads asks for it:
     hashlib would map OpenSSL, 3 MB.
     """
     return f"{zlib.crc32(repr(_FLAGS).encode() + SOURCE.read_bytes()):08x}"
