@@ -36,7 +36,7 @@ from models.compiler import compile_onnx
 from models.processes import CODE, child_environment
 
 _MIB = 1 << 20
-_OURS = ("models", "loader", "pipeline", "server", "layerstream", "cli")
+_PACKAGES = ("models", "loader", "pipeline", "server", "layerstream", "cli")
 _REQUESTS = 1000
 #: Anonymous memory and pages of files, in bytes.
 Figures = tuple[float, float]
@@ -94,7 +94,7 @@ for _ in range(20):
 
 def compile_bytecode() -> None:
     """Compile our modules and all that is installed; those that are compiled stay as they are."""
-    for folder in (*(CODE / name for name in _OURS), Path(sysconfig.get_paths()["purelib"])):
+    for folder in (*(CODE / name for name in _PACKAGES), Path(sysconfig.get_paths()["purelib"])):
         compileall.compile_dir(folder, quiet=2)
     compileall.compile_dir(Path(sysconfig.get_paths()["stdlib"]), maxlevels=2, quiet=2)
 
@@ -108,10 +108,10 @@ def _run(code: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _said(code: str, runs: int, *arguments: str) -> Figures:
+def _measured(code: str, runs: int, *arguments: str) -> Figures:
     """Return what processes take that have run ``code``: the median of so many."""
-    whole = f"{_SAY}{code}\nimport json\nprint(json.dumps(say()))"
-    return _median([_run(whole, *arguments) for _ in range(runs)])
+    code_and_figures = f"{_SAY}{code}\nimport json\nprint(json.dumps(say()))"
+    return _median([_run(code_and_figures, *arguments) for _ in range(runs)])
 
 
 def _median(kib: Sequence[Sequence[float]]) -> Figures:
@@ -124,7 +124,7 @@ def modules(runs: int) -> Iterator[tuple[str, Figures]]:
     code, before = "", (0.0, 0.0)
     for name, imported in _MODULES.items():
         code += f"import {imported}\n"
-        after = _said(code, runs)
+        after = _measured(code, runs)
         yield name, (after[0] - before[0], after[1] - before[1])
         before = after
     yield "all", before
@@ -133,14 +133,14 @@ def modules(runs: int) -> Iterator[tuple[str, Figures]]:
 def folders(runs: int) -> Iterator[tuple[str, Figures]]:
     """Yield what the modules of each folder of ours add by themselves, the largest first."""
     code = f"{_SAY}{_BY_MODULE}\nimport {_FOLDERS}\nprint(json.dumps(taken))"
-    taken = [_run(code) for _ in range(runs)]
+    of_runs_by_module = [_run(code) for _ in range(runs)]
     sums: dict[str, list[list[float]]] = {}
-    for run, by_module in enumerate(taken):
+    for run, by_module in enumerate(of_runs_by_module):
         for module, figures in by_module.items():
-            parts = module.split(".")
-            if parts[0] in _OURS:
-                folder = "/".join(parts[: 2 if _is_folder(parts[:2]) else 1])
-                of_runs = sums.setdefault(folder, [[0, 0] for _ in taken])
+            names = module.split(".")
+            if names[0] in _PACKAGES:
+                folder = "/".join(names[: 2 if _is_folder(names[:2]) else 1])
+                of_runs = sums.setdefault(folder, [[0, 0] for _ in of_runs_by_module])
                 of_runs[run] = [
                     total + more for total, more in zip(of_runs[run], figures, strict=True)
                 ]
@@ -148,8 +148,8 @@ def folders(runs: int) -> Iterator[tuple[str, Figures]]:
     yield from sorted(medians.items(), key=lambda item: -item[1][0])
 
 
-def _is_folder(parts: Sequence[str]) -> bool:
-    return len(parts) > 1 and CODE.joinpath(*parts).is_dir()
+def _is_folder(names: Sequence[str]) -> bool:
+    return len(names) > 1 and CODE.joinpath(*names).is_dir()
 
 
 def jobs(runs: int) -> Iterator[tuple[str, Figures]]:
@@ -162,9 +162,9 @@ def jobs(runs: int) -> Iterator[tuple[str, Figures]]:
         unknown = []
         for _ in range(runs):
             (pack / "plans.json").unlink(missing_ok=True)
-            unknown.append([n_bytes / 1024 for n_bytes in _said(_OPEN, 1, str(pack))])
+            unknown.append([n_bytes / 1024 for n_bytes in _measured(_OPEN, 1, str(pack))])
         yield "open, plan not known", _median(unknown)
-        yield "open, plan known", _said(_OPEN, runs, str(pack))
+        yield "open, plan known", _measured(_OPEN, runs, str(pack))
         compile_onnx(small_models.tiny(folder), folder / "served" / "tiny")
         served = [_served(folder / "served") for _ in range(runs)]
         yield f"serve, {_REQUESTS:,} requests", _median(served)

@@ -56,7 +56,7 @@ class NotJsonError(FieldError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class Bounds:
     """Bounds of a number, which is finite, or of the length of a tuple or dict."""
 
     ge: float | None = None
@@ -180,10 +180,10 @@ class _ByKind:
 #: Marks a union of dataclasses that their field ``kind`` tells apart: pydantic's messages are shorter so.
 BY_KIND = _ByKind()
 
-PositiveInt = Annotated[int, Limits(gt=0)]
-NonNegativeInt = Annotated[int, Limits(ge=0)]
-FiniteFloat = Annotated[float, Limits()]
-PositiveFloat = Annotated[float, Limits(gt=0)]
+PositiveInt = Annotated[int, Bounds(gt=0)]
+NonNegativeInt = Annotated[int, Bounds(ge=0)]
+FiniteFloat = Annotated[float, Bounds()]
+PositiveFloat = Annotated[float, Bounds(gt=0)]
 _UNREAD = object()
 #: A field that nothing reads any more: whatever it holds, None.
 Unread = Annotated[None, _UNREAD]
@@ -366,7 +366,7 @@ def _annotated(arguments: tuple[Any, ...]) -> _Read:
         return lambda value, same: None
     read = _reader(kind)
     for mark in marks:
-        if isinstance(mark, Limits | Check | _Shared):
+        if isinstance(mark, Bounds | Check | _Shared):
             read = mark.reading(read)
     return read
 

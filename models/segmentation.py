@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.images.placement import ImagePlacement, Size
-from models.records import FiniteFloat, Limits, Record
+from models.records import Bounds, FiniteFloat, Record
 from models.toml_files import read_recipe
 
 #: In a mask: what is no class, and what of a photograph the network did not see.
@@ -41,7 +41,7 @@ class Segmentation(Record):
     labels: tuple[str, ...] = ()
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     threshold: FiniteFloat | None = None
-    background: Annotated[int, Limits(ge=0, le=NONE)] | None = None
+    background: Annotated[int, Bounds(ge=0, le=NONE)] | None = None
 
     def __post_init__(self) -> None:
         if len(self.labels) > NONE:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 from models.network.fields import UNKNOWN, Count
-from models.records import BY_KIND, FiniteFloat, Limits, PositiveFloat, PositiveInt, Record
+from models.records import BY_KIND, Bounds, FiniteFloat, PositiveFloat, PositiveInt, Record
 
 #: Element type and shape of outputs by name.
 Forms = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -55,7 +55,7 @@ class DetectionHead(_OneOutput):
     """
 
     kind: Literal["region", "yolo"]
-    anchors: Annotated[tuple[tuple[PositiveFloat, PositiveFloat], ...], Limits(min_length=1)]
+    anchors: Annotated[tuple[tuple[PositiveFloat, PositiveFloat], ...], Bounds(min_length=1)]
     classes: PositiveInt
     new_coords: bool = False
     scale_x_y: PositiveFloat = 1.0

@@ -12,10 +12,10 @@ from models.detection.heads import (
     Masks,
 )
 from models.detection.suggestion import suggested_head
-from models.records import Limits, PositiveFloat, Record
+from models.records import Bounds, PositiveFloat, Record
 from models.toml_files import read_recipe
 
-Fraction = Annotated[float, Limits(ge=0, le=1)]
+Fraction = Annotated[float, Bounds(ge=0, le=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Detection(Record):
     ``multi_label``: a box is listed for each class whose score is high enough, else for the best alone.
     """
 
-    heads: Annotated[tuple[AnyHead, ...], Limits(min_length=1)]
+    heads: Annotated[tuple[AnyHead, ...], Bounds(min_length=1)]
     labels: tuple[str, ...] = ()
     nms: Literal["greedy", "diou", "none"] = "greedy"
     beta: PositiveFloat = 0.6

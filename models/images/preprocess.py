@@ -19,7 +19,7 @@ from models.images.picture_rows import (
     StoredPixels,
 )
 from models.images.placement import ImagePlacement, Resize, Size, around, centre, inside
-from models.records import Check, FiniteFloat, Limits, PositiveInt, Record
+from models.records import Bounds, Check, FiniteFloat, PositiveInt, Record
 from models.toml_files import read_recipe
 
 # 3 MB, for a process that only reads recipes.
@@ -188,10 +188,10 @@ class Preprocess(Record):
     filter: Literal["nearest", "bilinear", "bicubic", "lanczos", "darknet"] = "bilinear"
     color: Color = "RGB"
     layout: Layout = "NCHW"
-    mean: Annotated[tuple[FiniteFloat, ...], Limits(min_length=1)] = (0.0,)
-    std: Annotated[tuple[Divisor, ...], Limits(min_length=1)] = (1.0,)
+    mean: Annotated[tuple[FiniteFloat, ...], Bounds(min_length=1)] = (0.0,)
+    std: Annotated[tuple[Divisor, ...], Bounds(min_length=1)] = (1.0,)
     scale: FiniteFloat = 1.0
-    pad_value: Annotated[float, Limits(ge=0, le=255)] = 127.5
+    pad_value: Annotated[float, Bounds(ge=0, le=255)] = 127.5
 
     def __post_init__(self) -> None:
         for field, numbers in (("mean", self.mean), ("std", self.std)):

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import numpy as np
 
-from models.records import SHARED, Check, Limits, Record
+from models.records import SHARED, Bounds, Check, Record
 
 _MAX_DIMENSIONS = 64
 _MAX_ELEMENTS = 1 << 48
@@ -56,9 +56,9 @@ def _possible_checksum(text: str) -> str:
 
 
 Name = Annotated[str, SHARED]
-Count = Annotated[int, Limits(ge=0), SHARED]
+Count = Annotated[int, Bounds(ge=0), SHARED]
 DType = Annotated[str, Check(_known_dtype)]
-Dimension = Annotated[int, Limits(ge=UNKNOWN)]
+Dimension = Annotated[int, Bounds(ge=UNKNOWN)]
 Shape = Annotated[tuple[Dimension, ...], Check(_possible_shape), SHARED]
 Checksum = Annotated[str, Check(_possible_checksum)]
 

@@ -13,7 +13,7 @@ from typing import Annotated, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from models.records import Limits, PositiveInt, Record
+from models.records import Bounds, PositiveInt, Record
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Durations, Services, services
@@ -29,7 +29,7 @@ _TICKS = 1e9  # nanoseconds
 
 #: No operation takes longer, and no factor of one is larger: sums of what a profile says stay numbers.
 MOST_SECONDS = 1e6
-Seconds = Annotated[float, Limits(ge=0, le=MOST_SECONDS)]
+Seconds = Annotated[float, Bounds(ge=0, le=MOST_SECONDS)]
 #: A complete sweep: the times of its operations, and its delay in seconds.
 Sweep = tuple[Services, float]
 

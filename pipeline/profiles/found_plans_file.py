@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from models.network.fields import Checksum
 from models.packs.manifest import checksum
 from models.packs.pack import Pack
-from models.records import FieldError, Limits, Record, plain, read_json, to_json
+from models.records import Bounds, FieldError, Record, plain, read_json, to_json
 from models.whole_files import write_atomically
 from pipeline.planning.found_plans import (
     MAX_VARIANTS,
@@ -39,8 +39,8 @@ class _Document(Record):
     format_version: Literal[5] = 5
     planner: int
     seal: Checksum
-    plans: Annotated[Mapping[str, FoundPlan], Limits(max_length=MOST_PLANS)]
-    variants: Annotated[Mapping[str, Variants], Limits(max_length=MAX_VARIANTS)] = field(
+    plans: Annotated[Mapping[str, FoundPlan], Bounds(max_length=MOST_PLANS)]
+    variants: Annotated[Mapping[str, Variants], Bounds(max_length=MAX_VARIANTS)] = field(
         default_factory=dict
     )
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from models.errors import ModelError
 from models.network.fields import Checksum
 from models.packs.manifest import checksum
-from models.records import Limits, NonNegativeInt, PositiveInt, Record, plain, to_json
+from models.records import Bounds, NonNegativeInt, PositiveInt, Record, plain, to_json
 from pipeline.devices.base import Tuning
 from pipeline.planning.estimates import OperationTimes
 from pipeline.planning.plan import Choice, Plan
@@ -81,7 +81,7 @@ class Profile(Record):
     plans: tuple[MeasuredPlan, ...] = ()
     limits: dict[str, SweepLimits] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
-    others: Annotated[float, Limits(ge=0, le=1)] = 0.0
+    others: Annotated[float, Bounds(ge=0, le=1)] = 0.0
     exact: bool = True
 
     def __post_init__(self) -> None:

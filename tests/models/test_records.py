@@ -12,10 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from models.records import (
     SHARED,
+    Bounds,
     Check,
     FieldError,
     FiniteFloat,
-    Limits,
     NonNegativeInt,
     NotJsonError,
     Record,
@@ -36,7 +36,7 @@ def _even(value: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round(Record):
-    radius: Annotated[float, Limits(gt=0)]
+    radius: Annotated[float, Bounds(gt=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from models.network.activations import Arithmetic, Kind
 from models.network.fields import Array, Count, Name
-from models.records import SHARED, Limits, PositiveInt, Record
+from models.records import SHARED, Bounds, PositiveInt, Record
 
 # Programs: what operators on elements that follow each other compute, as the compiler found it.
 #
@@ -20,7 +20,7 @@ T = TypeVar("T")
 LARGEST = float(np.finfo(np.float32).max)
 
 #: A number that is one of 32 bits, too; None: no bound.
-Parameter = Annotated[float, Limits(ge=-LARGEST, le=LARGEST)] | None
+Parameter = Annotated[float, Bounds(ge=-LARGEST, le=LARGEST)] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.fields import Array, Count, Name
-from models.records import Limits, PositiveInt, Record
+from models.records import Bounds, PositiveInt, Record
 
 # What the designers of a network counted of its memory, layer by layer, before anything was compiled.
 #
@@ -29,7 +29,7 @@ class DesignedMemory(Record):
     """``budget``: the numbers that the network was designed for; no layer holds more."""
 
     budget: PositiveInt
-    layers: Annotated[tuple[DesignedLayer, ...], Limits(min_length=1)]
+    layers: Annotated[tuple[DesignedLayer, ...], Bounds(min_length=1)]
 
     @property
     def peak(self) -> DesignedLayer:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from models.network.fields import Checksum, Count
-from models.records import SHARED, Limits, PositiveInt, Record
+from models.records import SHARED, Bounds, PositiveInt, Record
 
 SPAN_ALIGNMENT = 4096
 _MAX_BLOCK = 1 << 10
@@ -44,7 +44,7 @@ class StoredPart(Record):
     offset: Count
     length: PositiveInt
     channels: Count = 0
-    block: Annotated[int, Limits(ge=1, le=_MAX_BLOCK), SHARED] = 1
+    block: Annotated[int, Bounds(ge=1, le=_MAX_BLOCK), SHARED] = 1
     planes: tuple[Annotated[Plane, SHARED], ...] = ()
     kept: Count = 0
 
