@@ -39,6 +39,8 @@ from server.memory.process_memory import spare_bytes
 # A plan runs once, then so often, or as often as this time allows.
 _RUNS = 3
 _SECONDS = 0.5
+# How much slower than with all weights in memory what it advises may be.
+_SLOWER = 2.5
 
 
 def check(
@@ -76,9 +78,22 @@ def check(
         print_json({**summary, "supported": True, "delays": rows, "not_measured": reason or None})
         return
     print_facts(_facts(pack, summary, rows, reason))
-    min_bytes = summary["smallest_budget_bytes"]
+    min_bytes = advised_bytes(summary["smallest_budget_bytes"], rows)
     shapes = [word for text in shape or () for word in ("--shape", text)]
     suggest("To serve it", command("up", *files, *shapes, "--budget", typed(min_bytes)))
+
+
+def advised_bytes(min_bytes: int, rows: list[dict[str, Any]]) -> int:
+    """Return the least measured budget that takes at most 2.5 times the time of all weights in memory.
+
+    Args:
+        min_bytes: the smallest budget, which it is where nothing was measured.
+        rows: what ``_delays`` has measured, from the smallest budget on.
+    """
+    fast = (
+        row["budget_bytes"] for row in rows if row["delay_ms"] <= _SLOWER * rows[-1]["delay_ms"]
+    )
+    return next(fast, min_bytes)
 
 
 def _compiled(source: Source, work: Path, batch: int | None, shape: list[str] | None) -> Pack:

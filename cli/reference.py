@@ -1,25 +1,45 @@
-"""All commands with their options: ``python -m cli.reference`` prints docs/reference/options.md.
+"""All commands with their options: ``python -m cli.reference`` writes docs/reference/options*.md.
 
 The command line itself says what they are; deploy/debian/man.py makes a page of the manual of the same.
 """
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from cli.commands import COMMANDS, loaded
+from cli.commands import PANELS as COMMAND_PANELS
 from cli.printing.help import value_name
 from server.settings.settings import Settings
+from server.settings.table import settings_table
 
-_HEAD = """# Options of every command
+_PAGES = Path(__file__).resolve().parents[1] / "docs" / "reference"
+#: The pages, and the panels of ``--help`` whose commands they have.
+PAGES = {
+    "options.md": ("Serve", "Models"),
+    "options-operate.md": ("Memory and time", "Operate", "Convert", "Research"),
+}
+_HEAD = """# Options: {title}
 
-Written by `python -m cli.reference`; what commands are for, with examples, is in [commands](commands.md).
-Values in capitals are yours. `serve` and `up` take every [setting](settings.md) beside what is listed here.
+```sh
+layerstream {example} --help
+```
+
+Written by `python -m cli.reference`; what commands are for is in [commands](commands.md), and more
+of each in its `--help`. Values in capitals are yours. {more}
 """
+_MORE = {
+    "options.md": """`serve` and `up` take every
+[setting](settings.md) in addition. Others: [operate](options-operate.md).""",
+    "options-operate.md": """Commands for
+models: [options](options.md). Those for research and `bench` are named alone.""",
+}
+#: Commands that a page names without their options: who uses them reads their ``--help``.
+_NAMED = frozenset({"bench", *COMMAND_PANELS["Research"]})
 _SERVE = frozenset({"layerstream serve", "layerstream up"})
-_SHARED = 3  # commands that have the same option, word for word
+_SHARED = 2  # commands that have the same option, word for word
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -46,20 +66,39 @@ def is_option(item: Any) -> bool:
     return bool(item.opts[0].startswith("-"))
 
 
-def markdown() -> str:
-    """Return the page: what several commands share is said once, at the top."""
-    every = [(path, command.help, _rows(path, command)) for path, command in commands()]
-    counts = Counter(row for _, _, rows in every for row in rows)
-    shared = {row for row, count in counts.items() if count >= _SHARED and row.option}
+def markdown(page: str) -> str:
+    """Return the page called ``page``: what several of its commands share is at the top."""
+    panels = PAGES[page]
+    names = [name for panel in panels for name in COMMAND_PANELS[panel]]
+    every = [
+        (path, command.help, _rows(path, command))
+        for path, command in commands()
+        if path.split()[1] in names
+    ]
+    used = [rows for path, _, rows in every if path.split()[1] not in _NAMED]
+    settings = {item.help for item in settings_table()}
+    counts = Counter(row for rows in used for row in rows if row.text not in settings)
+    texts = Counter(row.name for row, count in counts.items() if count >= _SHARED)
+    shared = {
+        row
+        for row, count in counts.items()
+        if count >= _SHARED and row.option and texts[row.name] == 1
+    }
     top = sorted(shared, key=lambda row: row.names)
-    parts = [_HEAD, "## Options that several commands share", _table(top)]
+    head = _HEAD.format(title=", ".join(panels).lower(), example=names[0], more=_MORE[page])
+    parts = [head, "## Options that several commands share", _table(top)]
     for path, text, rows in every:
-        usage = " ".join([path, *(row.names for row in rows if not row.option)])
-        own = [row for row in rows if row not in shared]
-        also = [f"`{row.names.split()[0]}`" for row in rows if row in shared]
-        parts += [f"## {path}", f"`{usage}`", _prose(text)]
+        arguments = [row.names for row in rows if not row.option]
+        usage = [f"`{' '.join([path, *arguments])}`"] if len(arguments) > 1 else []
+        listed = [row for row in rows if row in shared or row.text in settings]
+        own = [row for row in rows if row not in listed]
+        parts += [f"## {path}", *usage, _summary(text)]
+        if path.split()[1] in _NAMED:
+            continue
         parts += [_table(own)] if own else []
-        parts += [f"Shared: {', '.join(also)}."] if also else []
+        for title, is_shared in (("Shared", True), ("[Settings](settings.md)", False)):
+            also = [f"`{row.name}`" for row in listed if (row in shared) is is_shared]
+            parts += [f"{title}: {', '.join(also)}."] if also else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -69,6 +108,11 @@ class _Row(NamedTuple):
     names: str
     text: str
     option: bool
+
+    @property
+    def name(self) -> str:
+        """The option without its value and its other names."""
+        return self.names.split()[0].rstrip(",")
 
 
 def _rows(path: str, command: Any) -> list[_Row]:
@@ -97,9 +141,17 @@ def _table(rows: Iterable[_Row]) -> str:
     return "\n".join(["| | |", "|---|---|", *(f"| `{names}` | {text} |" for names, text in cells)])
 
 
+def _summary(text: str | None) -> str:
+    """Return what a command does, and its example; ``--help`` has the rest."""
+    first, _, rest = (text or "").partition("\n\n")
+    example = re.match(r"Example: (.+)", rest)
+    return _prose(first) + (f" Example: `{example[1].strip()}`." if example else "")
+
+
 def _prose(text: str | None) -> str:
     return re.sub(r"\s+", " ", (text or "").strip())
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    for page in PAGES:
+        (_PAGES / page).write_text(markdown(page), "utf-8")

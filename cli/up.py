@@ -129,15 +129,12 @@ def _say(settings: Settings, entry: "Entry", place: str, source: Source) -> None
     from cli.questions import question
     from models.packs.pack import read_pack
     from server.faults import FAILURES
-    from server.repository.entry import Serving
 
     try:
         if entry.answers:
-            state = entry.condition
-            if isinstance(state, Serving):
-                manifest = state.prepared.pack.manifest
-            else:  # it is evicted, so only its file is there
-                manifest = read_pack(settings.repository / entry.name).manifest
+            # Of one that is evicted only its file is there.
+            pack = entry.pack or read_pack(settings.repository / entry.name)
+            manifest = pack.manifest
             line = question(manifest, entry.name, place, settings, source.files[0])
         else:
             line = f"# {entry.name} is not served: {entry.reason}"

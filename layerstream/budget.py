@@ -1,12 +1,13 @@
 """A budget of memory, and the models that answer inside it."""
 
+import contextlib
 import itertools
 import os
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Self
@@ -148,8 +149,24 @@ class Model(_Open):
                 f"{self.name}: another process opened it, whose threads are not here: open it after a fork"
             )
         deadline = None if timeout is None else time.monotonic() + timeout
-        outputs, _ = self._engine.run(self._arrays(inputs), deadline, stop.is_set)
+        arrays = self._arrays(inputs)
+        with self._woken_after(timeout):
+            outputs, _ = self._engine.run(arrays, deadline, stop.is_set)
         return outputs
+
+    @contextlib.contextmanager
+    def _woken_after(self, timeout: float | None) -> Iterator[None]:
+        """Have the engine look at the deadline when ``timeout`` has passed: a loop looks at none itself."""
+        if timeout is None or not self._engine.program.pack.manifest.resident_pieces:
+            yield
+            return
+        timer = threading.Timer(min(timeout, threading.TIMEOUT_MAX), self._engine.wake)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _arrays(self, inputs: ArrayLike | Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
         if isinstance(inputs, Mapping):

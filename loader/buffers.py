@@ -1,7 +1,7 @@
 """Aligned anonymous memory, on huge pages where they pay.
 
 One O_DIRECT read into 4 KiB pages pins each of them: reads of 4 MB took three times the CPU that they
-take on 2 MB pages (docs/research/design.md).
+take on 2 MB pages (docs/explanation/architecture/reading.md).
 """
 
 import contextlib

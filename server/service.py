@@ -32,6 +32,7 @@ from server.preflight import certificate_of
 from server.repository.compiling import Compiler
 from server.repository.entry import Entry
 from server.repository.environment import RepositoryEnvironment
+from server.repository.instances import State
 from server.repository.limited_process import Limits
 from server.repository.on_disk import model_names
 from server.repository.polling import Poller
@@ -401,7 +402,7 @@ class Service:
                 return f"model {entry.name}: its device is lost"
             if entry.worker.stuck_seconds() >= limit:
                 return f"model {entry.name}: a request has been running for more than {limit:g} s"
-        for worker in self.repository.left_behind():
+        for worker in self.repository.workers(State.STUCK):
             # A worker with an arena of its own holds up no other model.
             if worker.engine.takes_turns and worker.stuck_seconds() >= limit:
                 return f"model {worker.served.name}: it does not leave the arena that models share"

@@ -194,10 +194,11 @@ def fewer_bytes(kit: Kit, folder: Path) -> None:
     source, labels = folder / "squeezenet.onnx", folder / "labels.txt"
     kit.pack(folder / "repository/squeezenet", source, "--preprocess", recipe, "--labels", labels)
     shutil.copy(kit.network("resnet50", "--resolution", "64"), folder)
+    data_sets(kit, folder)
 
 
 def data_sets(kit: Kit, folder: Path) -> None:
-    """A few pictures of each data set that docs/how-to/evaluate.md names, in that set's own form."""
+    """A few pictures of each data set that docs/how-to/quantise.md names, in that set's own form."""
     kit.default(folder)
     kit.default(folder, "mine")
     kit.pack(folder / "repository/cells", ROOT / "models/cells/detector.onnx")
@@ -258,6 +259,7 @@ def others_files(kit: Kit, folder: Path) -> None:
     (model / "config.pbtxt").write_text(
         'name: "squeezenet"\nplatform: "onnxruntime_onnx"\nmax_batch_size: 8\ndynamic_batching { }\n'
     )
+    shutil.copy(folder / "labels.txt", model)
 
 
 def texts_pack(kit: Kit, folder: Path) -> None:
@@ -267,6 +269,7 @@ def texts_pack(kit: Kit, folder: Path) -> None:
 
 def changed_model(kit: Kit, folder: Path) -> None:
     two_packs(kit, folder)
+    classifier(kit, folder)
     shutil.copy(kit.small, folder / "new.onnx")
 
 
@@ -311,14 +314,12 @@ SHOWN = (
     Shown("docs/how-to/budget.md", two_packs),
     Shown("docs/how-to/doctor.md", two_packs),
     Shown("docs/how-to/quantise.md", fewer_bytes),
-    Shown("docs/how-to/evaluate.md", data_sets),
     Shown("docs/how-to/python.md", two_networks),
     Shown(
         "docs/how-to/export-c.md",
         lambda kit, folder: shutil.copy(DEFAULT / "cifar10.onnx", folder),
     ),
-    Shown("docs/how-to/upload.md", classifier, asks=True),
-    Shown("docs/how-to/several-models.md", changed_model),
+    Shown("docs/how-to/several-models.md", changed_model, asks=True),
     Shown("docs/how-to/deadlines.md", texts_pack, asks=True),
     Shown("docs/how-to/access.md", Kit.default),
     Shown("docs/how-to/cameras.md"),
@@ -331,16 +332,32 @@ SHOWN = (
         lambda kit, folder: kit.pack(folder / "repository/yolov4", kit.small),
         ("MODELS.toml", "NODES.toml"),
     ),
-    Shown("docs/how-to/kubernetes.md", two_packs),
-    Shown("docs/reference/http.md", Kit.default, asks=True),
+    Shown("docs/how-to/containers.md", two_packs),
+    Shown("docs/how-to/symptoms.md"),
+    Shown("docs/reference/commands.md"),
+    Shown("docs/reference/options.md"),
+    Shown("docs/reference/options-operate.md"),
+    Shown("docs/reference/darknet.md", darknet),
+    Shown("docs/reference/errors.md"),
+    Shown("docs/reference/limits.md", Kit.default),
+    Shown("docs/reference/metrics.md", Kit.default),
+    Shown("docs/reference/pack-format.md"),
+    Shown("docs/reference/settings.md", Kit.default),
+    Shown("docs/reference/http.md", Kit.default),
     Shown("docs/reference/grpc.md", Kit.default),
     Shown(
         "docs/reference/passes.md",
         lambda kit, folder: shutil.copy(DEFAULT / "cifar10.onnx", folder / "net.onnx"),
     ),
     Shown("docs/reference/operators.md"),
+    Shown("docs/reference/pack-manifest.md", Kit.default),
+    Shown("docs/reference/zoo.md"),
+    Shown("docs/explanation/streaming.md", Kit.default),
+    Shown("docs/explanation/rows.md", Kit.default),
+    Shown("docs/explanation/scheduling.md", Kit.default),
     Shown("docs/explanation/offsets.md"),
     Shown("docs/explanation/c-export.md", compiled_c),
+    Shown("docs/research/budgets.md"),
     Shown("docs/research/applications.md"),
     Shown("docs/research/dataflow.md", mobile_pack),
     Shown("docs/research/patchnet.md"),
@@ -371,9 +388,13 @@ APART = (
     Apart("docs/how-to/embed.md", "mount(", "tests/layerstream/test_embed.py runs it"),
     Apart("docs/how-to/embed.md", "write_models", "tests/layerstream/test_embed.py runs it"),
     Apart("docs/how-to/gpu.md", "serve", "a GPU"),
-    Apart("docs/how-to/container.md", "docker", "Docker's daemon"),
-    Apart("docs/how-to/kubernetes.md", "kubectl", "a cluster"),
-    Apart("docs/how-to/ray.md", "serve.yaml", "Ray on each node; tests/deploy/ray"),
+    Apart("docs/how-to/containers.md", "docker", "Docker's daemon"),
+    Apart("docs/how-to/containers.md", "kubectl", "a cluster"),
+    Apart("docs/how-to/containers.md", "serve.yaml", "Ray on each node; tests/deploy/ray"),
+    Apart("docs/how-to/upgrade.md", "systemctl reload", "root and systemd"),
+    Apart("docs/reference/jetson.md", "device cuda", "a board with a GPU"),
+    Apart("docs/research/scheduling.md", "deadlines tiny", "minutes"),
+    Apart("docs/research/measurements.md", "headline", "minutes, and root"),
     Apart("docs/research/tiles.md", "--search wide", "half a minute of search"),
 )
 

@@ -1,20 +1,37 @@
-"""A hook of MkDocs: on the site a link that leaves docs/ is plain text; in a clone it leads to the file."""
+"""Hooks of MkDocs: links, code in tables, the version, and what a search prefers."""
 
 import re
-from pathlib import PurePosixPath
+import tomllib
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 _BLOCK = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
+# A row of a table keeps code with ``|`` whole on the site; GitHub wants the backslash.
+_ROW_CODE = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
 _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<up>(?:\.\./)+)[^)\s]*\)")
+#: Pages that a search shows first: a message or a command is on many.
+_BOOSTS = {"how-to/symptoms.md": 4, "reference/commands.md": 3}
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """Show the version of this checkout at the end of each page."""
+    project = tomllib.loads(
+        (Path(config.config_file_path).parent / "pyproject.toml").read_text("utf-8")
+    )
+    config.copyright = f"{config.site_name} {project['project']['version']}"
+    return config
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Return ``markdown`` without links to files that are not below docs/; blocks stay as they are."""
+    if boost := _BOOSTS.get(page.file.src_uri):
+        page.meta["search"] = {"boost": boost}
     depth = len(PurePosixPath(page.file.src_uri).parents) - 1
 
     def inside(link: re.Match[str]) -> str:
         return link["text"] if link["up"].count("../") > depth else link[0]
 
+    markdown = _ROW_CODE.sub(lambda code: code[0].replace(r"\|", "|"), markdown)
     parts, place = [], 0
     for block in _BLOCK.finditer(markdown):
         parts += [_LINK.sub(inside, markdown[place : block.start()]), block[0]]

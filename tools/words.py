@@ -32,6 +32,7 @@ OTHERS = ("benchmarks", "deploy", "tools", "tests")
 GENERATED = (
     GLOSSARY,
     Path("docs/reference/options.md"),
+    Path("docs/reference/options-operate.md"),
     Path("server/grpc/messages/inference_pb2.py"),
 )
 #: Versions of the list that are compared with the one before them.
@@ -389,23 +390,16 @@ def check(root: Path) -> list[str]:
 def glossary(table: Table) -> str:
     """Return docs/glossary.md."""
     sections: dict[str, list[Row]] = defaultdict(list)
-    retired: dict[str, list[str]] = defaultdict(list)
     for row in table.rows:
         if row.section:
             sections[row.section].append(row)
-        elif row.words[0] in table.prose or row.words[0] in USER_VISIBLE:
-            retired[row.words[0]].append(row.field)
     lines = _HEAD.splitlines()
     for section, rows in sections.items():
         lines += ["", f"## {section}", "", "| word | of the field | meaning |", "|---|---|---|"]
         lines += [f"| {row.ours} | {row.field} | {row.meaning} |" for row in rows]
-    lines += _RETIRED.splitlines()
-    lines += [f"| {word} | {'; '.join(fields)} |" for word, fields in retired.items()]
     return "\n".join(lines) + "\n"
 
 
-#: Retired in names alone, but users read them in settings, pages and metrics.
-USER_VISIBLE = ("lane", "strip", "way", "draft")
 _HEAD = """\
 # Glossary
 
@@ -413,13 +407,6 @@ The project's own terms, each with the nearest word of the field. All others are
 ONNX, of the Open Inference Protocol, of Linux and of the [papers](#papers). Bytes are `int`, times
 `float` seconds, intervals half-open. MB are 10^6 bytes, MiB 2^20.
 Written by `python -m tools.words glossary` from tools/words.csv."""
-_RETIRED = """
-## Retired words
-
-Some pages, settings and metrics still have these. New text has the words of the second column.
-
-| retired | use |
-|---|---|"""
 
 
 def main(arguments: list[str]) -> int:

@@ -1,16 +1,24 @@
 """The peer: what one would write without Layerstream. FastAPI and a runtime that opens the model's file.
 
-Run as ``python -m benchmarks.children.peer_server MODEL.onnx PORT [--runtime RUNTIME]``.
+Plain, it parses JSON and runs the model on the event loop. As a service, it validates with pydantic, runs
+the model on a thread and counts for Prometheus.
+
+Run as ``python -m benchmarks.children.peer_server MODEL.onnx PORT [--runtime RUNTIME] [--style service]``.
 """
 
 import argparse
+import asyncio
+import time
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
 
 import numpy as np
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request, Response
 from numpy.typing import NDArray
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
+from pydantic import BaseModel
 
 _M_MMAP_THRESHOLD = -3  # of malloc.h
 
@@ -84,14 +92,78 @@ def create_app(run: Run) -> FastAPI:
     return app
 
 
+class PeerTensor(BaseModel):
+    """A tensor of the Open Inference Protocol."""
+
+    name: str
+    datatype: Literal["FP32"]
+    shape: list[int]
+    data: list[float]
+
+
+class PeerRequest(BaseModel):
+    """The tensors of a request."""
+
+    id: str | None = None
+    inputs: list[PeerTensor]
+
+
+class PeerAnswer(BaseModel):
+    """The tensors of an answer."""
+
+    model_name: str
+    id: str | None = None
+    outputs: list[PeerTensor]
+
+
+def create_service(run: Run) -> FastAPI:
+    """Return an application that validates, computes on a thread and has metrics."""
+    app = FastAPI()
+    threads = ThreadPoolExecutor(1)
+    requests = Counter("requests", "Requests by status", ["model", "status"])
+    delays = Histogram("request_seconds", "Delay of a request", ["model"])
+
+    @app.get("/v2/health/ready")
+    def ready() -> dict[str, bool]:
+        return {"ready": True}
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.post("/v2/models/{name}/infer")
+    async def infer(name: str, request: PeerRequest) -> PeerAnswer:
+        started_at = time.perf_counter()
+        tensor = request.inputs[0]
+        try:
+            array = np.asarray(tensor.data, np.float32).reshape(tensor.shape)
+        except ValueError as exc:
+            requests.labels(name, "400").inc()
+            raise HTTPException(400, str(exc)) from exc
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(threads, run, tensor.name, array)
+        output = PeerTensor(
+            name="output", datatype="FP32", shape=list(result.shape), data=result.ravel().tolist()
+        )
+        delays.labels(name).observe(time.perf_counter() - started_at)
+        requests.labels(name, "200").inc()
+        return PeerAnswer(model_name=name, id=request.id, outputs=[output])
+
+    return app
+
+
+STYLES = {"plain": create_app, "service": create_service}
+
+
 def main() -> None:
     """Open the model and serve it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("port", type=int)
     parser.add_argument("--runtime", choices=RUNTIMES, default="onnxruntime")
+    parser.add_argument("--style", choices=STYLES, default="plain")
     options = parser.parse_args()
-    app = create_app(RUNTIMES[options.runtime](options.model))
+    app = STYLES[options.style](RUNTIMES[options.runtime](options.model))
     uvicorn.run(app, port=options.port, log_level="warning")
 
 

@@ -1,4 +1,4 @@
-"""The figures of a GPU as Markdown, ready to be quoted in docs/research/gpu.md."""
+"""The figures of a GPU as Markdown, ready to be quoted in docs/how-to/gpu.md."""
 
 from collections.abc import Sequence
 from typing import Any

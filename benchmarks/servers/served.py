@@ -61,10 +61,10 @@ def ours(repository: Path, budget: str, *flags: str) -> list[str]:
     return [*command, "--budget", budget, *flags]
 
 
-def peer(model: Path, runtime: str = "onnxruntime") -> list[str]:
-    """Return the command, less its port, that serves the file ``model`` as most would."""
-    command = python_command("benchmarks.children.peer_server", "--runtime", runtime)
-    return [*command, str(model)]
+def peer(model: Path, runtime: str = "onnxruntime", style: str = "plain") -> list[str]:
+    """Return the command, less its port, that serves the file ``model`` as most would, in a ``style``."""
+    module = "benchmarks.children.peer_server"
+    return [*python_command(module, "--runtime", runtime, "--style", style), str(model)]
 
 
 @contextlib.contextmanager

@@ -287,7 +287,9 @@ class SectionOptions:
             DarknetError: the section or an option of it.
         """
         if self.kind not in _USED:
-            self.fail("sections of this kind are not supported")
+            self.fail(
+                "sections of this kind are not supported; convert the network to ONNX elsewhere"
+            )
         for option, value in self.section.options.items():
             only = _neutral(self.kind, option)
             if only is not None:

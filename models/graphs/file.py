@@ -302,7 +302,9 @@ def _external_range(path: Path, tensor: TensorProto, n_bytes: int) -> FileRange:
     ):
         raise OnnxError(f"{where}: external data path {location!r} leaves the model's folder")
     if size is None:
-        raise OnnxError(f"{where}: external data file {location!r} is missing")
+        raise OnnxError(
+            f"{where}: external data file {location!r} is missing; copy it next to the model"
+        )
     expected = _packed_bytes(tensor, n_bytes)
     try:
         offset, length = int(entries.get("offset", 0)), int(entries.get("length", expected))

@@ -28,6 +28,8 @@ Elements = Literal["moved", "selected", "computed", "quantised"]
 KeepsOrder = Literal["no", "yes", "by_alpha"]
 #: ``with_last_layer``: what is behind the last layer still is a part of its answer.
 Quantisable = Literal["no", "yes", "with_last_layer"]
+#: ``others``: all but the first.
+Limited = Literal["none", "all", "others"]
 #: As ONNX counts: the operator sets of a domain that gave an operator another schema.
 Versions = tuple[int, ...]
 #: The newest operator set of ONNX of which all operators here were looked at; not all of it has kernels.
@@ -42,13 +44,14 @@ class OperandRecord:
 
     ``axis``: of output channels, from the end where it is negative; None: it has none. ``carries_sign``:
     the result changes its sign if this one and all others that do change theirs. ``of_result``: a scale or
-    zero point of what comes out.
+    zero point of what comes out. ``sizes``: its numbers decide how large a result is, without a limit.
     """
 
     role: Role
     axis: int | None
     carries_sign: bool
     of_result: bool
+    sizes: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,8 @@ class OperatorRecord:
         commutes: whether operands may change places.
         jumps: whether a difference in the last digit can change what it makes by anything.
         draws: whether it draws random numbers.
+        limited: which results have limits that no operand moves: truth values, indices, lengths, bytes,
+            what saturates.
         copies: whether each element of its results is one of its first input.
         reshapes: whether the result is its first input under another name, perhaps in another shape.
         passes_weights: whether a weight behind it was one before, in another shape, order or type.
@@ -93,6 +98,7 @@ class OperatorRecord:
     commutes: bool
     jumps: bool
     draws: bool
+    limited: Limited
     copies: bool
     reshapes: bool
     passes_weights: bool
@@ -146,7 +152,7 @@ class OperatorRecord:
 
 
 def _plain(role: Role) -> OperandRecord:
-    return OperandRecord(role=role, axis=None, carries_sign=False, of_result=False)
+    return OperandRecord(role=role, axis=None, carries_sign=False, of_result=False, sizes=False)
 
 
 DATA, WEIGHT, BIAS, STATISTIC, SCALE, ZERO_POINT, SHAPE, PARAMETER = map(_plain, get_args(Role))
@@ -160,6 +166,11 @@ def along(operand: OperandRecord, axis: int) -> OperandRecord:
 def signed(operand: OperandRecord) -> OperandRecord:
     """Return ``operand`` whose sign the result has."""
     return replace(operand, carries_sign=True)
+
+
+def sizing(operand: OperandRecord) -> OperandRecord:
+    """Return ``operand`` whose numbers decide how large a result is, without a limit."""
+    return replace(operand, sizes=True)
 
 
 def of_result(operand: OperandRecord) -> OperandRecord:
@@ -186,6 +197,7 @@ UNKNOWN = OperatorRecord(
     commutes=False,
     jumps=False,
     draws=False,
+    limited="none",
     copies=False,
     reshapes=False,
     passes_weights=False,

@@ -29,7 +29,7 @@ node of the file and why. Written by `python -m models.network.reference`.
   kernel; else `compile` refuses it.
 - **Quantised** networks run as they are, as QDQ or QOperator; those marked with † become operators on
   bytes with `--precision int8`.
-- On a [GPU](../explanation/gpu.md) what has no kernel there stays on the CPU; [C](../how-to/export-c.md)
+- On a [GPU](../how-to/gpu.md) what has no kernel there stays on the CPU; [C](../how-to/export-c.md)
   has fewer operators, and says which.
 
 A number is the first operator set that is meant; without one, the first of its domain.

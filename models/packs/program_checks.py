@@ -1,4 +1,4 @@
-"""What a manifest says of programs and quantised layers must be possible (docs/reference/pack-records.md).
+"""What a manifest says of programs and quantised layers must be possible (docs/reference/pack-manifest.md).
 
 After these checks a program reads and makes arrays that are there, of sizes that fit each other, and no
 step reads what is made after it.
@@ -147,7 +147,7 @@ def _check_row_operator(
             raise PackError(f"{where}.reads: {place} is not read row by row")
 
 
-# What a manifest says of quantised layers must be possible (docs/reference/pack-records.md).
+# What a manifest says of quantised layers must be possible (docs/reference/pack-manifest.md).
 #
 # After these checks kernels of integers read and write no byte outside of operands and constants.
 

@@ -1,4 +1,4 @@
-"""What a manifest says of row operators and bottlenecks must be possible (docs/reference/pack-records.md).
+"""What a manifest says of row operators and bottlenecks must be possible (docs/reference/pack-manifest.md).
 
 After these checks a region reads and writes no byte outside of its strips, values and weights, and is
 planned in the order of its operators. The planner decides whether a value can be whole where it is read:
@@ -226,7 +226,7 @@ def _check_order(path: Path, manifest: Manifest) -> None:
                 )
 
 
-# What a manifest says of bottlenecks must be possible (docs/reference/pack-records.md, "Bottlenecks").
+# What a manifest says of bottlenecks must be possible (docs/reference/pack-manifest.md, "Bottlenecks").
 #
 # After these checks groups of channels read and write no byte outside of strips, row values and weights,
 # and nothing that was not made before.

@@ -30,7 +30,7 @@ from models.packs.records.spans import Plane, PlaneBits, Span, StoredPart
 # once had 16 bits have planes with few different bytes. Where many numbers are zero only the others are
 # in the planes, and a bit for each says which.
 #
-# Layout (docs/reference/pack-weights.md): dictionaries, bits of what is kept, planes. A block: 256 numbers.
+# Layout (docs/reference/pack-format.md): dictionaries, bits of what is kept, planes. A block: 256 numbers.
 
 PLANES = 4
 BLOCK_NUMBERS = 256

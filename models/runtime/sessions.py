@@ -229,6 +229,15 @@ def open_reference(path: Path, optimise: bool) -> "ort.InferenceSession":
     return open_session(str(path), options)
 
 
+def run_options() -> "ort.RunOptions":
+    """Return options for runs of a session that another thread can end: it sets their ``terminate``."""
+    import onnxruntime as ort
+
+    options = ort.RunOptions()
+    options.log_severity_level = 4
+    return options
+
+
 def run_session(
     session: "ort.InferenceSession", inputs: "Mapping[str, NDArray[Any]]"
 ) -> "dict[str, NDArray[Any]]":

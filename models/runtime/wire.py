@@ -154,7 +154,9 @@ def places(data: Bytes, start: int, end: int) -> Iterator[FieldPlace]:
         else:
             raise WireError(f"wire type {kind} at byte {start}")
         if stop > end or number == 0:
-            raise WireError(f"field {number} at byte {start} does not fit")
+            raise WireError(
+                f"field {number} at byte {start} does not fit: it is cut short, or damaged"
+            )
         yield FieldPlace(number, kind, start, content, stop)
         start = stop
 

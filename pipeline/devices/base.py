@@ -88,6 +88,22 @@ Done = Callable[[Exception | None, float], None]
 Launch = Callable[[], None]
 
 
+class StoppableLaunch(ABC):
+    """A launch that another thread can end: of a graph whose time depends on data, as that of a loop."""
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """As ``Launch``.
+
+        Raises:
+            KernelStoppedError: it was stopped, now or before.
+        """
+
+    @abstractmethod
+    def stop(self, stopped: bool) -> None:
+        """End it if it runs, and let it not begin, until this is called with false."""
+
+
 def nothing() -> None:
     """Launch nothing: what this step does was done with one before."""
 
@@ -102,6 +118,10 @@ class DeviceMemoryError(DeviceError):
 
 class KernelError(DeviceError):
     """A kernel failed while it ran."""
+
+
+class KernelStoppedError(KernelError):
+    """A kernel was stopped while it ran."""
 
 
 class DeviceLostError(KernelError):
@@ -151,7 +171,7 @@ class Kernel(ABC):
     def attach(self, inputs: Sequence[Any | Cell], outputs: Sequence[Any | Cell]) -> Launch:
         """Return a launcher of a resident piece: results are copied to ``outputs``.
 
-        As ``bind``, but what has no place in the arena is in cells.
+        As ``bind``, but what has no place in the arena is in cells. It may be a ``StoppableLaunch``.
 
         Raises:
             DeviceError: the device does not run resident pieces.

@@ -26,6 +26,7 @@ from models.runtime.sessions import (
     open_joined,
     open_piece,
     reason,
+    run_options,
     threads_of_device,
 )
 from models.runtime.wire import WireError
@@ -36,7 +37,9 @@ from pipeline.devices.base import (
     Done,
     Kernel,
     KernelError,
+    KernelStoppedError,
     Launch,
+    StoppableLaunch,
 )
 from pipeline.devices.device_memory import HostMemory, Memory, Use
 from pipeline.devices.elementwise.library import Library, find_library
@@ -181,20 +184,7 @@ class _CpuKernel(Kernel):
         self, inputs: Sequence[NDArray[Any] | Cell], outputs: Sequence[NDArray[Any] | Cell]
     ) -> Launch:
         self._check(inputs, outputs)
-
-        def launch() -> None:
-            feeds = {
-                name: tensor.array if isinstance(tensor, Cell) else tensor
-                for name, tensor in zip(self.inputs, inputs, strict=True)
-            }
-            try:
-                results = self.session.run(self.outputs, feeds)
-            except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
-                raise KernelError(reason(exc)) from exc
-            for name, result, target in zip(self.outputs, results, outputs, strict=True):
-                _put(name, np.asarray(result), target)
-
-        return launch
+        return _Attached(self, inputs, outputs)
 
     def _check(
         self, inputs: Sequence[NDArray[Any] | Cell], outputs: Sequence[NDArray[Any] | Cell]
@@ -204,6 +194,38 @@ class _CpuKernel(Kernel):
                 f"a piece has {len(self.inputs)} inputs and {len(self.outputs)} outputs; "
                 f"the manifest gives {len(inputs)} and {len(outputs)}"
             )
+
+
+class _Attached(StoppableLaunch):
+    """A launcher of a resident piece. ONNX Runtime looks between two nodes whether it was stopped."""
+
+    def __init__(
+        self,
+        kernel: _CpuKernel,
+        inputs: Sequence[NDArray[Any] | Cell],
+        outputs: Sequence[NDArray[Any] | Cell],
+    ) -> None:
+        self._kernel = kernel
+        self._inputs = inputs
+        self._outputs = outputs
+        self._options = run_options()
+
+    def __call__(self) -> None:
+        kernel = self._kernel
+        feeds = {
+            name: tensor.array if isinstance(tensor, Cell) else tensor
+            for name, tensor in zip(kernel.inputs, self._inputs, strict=True)
+        }
+        try:
+            results = kernel.session.run(kernel.outputs, feeds, self._options)
+        except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
+            error = KernelStoppedError if self._options.terminate else KernelError
+            raise error(reason(exc)) from exc
+        for name, result, target in zip(kernel.outputs, results, self._outputs, strict=True):
+            _put(name, np.asarray(result), target)
+
+    def stop(self, stopped: bool) -> None:
+        self._options.terminate = stopped
 
 
 def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:

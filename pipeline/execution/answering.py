@@ -58,7 +58,8 @@ class Answering(ABC):
             inputs: graph inputs by name, with exactly their dtypes and shapes; all that have no default.
                 Nothing here holds them when ``take`` is called: a caller may empty the mapping then.
             take: gets the outputs by name, views that are gone when it returns.
-            deadline: on time.monotonic's clock; checked between kernels and while waiting.
+            deadline: on time.monotonic's clock; checked between kernels and while waiting, and of kernels
+                that may run long as ``wake`` says.
             cancelled: asked between kernels, and while waiting for the arena as ``wake`` says.
             record: receives every event of the schedule.
 
@@ -129,7 +130,7 @@ class Answering(ABC):
 
     @abstractmethod
     def wake(self) -> None:
-        """Have calls that wait look whether they are cancelled."""
+        """Have calls that wait, or run a long kernel, look whether they are cancelled or late."""
 
     @abstractmethod
     def statistics(self) -> EngineStatistics:

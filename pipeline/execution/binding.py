@@ -6,7 +6,14 @@ Nothing is decided here: calls.py says what runs where.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from pipeline.devices.base import Device, DeviceError, KernelError, Launch, nothing
+from pipeline.devices.base import (
+    Device,
+    DeviceError,
+    KernelError,
+    Launch,
+    StoppableLaunch,
+    nothing,
+)
 from pipeline.devices.device_memory import Memory
 from pipeline.devices.pack_kernels import KernelCall, PackKernels
 from pipeline.execution.engine_memory import EngineMemory
@@ -73,6 +80,8 @@ class _Binder:
         if cached is None:
             with _naming(group.name):
                 launch = self._kernels.run(list(map(self._call, group.calls)), self._scratch)
+            if isinstance(launch, StoppableLaunch):
+                self._memory.stoppable.append(launch)
             cached = self._bound[group.id] = _named(launch, group.name)
         return cached
 

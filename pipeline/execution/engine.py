@@ -69,6 +69,8 @@ class Carrier:
         self._read_bytes = read_bytes
         self._verify = verify
         self._verified = False
+        #: Held where ``running`` changes, and while its kernels are stopped.
+        self._stopping = threading.Lock()
 
     def carry(
         self,
@@ -93,7 +95,7 @@ class Carrier:
             outputs[lane] = lanes[lane].take(memories[lane].views())
 
         self._reader.check()
-        self.running = run
+        self._begin(run)
         try:
             run.each(put)
             statistics = self._sweep(run, record, claim)
@@ -101,10 +103,24 @@ class Carrier:
                 memory.forget_inputs()
             run.each(take)
         finally:
-            self.running = _NOBODY
+            with self._stopping:
+                self.running = _NOBODY
             for memory in memories:
                 memory.forget()
         return outputs, statistics
+
+    def _begin(self, run: LaneRun) -> None:
+        with self._stopping:
+            self.running = run
+            for memory in self._memories:
+                memory.stop(False)
+
+    def stop_unwanted(self) -> None:
+        """End kernels that run longer than anybody waits for them; from any thread."""
+        with self._stopping:
+            for position in self.running.running:
+                if self.running.end_of(position) is not None:
+                    self._memories[position].stop(True)
 
     def rest(self) -> None:
         """Let go of the kernels."""
@@ -294,6 +310,7 @@ class Engine(Answering):
 
     def wake(self) -> None:
         self._memory.lease.wake()
+        self._carrier.stop_unwanted()
 
     @property
     def broken(self) -> str:

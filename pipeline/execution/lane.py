@@ -9,10 +9,19 @@ from numpy.typing import NDArray
 
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
-from pipeline.devices.base import Block, Cell, DeviceLostError, Launch, as_strings, takes
+from pipeline.devices.base import (
+    Block,
+    Cell,
+    DeviceLostError,
+    KernelStoppedError,
+    Launch,
+    StoppableLaunch,
+    as_strings,
+    takes,
+)
 from pipeline.devices.device_memory import Memory
 from pipeline.execution.deadlines import check_limits
-from pipeline.execution.errors import CancelledError, InputError
+from pipeline.execution.errors import CancelledError, DeadlineError, InputError
 from pipeline.execution.given import Arrays, GivenRows, Take, Tensor, Tensors, copies
 from pipeline.planning.calls import Argument, UnsizedValue
 from pipeline.planning.plan import Plan, Space
@@ -57,7 +66,12 @@ class LaneRun:
         return not self.running
 
     def stop(self, lane: int, error: Exception) -> None:
-        """Take a lane out of the sweep."""
+        """Take a lane out of the sweep.
+
+        Where a kernel was stopped because nobody waits for its result, that is the error.
+        """
+        if isinstance(error, KernelStoppedError):
+            error = self.end_of(lane) or error
         self.running = tuple(each for each in self.running if each != lane)
         self.errors[lane] = error
 
@@ -83,6 +97,14 @@ class LaneRun:
             launches[lane]()
 
         self.each(launch)
+
+    def end_of(self, position: int) -> CancelledError | DeadlineError | None:
+        """Return why nobody waits for the request at ``position`` any more; None: somebody does."""
+        try:
+            self._check(position)
+        except (CancelledError, DeadlineError) as exc:
+            return exc
+        return None
 
     def _check(self, lane: int) -> None:
         request = self._lanes[lane]
@@ -160,6 +182,8 @@ class LaneMemory:
         self._space = space
         self._start = number * plan.lane_bytes
         self.arena = space("arena")
+        #: Its launches that can be ended while they run.
+        self.stoppable: list[StoppableLaunch] = []
         self._cells = {
             index: Cell() for index, value in enumerate(program.values) if value.is_loose
         }
@@ -216,6 +240,11 @@ class LaneMemory:
         """Let go of the tensors of the request."""
         for cell in self._given.values():
             cell.clear()
+
+    def stop(self, stopped: bool) -> None:
+        """End launches that may run long, and those to come, until this is called with false."""
+        for launch in self.stoppable:
+            launch.stop(stopped)
 
     def forget(self) -> None:
         """Let go of all that belongs to one sweep: also tensors of unknown size."""

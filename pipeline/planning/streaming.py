@@ -60,7 +60,7 @@ def streamed_units(
 # Rings and the reads into them.
 
 PAGE_BYTES = 4096
-# Reads of this size cost the least CPU a byte (docs/research/design.md); three of them are
+# Reads of this size cost the least CPU a byte (docs/explanation/architecture/reading.md); three of them are
 # in the ring at once where it is large enough.
 READ_BYTES = 4 << 20
 READS_IN_RING = 3

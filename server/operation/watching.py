@@ -13,7 +13,8 @@ from server.errors import NotServingError
 from server.faults import traceable
 from server.memory.process_memory import memory_limited
 from server.operation.service_manager import Notifier
-from server.repository.entry import Entry, Loading
+from server.repository.entry import Entry
+from server.repository.instances import State
 from server.repository.repository import Repository
 
 # While models load, the service manager gets status lines and more time.
@@ -28,7 +29,7 @@ def describe(entries: Sequence[Entry], read_bytes: int) -> str:
 
     It changes whenever loading has made progress.
     """
-    loading = [entry for entry in entries if isinstance(entry.condition, Loading)]
+    loading = [entry for entry in entries if entry.is_loading]
     serving = sum(entry.serves for entry in entries)
     if not entries:
         return "starting"
@@ -72,7 +73,7 @@ def stuck(repository: Repository, factor: float, least_seconds: float) -> Iterat
 
 def give_up_leaving(repository: Repository, factor: float, least_seconds: float) -> None:
     """Give up stuck engines of models that are being closed, so that closing them goes on."""
-    for worker in repository.leaving():
+    for worker in repository.workers(State.DRAINING):
         if not worker.abandoned and worker.stuck(factor, least_seconds):
             _log.error("model %s: while it left service %s", worker.served.name, _WHY)
             worker.abandon(_WHY)

@@ -52,12 +52,10 @@ class Looks:
 
     async def arena(self, name: str, version: str | None = None) -> dict[str, Any]:
         """Return the arena of a loaded model as boxes; raises as Repository.get."""
-        entry, _ = self._service.repository.models.serving(name, version)
-        assert entry.prepared is not None
-        assert entry.fitted is not None
-        plan = entry.fitted.plan
+        instance = self._service.repository.models.find(name, version).serving()
+        plan = instance.place.fitted.plan
         # Thousands of calls take a tenth of a second.
-        boxes = await in_thread(arena_boxes, entry.prepared.program, plan)
+        boxes = await in_thread(arena_boxes, instance.prepared.program, plan)
         return {"arena_bytes": plan.arena_bytes, "boxes": list(map(asdict, boxes))}
 
     async def frontier(self, name: str) -> AsyncGenerator[LookStep | Rows]:
@@ -66,7 +64,7 @@ class Looks:
         Raises:
             BusyError: others are planned. Otherwise as Repository.frontier.
         """
-        _, pack = self._service.repository.models.serving(name)
+        pack = self._service.repository.models.find(name).serving().prepared.pack
         of, rows = self._frontiers.get(name, (None, []))
         if of is None or of() is not pack:
             async with self._searching(name, pack) as search:

@@ -9,7 +9,7 @@ from typing import Any
 from models.packs.folders import clear_repository
 from models.sizes import format_size
 from server.causes import attribution, because
-from server.errors import ConflictError, NotFoundError, shown
+from server.errors import AwayError, ConflictError, NotFoundError, shown
 from server.faults import FAILURES, Code, Fault
 from server.repository.balancing import Balancer
 from server.repository.catalog import Catalog
@@ -157,7 +157,7 @@ class Applier:
             entry = self._models.known(slot_name, name)
             with because(why):
                 fault = Fault(Code.MISSING, why, permanent=False)
-                await self._balancer.let_go(entry, fault, patiently=True)
+                await self._executor.let_go(entry, fault, patiently=True)
             entry.version = slot_name.rpartition("/")[2]
         failures = []
         for slot in slots:
@@ -174,7 +174,7 @@ class Applier:
         if not entries:
             raise NotFoundError(f"model {shown(name)}: not in the repository")
         for entry in entries:
-            await self._balancer.let_go(entry, _UNLOADED, "unloaded")
+            await self._executor.let_go(entry, _UNLOADED, "unloaded")
             entry.most_bytes = None
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
@@ -184,7 +184,7 @@ class Applier:
             if entry.name in kept:
                 continue
             with because(gone):
-                await self._balancer.let_go(entry, Fault(Code.MISSING, gone), patiently=True)
+                await self._executor.let_go(entry, Fault(Code.MISSING, gone), patiently=True)
             if not entry.is_lost:
                 del self._models[entry.name]
 
@@ -214,7 +214,7 @@ class Applier:
         if entry is None or not entry.is_idle(seconds):
             return False
         with because(f"no request for {seconds:g} s"):
-            await self._balancer.let_go(entry, _IDLE, "evicted", patiently=True, grows=False)
+            await self._executor.let_go(entry, _IDLE, "evicted", patiently=True, grows=False)
         entry.evictions += 1
         return True
 
@@ -250,12 +250,19 @@ class Applier:
 
     @contextlib.contextmanager
     def noting(self, name: str) -> Iterator[None]:
-        """Note in the entries of ``name`` an error that is raised inside, unless all ends."""
+        """Note in the entries of ``name`` an error that is raised inside, unless all ends.
+
+        Where the whole repository is away, it is not known whether there is such a model.
+        """
         try:
             yield
         except FAILURES as exc:
-            if not self._planning.is_closed:
-                self._models.note(name, exc)
+            if not (self._planning.is_closed or isinstance(exc, NotFoundError)):
+                entries = self._models.of(name)
+                if not (entries or isinstance(exc, AwayError)):
+                    entries = [self._models.known(name, name)]
+                for entry in entries:
+                    entry.note(exc)
             raise
 
     async def verified(self, name: str, config: ModelConfig | None = None) -> list[Slot]:

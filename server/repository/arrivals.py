@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, LateError, NotServingError
-from server.repository.entry import Entry, Serving, Use
+from server.repository.entry import Entry, Use
 from server.repository.models import Models
 
 
@@ -38,7 +38,7 @@ class Arrivals:
         until = self._clock() + limit_seconds
         while True:
             entry = self._models.find(model, version)
-            if isinstance(entry.condition, Serving):
+            if entry.instance is not None:
                 return entry.use()
             uses = entry.uses
             uses.begin()

@@ -10,15 +10,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterator,
-    Sequence,
-)
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -31,10 +23,11 @@ from server.causes import attribution, because
 from server.errors import FilesChangedError, NotServingError
 from server.faults import FAILURES, Code, Fault
 from server.repository.catalog import Catalog
-from server.repository.entry import Absence, Entry, Loading, Unloaded
+from server.repository.entry import Entry, Loading, Unloaded
 from server.repository.environment import RepositoryEnvironment
 from server.repository.executor import Executor
-from server.repository.fleet import Fleet, Member, Place, PlanTarget, gaining
+from server.repository.fleet import Fleet, FleetTarget, Member, gaining
+from server.repository.instances import Instance
 from server.repository.models import Models
 from server.repository.on_disk import Slot
 from server.repository.planning_threads import PlanningThreads, SearchProgress
@@ -43,14 +36,13 @@ from server.settings.per_model import ALL
 
 _log = logging.getLogger(__name__)
 
-_EVICTED = Fault(Code.NOT_SERVING, "evicted; the next request loads it again", permanent=False)
 _REPLACED = Fault(Code.NOT_SERVING, "its pack is being replaced", permanent=False)
 
 T = TypeVar("T")
 
 
 class Balancer:
-    """Loads, replaces, limits and evicts ``models``. ``evictable``: models that may be evicted.
+    """Loads, replaces and limits ``models``. ``evictable``: models that may be evicted for others.
 
     ``grow_later``: called when models may use memory that is free now.
     """
@@ -82,23 +74,6 @@ class Balancer:
         #: How far the search for new plans of the loaded models is; None: there is none.
         self.search: SearchProgress | None = None
 
-    async def let_go(
-        self,
-        entry: Entry,
-        why: Fault,
-        cause: Absence = "failed",
-        *,
-        patiently: bool = False,
-        grows: bool = True,
-    ) -> None:
-        """Close ``entry`` as the executor does, and log it; where it ``grows``, others use its memory."""
-        if entry.worker is not None and grows:
-            self._grow_later()
-        if entry.worker is not None or entry.evicted:
-            what = "evicted" if cause == "evicted" else "unloaded"
-            _log.info("model %s: %s", entry.name, what, extra=attribution())
-        await self._executor.close(entry, why, cause, patiently=patiently)
-
     async def bring(self, slot: Slot, evicts: bool) -> None:
         """Load the pack in ``slot``, in place of its former version if there is one.
 
@@ -116,10 +91,8 @@ class Balancer:
         try:
             await self._replace(entry, slot, evicts)
         except Exception as exc:
-            if isinstance(
-                entry.condition, Unloaded
-            ):  # the former version could not be opened again
-                self._note(entry, exc, was_evicted=False)
+            if isinstance(entry.condition, Unloaded):  # the former version is not there any more
+                entry.become(Unloaded.after(exc))
             raise
         self._log_loaded(entry, f" in place of {before}")
 
@@ -145,25 +118,12 @@ class Balancer:
                     # Room is made before the model is prepared, which takes memory, too.
                     if evicts:
                         await self._make_room(slot)
-                    await self._admit(entry, await self._prepared(slot))
+                    await self._come(entry, await self._prepared(slot))
         except Exception as exc:
-            self._note(entry, exc, was_evicted)
+            entry.become(Unloaded.after(exc, was_evicted=was_evicted))
             if isinstance(exc, RefusedError):
                 entry.refusals += 1
             raise
-
-    def _note(self, entry: Entry, exc: Exception, was_evicted: bool) -> None:
-        """Note that the loading of ``entry``, which may have been evicted before, ended with ``exc``."""
-        after = Unloaded.after(exc, was_evicted=was_evicted)
-        # An engine that could neither be opened nor closed still holds its memory.
-        is_lost = entry.name in self._budget.held()
-        if is_lost:
-            after = Unloaded(replace(after.fault, permanent=True), is_lost=True)
-        entry.become(after)
-
-    async def _admit(self, entry: Entry, model: Prepared) -> None:
-        """Let ``entry`` serve ``model``; raises as ``_come``."""
-        await self._come(entry.name, model, partial(self._executor.open, entry, model))
 
     @contextlib.asynccontextmanager
     async def _or_as_before(self, *closed: Entry) -> AsyncIterator[None]:
@@ -171,7 +131,7 @@ class Balancer:
 
         ``closed``: what may be closed inside, and then serves again; others that went stay away.
         """
-        before = PlanTarget(self._executor.plans())
+        before = FleetTarget(self._executor.plans())
         packs = {entry.name: entry.prepared for entry in closed if entry.prepared is not None}
         try:
             yield
@@ -179,28 +139,33 @@ class Balancer:
             await self._executor.converge(before, packs)
             raise
 
-    async def _come(self, key: str, model: Prepared, opens: Callable[[Place], Awaitable[T]]) -> T:
-        """Let others shrink for ``model``, which will hold memory as ``key``; return what ``opens`` does.
+    async def _come(self, entry: Entry, model: Prepared) -> Instance | None:
+        """Let others shrink for ``model``, and ``entry`` serve it; return as Executor.open.
 
         A model whose files have changed meanwhile cannot shrink: it stays as it is, and a new decision is
         made.
         """
+
+        async def decide() -> FleetTarget:
+            return await self._coming(await self._fleet(), entry.next_key, model)
+
+        before = self._executor.plans()
         with because(f"model {model.slot.name} comes"):
-            place, has_changed = await self._shrunk_for(key, model)
-        opened = await opens(place)
+            target = await self._reached(decide)
+        assert target.first is not None
+        place, has_changed = target.first.place, self._executor.plans() != before
+        former = await self._executor.open(entry, model, place)
         if has_changed or place.fitted.heuristic:
             self._grow_later()
-        return opened
+        return former
 
-    async def _shrunk_for(self, key: str, model: Prepared) -> tuple[Place, bool]:
-        """Make room for ``model``; return its plan, and whether other models have another one now."""
-        before = self._executor.plans()
+    async def _reached(self, decide: Callable[[], Awaitable[FleetTarget]]) -> FleetTarget:
+        """Return the target that ``decide`` returns, when it is reached but for a newcomer."""
         while True:
-            target = await self._coming(await self._fleet(), key, model)
-            assert target.first is not None
-            with contextlib.suppress(FilesChangedError):
+            target = await decide()
+            with contextlib.suppress(FilesChangedError):  # of one that was to shrink: it stays
                 await self._executor.reach(target)
-                return target.first.place, self._executor.plans() != before
+                return target
 
     async def _replace(self, entry: Entry, slot: Slot, evicts: bool) -> None:
         """Serve the pack in ``slot`` in place of the one that ``entry`` serves now; no request is lost.
@@ -210,18 +175,16 @@ class Balancer:
         serves on.
         """
         model = await self._prepared(slot)
-        key = f"{entry.name} (next)"
         try:
             async with self._or_as_before():
-                before = await self._come(
-                    key, model, lambda place: self._executor.open_beside(entry, model, place, key)
-                )
+                before = await self._come(entry, model)
         except RefusedError:
             if not entry.serves:  # it left service when it was opened again with a smaller plan
                 raise
             await self._replace_in_turn(entry, model, evicts)
             return
-        await self._executor.retire(entry.name, *before, key)
+        if before is not None:
+            await self._executor.retire(entry, before)
 
     async def _replace_in_turn(self, entry: Entry, model: Prepared, evicts: bool) -> None:
         """Close the pack that ``entry`` serves, then open ``model``; requests that come meanwhile wait."""
@@ -229,12 +192,8 @@ class Balancer:
         try:
             await self._coming(others, entry.name, model)
         except RefusedError:
-            victims = await self._going(others, model.slot)
-            if not evicts or victims is None:
+            if not evicts or await self._evictions(others, model.slot) is None:
                 raise
-        await self._replaced(entry, model, evicts)
-
-    async def _replaced(self, entry: Entry, model: Prepared, evicts: bool) -> None:
         with entry.coming_back():
             async with self._or_as_before(entry):
                 await self._executor.close(entry, _REPLACED, patiently=True)
@@ -242,19 +201,14 @@ class Balancer:
                     raise NotServingError(f"{entry.message}; restart the server")
                 if evicts:
                     await self._make_room(model.slot)
-                await self._admit(entry, model)
+                await self._come(entry, model)
 
     async def _make_room(self, slot: Slot) -> None:
         """Evict the models without which the pack in ``slot`` fits."""
-        for name in await self._going(await self._fleet(), slot) or []:
-            entry = self._models[name]
-            if entry.fault is None:
-                with because(f"model {slot.name} comes"):
-                    await self.let_go(entry, _EVICTED, "evicted", patiently=True)
-                entry.evictions += 1
-            else:
-                cause: Absence = "evicted" if entry.may_pass else "failed"
-                await self.let_go(entry, entry.fault, cause)
+        with because(f"model {slot.name} comes"):
+            await self._executor.reach(
+                await self._evictions(await self._fleet(), slot) or FleetTarget()
+            )
 
     async def replan(self, entries: Sequence[Entry], most_bytes: int | None) -> None:
         """Limit the memory of each of ``entries``, which are loaded; on an error all stay as they are.
@@ -276,14 +230,14 @@ class Balancer:
         self._grow_later()
 
     async def _limit(self, entry: Entry) -> None:
-        """Let ``entry`` keep its limit; as in _come, a new decision is made where files have changed."""
-        while True:
+        """Let ``entry`` keep its limit."""
+
+        async def decide() -> FleetTarget:
             entry.serving()
             fleet = await self._fleet()
-            target = await self._searched(partial(fleet.limited, entry.name, entry.most_bytes))
-            with contextlib.suppress(FilesChangedError):
-                await self._executor.reach(target)
-                return
+            return await self._searched(partial(fleet.limited, entry.name, entry.most_bytes))
+
+        await self._reached(decide)
 
     async def grow(self) -> None:
         """Let the loaded models use free memory, each with the best plan that a search finds."""
@@ -295,8 +249,9 @@ class Balancer:
         await self._executor.converge(gaining(target, self._executor.plans()))
         for name, place in target.plans.items():
             entry = self._models[name]
-            if entry.place is not None and place.is_like(entry.place):
-                entry.move(place)  # the search confirms its plan, which was made by rules of thumb
+            if entry.instance is not None and place.is_like(entry.instance.place):
+                # The search confirms its plan, which was made by rules of thumb.
+                entry.instance.place = place
 
     async def _fleet(self) -> Fleet:
         """Return the models that are loaded now."""
@@ -334,7 +289,7 @@ class Balancer:
         """Return the model in ``slot``, ready to be planned; raises as Preparer.prepare."""
         return await self._planning.run(lambda: self._preparer.prepare(slot))
 
-    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> PlanTarget:
+    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> FleetTarget:
         """Return as Fleet.coming."""
         newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
         others = {*fleet.places, model.slot.name, *self._models.withdrawn()}
@@ -342,15 +297,15 @@ class Balancer:
             lambda: fleet.coming(key, newcomer, self._catalog.others(others)), model
         )
 
-    async def _going(self, fleet: Fleet, slot: Slot) -> list[str] | None:
-        """Return the models to evict so that the pack in ``slot`` fits; None where it does not."""
+    async def _evictions(self, fleet: Fleet, slot: Slot) -> FleetTarget | None:
+        """Return the target where the pack in ``slot`` fits, since others are gone; None: it does not."""
         others = {*fleet.members, slot.name, *self._models.withdrawn()}
 
-        def chosen() -> list[str] | None:
+        def chosen() -> FleetTarget | None:
             newcomer: Sharer | None = self._catalog.least(slot)
             if newcomer is None:
                 return None
-            return fleet.going(newcomer, self._catalog.others(others))
+            return fleet.evictions(newcomer, self._catalog.others(others))
 
         return await self._planning.run(chosen)
 

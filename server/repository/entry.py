@@ -1,14 +1,14 @@
-"""One slot as the service knows it: in one of three states, each with the data that belongs to it.
+"""One slot as the service knows it: the instance that answers requests to it, or why there is none.
 
-A model that serves may meet a fault that lasts (the file was changed, the disk is gone), which its worker
-knows. A worker is not closed before the requests that use it end.
+An instance that serves may meet a fault that lasts (the file was changed, the disk is gone): then the slot
+has it until it is closed. That is not before the requests that use it end.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Literal, Self
 from urllib.parse import quote
 
@@ -19,48 +19,11 @@ from server.codec.messages import Signature
 from server.errors import LoadingError, NotLoadedError, NotServingError
 from server.faults import Code, Fault
 from server.repository.fleet import Place
+from server.repository.instances import Instance, State, Uses
 from server.repository.on_disk import Slot
 from server.repository.planning_threads import SearchProgress
 from server.repository.preparing import Prepared
 from server.repository.worker import Worker
-
-
-class Uses:
-    """Counts the requests that use one model as it is loaded now."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._count = 0
-        self._over: asyncio.Future[None] | None = None
-        #: When a request began or ended last; before the first one, when the model was loaded.
-        self.used_at = clock()
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def idle_seconds(self) -> float:
-        """Seconds since a request started or ended last."""
-        return self._clock() - self.used_at
-
-    def begin(self) -> None:
-        """Count one more."""
-        self._count += 1
-        self.used_at = self._clock()
-
-    def end(self) -> None:
-        """Count one less."""
-        self._count -= 1
-        self.used_at = self._clock()
-        if not self._count and self._over is not None and not self._over.done():
-            self._over.set_result(None)
-
-    async def over(self, limit_seconds: float) -> None:
-        """Wait until no request uses it any more, but no longer than ``limit_seconds``."""
-        if not self._count or not limit_seconds:
-            return
-        self._over = asyncio.get_running_loop().create_future()
-        await asyncio.wait({self._over}, timeout=limit_seconds)
 
 
 @dataclass
@@ -80,7 +43,7 @@ class Use:
     uses: Uses | None = None
 
 
-State = Literal["READY", "LOADING", "UNAVAILABLE"]
+IndexState = Literal["READY", "LOADING", "UNAVAILABLE"]
 #: Why a model does not serve, in a word for metrics; "failed" for all other reasons.
 Absence = Literal["loading", "refused", "evicted", "unloaded", "failed"]
 
@@ -97,18 +60,15 @@ _NEVER_LOADED = Fault(Code.NOT_LOADED, "not loaded")
 
 @dataclass(frozen=True)
 class Unloaded:
-    """It has no engine. ``cause``: refused for want of budget, unloaded by request, evicted, or failed.
+    """It has no instance. ``cause``: refused for want of budget, unloaded by request, evicted, or failed.
 
     An evicted model was closed to make room for another one; the next request loads it again.
 
     ``fault``: why, and whether the next try may succeed although no file and no setting was changed.
-    ``is_lost``: its memory can never be used again, since a disk may still write to it, and only a restart
-    of the process helps; else it holds nothing.
     """
 
     fault: Fault = _NEVER_LOADED
     cause: Absence = "failed"
-    is_lost: bool = False
 
     @classmethod
     def after(cls, exc: Exception, *, was_evicted: bool = False) -> Self:
@@ -122,39 +82,20 @@ class Unloaded:
 
 @dataclass
 class Loading:
-    """It is being planned, then read and opened (``step``); ``progress``: how far planning is."""
+    """It is checked and planned; ``progress``: how far planning is."""
 
-    step: str = "planning"
     progress: SearchProgress = field(default_factory=SearchProgress)
     cause: Absence = "loading"
 
     @property
     def fault(self) -> Fault:
-        """The step, and how far it is."""
-        progress = self.progress.said if self.step == "planning" else ""
-        why = f"loading: {self.step}{progress and f', {progress}'}"
-        return Fault(Code.LOADING, why, permanent=False)
+        """What is done, and how far it is."""
+        progress = self.progress.said
+        message = f"loading: planning{progress and f', {progress}'}"
+        return Fault(Code.LOADING, message, permanent=False)
 
 
-@dataclass(frozen=True)
-class Serving:
-    """It has a worker. ``prepared`` and ``place``: the model that is loaded, and its plan."""
-
-    worker: Worker
-    prepared: Prepared
-    place: Place
-
-    @property
-    def fault(self) -> Fault | None:
-        """What keeps it from answering; None while it answers."""
-        return self.worker.fault
-
-    @property
-    def cause(self) -> Absence | None:
-        return "failed" if self.fault else None
-
-
-Condition = Unloaded | Loading | Serving
+Condition = Unloaded | Loading | Instance
 
 
 def how_to_load(model: str) -> str:
@@ -169,8 +110,8 @@ class Entry:
     ``slot``, ``version``: of the last load, or of the last try; ``weight_bytes``: of the last load.
     ``most_bytes``: the limit of its memory; None: its share of the budget. ``refusals``, ``evictions``,
     ``cold_starts``, ``cold_start_seconds``: how often it was refused for want of budget, was evicted, was
-    loaded for a request, and how long the latter took. ``uses``: of the model that is loaded, or of the
-    next one while none is. ``desired_until``: until when it is to be
+    loaded for a request, and how long the latter took. ``waiting``: the requests that wait for the next
+    instance while there is none, which then use that. ``desired_until``: until when it is to be
     loaded for requests that were refused since that takes longer than they had, on time.monotonic's clock.
     ``coming``: the future for which requests wait while it is away for a moment.
     ``deadline``: the setting; ``timeout_seconds``: that, or the value of its own configuration, for
@@ -188,7 +129,7 @@ class Entry:
     evictions: int = 0
     cold_starts: int = 0
     cold_start_seconds: float = 0.0
-    uses: Uses = field(default_factory=Uses)
+    waiting: Uses = field(default_factory=Uses)
     desired_until: float = 0.0
     coming: "asyncio.Future[None] | None" = None
     deadline: float | None = None
@@ -202,29 +143,38 @@ class Entry:
         if not self.is_lost:
             self.condition = condition
 
+    def leave(self, fault: Fault, cause: Absence) -> Instance | None:
+        """Have no instance any more, and return the one that it had; later requests wait for the next."""
+        before = self.instance
+        self.become(Unloaded(fault, cause))
+        if before is not None:
+            self.waiting = Uses()
+        return before
+
     @property
     def is_lost(self) -> bool:
         """Whether its memory can never be used again."""
-        return isinstance(self.condition, Unloaded) and self.condition.is_lost
+        condition = self.condition
+        return isinstance(condition, Instance) and condition.state is State.LOST
 
-    def serve(self, worker: Worker, prepared: Prepared, place: Place) -> None:
-        """Let ``worker`` answer from now on, also the requests that wait for the model."""
-        self.become(Serving(worker, prepared, place))
+    def serve(self, instance: Instance) -> None:
+        """Let ``instance`` answer from now on, also the requests that wait for the model."""
+        self.condition = instance
         if self.coming is not None:
             self.coming.set_result(None)
             self.coming = None
-        self.take(prepared.slot)
-        self.weight_bytes = prepared.pack.manifest.weight_bytes
+        self.take(instance.prepared.slot)
+        self.weight_bytes = instance.prepared.pack.manifest.weight_bytes
 
     def note(self, exc: Exception) -> None:
         """Note the error ``exc`` of a try to load it, which ended before it had started.
 
         A version that serves goes on. An evicted one stays so: the client that asked for it gets the error.
         """
-        condition = self.condition
-        if isinstance(condition, Serving) and condition.fault:
-            condition.worker.served.leave(Fault.of(exc))
-        elif isinstance(condition, Unloaded) and not self.evicted:
+        worker = self.worker
+        if worker is not None and worker.fault:
+            worker.served.leave(Fault.of(exc))
+        elif isinstance(self.condition, Unloaded) and not self.evicted:
             self.become(Unloaded.after(exc))
 
     def take(self, slot: Slot) -> None:
@@ -232,39 +182,24 @@ class Entry:
         self.slot, self.version = slot, slot.folder.name
         self.timeout_seconds = self.deadline or slot.config.default_timeout_seconds
 
-    def read(self) -> None:
-        """Note, if it is loading, that it has been planned and its weights are read now."""
-        if isinstance(self.condition, Loading):
-            self.condition.step = "reading weights"
-
-    def serving(self) -> Serving:
-        """Return the state in which it answers.
+    def serving(self) -> Instance:
+        """Return the instance that answers.
 
         Raises:
             NotLoadedError: it was unloaded by request. RefusedError, NotServingError: it does not answer.
         """
         condition = self.condition
-        if isinstance(condition, Serving) and not condition.fault:
+        if isinstance(condition, Instance) and condition.serves:
             return condition
         raise _ABSENT.get(self.absence, NotServingError)(self.message + self._remedy)
 
     def use(self) -> Use:
         """Return a use that begins now; raises as ``serving``."""
         serving = self.serving()
-        self.uses.begin()
+        serving.uses.begin()
         model, seconds = serving.prepared, self.timeout_seconds
         takes = model.signature, model.infer_bytes
-        return Use(model.program.pack, *takes, seconds, serving.worker, self.uses)
-
-    def move(self, place: Place) -> None:
-        """Note that it has been opened again with the plan ``place``."""
-        if isinstance(self.condition, Serving):
-            self.become(replace(self.condition, place=place))
-
-    def know(self, prepared: Prepared) -> None:
-        """Plan the model that serves by ``prepared`` from now on: the same, with more measurements."""
-        if isinstance(self.condition, Serving):
-            self.become(replace(self.condition, prepared=prepared))
+        return Use(model.program.pack, *takes, seconds, serving.worker, serving.uses)
 
     def has(self, slot: Slot) -> bool:
         """Return whether it serves the pack in ``slot``."""
@@ -283,6 +218,11 @@ class Entry:
             if self.coming is coming:  # the model was not loaded
                 coming.set_result(None)
                 self.coming = None
+
+    @property
+    def next_key(self) -> str:
+        """The name under which its next instance holds memory, until the one before it is closed."""
+        return self.name if self.instance is None else f"{self.name} (next)"
 
     @property
     def evicted(self) -> bool:
@@ -306,16 +246,27 @@ class Entry:
         return self.serves or (self.worker is None and (self.evicted or self.coming is not None))
 
     @property
+    def instance(self) -> Instance | None:
+        """The instance that answers, or that has left service; None also where one is opened, or lost."""
+        condition = self.condition
+        return condition if isinstance(condition, Instance) and condition.worker else None
+
+    @property
+    def uses(self) -> Uses:
+        """The requests that use the instance, or wait for one."""
+        return self.waiting if self.instance is None else self.instance.uses
+
+    @property
     def worker(self) -> Worker | None:
-        return self.condition.worker if isinstance(self.condition, Serving) else None
+        return None if self.instance is None else self.instance.worker
 
     @property
     def prepared(self) -> Prepared | None:
-        return self.condition.prepared if isinstance(self.condition, Serving) else None
+        return None if self.instance is None else self.instance.prepared
 
     @property
     def place(self) -> Place | None:
-        return self.condition.place if isinstance(self.condition, Serving) else None
+        return None if self.instance is None else self.instance.place
 
     @property
     def pack(self) -> Pack | None:
@@ -328,7 +279,7 @@ class Entry:
 
     @property
     def serves(self) -> bool:
-        return isinstance(self.condition, Serving) and not self.condition.fault
+        return isinstance(self.condition, Instance) and self.condition.serves
 
     @property
     def may_pass(self) -> bool:
@@ -337,15 +288,34 @@ class Entry:
         return fault is not None and not fault.permanent and self.absence in {"failed", "refused"}
 
     @property
-    def state(self) -> State:
-        if isinstance(self.condition, Loading):
+    def may_change(self) -> bool:
+        """Whether it is to serve, and cannot be loaded before its files are others."""
+        fault = self.fault
+        is_sure = fault is not None and fault.permanent and not self.is_lost
+        return bool(is_sure) and self.absence == "failed" and self.slot is not None
+
+    @property
+    def state(self) -> IndexState:
+        if self.is_loading:
             return "LOADING"
         return "READY" if self.serves else "UNAVAILABLE"
 
     @property
+    def is_loading(self) -> bool:
+        """Whether it is planned or opened now; not where it waits for its turn."""
+        condition = self.condition
+        is_opening = isinstance(condition, Instance) and condition.state is State.OPENING
+        return is_opening or isinstance(condition, Loading)
+
+    @property
     def absence(self) -> Absence | None:
         """Why it does not serve, in a word; None while it does."""
-        return self.condition.cause
+        condition = self.condition
+        if not isinstance(condition, Instance):
+            return condition.cause
+        if condition.serves:
+            return None
+        return "loading" if condition.state is State.OPENING else "failed"
 
     @property
     def fault(self) -> Fault | None:

@@ -1,25 +1,27 @@
-"""Takes steps: opens engines, opens them again with other plans, closes them, until a target is reached.
+"""Takes steps: opens instances, opens them again with other plans, evicts and closes them.
 
-Invariant: a model's ``place`` is the plan with which its engine was opened, and for which the budget holds
-memory. Memory of an engine that cannot be closed stays reserved. Calls never overlap: reconciling.py
-applies one change at a time.
+Invariant: the ``place`` of an instance is the plan with which its engine was opened, and for which the
+budget holds memory. Memory of an engine that cannot be closed stays reserved. Calls never overlap:
+reconciling.py applies one change at a time.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
+from pipeline.execution.errors import DrainError
 from pipeline.execution.shielded import run_to_completion
 from server.causes import attribution
 from server.errors import FilesChangedError
 from server.faults import Code, Fault, traceable
-from server.repository.entry import Absence, Entry, Unloaded, Uses
+from server.repository.entry import Absence, Entry, Unloaded
 from server.repository.environment import RepositoryEnvironment
-from server.repository.fleet import Place, PlanTarget, step
+from server.repository.fleet import Evict, FleetTarget, Place, step
+from server.repository.instances import Instance, State, Uses
 from server.repository.models import Models
 from server.repository.opening import Opener
 from server.repository.preparing import Prepared
@@ -28,12 +30,14 @@ from server.repository.worker import Worker
 _log = logging.getLogger(__name__)
 
 _NONE: Mapping[str, Prepared] = MappingProxyType({})
+_EVICTED = Fault(Code.NOT_SERVING, "evicted; the next request loads it again", permanent=False)
 
 
 class Executor:
-    """Changes the engines of ``models``, within ``budget``.
+    """Changes the instances of ``models``, within ``budget``.
 
     ``patience_seconds``: the longest time from when a request has found a model to its answer.
+    ``grow_later``: called when models may use memory that is free now.
     """
 
     def __init__(
@@ -43,16 +47,16 @@ class Executor:
         opener: Opener,
         environment: RepositoryEnvironment,
         patience_seconds: float,
+        grow_later: Callable[[], None],
     ) -> None:
         self._models = models
         self._budget = budget
         self._opener = opener
         self._environment = environment
         self._patience = patience_seconds
-        #: Workers that no entry has any more, until the requests that they accepted are answered.
-        self.leaving: set[Worker] = set()
-        #: Stuck workers that were given up, until they end.
-        self.left_behind: set[Worker] = set()
+        self._grow_later = grow_later
+        #: All that hold memory.
+        self.instances: set[Instance] = set()
 
     def plans(self) -> dict[str, Place]:
         """Return the plans of the models that serve."""
@@ -62,7 +66,7 @@ class Executor:
             if entry.place is not None and entry.serves
         }
 
-    async def reach(self, target: PlanTarget) -> None:
+    async def reach(self, target: FleetTarget) -> None:
         """Take the steps before that of a newcomer of ``target``; all, where there is none.
 
         Raises:
@@ -70,24 +74,28 @@ class Executor:
         """
         while (change := step(target, self.plans(), self._budget)) is not None:
             entry = self._models.get(change.name)
-            if entry is None or entry.worker is None:
+            if isinstance(change, Evict):
+                target = target.without(change.name)
+                await self._evict(self._models[change.name])
+            elif entry is None or entry.instance is None:
                 return
-            await self.reopen(entry, change.place)
+            else:
+                await self.reopen(entry, change.place)
 
-    async def converge(self, target: PlanTarget, closed: Mapping[str, Prepared] = _NONE) -> None:
+    async def converge(self, target: FleetTarget, closed: Mapping[str, Prepared] = _NONE) -> None:
         """Take the steps to ``target``, as far as possible: a step that fails is not taken again.
 
         ``closed``: models that are opened again for it; others that have left service stay away.
         """
-        entries = {name: self._models[name] for name in closed}
-        again = {name for name, entry in entries.items() if not (entry.worker or entry.is_lost)}
-        for name in again:
-            self.keep_lost(name)
+        for name, model in closed.items():
+            self._forsake(self._models[name], model)
         while (change := step(target, self.plans(), self._budget)) is not None:
             target, entry = target.without(change.name), self._models[change.name]
-            if entry.serves:
+            if isinstance(change, Evict):
+                await self._evict(entry)
+            elif entry.serves:
                 await self.try_reopen(entry, change.place)
-            elif change.name in again:
+            elif change.name in closed and isinstance(entry.condition, Unloaded):
                 await self._open_again(entry, closed[change.name], change.place)
 
     async def try_reopen(self, entry: Entry, place: Place, level: int = logging.INFO) -> None:
@@ -107,10 +115,10 @@ class Executor:
         await run_to_completion(self._reopen(entry, place, level))
 
     async def _reopen(self, entry: Entry, target: Place, level: int) -> None:
-        model, before, worker = entry.prepared, entry.place, entry.worker
-        assert model is not None
-        assert before is not None
-        assert worker is not None
+        instance = entry.instance
+        assert instance is not None
+        assert instance.worker is not None
+        model, before, worker = instance.prepared, instance.place, instance.worker
         if not await asyncio.to_thread(model.is_there):
             raise FilesChangedError(entry.name)
         planned = _change(before, target)
@@ -121,45 +129,47 @@ class Executor:
                 partial(self._opener.reopen, entry.name, model, before),
             )
         except Exception:
-            # A worker that was given up as stuck is closed and replaced by ``Repository.restore``.
-            if entry.fault is not None and not worker.abandoned:
+            # One that is stuck is closed and replaced by ``Repository.restore``.
+            if instance.state is State.FAILED and entry.fault is not None:
                 await self.close(entry, entry.fault)
             raise
-        entry.move(target)
+        instance.place = target
 
-    async def open(self, entry: Entry, model: Prepared, place: Place) -> None:
-        """Let ``entry``, which is not loaded, serve ``model``; raises as Opener.open."""
-        entry.read()
-        entry.serve(await self._opener.open(entry.name, model, place), model, place)
+    async def open(self, entry: Entry, model: Prepared, place: Place) -> Instance | None:
+        """Let ``entry`` serve ``model``; return the instance that it had, which is to be retired.
 
-    async def open_beside(
-        self, entry: Entry, model: Prepared, place: Place, key: str
-    ) -> tuple[Worker, Uses]:
-        """Let ``entry`` serve ``model``, which holds memory as ``key``; return the old worker to retire.
-
-        Raises as Opener.open.
+        Raises:
+            As Opener.open; then it is as before, but if memory is lost of which it had none before.
         """
+        before, condition = entry.instance, entry.condition
+        instance = Instance(entry.next_key, model, place, Uses() if before else entry.waiting)
+        self.instances.add(instance)
+        if before is None:
+            entry.become(instance)
         try:
-            worker = await self._opener.open(key, model, place)
-        except BaseException:
-            self.keep_lost(key)
+            instance.serve(await self._opener.open(instance.key, model, place))
+        except DrainError as exc:
+            instance.lose(Fault.of(exc).settled)
+            if before is not None:
+                self._rename(instance)
             raise
-        before, uses, entry.uses = entry.worker, entry.uses, Uses()
-        assert before is not None
-        entry.serve(worker, model, place)
-        return before, uses
+        except BaseException:
+            self._closed(instance)
+            entry.condition = condition
+            raise
+        entry.serve(instance)
+        return before
 
-    async def retire(self, name: str, worker: Worker, uses: Uses, key: str) -> None:
-        """Close ``worker``, which another one has replaced; that one then holds its memory as ``name``."""
-        await uses.over(self._patience)
-        lost = await self._ended(name, worker)
-        if lost:
-            _log.error("model %s: the memory of what it was stays reserved: %s", name, lost)
-            self.keep_lost(name)
-        else:
-            self._budget.release(name)
-        self._budget.rename(key, name)
-        self._environment.trim_heap()
+    async def retire(self, entry: Entry, before: Instance) -> None:
+        """Close ``before``, which another instance has replaced; that one then has its place."""
+        await self._end(before, patiently=True)
+        if before.state is State.LOST:
+            message = "model %s: the memory of what it was stays reserved: %s"
+            _log.error(message, entry.name, before.fault)
+            self._rename(before)
+        if entry.instance is not None:
+            self._budget.rename(entry.instance.key, entry.name)
+            entry.instance.key = entry.name
 
     async def _open_again(self, entry: Entry, model: Prepared, place: Place) -> None:
         """Let ``entry``, which is not loaded, serve the former ``model`` again, if its files are there."""
@@ -167,76 +177,120 @@ class Executor:
             if await asyncio.to_thread(model.is_there):
                 await self.open(entry, model, place)
         except Exception as exc:  # noqa: BLE001  the caller gets the first error
-            self.keep_lost(entry.name)
+            self._forsake(entry)
             entry.become(Unloaded.after(exc))
             message = "model %s cannot be served as before: %s"
             _log.warning(message, entry.name, exc, exc_info=traceable(exc))
 
-    def keep_lost(self, key: str) -> None:
-        """Move memory that an engine could not give back from ``key`` to another name, where it stays."""
-        if key in self._budget.held():
-            self._budget.set_apart(key, "lost")
+    def _forsake(self, entry: Entry, but: Prepared | None = None) -> None:
+        """Let ``entry`` have another instance than the one whose memory is lost.
+
+        ``but``: unless that was lost with this.
+        """
+        lost = entry.condition
+        if isinstance(lost, Instance) and lost.state is State.LOST and lost.prepared is not but:
+            self._rename(lost)
+            assert lost.fault is not None
+            entry.condition = Unloaded(lost.fault)
+
+    def _rename(self, instance: Instance, reason: str = "lost") -> None:
+        """Have ``instance`` hold its memory under another name, where it stays."""
+        instance.key = self._budget.set_apart(instance.key, reason)
+
+    async def _evict(self, entry: Entry) -> None:
+        """Close ``entry``, whose memory another model needs; the next request to it loads it again."""
+        if entry.fault is None:
+            await self.let_go(entry, _EVICTED, "evicted", patiently=True)
+            entry.evictions += 1
+        else:
+            await self.let_go(entry, entry.fault, "evicted" if entry.may_pass else "failed")
+
+    async def let_go(
+        self,
+        entry: Entry,
+        fault: Fault,
+        cause: Absence = "failed",
+        *,
+        patiently: bool = False,
+        grows: bool = True,
+    ) -> None:
+        """Close ``entry`` as ``close``, and log it; where it ``grows``, others use its memory."""
+        if entry.instance is not None and grows:
+            self._grow_later()
+        if entry.instance is not None or entry.evicted:
+            what = "evicted" if cause == "evicted" else "unloaded"
+            _log.info("model %s: %s", entry.name, what, extra=attribution())
+        await self.close(entry, fault, cause, patiently=patiently)
 
     async def close(
         self,
         entry: Entry,
-        why: Fault,
+        fault: Fault,
         cause: Absence = "failed",
         *,
         patiently: bool = False,
     ) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
 
-        ``why``: its fault from then on. ``patiently``: also the requests that have found the model and are
-        still being read.
+        ``fault``: why it does not answer from then on. ``patiently``: also the requests that have found the
+        model and are still being read.
         """
-        worker = entry.worker
-        entry.become(Unloaded(why, cause))
-        if worker is None:
-            return
-        uses, entry.uses = entry.uses, Uses()
-        # The requests of a stuck worker do not end, so they are not waited for.
-        if patiently and not worker.abandoned:
-            await uses.over(self._patience)
-        lost = await self._ended(entry.name, worker)
-        if lost:
-            entry.become(Unloaded(lost, is_lost=True))
-        else:
-            self._budget.release(entry.name)
-        self._environment.trim_heap()
+        instance = entry.leave(fault, cause)
+        if instance is not None:
+            await self._end(instance, patiently=patiently)
+            if instance.state is State.LOST:
+                entry.become(instance)
 
-    async def _ended(self, name: str, worker: Worker) -> Fault | None:
-        """Close ``worker``; return why its memory can never be used again, None where it can.
+    async def _end(self, instance: Instance, *, patiently: bool) -> None:
+        """Let ``instance`` finish its requests, and close it, if it can be; then it holds nothing.
 
         The disk may still write to the memory of a broken engine. That of a stuck one stays reserved under
-        another name until it ends.
+        another name until it ends, while its model may be loaded again.
         """
-        self.leaving.add(worker)
+        name, worker = instance.prepared.slot.name, instance.drain()
+        # The requests of a stuck worker do not end, so they are not waited for.
+        if patiently and not worker.abandoned:
+            await instance.uses.over(self._patience)
+        lost = None
         try:
             await worker.close()
         except Exception as exc:  # noqa: BLE001  the other models go on
-            _log.exception("model %s cannot be closed", name)
-            return Fault(Code.ENGINE_FAILED, f"it could not be closed: {exc}")
-        finally:
-            self.leaving.remove(worker)
-        if worker.abandoned:
-            self._leave_behind(name, worker)
-            return None
-        return worker.served.lost
+            lost = _not_closed(name, exc)
+        if worker.abandoned and lost is None:
+            self._rename(instance, "stuck")
+            work = partial(self._wait_for, instance, worker)
+            self._environment.start_thread(f"left-{name}", work)
+        else:
+            self._finish(instance, lost or worker.served.lost)
+        self._environment.trim_heap()
 
-    def _leave_behind(self, name: str, worker: Worker) -> None:
-        """Keep the memory of a stuck engine reserved until it ends, while ``name`` may be loaded again."""
-        apart = self._budget.set_apart(name, "stuck")
-        self.left_behind.add(worker)
-
-        def wait() -> None:
+    def _wait_for(self, instance: Instance, worker: Worker) -> None:
+        """Wait until what runs in a stuck ``instance`` ends, and close it; blocks."""
+        try:
             worker.wait()
-            self.left_behind.discard(worker)
-            if not worker.engine.broken:
-                self._budget.release(apart)
-                self._environment.trim_heap()
+            lost = worker.served.lost
+        except Exception as exc:  # noqa: BLE001  nobody waits for this thread
+            lost = _not_closed(instance.prepared.slot.name, exc)
+        self._finish(instance, lost)
+        self._environment.trim_heap()
 
-        self._environment.start_thread(f"left-{name}", wait)
+    def _finish(self, instance: Instance, lost: Fault | None) -> None:
+        """Give back what ``instance`` holds, where nothing runs any more, unless that is ``lost``."""
+        if lost is not None:
+            instance.lose(lost)
+        else:
+            self._budget.release(instance.key)
+            self._closed(instance)
+
+    def _closed(self, instance: Instance) -> None:
+        instance.close()
+        self.instances.discard(instance)
+
+
+def _not_closed(name: str, exc: Exception) -> Fault:
+    """Log, and return, why the engine of the model ``name`` holds its memory for ever."""
+    _log.error("model %s cannot be closed", name, exc_info=exc)
+    return Fault(Code.ENGINE_FAILED, f"it could not be closed: {exc}")
 
 
 def _change(before: Place, after: Place) -> str:

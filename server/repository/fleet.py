@@ -1,13 +1,14 @@
 """The loaded models as one value, the target of a change, and the next step toward it; pure.
 
-A step closes an engine and opens it with another plan, so as few as possible are taken: before a new model
-comes only those that it needs, afterwards only those that gain enough. A plan by rules of thumb, with which
-a model serves at once, is later changed for the one that a search has found. executor.py takes the steps:
-one, then it looks again. So what failed needs no list of what to undo: the target is then what was.
+A step evicts a model, or closes its engine and opens it with another plan, so as few as possible are taken:
+before a new model comes only those that it needs, afterwards only those that gain enough. A plan by rules
+of thumb, with which a model serves at once, is later changed for the one that a search has found.
+executor.py takes the steps: one, then it looks again. So what failed needs no list of what to undo: the
+target is then what was.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 from models.sizes import format_least
@@ -56,6 +57,12 @@ def _chosen(plan: AnyPlan) -> tuple[object, ...]:
 Places = Mapping[str, Place]
 
 
+class Evict(NamedTuple):
+    """A step: the model ``name`` is closed, since another one needs its memory."""
+
+    name: str
+
+
 class Change(NamedTuple):
     """A step: the model ``name`` is opened, or opened again, with the plan ``place``."""
 
@@ -64,19 +71,21 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PlanTarget:
+class FleetTarget:
     """The plans that models shall have. ``first``: for which others give way, as far as it needs.
 
-    Without that, all change as far as there is room.
+    Without that, all change as far as there is room. ``gone``: models that shall hold nothing, in the order
+    in which they go.
     """
 
-    plans: Places
+    plans: Places = field(default_factory=dict)
     first: Change | None = None
+    gone: Sequence[str] = ()
 
-    def without(self, name: str) -> "PlanTarget":
+    def without(self, name: str) -> "FleetTarget":
         """Return the target where ``name`` stays as it is."""
         plans = {each: place for each, place in self.plans.items() if each != name}
-        return replace(self, plans=plans)
+        return replace(self, plans=plans, gone=[each for each in self.gone if each != name])
 
 
 @dataclass(frozen=True)
@@ -177,7 +186,7 @@ class Fleet:
     def _serving(self) -> dict[str, Member]:
         return {name: each.rigid() for name, each in self.members.items() if each.serves}
 
-    def coming(self, key: str, newcomer: Sharer, absent: Iterable[Sharer]) -> PlanTarget:
+    def coming(self, key: str, newcomer: Sharer, absent: Iterable[Sharer]) -> FleetTarget:
         """Return the plans with which ``newcomer``, the first, fits together with the others.
 
         ``key``: the name under which it will hold memory; ``absent``: models that are served and not
@@ -190,9 +199,9 @@ class Fleet:
         own = shares.outcomes[len(self.places)]
         if not isinstance(own, PlanResult):
             raise own or RefusedError(f"model {newcomer.name!r} is not planned")
-        return PlanTarget(self._planned(shares), Change(key, Place.of(own, shares.in_turns)))
+        return FleetTarget(self._planned(shares), Change(key, Place.of(own, shares.in_turns)))
 
-    def limited(self, name: str, most_bytes: int | None) -> PlanTarget:
+    def limited(self, name: str, most_bytes: int | None) -> FleetTarget:
         """Return the plans with which ``name``, the first, keeps its limit, ``most_bytes``.
 
         Raises:
@@ -208,17 +217,21 @@ class Fleet:
                 f"model {name!r} needs {format_least(n_bytes)} ({n_bytes} bytes) at least, more than "
                 f"{most_bytes} bytes"
             )
-        return PlanTarget(planned, Change(name, planned[name]))
+        return FleetTarget(planned, Change(name, planned[name]))
 
-    def best(self) -> PlanTarget:
+    def best(self) -> FleetTarget:
         """Return the plans with which the models use all free memory."""
-        return PlanTarget(self._planned(self._shared([], [], at_once=False)))
+        return FleetTarget(self._planned(self._shared([], [], at_once=False)))
 
-    def going(self, newcomer: Sharer, absent: Iterable[Sharer]) -> list[str] | None:
-        """Return the models to evict so that ``newcomer`` fits; None: it does not. See ``victims``."""
+    def evictions(self, newcomer: Sharer, absent: Iterable[Sharer]) -> FleetTarget | None:
+        """Return the target where those are gone without which ``newcomer`` fits; None: it does not.
+
+        See ``victims``.
+        """
         room = self.budget.without([*self.members])
         loaded = [each.rigid() for each in self.members.values()]
-        return victims(newcomer, loaded, list(absent), room, self.activations)
+        gone = victims(newcomer, loaded, list(absent), room, self.activations)
+        return None if gone is None else FleetTarget(gone=gone)
 
     def _shared(self, others: Iterable[Sharer], gone: list[str], *, at_once: bool) -> Shares:
         """Plan the models that serve, and after them ``others``, with the memory of ``gone`` free.
@@ -242,7 +255,7 @@ class Fleet:
         }
 
 
-def gaining(target: PlanTarget, now: Places) -> PlanTarget:
+def gaining(target: FleetTarget, now: Places) -> FleetTarget:
     """Return ``target`` of models with the plans ``now``, less what gains too little."""
     plans = {name: place for name, place in target.plans.items() if _gains(now[name], place)}
     return replace(target, plans=plans)
@@ -255,8 +268,10 @@ def _gains(now: Place, target: Place) -> bool:
     return is_searched or is_larger or now.in_turns != target.in_turns
 
 
-def step(target: PlanTarget, now: Places, budget: Budget) -> Change | None:
+def step(target: FleetTarget, now: Places, budget: Budget) -> Evict | Change | None:
     """Return the next step of models with the plans ``now``; None: none is needed, or none fits.
+
+    What shall be gone goes first, since all else needs its memory.
 
     ``budget``: with what they hold now, in which each step fits. Where no step makes room for the first, it
     is the step all the same: the budget refuses it, and says why.
@@ -265,6 +280,8 @@ def step(target: PlanTarget, now: Places, budget: Budget) -> Change | None:
     at most changes to computing in turns. Then all planned changes are made: in turns, even a smaller plan
     may leave less room, since it may have more memory of kinds that are not shared.
     """
+    if target.gone:
+        return Evict(target.gone[0])
     first = target.first
     if first is None:
         return _next(target.plans, now, budget, grows=True)

@@ -1,8 +1,7 @@
 """The models as the service knows them: the state of each slot."""
 
-from models.packs.pack import Pack
-from server.errors import AwayError, NotFoundError, shown
-from server.repository.entry import Entry, Serving, Use
+from server.errors import NotFoundError, shown
+from server.repository.entry import Entry, Use
 from server.settings.per_model import of_model
 from server.settings.settings import Settings
 
@@ -22,17 +21,6 @@ class Models(dict[str, Entry]):
     def of(self, model: str) -> list[Entry]:
         """Return the entries of ``model``, one or one for each version."""
         return [entry for entry in self.values() if entry.model == model]
-
-    def note(self, model: str, exc: Exception) -> None:
-        """Note the error ``exc`` of loading ``model`` as it is on disk now, if it is there at all.
-
-        Where the whole repository is away, it is not known whether there is such a model.
-        """
-        entries = self.of(model)
-        if isinstance(exc, NotFoundError) or (isinstance(exc, AwayError) and not entries):
-            return
-        for entry in entries or [self.known(model, model)]:
-            entry.note(exc)
 
     def versions(self, model: str) -> list[str]:
         """Return the versions of ``model`` that answer, lowest first."""
@@ -67,17 +55,7 @@ class Models(dict[str, Entry]):
             entry = self.find(name, version)
         except NotFoundError:
             return None
-        return entry.use() if isinstance(entry.condition, Serving) else None
-
-    def serving(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
-        """Return the entry that answers now, and its pack.
-
-        Raises:
-            NotFoundError: unknown name or version, or unloaded by request. RefusedError, NotServingError:
-                it is not loaded.
-        """
-        entry = self.find(name, version)
-        return entry, entry.serving().prepared.pack
+        return None if entry.instance is None else entry.use()
 
     def is_unloaded(self, model: str) -> bool:
         """Return whether a client has unloaded ``model``."""

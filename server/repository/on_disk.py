@@ -28,8 +28,9 @@ from server.repository.model_config import FILE, ModelConfig, read_model_config
 #: the service itself writes it.
 PACK_FILES = ("manifest.json", *FILES, "profile.json")
 
-#: The path, device, inode, size and last change in nanoseconds of each file that is there.
-Seen = tuple[tuple[str, int, int, int, int], ...]
+#: Path, device, inode, size and last change in nanoseconds of a file; of each file that is there.
+FileStatus = tuple[str, int, int, int, int]
+Seen = tuple[FileStatus, ...]
 
 
 def look(files: Iterable[Path]) -> Seen:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import cached_property
 from typing import Any, TypeVar
 
 from pipeline.execution.shielded import run_to_completion
@@ -40,17 +41,18 @@ class PlanningThreads:
     """Runs functions that plan, until it is closed."""
 
     def __init__(self) -> None:
-        self._closed = asyncio.Event()
+        #: Whether nothing is planned any more.
+        self.is_closed = False
         #: What goes on although its caller was cancelled.
         self._abandoned: set[asyncio.Future[Any]] = set()
         # At normal priority: a thread with a lower one would wait for a core while it holds the
         # interpreter, and hold up the event loop.
         self._threads = ThreadPoolExecutor(_MOST, "planner")
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing is planned any more."""
-        return self._closed.is_set()
+    @cached_property
+    def _closing(self) -> asyncio.Future[None]:
+        """Done when it is closed; made where a loop runs."""
+        return asyncio.get_running_loop().create_future()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return the result of ``work``.
@@ -104,21 +106,20 @@ class PlanningThreads:
 
     async def _finished(self, planned: Collection[asyncio.Future[Any]]) -> None:
         """Wait for all of ``planned``; once this is closed no longer than a moment."""
-        waiting, closed = {*planned}, asyncio.create_task(self._closed.wait())
-        try:
-            while waiting and not closed.done():
-                _, waiting = await asyncio.wait(
-                    {closed, *waiting}, return_when=asyncio.FIRST_COMPLETED
-                )
-                waiting.discard(closed)
-        finally:
-            closed.cancel()
+        waiting = {*planned}
+        while waiting and not self.is_closed:
+            _, waiting = await asyncio.wait(
+                {self._closing, *waiting}, return_when=asyncio.FIRST_COMPLETED
+            )
+            waiting.discard(self._closing)
         if waiting:
             await asyncio.wait(waiting, timeout=_END_SECONDS)
 
     def close(self) -> None:
         """End all planning; later calls fail."""
-        self._closed.set()
+        self.is_closed = True
+        if not self._closing.done():
+            self._closing.set_result(None)
         self._threads.shutdown(wait=False)
 
     def _abandon(self, planned: asyncio.Future[Any]) -> None:

@@ -7,7 +7,7 @@ idle time, ends for the next change, and growth goes on after it.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,7 +48,7 @@ class Reconciler:
 
     def __init__(
         self,
-        take: Callable[[Change], Awaitable[Any]],
+        take: Callable[[Change], Coroutine[Any, Any, Any]],
         grow: Work,
         planning: PlanningThreads,
     ) -> None:
@@ -184,7 +184,7 @@ class Reconciler:
         """Make the first change."""
         change = next(iter(self._desired))
         desired, self._is_taking = self._desired.pop(change), True
-        task = asyncio.get_running_loop().create_task(self._make(change), context=desired.context)
+        task = asyncio.get_running_loop().create_task(self._take(change), context=desired.context)
         await asyncio.wait({task})
         await self._planning.over()
         self._is_taking = False
@@ -199,9 +199,6 @@ class Reconciler:
                 _log.warning("%s failed: %s", described(change), exc, exc_info=traceable(exc))
         else:
             settle(desired.result, task.result())
-
-    async def _make(self, change: Change) -> Any:
-        return await self._take(change)
 
     async def _end_background(self, task: "asyncio.Task[None]") -> None:
         """Wait for the end of ``task``, of the background."""

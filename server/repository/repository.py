@@ -50,6 +50,7 @@ from server.repository.changes import (
 from server.repository.entry import Absence, Entry, Use, how_to_load
 from server.repository.environment import RepositoryEnvironment
 from server.repository.executor import Executor
+from server.repository.instances import Instance, State
 from server.repository.models import Models
 from server.repository.on_disk import (
     Presence,
@@ -86,9 +87,12 @@ class Repository:
         # Reading a request and computing may each take the time limit.
         patience = 2 * settings.request_timeout
         self._budget = budget
-        self._executor = Executor(self.models, budget, self._opener, environment, patience)
         self._planning = PlanningThreads()
         self._reconciler = Reconciler(self._apply, self._grow, self._planning)
+        grow_later = self._reconciler.grow_later
+        self._executor = Executor(
+            self.models, budget, self._opener, environment, patience, grow_later
+        )
         self._balancer = Balancer(
             self.models,
             catalog=self.catalog,
@@ -97,7 +101,7 @@ class Repository:
             executor=self._executor,
             environment=environment,
             planning=self._planning,
-            grow_later=self._reconciler.grow_later,
+            grow_later=grow_later,
             activations=self._opener.activations,
             evictable=settings.evictable,
         )
@@ -112,8 +116,8 @@ class Repository:
             balancer=self._balancer,
         )
         self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
-        #: Models that the server itself was to load, and that may be loaded later, with why they were not.
-        self.failed: dict[str, Fault] = {}
+        #: Models that the server itself could not load, and that may be loaded later.
+        self.failed: set[str] = set()
         self._reading: dict[Path, asyncio.Task[Pack]] = {}
         self.presence = Presence(settings.repository)
 
@@ -130,13 +134,14 @@ class Repository:
         """Return how many changes were desired of ``model``, and up to which they were made."""
         return self._reconciler.generations.get(model, Generation())
 
-    def leaving(self) -> list[Worker]:
-        """Return the workers of models that were unloaded or replaced and still have requests to answer."""
-        return list(self._executor.leaving)
+    def instances(self) -> list[Instance]:
+        """Return all instances that hold memory."""
+        return list(self._executor.instances)
 
-    def left_behind(self) -> list[Worker]:
-        """Return the stuck workers that were given up and have not ended."""
-        return list(self._executor.left_behind)
+    def workers(self, state: State) -> list[Worker]:
+        """Return what answers requests to the instances in ``state``."""
+        workers = [item.worker for item in self.instances() if item.state is state]
+        return [worker for worker in workers if worker is not None]
 
     async def set_aside(self) -> None:
         """Take the memory of requests out of the budget, before models share the rest.
@@ -215,13 +220,13 @@ class Repository:
 
         Where there is no room, another model may give some later.
         """
-        self.failed.pop(name, None)
+        self.failed.discard(name)
         try:
             yield
         except FAILURES as exc:
             fault = Fault.of(exc).settled
             if isinstance(exc, RefusedError) or not fault.permanent:
-                self.failed[name] = fault
+                self.failed.add(name)
             raise
 
     async def unload(self, name: str) -> None:
@@ -230,7 +235,7 @@ class Repository:
         Raises:
             NotFoundError: no such model is known.
         """
-        self.failed.pop(name, None)
+        self.failed.discard(name)
         try:
             await self._reconciler.reached(Unload(name))
         except NotFoundError as exc:
@@ -238,18 +243,18 @@ class Repository:
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests; drop its entries."""
-        self.failed.pop(name, None)
+        self.failed.discard(name)
         await self._reconciler.reached(Remove(name))
 
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
-        """Return an entry and its pack, as Models.serving; of a model that is away, the pack on disk.
+        """Return an entry and its pack, as Models.find; of a model that is away, the pack on disk.
 
         Raises:
             As ``use``.
         """
         entry = await self._find(name, version)
         if entry.serves or not entry.answers or entry.slot is None:
-            return self.models.serving(name, version)
+            return entry, entry.serving().prepared.pack
         return entry, await self._on_disk(entry.slot.folder)
 
     async def _find(self, name: str, version: str | None) -> Entry:
@@ -276,14 +281,19 @@ class Repository:
 
     async def check_answers(self, name: str, version: str | None = None) -> None:
         """Check that a request would be answered, maybe after a load; raises as ``use``."""
-        if not (await self._find(name, version)).answers:
-            self.models.serving(name, version)
+        entry = await self._find(name, version)
+        if not entry.answers:
+            entry.serving()
 
     async def found(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return as ``use`` of a model that is not loaded; of an evicted one a use of its pack on disk."""
+        """Return as ``use`` of a model that is away; if the next request loads it, of its pack on disk.
+
+        So a request to a model that was evicted, or comes back, is read before it waits: its body may say
+        for how long.
+        """
         try:
             entry = self.models.find(name, version)
-            if entry.evicted and entry.slot is not None:
+            if entry.answers and entry.slot is not None:
                 pack = await self._on_disk(entry.slot.folder)
                 signature = Signature(pack.manifest.inputs, pack.manifest.outputs)
                 n_bytes = short_infer_bytes(pack.manifest)
@@ -296,7 +306,7 @@ class Repository:
         """Return a use of a loaded model, which stays until the use ends; an evicted one is loaded first.
 
         Raises:
-            As Models.serving; of a model that was evicted, as ``load``. BusyError: too many wait for it.
+            As Entry.serving; of a model that was evicted, as ``load``. BusyError: too many wait for it.
             DeadlineError: it was not loaded within ``limit_seconds``. NotLoadedError: it is in the
             repository, but was never loaded.
         """

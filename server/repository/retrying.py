@@ -4,18 +4,20 @@ A file system is away while it is mounted again, a disk is pulled out and put ba
 system is short of memory or files: no event shows when that is over. So such a model is tried again
 whatever ``model_control`` is, after pauses that double up to a limit: a short loss heals soon, a long one
 costs little. A model that was loaded and has answered since is lost anew, and its pauses are short again.
-What cannot pass, such as a damaged pack, is not tried before it is another.
+What cannot pass, such as a damaged pack, is not tried before its files are others: where it is due they are
+checked, and no more.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
 from server.errors import system_hint
 from server.faults import FAILURES
+from server.repository.on_disk import FileStatus, Slot, look_at_pack
 from server.repository.repository import Repository
 from server.repository.worker import Worker
 
@@ -37,13 +39,15 @@ class Failure:
     """A model that does not serve as it shall. ``due``: when it is tried, after ``pause`` seconds.
 
     ``reason``: why the last try failed, as the log has it; empty before the first. ``workers``: those that
-    have left service.
+    have left service. ``files``: as they were at the last check, where it fails
+    as long as they are the same; None: there was none, or it may pass.
     """
 
     due: float
     pause: float
     reason: str = ""
     workers: frozenset[Worker] = frozenset()
+    files: frozenset[FileStatus] | None = None
 
     @classmethod
     def first(cls, now: float, pauses: Pauses, workers: Collection[Worker] = ()) -> Self:
@@ -64,6 +68,11 @@ class Failure:
         if any(worker.served.requests for worker in workers - self.workers):
             return self.first(now, pauses, workers)
         return replace(self, workers=workers)
+
+
+def _files_of(packs: Iterable[Slot]) -> frozenset[FileStatus]:
+    """Return the files of ``packs`` as they are now; blocks."""
+    return frozenset(file for slot in packs for file in look_at_pack(slot.folder))
 
 
 class Retrier:
@@ -99,7 +108,9 @@ class Retrier:
             failures = self._observe()
             now = self._clock()
             due = {name for name, failure in failures.items() if failure.due <= now}
-            due, self._early = due | self._early, set()
+            failures |= await self._checked(due, failures)
+            due = {name for name in due if failures[name].due <= now} | self._early
+            self._early = set()
             self._failures = failures
             for name in sorted(due):
                 await self._try(name, failures.get(name))
@@ -109,13 +120,13 @@ class Retrier:
         """Let all be tried now, and models that were refused: something has changed, which may help."""
         entries = self._repository.entries()
         refused = {entry.model for entry in entries if entry.absence == "refused"}
-        self._early = refused | self._observe().keys()
+        self._early = refused | (self._observe().keys() - self._lasting())
 
     def _observe(self) -> dict[str, Failure]:
         """Return the models that do not serve as they shall, and may if they are tried."""
         workers: dict[str, set[Worker]] = {name: set() for name in self._repository.failed}
         for entry in self._repository.entries():
-            if entry.may_pass:
+            if entry.may_pass or entry.may_change:
                 workers.setdefault(entry.model, set()).update(
                     [entry.worker] if entry.worker else []
                 )
@@ -126,6 +137,33 @@ class Retrier:
             else Failure.first(now, self._pauses, lost)
             for name, lost in workers.items()
         }
+
+    def _lasting(self) -> dict[str, list[Slot]]:
+        """Return the packs of models that fail as long as these are the same."""
+        models: dict[str, list[Slot]] = {}
+        for entry in self._repository.entries():
+            if entry.may_change and entry.slot is not None:
+                models.setdefault(entry.model, []).append(entry.slot)
+        may_pass = {entry.model for entry in self._repository.entries() if entry.may_pass}
+        others = may_pass | self._repository.failed
+        return {name: packs for name, packs in models.items() if name not in others}
+
+    async def _checked(
+        self, due: Collection[str], failures: Mapping[str, Failure]
+    ) -> dict[str, Failure]:
+        """Return those of ``due`` that fail as long as their files are the same, after a check of these."""
+        lasting = {name: packs for name, packs in self._lasting().items() if name in due}
+        checked = {}
+        for name, packs in lasting.items():
+            failure = failures[name]
+            files = await asyncio.to_thread(_files_of, packs)
+            before = failure.files or frozenset(file for slot in packs for file in slot.seen)
+            is_other = bool(files) and not files <= before
+            checked[name] = replace(
+                failure if is_other else failure.tried(self._clock(), self._pauses, failure.reason),
+                files=files,
+            )
+        return checked
 
     async def _try(self, name: str, failure: Failure | None) -> None:
         failure = failure or Failure.first(self._clock(), self._pauses)

@@ -31,13 +31,14 @@ from pipeline.profiles.profile import MeasuredPlan
 from pipeline.program.program import letting_go
 from server.causes import because
 from server.faults import FAILURES
-from server.repository.entry import Entry, Serving
+from server.repository.entry import Entry
 from server.repository.executor import Executor
 from server.repository.fleet import Place
 from server.repository.models import Models
 from server.repository.planning_threads import PlanningThreads
-from server.repository.preparing import Preparer
+from server.repository.preparing import Prepared, Preparer
 from server.repository.reconciling import Reconciler
+from server.repository.worker import Worker
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +74,9 @@ class _Served:
     Plans are large, so those of a race are kept by their choices.
     """
 
-    serving: Serving
+    worker: Worker
+    prepared: Prepared
+    place: Place
     choice: Choice
     limit_bytes: int
 
@@ -106,21 +109,22 @@ class _Contest:
         now, then = _served(self.entry), self.home
         return (
             now is not None
-            and now.serving.worker is then.serving.worker
-            and now.serving.prepared is then.serving.prepared
+            and now.worker is then.worker
+            and now.prepared is then.prepared
             and (now.choice, now.limit_bytes) == (then.choice, then.limit_bytes)
         )
 
 
 def _served(entry: Entry) -> _Served | None:
     """Return the plan of ``entry`` if it may be raced: of one engine, final, and with weights to read."""
-    serving, result = entry.condition, entry.fitted
-    if not (entry.serves and isinstance(serving, Serving) and isinstance(result, EnginePlanResult)):
+    instance, result = entry.instance, entry.fitted
+    if instance is None or not instance.serves or not isinstance(result, EnginePlanResult):
         return None
     plan, limit = result.plan, result.limit_bytes
     if result.heuristic or plan.batch_size > 1 or not plan.read_bytes or limit is None:
         return None
-    return _Served(serving, plan.choice, limit)
+    assert instance.worker is not None
+    return _Served(instance.worker, instance.prepared, instance.place, plan.choice, limit)
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,7 @@ class Tuner:
         served = _served(entry)
         if served is None or self._is_refused(entry.name, served):
             return False
-        worker, result = served.serving.worker, served.serving.place.fitted
+        worker, result = served.worker, served.place.fitted
         limit, raced, predicted = served.limit_bytes, self._raced.get(entry.name), result.prediction
         measured = None if predicted is None or not predicted.measured else predicted.sweep_seconds
         if raced is not None and (raced.limit_bytes, raced.searched_on) == _raced_on(served):
@@ -229,7 +233,7 @@ class Tuner:
 
     def _refusal(self, served: _Served, opening_seconds: float = _OPENING_SECONDS) -> str:
         """Return why a model cannot be raced whose plans take so long to open; empty: it can."""
-        model, min_seconds = served.serving.prepared, served.serving.worker.min_limit_seconds
+        model, min_seconds = served.prepared, served.worker.min_limit_seconds
         if model.profile is None or not model.profile.exact:
             return (
                 f"no profile of this machine; `layerstream profile {model.pack.folder}` makes one"
@@ -250,7 +254,7 @@ class Tuner:
                     self._end(entry, None, math.inf)
                     _log.info("model %s: its plans are not raced: %s", entry.name, _NO_REFERENCE)
                     return
-                with letting_go(self._contest.home.serving.prepared.program):
+                with letting_go(self._contest.home.prepared.program):
                     await self._continue(self._contest)
             except FAILURES as exc:
                 self._end(entry, None)
@@ -261,7 +265,7 @@ class Tuner:
         home = _served(entry)
         if home is None:
             return None
-        model = home.serving.prepared
+        model = home.prepared
         assert model.profile is not None
         of = model, home.limit_bytes, home.choice
         entrants = await self._planning.run(lambda: self._preparer.race(*of))
@@ -285,9 +289,9 @@ class Tuner:
         """
         others = self._budget.without([name])
         max_bytes = others.free_bytes
-        if home.serving.place.in_turns:
-            max_bytes = min(max_bytes, sum(others.added(home.serving.place.holding).values()))
-        added = others.added(Holding(entrant.memory, home.serving.place.in_turns))
+        if home.place.in_turns:
+            max_bytes = min(max_bytes, sum(others.added(home.place.holding).values()))
+        added = others.added(Holding(entrant.memory, home.place.in_turns))
         return sum(added.values()) <= max_bytes
 
     async def _continue(self, contest: _Contest) -> None:
@@ -343,14 +347,14 @@ class Tuner:
         """Return the seconds of a pass of the plan that is open; None: a request came."""
         if self._is_used():
             return None
-        worker = contest.home.serving.worker
+        worker = contest.home.worker
         return await worker.measure(contest.inputs, self._limit_seconds, self._is_used)
 
     async def _model_plan(self, home: _Served, choice: Choice) -> Place:
         """Return the plan of ``choice`` in the place of ``home``."""
-        planned = partial(self._preparer.planned, home.serving.prepared, choice)
+        planned = partial(self._preparer.planned, home.prepared, choice)
         result = await self._planning.run(planned)
-        return Place.of(replace(result, limit_bytes=home.limit_bytes), home.serving.place.in_turns)
+        return Place.of(replace(result, limit_bytes=home.limit_bytes), home.place.in_turns)
 
     async def _go_home(self, contest: _Contest, patience_seconds: float) -> None:
         """Let the plan that served serve again, when no request uses another one, or after a while."""
@@ -371,19 +375,21 @@ class Tuner:
             _log.info("model %s: raced: the machine was too uneven to keep a result", entry.name)
             return
         plans = measured_plans(contest.runners, best, reference.ratio)
-        before = contest.home.serving.prepared
+        before = contest.home.prepared
         model = await self._planning.run(lambda: self._preparer.measured(before, plans))
-        entry.know(model)
+        if entry.instance is not None:
+            entry.instance.prepared = model
         self._end(entry, race.reference_seconds * min(best.ratio, 1.0))
         winner = reference if best.ratio >= 1.0 else plans[-1]
-        home = replace(contest.home, serving=replace(contest.home.serving, prepared=model))
+        home = replace(contest.home, prepared=model)
         model_plan = await self._model_plan(home, winner.choice)
         _log.info(
             "model %s: raced %d plans: the fastest takes %.2f times a pass with all weights in memory",
             *(entry.name, len(plans) + 1, winner.ratio),
         )
         if _choice(entry) == winner.choice:
-            entry.move(model_plan)  # the same plan, with what was measured of it
+            assert entry.instance is not None
+            entry.instance.place = model_plan  # the same plan, with what was measured of it
         elif winner.choice == contest.home.choice:
             await self._executor.try_reopen(entry, model_plan, logging.DEBUG)
         else:
@@ -407,5 +413,5 @@ def _choice(entry: Entry) -> Choice | None:
 
 def _raced_on(served: _Served) -> tuple[int, str]:
     """Return what a race depends on: the limit of its plans, and what was known of them."""
-    profile = served.serving.prepared.profile
+    profile = served.prepared.profile
     return served.limit_bytes, "" if profile is None else profile.searched_on

@@ -173,6 +173,10 @@ class Agenda:
         """Expect it no longer: it joins, or does not come."""
         self._expected.pop(expected, None)
 
+    def forget(self, model: str) -> None:
+        """Expect no more requests to ``model``, which answers none."""
+        self._expected = {request: None for request in self._expected if request.model != model}
+
     def _expected_seconds(self, deadline: float, now: float, excluded: Expected | None) -> float:
         """Return what the requests take that are expected, and have to be answered before ``deadline``."""
         self._expected = {request: None for request in self._expected if request.until > now}

@@ -171,12 +171,17 @@ class Line(Generic[C]):
     def expect(self, deadline: float, n_bytes: int) -> Expected:
         """Expect a request that was let in, which is read now, and has a body of ``n_bytes``."""
         with self._lock:
-            return self._desk.agenda.expect(self.key, deadline, n_bytes, self._desk.clock())
+            run_queue = self._desk.agenda
+            expected = run_queue.expect(self.key, deadline, n_bytes, self._desk.clock())
+            if self._closed:  # which refuses it when it is read
+                run_queue.came(expected)
+            return expected
 
     def expect_still(self, expected: Expected, waits_seconds: float) -> None:
         """Expect a request as long as if it came now, and after it has waited here for so many seconds."""
         with self._lock:
-            self._desk.agenda.expect_still(expected, self._desk.clock() + waits_seconds)
+            if not self._closed:
+                self._desk.agenda.expect_still(expected, self._desk.clock() + waits_seconds)
 
     def note_refusal(self, is_late: bool) -> None:
         """Note of a request that was expected whether it was refused late after all."""
@@ -289,6 +294,7 @@ class Line(Generic[C]):
         """Refuse new requests; those that wait are still taken."""
         with self._lock:
             self._closed = True
+            self._desk.agenda.forget(self.key)
             self._desk.finished.notify_all()
 
     def wait_until_over(self, *, or_abandoned: bool = False) -> None:

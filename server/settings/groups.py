@@ -127,7 +127,7 @@ class ModelSettings(Group):
         "has, and serve with the fastest. Of models with a profile (layerstream profile).",
     )
     verify: Literal["first", "always"] = Field(
-        "first", description="Checksums of weights: on the first sweep, or on every one."
+        "first", description="Checksums of weights: on the first inference, or on every one."
     )
     exit_on_error: bool = Field(False, description="End when one of the models cannot be served.")
     strict_readiness: bool = Field(
@@ -256,10 +256,10 @@ class SchedulingSettings(Group):
         "takes an arena of the budget, and there are as many as have room.",
     )
     preferred_lanes: Annotated[_Lanes, Default("as lanes")] = Field(
-        {}, description="Requests at which a sweep waits for no more."
+        {}, description="Requests at which a batch waits for no more."
     )
     lane_delay: Annotated[dict[str, Seconds], Default("0 of each model")] = Field(
-        {}, description="How long a sweep that has room waits for more requests."
+        {}, description="How long a batch that has room waits for more requests."
     )
 
     @field_validator("lanes", "preferred_lanes", mode="before")
@@ -443,7 +443,7 @@ class AccessSettings(Group):
 
     title: ClassVar[str] = "Access"
 
-    keys: Annotated[Path | None, FILE, Default("no keys are asked for")] = Field(
+    keys: Annotated[Path | None, FILE, Default("no keys are needed")] = Field(
         None,
         description="File of keys (layerstream key add); every request but health probes wants one.",
     )
@@ -482,7 +482,7 @@ class UploadSettings(Group):
     compile_memory: Size = Field(
         2 << 30,
         validate_default=True,
-        description="For compiling one, beside the budget; one is compiled at a time.",
+        description="For compiling one, in addition to the budget; one is compiled at a time.",
     )
     compile_time: Seconds = Field(1800.0, description="Of the processor, for compiling one.")
 

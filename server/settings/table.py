@@ -120,13 +120,13 @@ def markdown() -> str:
     return "\n".join(parts)
 
 
-_HEAD = "| setting | flag | variable | default | |\n|---|---|---|---|---|"
+_HEAD = "| setting | flag | default | |\n|---|---|---|---|"
 
 
 def _row(item: Setting) -> str:
     usage = f"{item.flag} {item.value}".rstrip().replace("|", r"\|")
     default = item.default or "must be given"
-    return f"| `{item.name}` | `{usage}` | `{item.variable}` | {default} | {item.meaning} |"
+    return f"| `{item.name}` | `{usage}` | {default} | {item.meaning} |"
 
 
 if __name__ == "__main__":

@@ -407,11 +407,17 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.write(data)
 
     def is_wanted_back(self) -> bool:
-        """Return whether the answer that begins shall be the last, since a newcomer wants the place."""
-        registry = self._registry
-        if not (registry.draining or registry.queue.count) or self._requests.rest:
+        """Return whether the answer that begins shall be the last, since a newcomer wants the place.
+
+        Pipelined requests behind it would get no answer, so a connection with such goes on, until a
+        newcomer has waited for half of the time after which it is refused.
+        """
+        registry, now = self._registry, self.loop.time()
+        if not (registry.draining or registry.queue.count):
             return False
-        return registry.wants_back(self, self.loop.time())
+        if self._requests.rest and (registry.draining or not registry.is_pressed(now)):
+            return False
+        return registry.wants_back(self, now)
 
     def answered(self, request: Request) -> None:
         """Go on with the next request after an answer; the registry ends a connection without one."""

@@ -18,9 +18,7 @@ A sequence that fails is written with the fewest steps that make it fail.
 import asyncio
 import logging
 import random
-import shutil
 import sys
-import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +29,7 @@ from models.errors import ModelError
 from server.errors import NotFoundError, NotServingError
 from server.faults import FAILURES, Code, Fault
 from server.operation import watching
-from server.repository.on_disk import slots
+from server.repository.instances import State
 from server.repository.polling import Poller, follow
 from server.repository.repository import Repository
 from server.repository.retrying import Retrier
@@ -45,9 +43,11 @@ from tests.server.repository.imagined import (
     ImaginedEnvironment,
     World,
 )
+from tests.server.repository.imagined_folder import ImaginedFolder
 from tests.server.repository.turns import Turns
 
 NAMES = ("a", "b", "c", "d")
+_AT_REST = {State.SERVING, State.FAILED, State.STUCK, State.LOST}
 AT_ONCE = ("write", "vanish", "fail", "fault", "hang", "release", "cancel")
 _ROUNDS = 20
 
@@ -364,13 +364,13 @@ class Fleet:
                 assert engine.plan == entry.place.fitted.plan, shown
                 assert engine.takes_turns == entry.place.in_turns, shown
             engines.discard(engine)
-        gone = {worker.engine for worker in self.repository.left_behind()}
-        assert engines <= gone, f"{len(engines)} engines that nobody knows"
-        assert not self.repository.leaving()
-        names = {entry.name for entry in self.repository.entries()}
-        for name in held:
-            assert name in names or name.endswith(")"), f"{name} is held by nobody"
-            assert not name.endswith("(next)") or world.kept, f"{name} is held by nobody"
+        instances = self.repository.instances()
+        owned = {instance.worker.engine for instance in instances if instance.worker}
+        assert engines <= owned, f"{len(engines)} engines that nobody knows"
+        assert {instance.state for instance in instances} <= _AT_REST
+        assert sorted(instance.key for instance in instances) == sorted(held), "held by nobody"
+        lost = sum(instance.state is State.LOST for instance in instances)
+        assert lost == len(world.kept), f"{lost} are lost, and {len(world.kept)} kept"
         world.check_memory()
 
     def _check_closed(self) -> None:
@@ -441,7 +441,7 @@ class Before(NamedTuple):
         }
         match step.wish:
             case "load" | "upload" if exc is None:
-                for slot in slots(fleet.world.root, step.name):
+                for slot in _slots(fleet, step.name):
                     is_there = any(entry.has(slot) for entry in mine)
                     others = [entry for entry in mine if entry.name == slot.name and entry.evicted]
                     assert is_there or (fleet.plot.several and others), (
@@ -475,13 +475,18 @@ class Before(NamedTuple):
     def _check_comes_back(self, fleet: Fleet, was: dict[str, Any], exc: BaseException) -> None:
         """Check that what was evicted has come back, where nothing is in its way."""
         room = fleet.room_bytes
+        if (
+            fleet.plot.policy == "refuse"
+        ):  # one that was closed while idle; others may have come since
+            packs = [entry.pack for entry in fleet.repository.entries() if entry.pack is not None]
+            room -= sum(pack.contents.least + pack.contents.arena for pack in packs)  # type: ignore[attr-defined]
         for _, _, _, absence, slot in was.values():
             contents = fleet.world.packs.get(_read(slot.folder / "manifest.json"))
             changed = [each.seen for each in _slots(fleet, self.step.name)] != [slot.seen]
             if absence != "evicted" or contents is None or changed or not contents.whole:
                 continue
             fits = contents.least + contents.arena <= room and contents.need < REQUEST_BYTES
-            blocked = fleet.world.kept or fleet.repository.left_behind()
+            blocked = fleet.world.kept or fleet.repository.workers(State.STUCK)
             assert not fits or blocked, f"it does not come back: {exc}"
 
     def _check_followed(self, fleet: Fleet) -> None:
@@ -504,23 +509,21 @@ class Before(NamedTuple):
 
 def _slots(fleet: Fleet, name: str) -> list[Any]:
     try:
-        return slots(fleet.world.root, name)
+        return fleet.repository.catalog.slots_of(name)
     except (NotFoundError, ModelError):
         return []
 
 
-def _read(file: Path) -> str:
+def _read(file: Any) -> str:
     return file.read_text() if file.exists() else ""
 
 
 class FleetFuzzer:
-    """Runs sequences in ``folder``."""
+    """Runs sequences, each in a repository of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self._root = folder / "repository"
-        self._root.mkdir(parents=True)
+    def __init__(self) -> None:
         self._settings = Settings(
-            repository=self._root, budget=1 << 20, request_memory=REQUEST_BYTES, queue_limit=3
+            repository=Path(), budget=1 << 20, request_memory=REQUEST_BYTES, queue_limit=3
         )
 
     @contextmanager
@@ -546,10 +549,11 @@ class FleetFuzzer:
 
     def play(self, plot: Plot) -> bool:
         """Run one sequence; return whether any request was answered."""
-        for folder in self._root.iterdir():
-            shutil.rmtree(folder)
+        root = ImaginedFolder()
+        root.mkdir()
         settings = self._settings.model_copy(
             update={
+                "repository": root,
                 "budget": plot.budget,
                 "activations": plot.activations,
                 "budget_policy": plot.policy,
@@ -557,12 +561,12 @@ class FleetFuzzer:
                 "evictable": (NAMES[0],) if plot.pinned else ("*",),
             }
         )
-        world = World(self._root, random.Random(plot.seed), settings)
+        world = World(root, random.Random(plot.seed), settings)
         world.loop = Turns(world.drawn, world.look)
         if plot.several:
-            (self._root / NAMES[0]).mkdir()
+            (root / NAMES[0]).mkdir()
             config = "version_policy { latest { num_versions: 2 } }"
-            (self._root / NAMES[0] / "config.pbtxt").write_text(config)
+            (root / NAMES[0] / "config.pbtxt").write_text(config)
         faults: list[dict[str, Any]] = []
         world.loop.set_exception_handler(lambda _, context: faults.append(context))
         asyncio.set_event_loop(world.loop)
@@ -597,10 +601,9 @@ def _kind(exc: Exception) -> tuple[object, ...]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     seconds, first = chosen_run(list(sys.argv[1:] if arguments is None else arguments))
-    with tempfile.TemporaryDirectory() as folder:
-        fuzzer = FleetFuzzer(Path(folder))
-        with fuzzer.silent():
-            return run_examples(fuzzer.run, seconds, first)
+    fuzzer = FleetFuzzer()
+    with fuzzer.silent():
+        return run_examples(fuzzer.run, seconds, first)
 
 
 if __name__ == "__main__":

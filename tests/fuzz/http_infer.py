@@ -70,7 +70,7 @@ class HttpInferFuzzer:
     def __enter__(self) -> Self:
         service = self._app.state.service
         self._runner.run(_entered(service))
-        manifest = service.repository.models.serving("copies")[1].manifest
+        manifest = service.repository.models.find("copies").serving().prepared.pack.manifest
         self._ports, self._outputs = manifest.inputs, manifest.outputs
         return self
 

@@ -152,7 +152,9 @@ class ServiceUnderTest:
         return await self.client.post(f"/v2/models/{name}/infer", json=request(inputs, **fields))
 
     def worker(self, name: str) -> Worker:
-        return self.inside.repository.models.serving(name)[0].serving().worker
+        worker = self.inside.repository.models.find(name).serving().worker
+        assert worker is not None
+        return worker
 
     async def metrics(self, name: str = "") -> Samples:
         """Those that a scrape shows, or those called ``name``: to read all takes as long as a request."""

@@ -16,6 +16,7 @@ from onnx import TensorProto
 
 from models.compiler.optimising.bodies import OpenLengths, rename_inner
 from models.compiler.optimising.by_onnx import check
+from models.compiler.optimising.refused_nodes import refusal
 from models.errors import CompileError, OnnxError
 from models.graphs.graph import DynamicValue, Graph, ValueTypes, with_weights_in
 from models.graphs.nodes import name_nodes
@@ -119,7 +120,7 @@ def optimised(
         needed = sum(file.stat().st_size for file in source.parent.glob(f"{source.stem}.*"))
         if shutil.disk_usage(result.parent).free < needed:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from exc
-        raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
+        raise OnnxError(f"{path}: ONNX Runtime refuses it: {refusal(graph, reason(exc))}") from exc
     written = rename_inner(graph_at(result))
     for file in (source, source.with_suffix(".data")):
         file.unlink(missing_ok=True)

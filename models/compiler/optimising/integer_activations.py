@@ -179,12 +179,30 @@ class MakeUnsigned(Rewriter):
 
     def replaced(self, node: Node) -> list[Node] | None:
         if _quantises(node) and self._makes_signed(node):
-            return self._raised(node)
+            raised = self._raised(node)
+            return raised if raised == [node] else self._in_floats(raised)
         if _dequantises(node) and node.inputs[0] in self._signed:
             return self._again(node)
         if node in self._zero_points:
             return [node.replaced([*node.inputs[:2], self._zero_points[node]])]
         return None
+
+    def _in_floats(self, nodes: list[Node]) -> list[Node]:
+        """Return ``nodes``, of which the first quantises; a softmax before it stays one of floats.
+
+        Of one between unsigned integers ONNX Runtime makes one of integers, which is no faster and off by a
+        step here and there. It is not negative, so its absolute value is the same.
+        """
+        quantising, *others = nodes
+        producer = self.makers.get(quantising.inputs[0])
+        if producer is None or producer.operator != Op.Softmax:
+            return nodes
+        same = self.fresh(f"{producer.output}/same")
+        return [
+            self.node(Op.Abs, [producer.output], [same], same),
+            quantising.replaced([same, *quantising.inputs[1:]]),
+            *others,
+        ]
 
     def _makes_signed(self, node: Node) -> bool:
         if node.inputs[0] in self.constants or not self._is_plain(node):

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.compiler.optimising.bodies import with_reads
+from models.compiler.optimising.refused_nodes import title
 from models.errors import CompileError
 from models.graphs.graph import Graph, has_dtype
 from models.graphs.rewriter import Rewriter
@@ -62,9 +63,15 @@ def check_ports(graph: Graph, path: Path) -> None:
             dynamic = graph.dynamic.get(name)
             if dynamic is not None and dynamic.array is None:
                 others = kind == "output" and len(graph.outputs) > 1
-                option = f"; --without-output {shlex.quote(name)} leaves it out" if others else ""
+                option = (
+                    f"--without-output {shlex.quote(name)} leaves it out"
+                    if others
+                    else "export it with another type"
+                )
+                producer = graph.nodes[graph.makers[name]] if name in graph.makers else None
+                origin = f", the result of {title(producer)}" if producer else ""
                 raise CompileError(
-                    f"{path}: {kind}: {dynamic.reason}, which no request can carry{option}"
+                    f"{path}: {kind}: {dynamic.reason}{origin}, which no request can carry; {option}"
                 )
 
 

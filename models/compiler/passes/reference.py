@@ -23,7 +23,7 @@ layerstream compile net.onnx -o repository/net --force --print-passes passes   #
 
 Passes run from top to bottom; names in bold are required. `--without` also excludes what needs the pass.
 **Targets**: `blocked`, a CPU whose convolutions have blocks of channels; `plain`, any CPU; `gpu`.
-**Difference** between answers with a pass and without it: none, rounding of sums in another order
+**Difference** between answers with a pass and without it, if any: rounding of sums in another order
 (2e-5 of the largest value), or within a bound (1e-4; with quantised numbers 5 % or one step).
 """
 _LEVELS: dict[Level, str] = {
@@ -32,11 +32,11 @@ _LEVELS: dict[Level, str] = {
     "pieces": "Pieces: in the order, and divided as, it streams",
 }
 _DIFFERENCES = {
-    "same bits": "none",
+    "same bits": "",
     "other order of sums": "sums",
     "within a bound": "bound",
 }
-_COLUMNS = ("Pass", "Why", "Needs", "Difference", "Targets")
+_COLUMNS = ("Pass", "Why", "Needs; difference; targets")
 
 
 def page() -> str:
@@ -66,12 +66,15 @@ def _lines() -> Iterator[str]:
 
 def _cells(step: Pass) -> tuple[str, ...]:
     targets = [name for name, passes in TARGETS.items() if step in passes]
+    facts = (
+        ", ".join(f"`{name}`" for name in step.needs),
+        _DIFFERENCES[step.error],
+        "" if len(targets) == len(TARGETS) else ", ".join(targets),
+    )
     return (
         f"**`{step.name}`**" if step.required else f"`{step.name}`",
         step.reason,
-        ", ".join(f"`{name}`" for name in step.needs),
-        _DIFFERENCES[step.error],
-        "all" if len(targets) == len(TARGETS) else ", ".join(targets),
+        "; ".join(filter(None, facts)),
     )
 
 

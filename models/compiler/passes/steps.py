@@ -28,6 +28,7 @@ from models.compiler.optimising.integer_weights import (
 from models.compiler.optimising.model_checks import check_agreement, check_scores
 from models.compiler.optimising.normalise import settle_pool, store_by_row
 from models.compiler.optimising.quantised_layers import LEAST_PART_BYTES, stream_quantised
+from models.compiler.optimising.refused_nodes import refusal
 from models.compiler.passes.record import Compilation
 from models.errors import OnnxError
 from models.graphs.graph import Graph, domains, with_weights_in
@@ -112,7 +113,9 @@ def dequantise_weights(work: Compilation) -> None:
     try:
         graph = make_floats(work.graph, work.folder)
     except SessionError as exc:
-        raise OnnxError(f"{work.path}: ONNX Runtime refuses it: {reason(exc)}") from exc
+        raise OnnxError(
+            f"{work.path}: ONNX Runtime refuses it: {refusal(work.graph, reason(exc))}"
+        ) from exc
     if graph.dequantised:
         work.graph = graph
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import onnxruntime as ort
 
+from models.compiler.analysis.limits import check_limits
 from models.compiler.cutting.partition import (
     add_alternatives,
     chain,
@@ -147,6 +148,15 @@ _WRITTEN = (
         error="same bits",
         required=True,
         run=steps.infer_types,
+    ),
+    Pass(
+        name="check-limits",
+        reason="What a value of a request makes as large as it says no plan can hold.",
+        needs=("infer-types",),
+        level="meaning",
+        error="same bits",
+        required=True,
+        run=lambda work: check_limits(work.graph, work.path),
     ),
     Pass(
         name="dense-as-convolutions",

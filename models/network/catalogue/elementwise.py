@@ -18,6 +18,7 @@ from models.network.records import (
     WEIGHT,
     ZERO_POINT,
     KeepsOrder,
+    Limited,
     OperandRecord,
     OperatorRecord,
     Quantisable,
@@ -36,6 +37,7 @@ def _map(
     *,
     of: Op | None = None,
     jumps: bool = False,
+    limited: Limited = "none",
     quantisable: Quantisable = "no",
     operands: tuple[OperandRecord, ...] = (DATA,),
     **attributes: Any,
@@ -53,6 +55,7 @@ def _map(
         read=mapped,
         keeps_order=keeps_order,
         jumps=jumps,
+        limited=limited,
         quantisable=quantisable,
     )
 
@@ -99,6 +102,7 @@ def _conversion(
 ) -> OperatorRecord:
     """Floats to bytes or back, with one scale or one for each channel."""
     traits: Any = {"attributes": {"axis": 1}, "keeps_order": "yes", "jumps": jumps, "read": convert}
+    traits["limited"] = "all" if jumps else "none"  # bytes are
     return record(name, versions, operands, "elementwise", "quantised", of=of, **traits)
 
 
@@ -120,7 +124,7 @@ _MAPS = (
         quantisable="with_last_layer",
     ),
     _map(Op.Elu, (6, 22), "elu", "by_alpha", alpha=1.0),
-    _map(Op.Erf, (9, 13), "erf", "yes"),
+    _map(Op.Erf, (9, 13), "erf", "yes", limited="all"),
     _map(Op.Exp, (6, 13), "exp", "yes"),
     _map(
         Op.FastGelu,
@@ -132,7 +136,9 @@ _MAPS = (
     ),
     _map(Op.Floor, (6, 13), "floor", "yes", jumps=True),
     _map(Op.Gelu, (20,), "gelu", "no", approximate="none"),
-    _map(Op.HardSigmoid, (6, 22), "hard_sigmoid", "by_alpha", alpha=0.2, beta=0.5),
+    _map(
+        *(Op.HardSigmoid, (6, 22), "hard_sigmoid", "by_alpha"), limited="all", alpha=0.2, beta=0.5
+    ),
     _map(Op.HardSwish, (14, 22), "hard_swish", "no"),
     _map(
         Op.LeakyRelu,
@@ -164,13 +170,13 @@ _MAPS = (
         alpha=1.6732632,
         gamma=1.050701,
     ),
-    _map(Op.Sigmoid, (6, 13), "sigmoid", "yes", quantisable="yes"),
-    _map(Op.Sign, (9, 13), "sign", "yes", jumps=True),
+    _map(Op.Sigmoid, (6, 13), "sigmoid", "yes", limited="all", quantisable="yes"),
+    _map(Op.Sign, (9, 13), "sign", "yes", jumps=True, limited="all"),
     _map(Op.Softplus, (1, 22), "softplus", "yes"),
-    _map(Op.Softsign, (1, 22), "softsign", "yes"),
+    _map(Op.Softsign, (1, 22), "softsign", "yes", limited="all"),
     _map(Op.Sqrt, (6, 13), "sqrt", "yes"),
     _map(Op.Swish, (24,), "silu", "no", alpha=1.0),
-    _map(Op.Tanh, (6, 13), "tanh", "yes"),
+    _map(Op.Tanh, (6, 13), "tanh", "yes", limited="all"),
     _map(
         Op.ThresholdedRelu,
         (1, 10, 22),
@@ -225,7 +231,7 @@ _CONVERSIONS = (
 )
 _NORM = (DATA, signed(WEIGHT), signed(BIAS), STATISTIC, STATISTIC)
 _OTHERS = (
-    _other(Op.And, (7,), DATA, DATA, commutes=True),
+    _other(Op.And, (7,), DATA, DATA, commutes=True, limited="all"),
     _other(
         Op.BatchNormalization, (7, 9, 14, 15), *_NORM, read=batch_norm, attributes={"epsilon": 1e-5}
     ),
@@ -233,21 +239,21 @@ _OTHERS = (
     record(Op.ByteTable, (1,), (DATA, WEIGHT), "elementwise", "quantised", read=look_up),
     _other(Op.Cast, (6, 9, 13, 19, 21, 23, 24, 25, 28), DATA, passes_weights=True),
     _other(Op.CastLike, (15, 19, 21, 23, 24, 25), DATA, PARAMETER, passes_weights=True),
-    _other(Op.Cos, (7, 22), DATA),
-    _other(Op.Equal, (7, 11, 13, 19), DATA, DATA, commutes=True, jumps=True),
-    _other(Op.Greater, (7, 9, 13), DATA, DATA, jumps=True),
-    _other(Op.GreaterOrEqual, (12, 16), DATA, DATA, jumps=True),
-    _other(Op.IsInf, (10, 20), DATA),
-    _other(Op.IsNaN, (9, 13, 20), DATA),
-    _other(Op.Less, (7, 9, 13), DATA, DATA, jumps=True),
-    _other(Op.LessOrEqual, (12, 16), DATA, DATA, jumps=True),
+    _other(Op.Cos, (7, 22), DATA, limited="all"),
+    _other(Op.Equal, (7, 11, 13, 19), DATA, DATA, commutes=True, jumps=True, limited="all"),
+    _other(Op.Greater, (7, 9, 13), DATA, DATA, jumps=True, limited="all"),
+    _other(Op.GreaterOrEqual, (12, 16), DATA, DATA, jumps=True, limited="all"),
+    _other(Op.IsInf, (10, 20), DATA, limited="all"),
+    _other(Op.IsNaN, (9, 13, 20), DATA, limited="all"),
+    _other(Op.Less, (7, 9, 13), DATA, DATA, jumps=True, limited="all"),
+    _other(Op.LessOrEqual, (12, 16), DATA, DATA, jumps=True, limited="all"),
     _other(Op.Mean, (6, 8, 13), DATA, variadic=1, commutes=True),
-    _other(Op.Not, (1,), DATA, jumps=True),
-    _other(Op.Or, (7,), DATA, DATA, commutes=True),
+    _other(Op.Not, (1,), DATA, jumps=True, limited="all"),
+    _other(Op.Or, (7,), DATA, DATA, commutes=True, limited="all"),
     _other(Op.Shrink, (9,), DATA, jumps=True, attributes={"bias": 0.0, "lambd": 0.5}),
-    _other(Op.Sin, (7, 22), DATA),
+    _other(Op.Sin, (7, 22), DATA, limited="all"),
     _other(Op.Where, (9, 16), PARAMETER, DATA, DATA),
-    _other(Op.Xor, (7,), DATA, DATA, commutes=True),
+    _other(Op.Xor, (7,), DATA, DATA, commutes=True, limited="all"),
 )
 
 ROWS = (*_MAPS, *_PAIRS, *_OF_BYTES, *_CONVERSIONS, *_OTHERS)

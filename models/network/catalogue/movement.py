@@ -17,6 +17,7 @@ from models.network.records import (
     Reader,
     Versions,
     record,
+    sizing,
 )
 
 
@@ -114,7 +115,7 @@ _MOVES = (
         on_bytes=True,
     ),
     _move(Op.DepthToSpace, (1, 11, 13, 28), moving.depth_to_space, DATA, mode="DCR"),
-    _move(Op.Expand, (8, 13), moving.expand, DATA, SHAPE),
+    _move(Op.Expand, (8, 13), moving.expand, DATA, sizing(SHAPE)),
     _move(Op.Gather, (1, 11, 13), moving.gather, DATA, PARAMETER, axis=0),
     _move(Op.GatherElements, (11, 13), None, DATA, PARAMETER, axis=0),
     _move(Op.GatherND, (11, 12, 13), None, DATA, PARAMETER, batch_dims=0),
@@ -123,7 +124,7 @@ _MOVES = (
         (2, 11, 13, 18, 19, 21, 23, 24, 25),
         moving.pad,
         DATA,
-        SHAPE,
+        sizing(SHAPE),
         PARAMETER,
         SHAPE,
         copies=False,
@@ -141,7 +142,7 @@ _MOVES = (
         quantisable="with_last_layer",
         axis=0,
     ),
-    _move(Op.Tile, (6, 13), moving.tile, DATA, SHAPE),
+    _move(Op.Tile, (6, 13), moving.tile, DATA, sizing(SHAPE)),
     _move(
         Op.Transpose,
         (1, 13, 21, 23, 24, 25),

@@ -20,6 +20,7 @@ from models.network.records import (
     SHAPE,
     WEIGHT,
     Elements,
+    Limited,
     OperandRecord,
     OperatorRecord,
     Reader,
@@ -69,6 +70,7 @@ def _along_axis(
     versions: Versions,
     read: Reader | None = None,
     jumps: bool = False,
+    limited: Limited = "none",
     **attributes: Any,
 ) -> OperatorRecord:
     return record(
@@ -76,6 +78,7 @@ def _along_axis(
         attributes={"axis": -1, **attributes},
         read=read,
         jumps=jumps,
+        limited=limited,
     )
 
 
@@ -84,7 +87,7 @@ _MEANS = _reduction(
     read=over_planes("mean"),
     quantisable="with_last_layer",
 )
-_SOFTMAX = _along_axis(Op.Softmax, (1, 11, 13), softmax(logarithm=False))
+_SOFTMAX = _along_axis(Op.Softmax, (1, 11, 13), softmax(logarithm=False), limited="all")
 
 ROWS = (
     _reduction(
@@ -136,9 +139,9 @@ ROWS = (
         read=response_norm,
         attributes={"alpha": 1e-4, "beta": 0.75, "bias": 1.0},
     ),
-    _along_axis(Op.ArgMax, (1, 11, 12, 13), jumps=True, axis=0, keepdims=1),
-    _along_axis(Op.ArgMin, (1, 11, 12, 13), jumps=True, axis=0, keepdims=1),
-    _along_axis(Op.Hardmax, (1, 11, 13), jumps=True),
+    _along_axis(Op.ArgMax, (1, 11, 12, 13), jumps=True, limited="all", axis=0, keepdims=1),
+    _along_axis(Op.ArgMin, (1, 11, 12, 13), jumps=True, limited="all", axis=0, keepdims=1),
+    _along_axis(Op.Hardmax, (1, 11, 13), jumps=True, limited="all"),
     _along_axis(Op.LogSoftmax, (1, 11, 13), softmax(logarithm=True)),
     _along_axis(Op.LpNormalization, (1, 22), p=2),
     record(

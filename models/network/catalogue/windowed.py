@@ -28,6 +28,7 @@ from models.network.records import (
     along,
     record,
     signed,
+    sizing,
 )
 
 _WINDOWS = {"auto_pad": "NOTSET"}
@@ -97,11 +98,8 @@ _FILTERS = (along(WEIGHT, 0), along(SCALE, 0), along(ZERO_POINT, 0))
 _OF_BYTES = (*BYTES, *_FILTERS, *RESULT, along(BIAS, 0))
 _INTEGERS = (DATA, along(WEIGHT, 0), ZERO_POINT, along(ZERO_POINT, 0))
 _SPREAD = (DATA, signed(along(WEIGHT, 1)), signed(along(BIAS, 0)))
-_SIZES = (
-    PARAMETER,
-    SHAPE,
-    SHAPE,
-)
+#: The part that is resized, factors, sizes.
+_SIZES = (sizing(PARAMETER), sizing(SHAPE), sizing(SHAPE))
 
 _CONV = _convolution(Op.Conv, (1, 11, 22), Op.Conv, convolution, *_WEIGHTS, quantisable="yes")
 _ON_BYTES: Any = {"quantised": True, "on_bytes": True}
@@ -158,5 +156,5 @@ ROWS = (
     _resize(
         Op.Resize, (10, 11, 13, 18, 19), Op.Resize, DATA, *_SIZES, quantisable="with_last_layer"
     ),
-    _resize(Op.Upsample, (7, 9), Op.Upsample, DATA, SHAPE),
+    _resize(Op.Upsample, (7, 9), Op.Upsample, DATA, sizing(SHAPE)),
 )

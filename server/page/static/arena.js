@@ -23,7 +23,8 @@ export function showArena({ arena_bytes: bytes, boxes }) {
       }, svg("title", {}, `${box.name}: ${size(box.n_bytes)}`))));
   const count = (kind) =>
     new Set(boxes.filter((box) => box.kind === kind).map((box) => `${box.name} ${box.offset}`)).size;
-  const parts = [`${count("value")} values`, `${count("strip")} strips of rows`];
+  const parts = [`${count("value")} values`];
+  if (count("strip")) parts.push(`${count("strip")} line buffers`);
   if (count("weights")) parts.push("weights of regions");
   said.textContent = `${size(bytes)} hold ${parts.join(", ")}, one after the other.`;
 }

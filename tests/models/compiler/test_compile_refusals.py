@@ -42,6 +42,42 @@ def test_models_that_onnx_runtime_refuses_are_refused(
     assert not (tmp_path / "repository" / "m").exists()
 
 
+def named(nodes: str, output: str, opset: int) -> onnx.ModelProto:
+    model = parsed(f"image_net (float[1,3,8,8] image) => ({output} y) {{ {nodes} }}")
+    model.opset_import[0].version = opset
+    model.opset_import.add(domain="mmdeploy", version=1)
+    model.graph.node[-1].name = "last"
+    return model
+
+
+FLOATS = "float[1,3,8,8]"
+
+
+@over(
+    "model, error, fault, hint",
+    [
+        (("y = FancyPool(image)", FLOATS, 17), OnnxError, "ONNX has no operator", "without it"),
+        (("y = mmdeploy.Deform(image)", FLOATS, 17), OnnxError, "mmdeploy:Deform", "without it"),
+        (
+            ("y = Upsample<width_scale=2.0, height_scale=2.0>(image)", "float[1,3,16,16]", 1),
+            *(OnnxError, "(Upsample 1): it has no kernel", "convert the file"),
+        ),
+        (
+            ("bytes = Cast<to=5>(image) y = ConvInteger(bytes, bytes)", "int32[1,1,1,1]", 17),
+            *(OnnxError, "its input 'bytes' is int16", "another type"),
+        ),
+        (("y = Cast<to=16>(image)", "bfloat16[1,3,8,8]", 17), CompileError, "bfloat16", "another"),
+        (("y = SplitToSequence(image)", "seq(float)", 17), CompileError, "seq(tensor", "another"),
+    ],
+)
+def test_what_is_refused_names_the_node_of_the_file_and_a_hint(
+    model: tuple[str, str, int], error: type[Exception], fault: str, hint: str, tmp_path: Path
+) -> None:
+    source = written(named(*model), tmp_path / "m.onnx")
+    with refuses(error, source, "node 'last' (", fault, hint):
+        compile_onnx(source, tmp_path / "repository" / "m")
+
+
 def scores(mask: str, attributes: str) -> onnx.ModelProto:
     """Return an Attention that masks, and whose scores are an output."""
     model = parsed(

@@ -37,7 +37,8 @@ def client_of(app: FastAPI) -> httpx.AsyncClient:
 async def answers(service: Service, packs: Packs) -> None:
     """Check that "tiny" answers right."""
     (entry,) = service.repository.models.of("tiny")
-    computed = await entry.serving().worker.infer(TINY, LIMIT_SECONDS)
+    assert entry.worker is not None
+    computed = await entry.worker.infer(TINY, LIMIT_SECONDS)
     close(computed.outputs, packs.expected("tiny", TINY))
 
 

@@ -147,7 +147,8 @@ async def test_one_of_several_versions_is_replaced(
     async with serving(settings(BUDGET, **changes)) as service:
         gate, late = await held_up(service, faults, "tiny/versions/1")
         try:
-            before = service.inside.repository.models.serving("tiny", "1")[0].serving().worker
+            before = service.inside.repository.models.find("tiny", "1").worker
+            assert before is not None
             assert (await late).status_code in (503, 504)
             await in_time(replaced(service, before, "tiny/1"))
             answer = await in_time(service.infer("tiny/versions/1", TINY))

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from server.operation.starting import StartupError
 from server.operation.watching import replace_engine, stuck
 from server.repository import planning_threads
 from server.repository.entry import Entry, Loading, Unloaded
+from server.repository.instances import Instance, State, Uses
 from server.repository.preparing import Preparer
 from server.service import Service
 from tests.server.conftest import SettingsFactory
@@ -78,7 +80,8 @@ def test_every_kind_of_progress_changes_the_line() -> None:
     lines += [watching.describe([first], 0), watching.describe([first], 1 << 20)]
     first.condition.progress("search", 3, 20)
     lines.append(watching.describe([first], 1 << 20))
-    first.read()
+    nothing: Any = None
+    first.condition = Instance("a", nothing, nothing, Uses())
     lines.append(watching.describe([first], 1 << 20))
     first.condition, second.condition = Unloaded(), Loading()
     lines.append(watching.describe([first, second], 1 << 20))
@@ -270,6 +273,6 @@ async def test_only_what_others_need_is_a_fault_of_the_process(
         assert ("tiny" in inside.restart_reason()) == (activations == "shared")
         monkeypatch.undo()
         case.gate.open()
-        await until(lambda: not inside.repository.left_behind())
+        await until(lambda: not inside.repository.workers(State.STUCK))
         assert not inside.restart_reason()
         assert arrays(await service.infer("tiny", TINY))

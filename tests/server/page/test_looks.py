@@ -33,8 +33,11 @@ class _Searches:
         self.cancelled: list[str] = []
         self.heard: Tell = lambda step, done, of: None
 
-    def serving(self, name: str) -> tuple[Any, Any]:
-        return SimpleNamespace(), self.packs.setdefault(name, _Pack())
+    def find(self, name: str) -> Any:
+        """Return what stands for an entry whose model serves."""
+        pack = self.packs.setdefault(name, _Pack())
+        instance = SimpleNamespace(prepared=SimpleNamespace(pack=pack))
+        return SimpleNamespace(serving=lambda: instance)
 
     async def frontier(self, name: str, heard: Tell) -> Rows:
         self.begun.append(name)

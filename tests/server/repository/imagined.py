@@ -1,14 +1,13 @@
 """A service's models without packs, kernels, disks or threads: the repository itself is the real one.
 
-Packs are folders of files that are looked at and hold nothing; what is in them is noted here. Engines are
-what they hold of the budget. Anything that may fail fails where a test has set so.
+Packs are folders in memory (imagined_folder.py), whose files are looked at and hold nothing; what is in
+them is noted here. Engines are what they hold of the budget. Anything that may fail fails where a test has
+set so.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from server.repository.environment import DevicePack, RepositoryEnvironment
 from server.repository.repository import Repository
 from server.repository.served_engine import Running, ServedEngine
 from server.settings.settings import Settings
+from tests.server.repository.imagined_folder import ImaginedFolder
 
 REQUEST_BYTES = 64
 #: What may be set to fail, and with what.
@@ -236,7 +236,7 @@ class ClosedToRequestsError(Exception):
 class World:
     """All that is beside the repository: its folder, packs, engines, and what fails next."""
 
-    root: Path
+    root: ImaginedFolder
     drawn: random.Random
     settings: Settings
     loop: Any = None
@@ -265,13 +265,13 @@ class World:
         self.written += 1
         self.names.add(name)
         folder = self.root / name / str(version)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
         self.packs[str(self.written)] = contents
         for file in ("weights.bin", "manifest.json"):
             (folder / file).write_text(str(self.written))
 
     def vanish(self, name: str) -> None:
-        shutil.rmtree(self.root / name, ignore_errors=True)
+        (self.root / name).remove()
 
     def versions(self, name: str) -> list[int]:
         folder = self.root / name
@@ -339,8 +339,7 @@ class World:
         self.hung.clear()
         left, self.left = self.left, []
         for target in left:
-            with contextlib.suppress(KernelError):  # as a thread ends
-                target()
+            target()
 
 
 class _Known:

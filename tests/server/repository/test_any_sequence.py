@@ -1,8 +1,6 @@
 """Wishes for the models of a service, in any order and at once: tests/fuzz/fleet.py says what holds."""
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -128,13 +126,10 @@ SEQUENCES = {
 
 
 @pytest.fixture
-def fuzzer(tmp_path: Path) -> Iterator[FleetFuzzer]:
-    """In memory, where the system has files there: they are made anew for each sequence."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as folder:
-        fuzzer = FleetFuzzer(Path(folder))
-        with fuzzer.silent():
-            yield fuzzer
+def fuzzer() -> Iterator[FleetFuzzer]:
+    fuzzer = FleetFuzzer()
+    with fuzzer.silent():
+        yield fuzzer
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES.values(), ids=SEQUENCES)

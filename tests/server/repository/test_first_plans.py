@@ -16,7 +16,8 @@ from server.errors import FilesChangedError
 from server.repository import preparing
 from server.repository.entry import Entry, Loading
 from server.repository.executor import Executor
-from server.repository.fleet import PlanTarget
+from server.repository.fleet import FleetTarget
+from server.repository.instances import Instance, Uses
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, ServiceUnderTest, arrays, inputs_for, serving
 
@@ -64,7 +65,7 @@ async def service(settings: SettingsFactory, search: Held) -> AsyncIterator[Serv
 
 
 def is_heuristic(service: ServiceUnderTest, name: str = "tiny") -> bool:
-    fitted = service.inside.repository.models.serving(name)[0].fitted
+    fitted = service.inside.repository.models.find(name).fitted
     assert fitted is not None
     budget = service.inside.budget
     assert budget.used_bytes <= budget.total_bytes
@@ -191,8 +192,10 @@ def test_a_model_that_loads_says_what_is_done() -> None:
     assert entry.reason == "loading: planning"
     loading.progress("ways to stream", 1, 3)
     assert entry.reason == "loading: planning, ways to stream, 1 of 3"
-    entry.read()
+    nothing: Any = None
+    entry.condition = Instance("tiny", nothing, nothing, Uses())
     assert entry.reason == "loading: reading weights"
+    assert (entry.state, entry.absence) == ("LOADING", "loading")
 
 
 async def test_a_client_is_told_when_to_ask_for_a_model_that_loads(
@@ -211,9 +214,9 @@ async def test_a_model_comes_though_the_files_of_another_change_meanwhile(
     service: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the other it was decided that it shrinks; then it cannot be opened again."""
-    reach, decided = Executor.reach, list[PlanTarget]()
+    reach, decided = Executor.reach, list[FleetTarget]()
 
-    async def changed(executor: Executor, target: PlanTarget) -> None:
+    async def changed(executor: Executor, target: FleetTarget) -> None:
         decided.append(target)
         if len(decided) == 1:
             raise FilesChangedError("tiny")

@@ -14,7 +14,7 @@ from loader.readers.files import open_reader
 from loader.readers.interface import Reader
 from pipeline.execution.errors import ArenaLostError, CancelledError
 from server import faults
-from server.repository.entry import Uses
+from server.repository.instances import Uses
 from tests.examples import thinned
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

@@ -181,7 +181,7 @@ async def test_a_service_uses_what_was_planned(
         settings(repository=repository, models=("pair", "tiny"), **changes)
     ) as service:
         for row in planned["packs"]:
-            fitted = service.inside.repository.models.serving(row["model"])[0].fitted
+            fitted = service.inside.repository.models.find(row["model"]).fitted
             assert fitted is not None
             assert fitted.plan.total_bytes == row["total_bytes"]
             assert fitted.plan.memory["ring"] == row["ring_bytes"]

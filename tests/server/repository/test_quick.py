@@ -27,6 +27,7 @@ from server.settings.settings import Settings
 from tests.examples import over
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
+    LIMIT_SECONDS,
     Connection,
     Faults,
     Gate,
@@ -269,23 +270,38 @@ def loop_model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-async def test_a_model_whose_time_depends_on_its_input_is_never_quick(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or else one request after many short ones holds the loop, and all others, for as long as it likes."""
+@pytest.fixture
+async def loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceUnderTest]:
+    """A service of that model, where everything counts as quick that may be."""
     monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 30.0)
     onnx.save(loop_model(), tmp_path / "loop.onnx")
     compile_onnx(tmp_path / "loop.onnx", tmp_path / "packs" / "loop")
     settings = Settings(repository=tmp_path / "packs", budget=64 << 20, threads=1)
     async with serving(settings) as service:
-        given: Tensors = {"n": np.array(3, np.int64), "x": np.zeros((1, 4), np.float32)}
-        for _ in range(3):
-            answer = arrays(await service.infer("loop", given))
-            np.testing.assert_array_equal(answer["y"], np.full((1, 4), 3, np.float32))
-        worker = service.worker("loop")
-        await idle(worker)
-        assert worker.engine.reads_nothing
-        assert not (worker.served.is_quick and worker.line.idle)
+        yield service
+
+
+def rounds(count: int) -> Tensors:
+    return {"n": np.array(count, np.int64), "x": np.zeros((1, 4), np.float32)}
+
+
+async def test_a_model_whose_time_depends_on_its_input_is_never_quick(
+    loops: ServiceUnderTest,
+) -> None:
+    """Or else one request after many short ones holds the loop, and all others, for as long as it likes."""
+    for _ in range(3):
+        answer = arrays(await loops.infer("loop", rounds(3)))
+        np.testing.assert_array_equal(answer["y"], np.full((1, 4), 3, np.float32))
+    worker = loops.worker("loop")
+    await idle(worker)
+    assert worker.engine.reads_nothing
+    assert not (worker.served.is_quick and worker.line.idle)
+    # One that would never end ends when nobody waits for it, and the model answers others.
+    endless = asyncio.ensure_future(worker.infer(rounds(1 << 60), LIMIT_SECONDS))
+    await until(worker.stuck_seconds)
+    endless.cancel()
+    await idle(worker)
+    assert arrays(await loops.infer("loop", rounds(2)))["y"].sum() == 8
 
 
 # The sweep that only computes

@@ -53,7 +53,7 @@ async def test_a_limit_outlasts_the_pack(
         tiny = tmp_path / "repository" / "tiny"
         shutil.copytree(tiny / "1", tiny / "2")
         await service.client.post("/v2/repository/models/tiny/load")
-        assert service.inside.repository.models.serving("tiny")[1].version == "2"
+        assert service.inside.repository.models.find("tiny").serving().prepared.pack.version == "2"
         assert held(service)["tiny"] == least
 
 

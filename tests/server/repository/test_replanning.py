@@ -21,7 +21,7 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DrainError
 from pipeline.fitting.wanted import EnginePlanResult
 from server.errors import NotServingError
-from server.repository.fleet import Change, Place, PlanTarget, gaining, step
+from server.repository.fleet import Change, Evict, FleetTarget, Place, gaining, step
 from server.repository.served_engine import Running
 from server.repository.worker import Worker
 from server.scheduling.sweeps import Sweep
@@ -48,9 +48,10 @@ MODELS = st.lists(
 )
 
 
-def take_steps(target: PlanTarget, plans: dict[str, Place], budget: Budget) -> None:
+def take_steps(target: FleetTarget, plans: dict[str, Place], budget: Budget) -> None:
     """Take all steps; ``change`` raises where one does not fit."""
     while (change := step(target, plans, budget)) is not None:
+        assert isinstance(change, Change)
         budget.change(change.name, change.place.fitted.plan.memory, change.place.in_turns)
         plans[change.name] = change.place
 
@@ -84,14 +85,14 @@ def test_models_come_and_go_step_by_step_within_the_budget(
         if name in loaded:
             budget.release(name)
             del loaded[name]
-            take_steps(gaining(PlanTarget(planned([*loaded])), loaded), loaded, budget)
+            take_steps(gaining(FleetTarget(planned([*loaded])), loaded), loaded, budget)
             continue
         shares = planned([*loaded, name])
         if name not in shares:
             continue
         assert shares.keys() >= loaded.keys()  # loaded models are never sent away
         others = {other: place for other, place in shares.items() if other != name}
-        take_steps(PlanTarget(others, Change(name, shares[name])), loaded, budget)
+        take_steps(FleetTarget(others, Change(name, shares[name])), loaded, budget)
         assert loaded[name] == shares[name]
         assert budget.used_bytes <= total
 
@@ -118,7 +119,7 @@ def test_a_start_serves_whom_the_list_names(
         if place is None:
             continue
         targets = {other: plan for other, plan in zip(loaded, planned, strict=True) if plan}
-        take_steps(PlanTarget(targets, Change(name, place)), loaded, budget)
+        take_steps(FleetTarget(targets, Change(name, place)), loaded, budget)
         assert loaded[name] == place
     outcomes = share_one_by_one([*every.values()], Budget(total), way).outcomes
     assert [*loaded] == [
@@ -134,7 +135,7 @@ def test_a_smaller_plan_that_shares_less_gives_way_to_what_was_planned() -> None
     budget = Budget(30)
     budget.reserve("a", kept, True)
     new = Place(fitted({"ring": 13, "arena": 14}), True)
-    target = PlanTarget({"a": Place(fitted(wide), True)}, Change("new", new))
+    target = FleetTarget({"a": Place(fitted(wide), True)}, Change("new", new))
     take_steps(target, {"a": Place(fitted(kept), True)}, budget)
     assert budget.used_bytes == 30
 
@@ -166,8 +167,9 @@ def test_steps_toward_any_target_fit_and_end(
 ) -> None:
     """Each model changes twice at most: once without growing. What comes first is there, or refused."""
     budget = reserved(reserved(1000, now).used_bytes + free, now)
-    target, changed = PlanTarget(plans, first), list[str]()
+    target, changed = FleetTarget(plans, first), list[str]()
     while (change := step(target, now, budget)) is not None:
+        assert isinstance(change, Change)
         try:
             budget.change(change.name, change.place.holding.memory, change.place.in_turns)
         except RefusedError:
@@ -189,8 +191,19 @@ def test_after_a_failure_models_get_back_what_they_had(sizes: list[tuple[int, in
     budget = Budget(max(sum(then for then, _ in sizes), sum(size for _, size in sizes)) + 20)
     for name, place in now.items():
         budget.reserve(name, place.fitted.plan.memory)
-    take_steps(PlanTarget(before), now, budget)
+    take_steps(FleetTarget(before), now, budget)
     assert all(now[name].is_like(place) for name, place in before.items())
+
+
+def test_models_that_are_to_go_go_first() -> None:
+    """In their order, and each of them once, whatever has become of it."""
+    place = Place(fitted({"ring": 8}), False)
+    target, gone = FleetTarget({"a": place}, Change("new", place), ("b", "c")), list[str]()
+    budget = reserved(20, {"a": place})
+    while isinstance(following := step(target, {"a": place}, budget), Evict):
+        gone.append(following.name)
+        target = target.without(following.name)
+    assert (gone, following) == (["b", "c"], Change("new", place))
 
 
 def test_the_budget_says_why_no_step_is_possible() -> None:
@@ -198,7 +211,7 @@ def test_the_budget_says_why_no_step_is_possible() -> None:
     budget.reserve("a", {"ring": 8})
     now = {"a": Place(fitted({"ring": 8}), False)}
     with pytest.raises(RefusedError, match="'new' does not fit"):
-        take_steps(PlanTarget(now, Change("new", Place(fitted({"ring": 3}), False))), now, budget)
+        take_steps(FleetTarget(now, Change("new", Place(fitted({"ring": 3}), False))), now, budget)
 
 
 def test_what_a_search_has_found_takes_the_place_of_a_first_plan() -> None:
@@ -208,8 +221,8 @@ def test_what_a_search_has_found_takes_the_place_of_a_first_plan() -> None:
     budget.reserve("a", large, False)
     first, best = Place(fitted(large, heuristic=True), False), Place(fitted(small), False)
 
-    def following(now: Place, target: Place) -> Change | None:
-        return step(gaining(PlanTarget({"a": target}), {"a": now}), {"a": now}, budget)
+    def following(now: Place, target: Place) -> Evict | Change | None:
+        return step(gaining(FleetTarget({"a": target}), {"a": now}), {"a": now}, budget)
 
     assert following(first, best) == Change("a", best)
     assert following(best, Place(fitted(small, heuristic=True), False)) is None

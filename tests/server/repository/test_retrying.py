@@ -405,6 +405,30 @@ async def test_a_damaged_pack_is_not_tried_before_it_is_another(
         await service.answers()
 
 
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+async def test_weights_that_are_right_again_serve_again(
+    mode: str, settings: SettingsFactory, packs: Packs, repository: Path
+) -> None:
+    """Truncated and written again in place; while they are not whole they are read once for each change."""
+    weights = repository / "tiny" / "1" / "weights.bin"
+    complete = weights.read_bytes()
+    async with retrying_service(mode, settings, packs, repository) as service:
+        for damaged in (complete[:-4096], complete[:-4096] + bytes(4096)):
+            weights.write_bytes(damaged)
+            error(await service.service.infer("tiny", TINY), 503, "weights.bin")
+            assert not service.entry.may_pass
+            tried = 0
+            for _ in range(100):
+                service.clock.now += 1
+                tried += len(await service.retrier.step())
+            assert tried == 1
+            error(await service.service.infer("tiny", TINY), 503, "weights.bin")
+            weights.write_bytes(complete)
+            await service.passes(61)
+            await service.answers()
+        assert service.service.inside.budget.held().keys() == {"tiny"}
+
+
 async def test_what_a_client_unloads_while_it_is_lost_stays_so(
     settings: SettingsFactory, packs: Packs, repository: Path
 ) -> None:

@@ -16,7 +16,8 @@ from tests.server.support import ServiceUnderTest, inputs_for
 
 async def test_nothing_of_a_pack_is_left(service: ServiceUnderTest) -> None:
     assert (await service.infer("pair", inputs_for("pair"))).status_code == 200
-    entry, pack = service.inside.repository.models.serving("pair")
+    entry = service.inside.repository.models.find("pair")
+    pack = entry.serving().prepared.pack
     left = weakref.ref(pack.manifest)
     version = pack.version
     del pack

@@ -338,3 +338,18 @@ def test_many_models_share_three_threads() -> None:
         threads.run(*cast(Any, threads.take()))
     assert ran == Counter(dict.fromkeys(range(200), 3))
     assert threads.count <= 3
+
+
+@pytest.mark.parametrize("still", [False, True])
+def test_a_line_that_ends_expects_no_more_requests(still: bool) -> None:
+    lines = Lines()
+    leaving, staying = lines.line("leaving"), lines.line("staying")
+    expected = leaving.expect(10.0, 0)
+    leaving.close()
+    leaving.wait_until_over()
+    if still:
+        leaving.expect_still(expected, 0.0)
+        leaving.expect(10.0, 0)
+    lines.dispatcher.forget(leaving.key)
+    assert not staying.expects
+    staying.check_room(20.0)

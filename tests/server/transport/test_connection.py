@@ -24,6 +24,7 @@ from server.transport.limits import (
     PARTING_SECONDS,
     PROGRESS_BYTES,
     READ_BYTES,
+    WAIT_SECONDS,
 )
 from server.transport.proxies import TrustedProxies
 from server.transport.registry import Registry
@@ -364,6 +365,15 @@ async def test_requests_that_were_sent_already_are_answered_before_the_last() ->
     await wire.sends((POST % 0) * 3)
     assert wire.answer.count(b"HTTP/1.1 200 ") == 3
     assert wire.answer.count(b"connection: close") == 1
+
+
+async def test_pipelined_requests_end_when_a_newcomer_would_be_refused_for_them() -> None:
+    wire, registry = await full(reads_all)
+    await wire.time_passes(WAIT_SECONDS / 2)
+    await wire.sends((POST % 0) * 3)
+    assert wire.answer.count(b"HTTP/1.1 200 ") == wire.answer.count(b"connection: close") == 1
+    registry.check(wire.connection.loop.time())
+    assert not registry.waiting
 
 
 async def test_without_a_place_a_request_gets_503_and_when_to_come_again() -> None:

@@ -271,6 +271,43 @@ def test_signed_activations_are_computed_as_integers(
     assert not {"Conv", "FusedConv", "Add", "Relu"} & found.keys()
 
 
+def test_gates_of_softmaxes_are_those_of_floats(tmp_path: Path) -> None:
+    """Between unsigned integers ONNX Runtime would compute a softmax that is a step off here and there."""
+    gates, value = "", "d"
+    for gate in range(3):
+        gates += f"""
+            c{gate} = Conv({value}, v)
+            p{gate} = QuantizeLinear(c{gate}, s, z)
+            e{gate} = DequantizeLinear(p{gate}, s, z)
+            f{gate} = Softmax(e{gate})
+            g{gate} = QuantizeLinear(f{gate}, t, z)
+            h{gate} = DequantizeLinear(g{gate}, t, z)
+            m{gate} = Mul(e{gate}, h{gate})
+            n{gate} = QuantizeLinear(m{gate}, s, z)
+            o{gate} = DequantizeLinear(n{gate}, s, z)"""
+        value = f"o{gate}"
+    model = parsed(
+        f"""gates (float[1,16,12,12] x) => (float[1,16,12,12] y) {{
+            b = QuantizeLinear(x, s, z)
+            d = DequantizeLinear(b, s, z)
+            v = DequantizeLinear(w, u, z)
+            {gates}
+            y = Identity({value})
+        }}"""
+    )
+    weights = np.random.default_rng(0).integers(-30, 30, (16, 16, 1, 1)).astype(np.int8)
+    scales = {"s": 0.0513, "t": 1 / 255, "u": 0.0437}
+    constants = {name: np.float32(scale) for name, scale in scales.items()}
+    for name, array in {**constants, "w": weights, "z": np.int8(0)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    source = written(model, tmp_path / "gates.onnx")
+    pack, inputs = compiled(source, tmp_path), inputs_for({"x": (1, 16, 12, 12)})
+    (expected,) = open_reference(source, optimise=False).run(None, inputs)
+    assert np.ptp(expected) > 20 * scales["s"]
+    np.testing.assert_array_equal(streamed(pack, inputs)["y"], expected)
+    assert _nodes(pack)["QLinearMul"] == 3
+
+
 @over("operator", ["Add(a, a)", "Mul(a, a)", "Sigmoid(a)"])
 def test_limits_follow_the_rounding_of_what_bytes_may_compute(operator: str) -> None:
     graph = from_text(

@@ -1,0 +1,171 @@
+"""Clients and their connections: bytes come in pieces, with delays; a client may leave at any time."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from server.transport.connection import Connection
+from server.transport.giving_way import Peer
+from server.transport.registry import Registry
+from server.transport.sockets import Arrival
+
+#: Makes the protocol of a connection.
+Create = Callable[[Arrival], Connection]
+
+
+class Wire(asyncio.Transport):
+    """The server's end of a connection; what it writes is ``sent``."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._address = address
+        self.sent = bytearray()
+        self.news = asyncio.Event()
+        self.protocol: Any = None
+        self.is_closed = False
+        self._is_paused = False
+        self._unread = bytearray()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return addresses."""
+        return {"peername": (self._address, 1), "sockname": ("127.0.0.1", 80)}.get(name, default)
+
+    def deliver(self, data: bytes) -> None:
+        """Have ``data`` arrive."""
+        self._unread += data
+        self._read()
+
+    def _read(self) -> None:
+        while self._unread and not (self._is_paused or self.is_closed):
+            buffer = self.protocol.get_buffer(-1)
+            count = min(len(buffer), len(self._unread))
+            buffer[:count] = self._unread[:count]
+            del self._unread[:count]
+            self.protocol.buffer_updated(count)
+
+    def write(self, data: Any) -> None:
+        """Send ``data`` at once."""
+        if not self.is_closed:
+            self.sent += data
+            self.news.set()
+
+    def write_eof(self) -> None:
+        """Send no more; the client closes."""
+        self._loop.call_soon(self.close)
+
+    def can_write_eof(self) -> bool:
+        """Return True."""
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        """Return 0: the client takes all."""
+        return 0
+
+    def pause_reading(self) -> None:
+        """Read no more."""
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._is_paused = False
+        self._loop.call_soon(self._read)
+
+    def is_closing(self) -> bool:
+        """Return whether it is closed."""
+        return self.is_closed
+
+    def close(self) -> None:
+        """Close it, by either end."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.news.set()
+            if self.protocol is not None:
+                self._loop.call_soon(self.protocol.connection_lost, None)
+
+    abort = close
+
+
+class Client:
+    """A client with one connection, which waits for a place where there is none."""
+
+    def __init__(self, registry: Registry, create: Create, address: str) -> None:
+        self._registry, self._create = registry, create
+        self.wire = Wire(address)
+        self.peer: Peer = registry.peer(address)
+        self._address = address
+        self._early = bytearray()
+        self._read_to = 0
+        self._is_connected = False
+        #: When the first bytes of its first request were read.
+        self.read_at: float | None = None
+        registry.arrive(self, asyncio.get_running_loop().time())
+
+    # As a newcomer
+
+    def has_request(self) -> bool:
+        """Return whether the head of a request has come."""
+        return b"\r\n\r\n" in self._early
+
+    def admit(self) -> Connection:
+        """Begin."""
+        return self._connect(is_admitted=True)
+
+    def reject(self) -> None:
+        """Refuse its request."""
+        self._connect(is_admitted=False)
+
+    def _connect(self, *, is_admitted: bool) -> Connection:
+        arrival = Arrival(self.peer, (self._address, 1), is_admitted)
+        connection = self.wire.protocol = self._create(arrival)
+        self._is_connected = True
+        connection.connection_made(self.wire)
+        asyncio.get_running_loop().call_soon(self._deliver)
+        return connection
+
+    def _deliver(self) -> None:
+        early, self._early = bytes(self._early), bytearray()
+        if early:
+            self._give(early)
+
+    # As a client
+
+    def send(self, data: bytes) -> None:
+        """Send ``data``."""
+        if self._is_connected and not self._early:
+            self._give(data)
+        else:
+            self._early += data
+
+    def _give(self, data: bytes) -> None:
+        if self.read_at is None:
+            self.read_at = asyncio.get_running_loop().time()
+        self.wire.deliver(data)
+
+    def leave(self) -> None:
+        """Close the connection."""
+        if not self._is_connected:
+            self._registry.withdraw(self)
+        self.wire.close()
+
+    async def answer(self) -> tuple[int, bytes] | None:
+        """Return status and body of the next answer; None: the connection ended without one."""
+        wire = self.wire
+        while (answer := self._next()) is None:
+            if wire.is_closed:
+                return None
+            wire.news.clear()
+            await wire.news.wait()
+        return answer
+
+    def _next(self) -> tuple[int, bytes] | None:
+        head, end, rest = bytes(self.wire.sent[self._read_to :]).partition(b"\r\n\r\n")
+        if not end:
+            return None
+        lines = head.lower().split(b"\r\n")
+        lengths = [int(line[15:]) for line in lines if line.startswith(b"content-length:")]
+        length = lengths[0] if lengths else 0
+        if len(rest) < length:
+            return None
+        self._read_to += len(head) + 4 + length
+        return int(head[9:12]), rest[:length]
