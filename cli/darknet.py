@@ -13,6 +13,7 @@ from cli.printing.sentences import command, network_size
 from cli.printing.steps import steps, working
 from cli.printing.tables import unit_of_rows
 from models.images.preprocess import read_labels
+from models.records import plain
 from models.sizes import format_size
 
 
@@ -45,7 +46,7 @@ def import_darknet(
     summary = {
         "name": cfg.stem,
         "file": str(output),
-        **source_sizes(network).model_dump(exclude={"tool"}),
+        **plain(source_sizes(network), leave_out={"tool"}),
         "parameters": count_parameters(skeleton_graph(skeleton(network, cfg.stem))),
         "resolution": network.width,
         "height": network.height,

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +29,7 @@ from cli.arguments import (
 from cli.printing.output import print_json, print_table, say
 from cli.printing.steps import bar
 from models.packs.pack import Pack, open_pack
+from models.records import plain
 from models.sizes import format_size
 from models.whole_files import check_writable
 from pipeline.budget.budget import Budget
@@ -148,7 +149,7 @@ def profile(
     summary = {
         "model": opened.name,
         "file": str(file),
-        "machine": measured.machine.model_dump(),
+        "machine": plain(measured.machine),
         **_figures_of(measured, raced),
     }
     if as_json:
@@ -168,7 +169,7 @@ def _with_earlier(measured: Profile, pack: Pack) -> Profile:
     if not earlier.exact or earlier.tuning != measured.tuning:
         return measured
     both = earlier.with_plans(measured.plans)
-    return measured.model_copy(update={"plans": both.plans, "limits": both.limits})
+    return replace(measured, plans=both.plans, limits=both.limits)
 
 
 def _refuse_configuration(context: typer.Context) -> None:
@@ -266,7 +267,7 @@ def _figures_of(profile: Profile, raced: Sequence[RacedBudget]) -> dict[str, Any
         "resident_ms": profile.resident.median * 1e3,
         "outside_ms": profile.outside.median * 1e3,
         "others": profile.others,
-        "tuning": profile.tuning.model_dump(),
+        "tuning": plain(profile.tuning),
         "reads": [asdict(item) for item in profile.reads],
         "copies": [asdict(item) for item in profile.copies],
         "plans": [
@@ -317,7 +318,7 @@ def _sentences(profile: Profile, raced: Sequence[RacedBudget]) -> Iterator[str]:
         f"with all memory a pass over the weights takes {profile.resident.median * 1e3:.1f} ms; of a "
         f"request {profile.outside.median * 1e3:.2f} ms are outside of its pass"
     )
-    tuned = profile.tuning.model_dump(exclude_defaults=True)
+    tuned = plain(profile.tuning, without_defaults=True)
     chosen = [f"{tuned[name]} ({name.replace('_', ' ')})" for name in tuned if name != "algorithms"]
     if chosen:
         yield f"fastest here: {', '.join(chosen)}"

@@ -26,6 +26,7 @@ from cli.printing.output import print_json, print_table, write_text
 from cli.printing.steps import working
 from cli.printing.tables import number, unit_of_rows
 from models.packs.pack import open_pack
+from models.records import plain
 from pipeline.benchmark.account import estimated_pass
 from pipeline.execution.perfetto import trace_document
 from pipeline.fitting.fit import fit
@@ -87,7 +88,7 @@ def simulate(
         _write_trace(trace, fitted, program, profile)
     rows = [_row(name, each) for name, each in fitted.items()]
     if as_json:
-        print_json({"model": program.name, "machine": profile.machine.model_dump(), "rows": rows})
+        print_json({"model": program.name, "machine": plain(profile.machine), "rows": rows})
         return
     unit = unit_of_rows(rows, *_SIZES)
     print_table(

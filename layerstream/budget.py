@@ -1,6 +1,5 @@
 """A budget of memory, and the models that answer inside it."""
 
-import asyncio
 import contextlib
 import itertools
 import os
@@ -29,7 +28,6 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineClosedError, InputError
 from pipeline.execution.leases import SharedArena
 from pipeline.execution.opened import open_engine
-from pipeline.execution.shielded import run_to_completion
 from pipeline.fitting.wanted import NOTHING, EnginePlanResult, of_one_engine
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile_file import prepared
@@ -123,6 +121,11 @@ class Model(_Open):
 
         Cancelled (by asyncio.timeout, say), it stops computing at the next kernel, and only then returns.
         """
+        # Programs that call the model and wait have no event loop.
+        import asyncio
+
+        from pipeline.execution.shielded import run_to_completion
+
         stop = threading.Event()
         answering = asyncio.create_task(asyncio.to_thread(self._answer, inputs, None, stop))
         try:

@@ -12,7 +12,6 @@ import errno
 import fcntl
 import gc
 import os
-import shutil
 import sys
 import traceback
 from collections.abc import Iterator
@@ -180,6 +179,8 @@ def _is_emptied(folder: Path) -> bool:
     try:
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
+                import shutil
+
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != _LOCK:
                 path.unlink(missing_ok=True)

@@ -4,13 +4,13 @@ import colorsys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from models.images.placement import ImagePlacement, Size
+from models.records import Bounds, FiniteFloat, Record
 from models.toml_files import read_recipe
 
 #: In a mask: what is no class, and what of a photograph the network did not see.
@@ -27,7 +27,8 @@ class MaskForm(NamedTuple):
     classes: int
 
 
-class Segmentation(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segmentation(Record):
     """How ``output`` becomes a mask.
 
     float32[1, classes, rows, columns] holds scores, of which the best counts; with ``layout`` "NHWC"
@@ -36,19 +37,15 @@ class Segmentation(BaseModel):
     class that is nothing, and not drawn; None: class 0 where it is called so, or there is a threshold.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     output: str
     labels: tuple[str, ...] = ()
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     threshold: FiniteFloat | None = None
-    background: Annotated[int, Field(ge=0, le=NONE)] | None = None
+    background: Annotated[int, Bounds(ge=0, le=NONE)] | None = None
 
-    @model_validator(mode="after")
-    def _countable(self) -> Self:
+    def __post_init__(self) -> None:
         if len(self.labels) > NONE:
             raise ValueError(f"{len(self.labels)} labels; a mask has at most {NONE} classes")
-        return self
 
     def area(self, dtype: str, shape: Sequence[int]) -> MaskForm | None:
         """Return what an output of this type and shape holds; None: no mask."""

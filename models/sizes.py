@@ -2,22 +2,16 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, ValidationError
-
-_WRITTEN = re.compile(r"\s*[+-]?[\d.]+\s*[a-zA-Z]*\s*")
-
-
-def _alone(value: Any) -> Any:
-    """Return ``value``, where nothing follows the size: pydantic would ignore text behind it."""
-    if isinstance(value, str) and not _WRITTEN.fullmatch(value):
-        raise ValueError("not a size")
-    return value
-
-
-Size = Annotated[ByteSize, BeforeValidator(_alone), Field(gt=0)]
-_ADAPTER: TypeAdapter[ByteSize] = TypeAdapter(Size)
+_WRITTEN = re.compile(r"\s*\+?(\d*\.?\d+)\s*([a-zA-Z]*)\s*")
+#: Bytes of a unit, in small letters: b, k, kb, kib, mbit, ...
+_UNITS = {
+    f"{letter}{infix}{ending}": base**power / divisor
+    for power, letter in enumerate(("", *"kmgtpe"))
+    for infix, base in (("", 1000), ("i", 1024))[: power + 1]
+    for ending, divisor in (("b", 1), ("bit", 8), ("", 1))
+    if ending or (letter and not infix)
+}
 # A smaller number without a unit was hardly meant as bytes: users write 16 or 2048 for MiB.
 _LEAST_BARE = 1 << 20
 
@@ -28,12 +22,15 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: it is not a positive size, or a smaller number without a unit.
     """
+    written = _WRITTEN.fullmatch(text)
+    number, unit = written.groups() if written else ("", "")
+    factor = _UNITS.get(unit.lower() or "b", 0.0)
     try:
-        n_bytes = int(_ADAPTER.validate_python(text))
-    except ValidationError as exc:
-        raise ValueError(
-            f"{text!r} is not a size; write 256MiB, 24MB or a number of bytes"
-        ) from exc
+        n_bytes = int(number) if factor == 1 and number.isdigit() else int(float(number) * factor)
+    except (ValueError, OverflowError):  # no number, or one of thousands of digits
+        n_bytes = 0
+    if n_bytes < 1:
+        raise ValueError(f"{text!r} is not a size; write 256MiB, 24MB or a number of bytes")
     if n_bytes < _LEAST_BARE and not any(character.isalpha() for character in text):
         number = text.strip()
         raise ValueError(f"{text!r} has no unit; write {number}MiB, {number}KiB or {number}B")

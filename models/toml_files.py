@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
 from models.errors import ModelError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what only reads packs has no recipes, and no room for it
+    from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
 _MAX_BYTES = 1 << 20
@@ -72,7 +71,7 @@ def _decoded(path: Path, data: bytes) -> str:
 
 # Recipes that users write: TOML files that become records, or a fault in plain words.
 
-Record = TypeVar("Record", bound=BaseModel)
+Record = TypeVar("Record")
 _LONGEST = 60
 _REASONS = {
     "missing": "missing",
@@ -115,10 +114,12 @@ def read_recipe(path: Path, kind: type[Record]) -> Record:
         file = read_toml(path)
     except ValueError as exc:
         raise ModelError(str(exc)) from exc
+    from pydantic import TypeAdapter, ValidationError
+
     try:
-        return kind.model_validate(file.values)
+        return TypeAdapter(kind).validate_python(file.values)
     except ValidationError as exc:
-        fault = plain_fault(exc, file.values)
+        fault = _plain_fault(exc, file.values)
         raise ModelError(f"{_place(file, fault)}: {fault}") from exc
 
 
@@ -132,10 +133,12 @@ def recipe_of(given: str | Path | Mapping[str, Any] | None, kind: type[Record]) 
         return None
     if isinstance(given, str | Path):
         return read_recipe(Path(given), kind)
+    from pydantic import TypeAdapter, ValidationError
+
     try:
-        return kind.model_validate(given)
+        return TypeAdapter(kind).validate_python(given)
     except ValidationError as exc:
-        raise ModelError(f"{kind.__name__.lower()}: {plain_fault(exc, given)}") from exc
+        raise ModelError(f"{kind.__name__.lower()}: {_plain_fault(exc, given)}") from exc
 
 
 def _place(file: TomlFile, fault: str) -> str:
@@ -148,7 +151,7 @@ def _holds_tables(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(item, dict) for item in value)
 
 
-def plain_fault(exc: ValidationError, values: Mapping[str, Any]) -> str:
+def _plain_fault(exc: "ValidationError", values: Mapping[str, Any]) -> str:
     """Return what is wrong first in ``values``: ``model 'm': layer 'b': colour: no such key``."""
     errors = exc.errors()
     faults = [(_path(values, error), error) for error in errors]

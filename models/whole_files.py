@@ -9,10 +9,8 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -86,6 +84,8 @@ def _put(partial: Path, path: Path) -> None:
     except OSError as exc:
         if exc.errno not in _KEEPS_ITS_PLACE or not path.is_file():
             raise
+        import shutil
+
         shutil.copyfile(partial, path)
 
 
@@ -180,5 +180,7 @@ def check_writable(folder: Path) -> None:
     Raises:
         OSError: no file can be made in ``folder``.
     """
+    import tempfile
+
     with tempfile.TemporaryFile(dir=folder):
         pass

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -113,7 +114,7 @@ class _Run:
     def tune(self, name: str) -> None:
         _, pack = self.pack(name, _NETWORKS[name])
         tuning = self.device.tunings(pack.graphs, pack.weights_path)[0]
-        self.device.tune(tuning.model_copy(update={"memory_kind": ""}))
+        self.device.tune(replace(tuning, memory_kind=""))
         self.document.setdefault("algorithms", {})[name] = tuning.algorithms
 
     def kernels(self, name: str) -> None:

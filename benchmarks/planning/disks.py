@@ -20,6 +20,7 @@ from benchmarks.engines import Engines, sweep
 from benchmarks.turns import end, rotated
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
 from models.packs.pack import open_pack
+from models.records import read_json
 from models.runtime.sessions import claim_process
 from pipeline.benchmark.configuration import BenchConfiguration, plan_configuration
 from pipeline.devices.cpu import CpuDevice
@@ -141,7 +142,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=24)
     given = parser.parse_args()
     file = given.profile or open_pack(given.pack).folder / "profile.json"
-    profile = Profile.model_validate_json(file.read_bytes())
+    profile = read_json(Profile, file.read_bytes())
     speeds = [float(speed) for speed in given.speeds.split(",")]
     end(measure(given.pack, profile, given.weights / 100, speeds, given.rounds))
 

@@ -9,6 +9,7 @@ from models.detection.recipe import Detection
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.ports import DesignedMemory, Port
+from models.records import plain
 from pipeline.budget.request_needs import Need, smallest_budgets
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
@@ -48,7 +49,7 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
         "model": pack.name,
         "version": pack.version,
         "folder": str(pack.folder),
-        "target": manifest.target.model_dump(),
+        "target": plain(manifest.target),
         "layers": len(manifest.layers),
         "parameters": manifest.parameters,
         "weight_bytes": manifest.weight_bytes,
@@ -77,12 +78,12 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
             {**_port(port), "optional": port.default is not None} for port in manifest.inputs
         ],
         "outputs": [_port(port) for port in manifest.outputs],
-        "preprocess": manifest.preprocess and manifest.preprocess.model_dump(),
+        "preprocess": manifest.preprocess and plain(manifest.preprocess),
         "labels": _label_count(manifest),
         "detection": manifest.detection and _detector(manifest.detection),
         "segmentation": manifest.segmentation
-        and manifest.segmentation.model_dump(exclude={"labels"}),
-        "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
+        and plain(manifest.segmentation, leave_out={"labels"}),
+        "source_sizes": manifest.source_sizes and plain(manifest.source_sizes),
         "designed": manifest.designed and _designed(manifest.designed),
         "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],
         "bottlenecks": [
@@ -126,14 +127,15 @@ def _label_count(manifest: Manifest) -> int:
 
 
 def _designed(memory: DesignedMemory) -> dict[str, Any]:
-    return {**memory.model_dump(), "peak": memory.peak.numbers}
+    return {**plain(memory), "peak": memory.peak.numbers}
 
 
 def _detector(detection: Detection) -> dict[str, Any]:
     """Return the fields of a detector without its labels and anchors."""
-    fields = {"nms", "score_threshold", "iou_threshold"}
-    heads = list(detection.outputs)
-    return {"classes": detection.classes, "heads": heads, **detection.model_dump(include=fields)}
+    fields = {
+        name: getattr(detection, name) for name in ("nms", "score_threshold", "iou_threshold")
+    }
+    return {"classes": detection.classes, "heads": list(detection.outputs), **fields}
 
 
 # What packs scored on data sets, in words and tables.

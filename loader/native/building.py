@@ -3,10 +3,9 @@
 Only the standard library: tools/hatch_build.py runs this file before anything is installed.
 """
 
-import hashlib
 import platform
 import sys
-import tempfile
+import zlib
 from pathlib import Path
 
 from loader.native.compiling import BuildError, compiler_command, run_compiler
@@ -25,8 +24,12 @@ def file_name(machine: str | None = None) -> str:
 
 
 def sources_digest() -> str:
-    """Return a digest of the source and how it is compiled, 16 characters."""
-    return hashlib.sha256(repr(_FLAGS).encode() + SOURCE.read_bytes()).hexdigest()[:16]
+    """Return a checksum of the source and how it is compiled, 8 characters.
+
+    A library that was built of another source has another. Each process that reads asks for it:
+    hashlib would map OpenSSL, 3 MB.
+    """
+    return f"{zlib.crc32(repr(_FLAGS).encode() + SOURCE.read_bytes()):08x}"
 
 
 def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None = None) -> Path:
@@ -35,6 +38,8 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
     Raises:
         BuildError: there is no compiler, or it fails.
     """
+    import tempfile  # who only looks for a library builds none
+
     command = compiler_command(compiler)
     digest = f'-DREADS_SOURCES="{sources_digest()}"'
     try:

@@ -6,9 +6,7 @@ Only the standard library: tools/hatch_build.py runs this before anything is ins
 import io
 import os
 import platform
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 _COMPILERS = ("cc", "gcc", "clang")
@@ -29,6 +27,8 @@ def compiler_command(name: str | None) -> str:
     Raises:
         BuildError: there is none.
     """
+    import shutil
+
     names = (name,) if name else (os.environ.get("CC") or "cc", *_COMPILERS)
     compiler = next(filter(None, map(shutil.which, names)), None)
     if compiler is None:
@@ -42,6 +42,8 @@ def run_compiler(command: list[str], files: list[str], result: Path) -> None:
     Raises:
         BuildError: it fails.
     """
+    import subprocess  # who only looks for a library runs no compiler
+
     try:
         subprocess.run(  # noqa: S603  the compiler of the system
             [*command, *files, "-o", str(result)],

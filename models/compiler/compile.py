@@ -44,6 +44,7 @@ from models.graphs.traits import infinite_weights
 from models.network.catalogue import traits_of
 from models.network.names import Op
 from models.packs.building import Unfinished, building, check_destination
+from models.packs.folders import FORMAT_VERSION
 from models.packs.manifest import Manifest, write_manifest
 from models.packs.names import Store
 from models.packs.pack import read_pack
@@ -235,6 +236,7 @@ def _write_pack(
     if target.capability is None:
         _tell_inexact(options, graph, others)
     manifest = Manifest(
+        format_version=FORMAT_VERSION,
         name=name,
         target=target,
         source=source_record(path),

@@ -15,6 +15,7 @@ from models.darknet.network import source_sizes
 from models.darknet.vector_layers import HeadOperation, YoloOperation
 from models.detection.recipe import Detection
 from models.graphs import metadata
+from models.records import plain, read_record
 
 #: The cfg as text (models/darknet/cfg.py), with the resolution of the import.
 CFG = "layerstream.darknet.cfg"
@@ -58,7 +59,7 @@ def _metadata(network: DarknetNetwork, labels: Sequence[str]) -> dict[str, Any]:
         operation.head(name) for operation, name in named if isinstance(operation, HeadOperation)
     ]
     entries: dict[str, Any] = {
-        metadata.SIZES: source_sizes(network).model_dump(),
+        metadata.SIZES: plain(source_sizes(network)),
         CFG: format_cfg(network.sections),
     }
     if network.channels in _COLORS:
@@ -72,8 +73,8 @@ def _metadata(network: DarknetNetwork, labels: Sequence[str]) -> dict[str, Any]:
     if heads:
         last = network.layers[network.outputs[-1]].operation
         nms = {"nms": last.nms, "beta": last.beta} if isinstance(last, YoloOperation) else {}
-        detection = Detection.model_validate({"heads": heads, "labels": tuple(labels), **nms})
-        entries[metadata.DETECTION] = detection.model_dump(mode="json")
+        detection = read_record(Detection, {"heads": plain(heads), "labels": list(labels), **nms})
+        entries[metadata.DETECTION] = plain(detection)
     if labels:
         entries[metadata.LABELS] = list(labels)
     return entries

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple, Self
-
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveInt, model_validator
+from typing import Annotated, Literal, NamedTuple
 
 from models.network.fields import UNKNOWN, Count
+from models.records import BY_KIND, Bounds, FiniteFloat, PositiveFloat, PositiveInt, Record
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 #: Element type and shape of outputs by name.
 Forms = Mapping[str, tuple[str, tuple[int, ...]]]
 #: How many points, and how many numbers each has.
@@ -21,13 +20,8 @@ _WHOLE = ("int32", "int64", "uint8", "float32")
 _BOX = 4
 
 
-class HeadRecord(BaseModel):
-    """What a manifest keeps and a TOML file says: no field but its own, and none that changes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class _OneOutput(HeadRecord):
+@dataclass(frozen=True, kw_only=True)
+class _OneOutput(Record):
     """A head of which one output has everything."""
 
     output: str
@@ -51,6 +45,7 @@ class _OneOutput(HeadRecord):
         return f"output {self.output!r} is {dtype}{list(shape)}; {self.needs()}"
 
 
+@dataclass(frozen=True, kw_only=True)
 class DetectionHead(_OneOutput):
     """One detection layer, decoded by us: ``output`` is [1, anchors * (5 + classes), rows, columns].
 
@@ -60,10 +55,10 @@ class DetectionHead(_OneOutput):
     """
 
     kind: Literal["region", "yolo"]
-    anchors: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1)]
+    anchors: Annotated[tuple[tuple[PositiveFloat, PositiveFloat], ...], Bounds(min_length=1)]
     classes: PositiveInt
     new_coords: bool = False
-    scale_x_y: Positive = 1.0
+    scale_x_y: PositiveFloat = 1.0
     softmax: bool = True
     activated: bool = True
 
@@ -82,7 +77,8 @@ class DetectionHead(_OneOutput):
         )
 
 
-class AnchorLevel(HeadRecord):
+@dataclass(frozen=True, kw_only=True)
+class AnchorLevel(Record):
     """Boxes that predictions are relative to: one of each of ``sizes`` in each cell of ``grid``.
 
     ``grid``: (columns, rows). ``sizes``: (width, height) in pixels of the network's input; none: one of
@@ -91,8 +87,8 @@ class AnchorLevel(HeadRecord):
     """
 
     grid: tuple[PositiveInt, PositiveInt]
-    sizes: tuple[tuple[Positive, Positive], ...] = ()
-    stride: Positive | None = None
+    sizes: tuple[tuple[PositiveFloat, PositiveFloat], ...] = ()
+    stride: PositiveFloat | None = None
     offset: FiniteFloat = 0.5
 
     @property
@@ -104,14 +100,13 @@ class AnchorLevel(HeadRecord):
     def count(self) -> int:
         return math.prod(self.grid) * len(self.anchors)
 
-    @model_validator(mode="after")
-    def _sized(self) -> Self:
+    def __post_init__(self) -> None:
         if not self.sizes and self.stride is None:
             raise ValueError("neither sizes nor a stride")
-        return self
 
 
-class Masks(HeadRecord):
+@dataclass(frozen=True, kw_only=True)
+class Masks(Record):
     """Prototypes of masks, which all boxes share: ``output`` is float32[1, channels, rows, columns]."""
 
     output: str
@@ -136,7 +131,8 @@ class BoxListing(NamedTuple):
     row_length: int
 
 
-class BoxesHead(HeadRecord):
+@dataclass(frozen=True, kw_only=True)
+class BoxesHead(Record):
     """Boxes of ``classes`` classes in the output ``boxes``, their scores in ``scores``, which may be one.
 
     ``layout``: "rows" are [1, n, k], [n, k] or [1, rows, columns, anchors * k], where one number is all
@@ -176,7 +172,7 @@ class BoxesHead(HeadRecord):
     anchors: tuple[AnchorLevel, ...] = ()
     sizes_first: bool = False
     clip_anchors: bool = False
-    variances: tuple[Positive, Positive] = (0.1, 0.2)
+    variances: tuple[PositiveFloat, PositiveFloat] = (0.1, 0.2)
     linear: bool = False
     bins: PositiveInt = 1
     keypoints: Keypoints | None = None
@@ -242,8 +238,7 @@ class BoxesHead(HeadRecord):
         """How many factors the mask of a box has; 0: it has none."""
         return self.masks.channels if self.masks else 0
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         if (self.box in ("offsets", "distances")) != bool(self.anchors):
             raise ValueError(
                 f"box {self.box!r} goes {'without' if self.anchors else 'with'} anchors"
@@ -262,7 +257,6 @@ class BoxesHead(HeadRecord):
             raise ValueError("a rotated box has no key points")
         if self.rotated and self.box != "centre":
             raise ValueError("a rotated box is given by its centre")
-        return self
 
     def rows(self, shape: Sequence[int], is_single: bool = False) -> BoxListing | None:
         """Return what an output of ``shape`` lists; None: no boxes. ``is_single``: one number is all."""
@@ -312,6 +306,7 @@ class BoxesHead(HeadRecord):
         return self.masks.fault(forms) if self.masks else None
 
 
+@dataclass(frozen=True, kw_only=True)
 class ListedHead(_OneOutput):
     """Boxes that the network has decoded itself, in pixels of its input: what exporters of YOLO write.
 
@@ -364,11 +359,9 @@ class ListedHead(_OneOutput):
         """How many numbers a box has."""
         return self.listing.row_length
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         if self.keypoints and self.rotated:
             raise ValueError("a rotated box has no key points")
-        return self
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         ranks = (2, 3) if self.kind == "yolov10" else (3,)
@@ -387,4 +380,4 @@ class ListedHead(_OneOutput):
         return "".join(f", {word}" for word in words)
 
 
-AnyHead = Annotated[DetectionHead | ListedHead | BoxesHead, Field(discriminator="kind")]
+AnyHead = Annotated[DetectionHead | ListedHead | BoxesHead, BY_KIND]

@@ -1,26 +1,25 @@
 """What a detector's outputs hold: the recipe that the manifest keeps."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Self
-
-from pydantic import Field, model_validator
+from typing import Annotated, Literal
 
 from models.detection.heads import (
     AnyHead,
     DetectionHead,
     Forms,
-    HeadRecord,
     Keypoints,
     Masks,
-    Positive,
 )
 from models.detection.suggestion import suggested_head
+from models.records import Bounds, PositiveFloat, Record
 from models.toml_files import read_recipe
 
-Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Fraction = Annotated[float, Bounds(ge=0, le=1)]
 
 
-class Detection(HeadRecord):
+@dataclass(frozen=True, kw_only=True)
+class Detection(Record):
     """How the outputs of a detector become boxes; thresholds are defaults of a request.
 
     ``nms``: which boxes of a class that overlap are one; "none": the network has seen to that. "diou" is
@@ -28,10 +27,10 @@ class Detection(HeadRecord):
     ``multi_label``: a box is listed for each class whose score is high enough, else for the best alone.
     """
 
-    heads: Annotated[tuple[AnyHead, ...], Field(min_length=1)]
+    heads: Annotated[tuple[AnyHead, ...], Bounds(min_length=1)]
     labels: tuple[str, ...] = ()
     nms: Literal["greedy", "diou", "none"] = "greedy"
-    beta: Positive = 0.6
+    beta: PositiveFloat = 0.6
     multi_label: bool = True
     score_threshold: Fraction = 0.25
     iou_threshold: Fraction = 0.45
@@ -71,8 +70,7 @@ class Detection(HeadRecord):
         """Names of all outputs that are looked at, by head."""
         return tuple(name for head in self.heads for name in head.outputs)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         counts = sorted({head.classes for head in self.heads})
         if len(counts) > 1:
             raise ValueError(f"the heads have {' and '.join(map(str, counts))} classes")
@@ -88,7 +86,6 @@ class Detection(HeadRecord):
         twice = next((name for name in outputs if outputs.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"two heads are of output {twice!r}")
-        return self
 
 
 def read_detection(path: Path) -> Detection:

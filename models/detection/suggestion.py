@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from models.detection.heads import AnyHead, Forms
+from models.records import read_record
 
-_HEAD: TypeAdapter[AnyHead] = TypeAdapter(AnyHead)
 Keys = dict[str, Any]
 
 _BOX, _GRID_RANK = 4, 4
@@ -22,7 +20,7 @@ def suggested_head(outputs: Forms, classes: int) -> str | None:
     ``classes`` is among the keys where outputs have another count.
     """
     for keys in (*_heads(outputs, classes), *_heads_of_other_counts(outputs)):
-        head = _HEAD.validate_python({"classes": classes, **keys})
+        head: AnyHead = read_record(AnyHead, {"classes": classes, **keys})
         if head.fault(outputs) is None:
             return ", ".join(f"{key} = {_toml(value)}" for key, value in keys.items())
     return None

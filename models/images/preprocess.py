@@ -3,20 +3,12 @@
 The recipe comes as a TOML file at compile time and is kept in the manifest.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    PositiveInt,
-    model_validator,
-)
 
 from models.errors import ModelError
 from models.images.picture_rows import (
@@ -27,6 +19,7 @@ from models.images.picture_rows import (
     StoredPixels,
 )
 from models.images.placement import ImagePlacement, Resize, Size, around, centre, inside
+from models.records import Bounds, Check, FiniteFloat, PositiveInt, Record
 from models.toml_files import read_recipe
 
 # 3 MB, for a process that only reads recipes.
@@ -149,7 +142,11 @@ def _not_zero(value: float) -> float:
     return value
 
 
-Divisor = Annotated[FiniteFloat, AfterValidator(_not_zero)]
+#: Channels of a pixel.
+Color = Literal["RGB", "BGR", "GRAY"]
+#: Axes of the tensor.
+Layout = Literal["NCHW", "NHWC", "CHW"]
+Divisor = Annotated[FiniteFloat, Check(_not_zero)]
 
 # Of a pixel of RGB as it is stored.
 _STORED_BYTES = 3
@@ -175,7 +172,8 @@ def _weights_bytes(support: int, image: Size, size: Size) -> int:
 PICTURE_RANK = 4
 
 
-class Preprocess(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preprocess(Record):
     """How an image becomes a tensor: (pixel - mean) * scale / std, pixels from 0 to 255.
 
     ``resize`` stretches to ``size`` (width, height), or crops to its aspect ratio, or pads around the
@@ -185,24 +183,20 @@ class Preprocess(BaseModel):
     ``layout`` "CHW": as NCHW, without an axis for the batch.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     size: tuple[PositiveInt, PositiveInt]
     resize: Resize = "stretch"
     filter: Literal["nearest", "bilinear", "bicubic", "lanczos", "darknet"] = "bilinear"
-    color: Literal["RGB", "BGR", "GRAY"] = "RGB"
-    layout: Literal["NCHW", "NHWC", "CHW"] = "NCHW"
-    mean: Annotated[tuple[FiniteFloat, ...], Field(min_length=1)] = (0.0,)
-    std: Annotated[tuple[Divisor, ...], Field(min_length=1)] = (1.0,)
+    color: Color = "RGB"
+    layout: Layout = "NCHW"
+    mean: Annotated[tuple[FiniteFloat, ...], Bounds(min_length=1)] = (0.0,)
+    std: Annotated[tuple[Divisor, ...], Bounds(min_length=1)] = (1.0,)
     scale: FiniteFloat = 1.0
-    pad_value: float = Field(127.5, ge=0, le=255)
+    pad_value: Annotated[float, Bounds(ge=0, le=255)] = 127.5
 
-    @model_validator(mode="after")
-    def _one_a_channel(self) -> Self:
+    def __post_init__(self) -> None:
         for field, numbers in (("mean", self.mean), ("std", self.std)):
             if len(numbers) not in (1, self.channels):
                 raise ValueError(f"{field}: {len(numbers)} numbers for {self.channels} channels")
-        return self
 
     @property
     def channels(self) -> int:

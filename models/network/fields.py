@@ -1,16 +1,18 @@
 """What fields of a manifest are made of: names, counts, element types and shapes.
 
 A manifest stays in memory as long as its model is served: records have slots, and what is said many times
-is there once (``Shared``).
+is there once (``SHARED``).
 """
 
 import math
-from collections.abc import Hashable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo
+
+from models.records import SHARED, Bounds, Check, Record
 
 _MAX_DIMENSIONS = 64
 _MAX_ELEMENTS = 1 << 48
@@ -44,31 +46,21 @@ def _possible_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-_T = TypeVar("_T", bound=Hashable)
+_CHECKSUM = re.compile("[0-9a-f]{16}")
 
 
-def _shared(value: _T, info: ValidationInfo) -> _T:
-    """Return what is equal and was read before, if anything; ``read_manifest`` gives the context."""
-    same: dict[Hashable, _T] | None = info.context
-    return value if same is None else same.setdefault(value, value)
+def _possible_checksum(text: str) -> str:
+    if not _CHECKSUM.fullmatch(text):
+        raise ValueError("no checksum, which has 16 hexadecimal digits")
+    return text
 
 
-#: Marks fields whose equal values are to be one object.
-Shared = AfterValidator(_shared)
-
-Name = Annotated[str, Shared]
-Count = Annotated[int, Field(ge=0), Shared]
-DType = Annotated[str, AfterValidator(_known_dtype)]
-Dimension = Annotated[int, Field(ge=UNKNOWN)]
-Shape = Annotated[tuple[Dimension, ...], AfterValidator(_possible_shape), Shared]
-Checksum = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
-
-
-class Record:
-    """Something that a manifest says, with these fields and no others."""
-
-    __slots__ = ()
-    __pydantic_config__ = ConfigDict(extra="forbid")
+Name = Annotated[str, SHARED]
+Count = Annotated[int, Bounds(ge=0), SHARED]
+DType = Annotated[str, Check(_known_dtype)]
+Dimension = Annotated[int, Bounds(ge=UNKNOWN)]
+Shape = Annotated[tuple[Dimension, ...], Check(_possible_shape), SHARED]
+Checksum = Annotated[str, Check(_possible_checksum)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

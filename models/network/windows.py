@@ -11,9 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PositiveInt
 
-from models.network.fields import Record, Shared
+from models.records import SHARED, PositiveInt, Record
 
 #: One place on an axis, or many.
 Places = TypeVar("Places", int, NDArray[np.int64])
@@ -106,9 +105,9 @@ class Windows(Record):
     ``beyond``: how far the last window reaches past the padding, where sizes are rounded up.
     """
 
-    axes: Annotated[tuple[Annotated[Window, Shared], ...], Shared]
-    size: Annotated[tuple[int, ...], Shared]
-    result: Annotated[tuple[int, ...], Shared]
+    axes: Annotated[tuple[Annotated[Window, SHARED], ...], SHARED]
+    size: Annotated[tuple[int, ...], SHARED]
+    result: Annotated[tuple[int, ...], SHARED]
     beyond: tuple[int, ...] = (0, 0)
 
     @property

@@ -7,17 +7,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import xxhash
-from pydantic import BaseModel, ConfigDict, PlainValidator
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.network.fields import Count
 from models.network.operators.quantised import Quantised
-from models.packs.folders import FORMAT_VERSION
 from models.packs.names import Store
 from models.packs.records.pieces import (
     Alternative,
@@ -32,6 +31,7 @@ from models.packs.records.ports import Classification, DesignedMemory, Port, Sou
 from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span
 from models.packs.target import Target
+from models.records import Record, Unread, plain, read_json
 from models.segmentation import Segmentation
 
 
@@ -108,21 +108,15 @@ class Measures:
         return max((span.length for span in self.spans if not span.resident), default=0)
 
 
-#: What earlier packs of this version say, and nothing reads any more: left out where it is written.
-_Unread = Annotated[None, PlainValidator(lambda value: None)]
-
-
-class Manifest(Measures, BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Manifest(Measures, Record):
     """See docs/reference/pack-manifest.md. ``pieces`` are the finest; records/pieces.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
     was asked for; each span says how it is stored.
     """
 
-    # Pydantic would keep strings for as long as the process lives.
-    model_config = ConfigDict(frozen=True, extra="forbid", cache_strings="keys")
-
-    format_version: Literal[4] = FORMAT_VERSION
+    format_version: Literal[4]
     name: str
     target: Target
     source: SourceFile
@@ -138,9 +132,10 @@ class Manifest(Measures, BaseModel):
     programs: tuple[ElementProgram, ...] = ()
     quantised: tuple[Quantised, ...] = ()
     layers: tuple[Layer, ...]
-    window_products: _Unread = None
-    turned_softmaxes: _Unread = None
-    used_channels: _Unread = None
+    # Of earlier packs of this version.
+    window_products: Unread = None
+    turned_softmaxes: Unread = None
+    used_channels: Unread = None
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     preprocess: Preprocess | None = None
@@ -179,18 +174,14 @@ def read_manifest(text: bytes) -> Manifest:
     """Return the manifest that ``text``, without its checksum, is; what is equal in it is one object.
 
     Raises:
-        ValidationError: it is none.
+        FieldError: it is none.
     """
-    return Manifest.model_validate_json(text, context={})
+    return read_json(Manifest, text)
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write ``manifest`` as JSON, a record a line; fields that have their default are left out.
-
-    But not the version.
-    """
-    fields = manifest.model_dump(mode="json", exclude_defaults=True)
-    document = {"format_version": manifest.format_version, **fields}
+    """Write ``manifest`` as JSON, a record a line; fields that have their default are left out."""
+    document = plain(manifest, without_defaults=True)
     lines = (f"{json.dumps(name)}: {_lines(value)}" for name, value in document.items())
     path.write_bytes(with_checksum(("{\n" + ",\n".join(lines) + "\n}\n").encode()))
 

@@ -1,13 +1,12 @@
 """Open a pack and check all that is in it (docs/reference/pack-format.md, "Reading")."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from models.errors import PackError, absent, first_fault
+from models.errors import PackError, absent
 from models.packs.checks import check_manifest
 from models.packs.folders import FORMAT_VERSION, find_pack
 from models.packs.manifest import (
@@ -17,6 +16,7 @@ from models.packs.manifest import (
     without_checksum,
 )
 from models.packs.target import Target, host_target
+from models.records import FieldError, NotJsonError, parse
 from models.runtime.heap import no_collections
 
 GRAPH = "model.onnx"
@@ -121,34 +121,28 @@ def _manifest(path: Path) -> Manifest:
         raise _damaged(path, "its checksum is another")
     try:
         if said:
-            manifest = read_manifest(text)
-            if "format_version" in manifest.model_fields_set:
-                return manifest
-        _check_version(path, _Origin.model_validate_json(text))
-        raise _damaged(path, "it has no checksum")
-    except ValidationError as exc:
-        if exc.errors()[0]["type"] == "json_invalid":
-            raise PackError(f"{path}: not JSON: {exc.errors()[0]['msg']}") from exc
-        if any(fault["loc"] == ("format_version",) for fault in exc.errors()):
-            _check_version(path, _Origin.model_validate_json(text))
-        raise PackError(f"{path}: {first_fault(exc)}") from exc
+            return read_manifest(text)
+        _check_version(path, parse(text))
+    except NotJsonError as exc:
+        raise PackError(f"{path}: {exc}") from exc
+    except FieldError as exc:
+        _check_version(path, parse(text))
+        raise PackError(f"{path}: {exc}") from exc
+    raise _damaged(path, "it has no checksum")
 
 
 def _damaged(path: Path, why: str) -> PackError:
     return PackError(f"{path}: damaged: {why}; copy the pack again, or compile its source again")
 
 
-class _Origin(BaseModel):
-    """The fields that say which version wrote a manifest, whatever else is in it; no others are kept."""
-
-    format_version: Any = 1  # the first version of the format did not say its number
-    source: Any = None
-
-
-def _check_version(path: Path, document: _Origin) -> None:
-    """Refuse what another Layerstream wrote."""
-    version = document.format_version
-    if not isinstance(version, int):
+def _check_version(path: Path, document: Any) -> None:
+    """Refuse what another Layerstream wrote, whatever else is in it."""
+    if not isinstance(document, dict):
+        raise PackError(f"{path}: not a JSON object")
+    version = document.get(
+        "format_version", 1
+    )  # the first version of the format did not say its number
+    if type(version) is not int:
         raise PackError(f"{path}: format_version: not a whole number")
     if version > FORMAT_VERSION:
         raise PackError(
@@ -165,9 +159,9 @@ def _check_version(path: Path, document: _Origin) -> None:
         )
 
 
-def _source_name(document: _Origin) -> str:
+def _source_name(document: Mapping[str, Any]) -> str:
     """Return what a manifest that was not checked says it was made of, where that is a name."""
-    record = document.source
+    record = document.get("source")
     name = record.get("file") if isinstance(record, dict) else None
     sound = isinstance(name, str) and name.isprintable() and 0 < len(name) <= _MAX_NAME
     return str(name) if sound else "SOURCE.onnx"

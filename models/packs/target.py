@@ -8,12 +8,12 @@ it is meant for, nothing that is in it.
 import functools
 import platform
 import re
+from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict
 
 from models.errors import ModelError
 from models.packs.names import CPU
+from models.records import Record
 
 _CPU_INFO = Path("/proc/cpuinfo")
 # Features of processors that add up four products of bytes in 32 bits: of x86, of Arm.
@@ -32,10 +32,9 @@ _PLAIN = ("aarch64-generic", "x86_64-sse2")
 _LEAST_CAPABILITY, _MOST_CAPABILITY = 70, 129
 
 
-class Target(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target(Record):
     """What must agree between the compiling and the running machine, and what it was built with."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     isa: str
     block: int

@@ -15,6 +15,7 @@ from models.graphs.onnx_writer import declare
 from models.images.placement import Resize
 from models.images.preprocess import Preprocess
 from models.network.windows import windows_of
+from models.records import plain
 
 # A network under construction: nodes, weights that are declared and not drawn, constants of formulas.
 #
@@ -335,7 +336,7 @@ class SkeletonBuilder:
             return {}
         size = (self.image.shape[3], self.image.shape[2])
         recipe = Preprocess(size=size, resize=resize, mean=self._pixels.mean, std=self._pixels.std)
-        return {PREPROCESS: recipe.model_dump(mode="json", exclude_defaults=True)}
+        return {PREPROCESS: plain(recipe, without_defaults=True)}
 
 
 def _given(kernel: int, stride: int, pads: Sequence[int]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from models.detection.heads import ListedHead
 from models.detection.recipe import Detection
 from models.graphs.metadata import DETECTION, PREPROCESS
 from models.images.preprocess import Preprocess
+from models.records import plain, read_record
 from models.zoo.builder import SkeletonBuilder, ZooTensor
 from models.zoo.entry import COCO
 
@@ -180,14 +181,11 @@ def _cells(side: int) -> Whole:
 def _detector(net: _Net, output: ZooTensor, kind: str) -> onnx.ModelProto:
     side = net.image.shape[2]
     recipe = Preprocess(size=(side, side), resize="letterbox", scale=1 / 255, pad_value=_GREY)
-    head = ListedHead.model_validate({"output": _OUTPUT, "kind": kind, "classes": _CLASSES})
+    head = read_record(ListedHead, {"output": _OUTPUT, "kind": kind, "classes": _CLASSES})
     entries = {PREPROCESS: recipe, DETECTION: Detection(heads=(head,), labels=COCO)}
     return net.skeleton(
         {_OUTPUT: output},
-        {
-            key: entry.model_dump(mode="json", exclude_defaults=True)
-            for key, entry in entries.items()
-        },
+        {key: plain(entry, without_defaults=True) for key, entry in entries.items()},
     )
 
 

@@ -92,7 +92,7 @@ def tiled_pack(pack: Pack) -> Pack:
         return TiledOperator(**known | {"graph": numbers[graph]}, across=across)
 
     operators = tuple(map(tiled, pack.manifest.row_operators))
-    changed = pack.manifest.model_copy(update={"row_operators": operators, "graphs": tuple(ranges)})
+    changed = replace(pack.manifest, row_operators=operators, graphs=tuple(ranges))
     return replace(pack, manifest=changed, graphs=tuple(graphs))
 
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,10 +10,10 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from models.network.fields import STRINGS, Array
 from models.packs.target import Target, host_target
+from models.records import Record
 from pipeline.devices.device_memory import HostMemory, Memory, Space, Use
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.expansion import Expansion
@@ -21,14 +22,13 @@ from pipeline.program.prepare import Abilities
 from pipeline.schedule.architectures import Architecture
 
 
-class Tuning(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Record):
     """``memory_kind``: of CUDA's ring; empty: not tried. ``algorithms``: by geometry of convolutions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     memory_kind: str = ""
     precision: str = ""
-    algorithms: dict[str, str] = {}
+    algorithms: dict[str, str] = field(default_factory=dict)
 
 
 # Tensors of unknown size: strings, and shapes that only a run gives.

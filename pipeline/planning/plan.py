@@ -14,8 +14,7 @@ from itertools import accumulate
 from struct import Struct
 from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import NonNegativeInt, PositiveInt
-
+from models.records import NonNegativeInt, PositiveInt
 from pipeline.program.region_plan import Region
 from pipeline.program.steps import Step, spans_of
 from pipeline.program.work import macs_ratio

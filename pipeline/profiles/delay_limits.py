@@ -12,8 +12,8 @@ from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from models.records import Bounds, PositiveInt, Record
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Durations, Services, services
@@ -29,19 +29,18 @@ _TICKS = 1e9  # nanoseconds
 
 #: No operation takes longer, and no factor of one is larger: sums of what a profile says stay numbers.
 MOST_SECONDS = 1e6
-Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False)]
+Seconds = Annotated[float, Bounds(ge=0, le=MOST_SECONDS)]
 #: A complete sweep: the times of its operations, and its delay in seconds.
 Sweep = tuple[Services, float]
 
 
-class SweepLimits(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class SweepLimits(Record):
     """What ``runs`` sweeps of one plan stayed within.
 
     ``choice``: of the plan. ``usual``: seconds of each operation, aligned with its stages.
     ``excess_seconds``: by how much all operations of a sweep together may exceed them.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     architecture: str
     choice: Choice

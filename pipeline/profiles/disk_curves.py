@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import first_fault
 from models.whole_files import write_atomically
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.times import RECORD, ReadTime
+from pipeline.profiles.times import ReadTime
 
 #: A disk fills and wears: an older curve is measured again.
 MAX_AGE_DAYS = 30
@@ -29,13 +29,16 @@ _OF_READS = (
     *("huge_pages", "pace"),
 )
 
+# Pydantic would keep strings for as long as the process lives.
+_CONFIG = ConfigDict(frozen=True, extra="forbid", cache_strings="keys")
+
 _log = logging.getLogger(__name__)
 
 
 class DiskCurve(BaseModel):
     """``reads``, the first of them at ``date``; ``disk``: the fields of Machine that they depend on."""
 
-    model_config = RECORD
+    model_config = _CONFIG
 
     disk: dict[str, str | float | bool | None]
     date: AwareDatetime
@@ -43,7 +46,7 @@ class DiskCurve(BaseModel):
 
 
 class _Document(BaseModel):
-    model_config = RECORD
+    model_config = _CONFIG
 
     format_version: Literal[1] = 1
     curves: Annotated[tuple[DiskCurve, ...], Field(max_length=_MAX_CURVES)] = ()

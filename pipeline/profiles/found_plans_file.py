@@ -6,15 +6,15 @@ It is a cache: what another planner wrote, or a user edited, is ignored with a w
 """
 
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from models.errors import first_fault
 from models.network.fields import Checksum
 from models.packs.manifest import checksum
 from models.packs.pack import Pack
+from models.records import Bounds, FieldError, Record, plain, read_json, to_json
 from models.whole_files import write_atomically
 from pipeline.planning.found_plans import (
     MAX_VARIANTS,
@@ -32,21 +32,24 @@ _MAX_FILE_BYTES = 4 << 20
 _log = logging.getLogger(__name__)
 
 
-class _Document(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class _Document(Record):
     """``planner``: what searched. ``seal``: checksum of the plans as they were written."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format_version: Literal[5] = 5
     planner: int
     seal: Checksum
-    plans: Annotated[dict[str, FoundPlan], Field(max_length=MOST_PLANS)]
-    variants: Annotated[dict[str, Variants], Field(max_length=MAX_VARIANTS)] = {}
+    plans: Annotated[Mapping[str, FoundPlan], Bounds(max_length=MOST_PLANS)]
+    variants: Annotated[Mapping[str, Variants], Bounds(max_length=MAX_VARIANTS)] = field(
+        default_factory=dict
+    )
 
     def sealed(self) -> "_Document":
         """Return it with the seal of its plans."""
-        content = self.model_dump_json(include={"plans", "variants"}, exclude_defaults=True)
-        return self.model_copy(update={"seal": checksum(content.encode())})
+        content = to_json(
+            plain({"plans": self.plans, "variants": self.variants}, without_defaults=True)
+        )
+        return replace(self, seal=checksum(content.encode()))
 
 
 class KnownFile:
@@ -60,14 +63,14 @@ class KnownFile:
         try:
             if self._path.stat().st_size > _MAX_FILE_BYTES:
                 raise OSError(f"larger than {_MAX_FILE_BYTES} bytes")
-            document = _Document.model_validate_json(self._path.read_bytes())
+            document = read_json(_Document, self._path.read_bytes())
         except FileNotFoundError:
             return StoredPlans()
         except OSError as exc:
             _log.log(level, "%s: ignored: %s", self._path, exc.strerror or exc)
             return StoredPlans()
-        except ValidationError as exc:
-            _log.log(level, "%s: ignored: %s", self._path, first_fault(exc))
+        except FieldError as exc:
+            _log.log(level, "%s: ignored: %s", self._path, exc)
             return StoredPlans()
         if document.planner != PLANNER_VERSION:
             _log.log(level, "%s: ignored: written by planner %s", self._path, document.planner)
@@ -82,11 +85,11 @@ class KnownFile:
         document = _Document(
             planner=PLANNER_VERSION,
             seal=16 * "0",
-            plans=dict(stored.plans),
-            variants=dict(stored.variants),
+            plans=stored.plans,
+            variants=stored.variants,
         ).sealed()
         try:
-            write_atomically(self._path, document.model_dump_json(exclude_defaults=True) + "\n")
+            write_atomically(self._path, to_json(plain(document, without_defaults=True)) + "\n")
         except OSError as exc:  # a repository that the service may only read
             _log.debug("%s: not kept: %s", self._path, exc.strerror or exc)
             return False

@@ -3,14 +3,14 @@
 import os
 import platform
 from collections.abc import Set
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Protocol
-
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from loader.cores import Priority, reader_priority
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.target import host_target
+from models.records import PositiveFloat, PositiveInt, Record
 
 #: What a device or file system is called that the system does not name.
 UNKNOWN = "unknown"
@@ -25,7 +25,8 @@ _SLIGHT = frozenset({"kernel", "reader_priority", "native_kernels"})
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-class Machine(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Machine(Record):
     """A machine with the storage that weights are read from. ``reader``: how the file is read.
 
     ``reader_priority``: of the threads that do. ``huge_pages``: whether the kernel gives large buffers
@@ -33,8 +34,6 @@ class Machine(BaseModel):
     ``quantised_kernels``: those for quantised layers, which count where a pack has such layers.
     ``pace``: bytes a second of a disk that is none (loader/readers/disk.py); None: of a real one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpu: str
     cores: PositiveInt
@@ -58,14 +57,14 @@ class Machine(BaseModel):
         ``quantised``: those of a pack with quantised layers.
         """
         ignored = _SLIGHT if quantised else _SLIGHT | {"quantised_kernels"}
-        return self._differences(other, set(type(self).model_fields) - ignored)
+        return self._differences(other, {field.name for field in fields(self)} - ignored)
 
     def slight_differences(self, other: "Machine") -> list[str]:
         """Return the same of what makes times less exact, and bounds invalid."""
         return self._differences(other, _SLIGHT)
 
     def _differences(self, other: "Machine", names: Set[str]) -> list[str]:
-        mine, theirs = self.model_dump(), other.model_dump()
+        mine, theirs = asdict(self), asdict(other)
         return [
             f"{name.replace('_', ' ')} {mine[name]}, this machine has {theirs[name]}"
             for name in mine

@@ -4,22 +4,21 @@ pipeline/measuring/ measures it, pipeline/profiles/profile_file.py keeps it in t
 bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, model_validator
+from typing import Annotated, Literal
 
 from models.errors import ModelError
 from models.network.fields import Checksum
 from models.packs.manifest import checksum
+from models.records import Bounds, NonNegativeInt, PositiveInt, Record, plain, to_json
 from pipeline.devices.base import Tuning
 from pipeline.planning.estimates import OperationTimes
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.times import (
-    RECORD,
     CopyTime,
     Distribution,
     ReadTime,
@@ -40,14 +39,13 @@ class ProfileError(ModelError):
     """There is no profile, or it does not hold for this pack on this machine."""
 
 
-class MeasuredPlan(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class MeasuredPlan(Record):
     """What passes of one exact plan took, in turns with those of ``pre``.
 
     ``key``: its ``plan_key``. ``ratio``: the median delay over that of ``pre`` in the same turn;
     ``spread``: its quartiles. ``rounds``: turns that count.
     """
-
-    model_config = RECORD
 
     key: str
     architecture: str
@@ -58,7 +56,8 @@ class MeasuredPlan(BaseModel):
     rounds: PositiveInt
 
 
-class Profile(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Profile(Record):
     """See docs/research/profile.md, "Profile".
 
     ``manifest``: checksum of the pack's manifest.json. ``reads`` and ``copies``: r and c by bytes; none of
@@ -70,8 +69,6 @@ class Profile(BaseModel):
     machine; never in a file. What was measured on one that differs slightly is no bound here.
     """
 
-    model_config = RECORD
-
     format_version: Literal[3] = 3
     manifest: Checksum
     machine: Machine
@@ -82,16 +79,14 @@ class Profile(BaseModel):
     resident: Distribution
     outside: Distribution
     plans: tuple[MeasuredPlan, ...] = ()
-    limits: dict[str, SweepLimits] = {}
-    tuning: Tuning = Tuning()
-    others: Annotated[float, Field(ge=0, le=1)] = 0.0
-    exact: Annotated[bool, Field(exclude=True)] = True
+    limits: dict[str, SweepLimits] = field(default_factory=dict)
+    tuning: Tuning = field(default_factory=Tuning)
+    others: Annotated[float, Bounds(ge=0, le=1)] = 0.0
+    exact: bool = True
 
-    @model_validator(mode="after")
-    def _check_transfers(self) -> Self:
+    def __post_init__(self) -> None:
         if bool(self.reads) != bool(self.copies):
             raise ValueError("reads and copies: none were measured of one, and some of the other")
-        return self
 
     @property
     def was_disturbed(self) -> bool:
@@ -101,18 +96,14 @@ class Profile(BaseModel):
     def __hash__(self) -> int:
         return hash(self.searched_on)
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other fields; what was worked out of these is worked out anew."""
-        copied = super().model_copy(update=update, deep=deep)
-        for name in ("searched_on", "times"):
-            copied.__dict__.pop(name, None)
-        return copied
-
     @cached_property
     def searched_on(self) -> str:
         """The checksum of what plans are searched on: limits and other work only judge them."""
-        left_out = {"limits", "others"}
-        return checksum(self.model_dump_json(exclude=left_out, exclude_defaults=True).encode())
+        return checksum(self.document({"limits", "others"}).encode())
+
+    def document(self, leave_out: Set[str] = frozenset()) -> str:
+        """Return it as JSON, as its file has it, but for what is to be left out."""
+        return to_json(plain(self, without_defaults=True, leave_out={"exact", *leave_out}))
 
     @cached_property
     def times(self) -> OperationTimes:
@@ -148,10 +139,10 @@ class Profile(BaseModel):
 
     def with_limits(self, plan: Plan, limits: SweepLimits) -> "Profile":
         """Return this profile with the limits of ``plan``."""
-        return self.model_copy(update={"limits": {**self.limits, plan_key(plan): limits}})
+        return replace(self, limits={**self.limits, plan_key(plan): limits})
 
     def with_plans(self, plans: tuple[MeasuredPlan, ...]) -> "Profile":
         """Return this profile with ``plans``, in place of what it has of the same ones."""
         again = {each.key for each in plans}
         others = (each for each in self.plans if each.key not in again)
-        return self.model_copy(update={"plans": (*others, *plans)})
+        return replace(self, plans=(*others, *plans))

@@ -4,13 +4,12 @@ A profile of a disk that is none (``Machine.pace``) has a file of its own.
 """
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
-
-from models.errors import first_fault
 from models.packs.manifest import checksum
 from models.packs.pack import Pack
+from models.records import FieldError, parse, read_json
 from models.whole_files import write_atomically
 from pipeline.devices.base import Device
 from pipeline.profiles.machine import Machine, this_machine
@@ -45,23 +44,21 @@ def save_profile(profile: Profile, pack: Pack) -> Path:
     """
     path = pack.folder / file_of(profile.machine, FILE)
     try:
-        write_atomically(path, profile.model_dump_json(exclude_defaults=True) + "\n")
+        write_atomically(path, profile.document() + "\n")
     except OSError as exc:
         raise ProfileError(f"{path}: {exc.strerror or exc}") from exc
     return path
 
 
-class _Conditions(BaseModel):
-    """How a profile was measured, whatever else is in it."""
-
-    others: float = 0.0
-
-
 def disturbance(folder: Path) -> str:
     """Return in words how the profile in ``folder``, a pack's, was disturbed; empty: not, or unknown."""
     try:
-        others = _Conditions.model_validate_json((folder / FILE).read_bytes()).others
-    except (OSError, ValidationError):
+        document = parse((folder / FILE).read_bytes())
+    except (OSError, FieldError):
+        return ""
+    # Whatever else is in it.
+    others = document.get("others", 0.0) if isinstance(document, dict) else 0.0
+    if not isinstance(others, int | float):
         return ""
     return disturbed_by(others) if is_disturbed(others) else ""
 
@@ -99,7 +96,7 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
             measured_on,
             "; ".join(slight),
         )
-        profile = profile.model_copy(update={"exact": False})
+        profile = replace(profile, exact=False)
     if profile.was_disturbed:
         _log.log(
             level, "%s: %s; measure again on a quiet machine", path, disturbed_by(profile.others)
@@ -161,6 +158,6 @@ def _content(path: Path, remedy: str) -> bytes:
 
 def _parsed(path: Path, content: bytes, remedy: str) -> Profile:
     try:
-        return Profile.model_validate_json(content)
-    except ValidationError as exc:
-        raise ProfileError(f"{path}: {first_fault(exc)}; {remedy}") from exc
+        return read_json(Profile, content)
+    except FieldError as exc:
+        raise ProfileError(f"{path}: {exc}; {remedy}") from exc

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from pydantic import ConfigDict, PositiveInt
 
+from models.records import PositiveInt, Record
 from pipeline.planning.document import plan_checksum
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds
@@ -41,16 +41,10 @@ def plan_key(plan: Plan) -> str:
 
 _DIGITS = 9  # nanoseconds
 
-_EXACTLY = ConfigDict(extra="forbid")
-#: Of models of pydantic, which would keep strings for as long as the process lives.
-RECORD = ConfigDict(frozen=True, extra="forbid", cache_strings="keys")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
+class Distribution(Record):
     """What ``count`` measurements of one time gave, in seconds."""
-
-    __pydantic_config__ = _EXACTLY
 
     count: PositiveInt
     median: Seconds
@@ -70,10 +64,8 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTime:
+class ReadTime(Record):
     """Of one read of ``n_bytes`` while ``depth`` are in flight, itself included."""
-
-    __pydantic_config__ = _EXACTLY
 
     n_bytes: PositiveInt
     depth: PositiveInt
@@ -81,10 +73,8 @@ class ReadTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTime:
+class CopyTime(Record):
     """Of one copy of ``n_bytes`` by the copy stage."""
-
-    __pydantic_config__ = _EXACTLY
 
     n_bytes: PositiveInt
     seconds: Distribution

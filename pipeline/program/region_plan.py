@@ -9,10 +9,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
-from pydantic import NonNegativeInt, PositiveInt
-
-from models.network.fields import Record
 from models.packs.records.pieces import Operand
+from models.records import NonNegativeInt, PositiveInt, Record
 
 # The definition of a region: pieces that follow each other, and the parts in which they are computed.
 

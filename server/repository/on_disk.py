@@ -244,8 +244,8 @@ def _with_labels(pack: Pack, output: str, file: Path) -> Pack:
     classes = ports[output].shape[1]
     if len(labels) != classes:
         raise PackError(f"{file}: {len(labels)} labels for {classes} classes")
-    named = {"classification": replace(recipe, labels=labels)}
-    return replace(pack, manifest=pack.manifest.model_copy(update=named))
+    named = replace(pack.manifest, classification=replace(recipe, labels=labels))
+    return replace(pack, manifest=named)
 
 
 _READ_BYTES = 1 << 20

@@ -4,11 +4,12 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    ByteSize,
     ConfigDict,
     Field,
     PositiveInt,
@@ -17,7 +18,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from models.sizes import Size
 from pipeline.devices.names import Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import shown
@@ -43,6 +43,19 @@ class Group(BaseModel):
     model_config = ConfigDict(defer_build=True, validate_default=True)
 
     title: ClassVar[str]
+
+
+_SIZE = re.compile(r"\s*[+-]?[\d.]+\s*[a-zA-Z]*\s*")
+
+
+def _alone(value: Any) -> Any:
+    """Return ``value``, where nothing follows the size: pydantic would ignore text behind it."""
+    if isinstance(value, str) and not _SIZE.fullmatch(value):
+        raise ValueError("not a size")
+    return value
+
+
+Size = Annotated[ByteSize, BeforeValidator(_alone), Field(gt=0)]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from models.compiler import compile_onnx
 from models.detection.boxes import Box
 from models.detection.masks import BoxMask
 from models.images.preprocess import Preprocess
+from models.records import read_record
 from models.segmentation import color_of
 from tests.examples import examples
 from tests.models.detector import NAMES, SCENES, SIZES_RECORD, Scene, square_finder
@@ -247,7 +248,7 @@ def test_a_recipe_may_be_darknets(cli: Cli, tmp_path: Path) -> None:
         "compile", tmp_path / "f.onnx", "-o", tmp_path / "f", "--preprocess", recipe, "--json"
     ).document
     expected = Preprocess(size=(96, 64), resize="crop", filter="darknet")
-    assert Preprocess.model_validate(summary["preprocess"]) == expected
+    assert read_record(Preprocess, summary["preprocess"]) == expected
 
 
 def test_a_photograph_is_drawn_in_its_colours() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from models.images.preprocess import Preprocess
+from models.records import plain, read_record
 from tests.models.compiler.test_int8 import RECIPE
 from tests.models.nets import parsed, written
 from tests.pipeline.evaluating.test_evaluate import COLOURS, colour_folder
@@ -29,9 +30,9 @@ def source(tmp_path: Path) -> Path:
 
 def _recipe(folder: Path) -> Path:
     path = folder / "recipe.toml"
-    fields = RECIPE.model_dump(mode="json", exclude_defaults=True)
+    fields = plain(RECIPE, without_defaults=True)
     path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items()))
-    assert Preprocess.model_validate(fields) == RECIPE
+    assert read_record(Preprocess, fields) == RECIPE
     return path
 
 

@@ -5,12 +5,14 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from models.packs.pack import Pack, open_pack
+from models.records import read_json
 from models.runtime.sessions import use_threads
 from models.sizes import format_least
 from pipeline.devices.cpu import CpuDevice
@@ -39,11 +41,9 @@ def bare(pack_folder: Path) -> Pack:
 @pytest.fixture
 def profiled(bare: Pack) -> Pack:
     """A pack with a profile of this machine, in which nothing was measured."""
-    here = {
-        "manifest": manifest_checksum(bare),
-        "machine": this_machine(bare.weights_path, CpuDevice()),
-    }
-    save_profile(profile(Program.as_compiled(bare)).model_copy(update=here), bare)
+    machine = this_machine(bare.weights_path, CpuDevice())
+    created = profile(Program.as_compiled(bare))
+    save_profile(replace(created, manifest=manifest_checksum(bare), machine=machine), bare)
     return bare
 
 
@@ -150,7 +150,7 @@ def test_a_budget_that_is_too_small_is_refused_before_measuring(
 
 def saved(pack: Pack) -> Profile:
     """Return the profile that lies beside ``pack``."""
-    return Profile.model_validate_json((pack.folder / FILE).read_bytes())
+    return read_json(Profile, (pack.folder / FILE).read_bytes())
 
 
 def fitted(pack: Pack, n_bytes: int) -> Plan:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -95,8 +95,8 @@ BENCH = (
 def save(pack: Pack) -> None:
     """Give ``pack`` a profile of this machine."""
     machine = this_machine(pack.weights_path, CpuDevice(1))
-    changes = {"manifest": manifest_checksum(pack), "machine": machine}
-    save_profile(profile(Program.as_compiled(pack)).model_copy(update=changes), pack)
+    created = profile(Program.as_compiled(pack))
+    save_profile(replace(created, manifest=manifest_checksum(pack), machine=machine), pack)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from models.detection.heads import DetectionHead
 from models.detection.recipe import Detection
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES, write_metadata
 from models.images.preprocess import Preprocess
+from models.records import plain
 
 WIDTH, HEIGHT = 96, 64
 NAMES = ("lamp", "[red] window", "moon")
@@ -96,8 +97,8 @@ def square_finder(described: bool = True) -> onnx.ModelProto:
         write_metadata(
             model,
             {
-                PREPROCESS: RECIPE.model_dump(),
-                DETECTION: DETECTION_RECIPE.model_dump(),
+                PREPROCESS: plain(RECIPE),
+                DETECTION: plain(DETECTION_RECIPE),
                 LABELS: NAMES,
                 SIZES: SIZES_RECORD,
             },

@@ -18,6 +18,7 @@ from models.errors import CompileError, ModelError
 from models.images.placement import ImagePlacement, Size
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
+from models.records import read_record
 from models.segmentation import NONE, Counted, Mask, Segmentation, classes_of, read_segmentation
 from server.requests.masks import png, runs
 from tests.examples import over
@@ -216,7 +217,7 @@ def test_a_recipe_that_does_not_fit_is_refused_in_a_line(
     tmp_path: Path,
 ) -> None:
     onnx.save(painter(tail), tmp_path / "m.onnx")
-    segmentation = Segmentation.model_validate({"output": "mask", **recipe})
+    segmentation = read_record(Segmentation, {"output": "mask", **recipe})
     options = CompileOptions(preprocess=LETTERBOX, segmentation=segmentation, labels=labels)
     with refuses(CompileError, tmp_path / "m.onnx", "segmentation", *words):
         compile_onnx(tmp_path / "m.onnx", tmp_path / "made" / "m", options)

@@ -1,6 +1,7 @@
 """Profiles made of numbers alone, for programs made of numbers alone."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.fitting.predicting import Predictions
 from pipeline.measuring.races import RacedPlan, Runner, measured_plan
@@ -70,7 +71,7 @@ def profile(
     )
     pre = joined(program, make_plan(program, ARCHITECTURES["pre"]))
     usual = Predictions(program, made).estimates.seconds(pre)
-    return made.model_copy(update={"resident": always(min(usual, MOST_SECONDS))})
+    return replace(made, resident=always(min(usual, MOST_SECONDS)))
 
 
 def measured(plan: Plan, ratio: float, rounds: int = 3) -> MeasuredPlan:

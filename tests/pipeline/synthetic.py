@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from models.packs.folders import FORMAT_VERSION
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.pieces import GraphRange, Operand, Piece, Value
@@ -48,6 +49,7 @@ def record(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: int 
             offset += length
         pieces.append(Piece(graph=0, span=number, inputs=(), outputs=()))
     return Manifest(
+        format_version=FORMAT_VERSION,
         name="synthetic",
         target=host_target(),
         source=SourceFile(file="none", n_bytes=0, sha256=""),
@@ -110,4 +112,4 @@ def chain(sizes: Sequence[int], reads: Sequence[Sequence[int]]) -> Program:
         )
         for step, inputs in enumerate(reads)
     )
-    return program_of(record([], []).model_copy(update={"values": values, "pieces": pieces}))
+    return program_of(replace(record([], []), values=values, pieces=pieces))

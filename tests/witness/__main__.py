@@ -34,6 +34,7 @@ from models.compiler.cutting.meter import Allocated, Meter
 from models.compiler.for_c import graph_for_c
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target, largest_exact_weight
+from models.records import plain, to_json
 from models.runtime.sessions import claim_process, use_threads
 from papers.cnn.of_pack import cnn_of_pack
 from pipeline.budget.request_needs import Need, smallest_budgets
@@ -109,8 +110,9 @@ def of_pack(pack: Pack) -> Facts:
     yield "counts", " ".join(f"{name} {len(getattr(manifest, name))}" for name in counted)
     layers = [(each.name, each.operator, each.weight_bytes) for each in manifest.layers]
     yield "layer table", digest(steady(layers).encode())
-    recipes = {"preprocess", "classification", "detection", "designed", "parameters"}
-    yield "recipes", digest(manifest.model_dump_json(include=recipes).encode())
+    recipes = ("preprocess", "classification", "detection", "designed", "parameters")
+    document = {name: plain(getattr(manifest, name)) for name in recipes}
+    yield "recipes", digest(to_json(document).encode())
     cnn = cnn_of_pack(manifest).cnn
     counts = f"{len(cnn.layers)} layers, {len(cnn.edges)} edges"
     yield "cnn", f"{counts}; {digest(steady(astuple(cnn)).encode())}"

@@ -11,6 +11,7 @@ from models.graphs.exported import ExporterMetadata
 from models.graphs.inputs import Warn
 from models.images.preprocess import PICTURE_RANK, Preprocess
 from models.network.fields import Array
+from models.records import read_record
 
 _BOX, _RANKED = 4, 6
 _COLORS = {1: "GRAY", 3: "RGB"}
@@ -107,7 +108,7 @@ def exported_preprocess(
     resize = "crop" if exported.task == "classify" else full
     fields = {"size": (width, height), "resize": resize, "color": _COLORS[channels]}
     padding = {"pad_value": _PAD} if resize == "letterbox" else {}
-    return Preprocess.model_validate({**fields, **padding, "scale": _SCALE})
+    return read_record(Preprocess, {**fields, **padding, "scale": _SCALE})
 
 
 @dataclass(frozen=True)

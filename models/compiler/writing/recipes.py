@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from models.compiler.writing.exported import exported_recipes
 from models.detection.heads import Forms
@@ -12,7 +13,7 @@ from models.errors import CompileError
 from models.graphs.graph import Graph
 from models.graphs.inputs import Warn
 from models.graphs.metadata import LABELS, PREPROCESS, Metadata
-from models.images.preprocess import Preprocess
+from models.images.preprocess import Layout, Preprocess
 from models.network.catalogue import traits_of
 from models.network.fields import Array
 from models.network.names import Op
@@ -130,10 +131,7 @@ def _preprocess(
     if list(inputs.values()) != [Array(dtype="float32", shape=preprocess.shape)]:
         listed = (f"{name!r} is {a.dtype}{list(a.shape)}" for name, a in inputs.items())
         own = "" if given.preprocess else f"metadata {PREPROCESS} (--preprocess replaces it): "
-        shapes = {
-            layout: preprocess.model_copy(update={"layout": layout}).shape
-            for layout in ("NCHW", "NHWC", "CHW")
-        }
+        shapes = {layout: replace(preprocess, layout=layout).shape for layout in get_args(Layout)}
         suggested = (
             f', which layout = "{layout}" makes'
             for layout, shape in shapes.items()
@@ -156,14 +154,14 @@ def _detection(
         raise CompileError(f"{source}: {fault}")
     if len(labels) not in (0, detection.classes):
         raise CompileError(f"{place}: {len(labels)} labels for {detection.classes} classes")
-    return detection.model_copy(update={"labels": labels})
+    return replace(detection, labels=labels)
 
 
 def _segmentation(
     source: Path, graph: Graph, segmentation: Segmentation, labels: tuple[str, ...]
 ) -> Segmentation:
     """Return ``segmentation`` with ``labels``, checked against the outputs."""
-    named = segmentation.model_copy(update={"labels": labels})
+    named = replace(segmentation, labels=labels)
     fault = segmentation_fault(named, _forms(graph))
     if fault is not None:
         raise CompileError(f"{source}: {fault}")

@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
-from pydantic import PositiveInt
 
-from models.network.fields import Array, Count, Record, Shared
+from models.network.fields import Array, Count
 from models.network.windows import Window, Windows
+from models.records import SHARED, PositiveInt, Record
 
 #: Layers of a task, and tensors that lie one behind the other in what the first of them reads.
 MAX_LAYERS, MAX_CONCATENATED = 3, 8
@@ -61,8 +61,8 @@ class Scaling(Record):
         yield TaskTensor(f"{what}.zero", self.zero, self.dtype, zeros)
 
 
-IsScaling = Annotated[Scaling, Shared]
-IsWindows = Annotated[Windows, Shared]
+IsScaling = Annotated[Scaling, SHARED]
+IsWindows = Annotated[Windows, SHARED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class JoinedTensor(Record):
 class Concatenation(Record):
     """``parts`` one behind the other, all of them in the scale ``made``."""
 
-    parts: tuple[Annotated[JoinedTensor, Shared], ...]
+    parts: tuple[Annotated[JoinedTensor, SHARED], ...]
     made: IsScaling
 
 
@@ -182,7 +182,7 @@ class QuantisedTask(Record):
     """
 
     source: Count = 0
-    layers: tuple[Annotated[QuantisedLayer, Shared], ...]
+    layers: tuple[Annotated[QuantisedLayer, SHARED], ...]
     rectangle: Rectangle | None = None
     joined: Concatenation | None = None
     pool: IsWindows | None = None

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import Field, PositiveInt
 
 from models.network.activations import Arithmetic, Kind
-from models.network.fields import Array, Count, Name, Record, Shared
+from models.network.fields import Array, Count, Name
+from models.records import SHARED, Bounds, PositiveInt, Record
 
 # Programs: what operators on elements that follow each other compute, as the compiler found it.
 #
@@ -20,7 +20,7 @@ T = TypeVar("T")
 LARGEST = float(np.finfo(np.float32).max)
 
 #: A number that is one of 32 bits, too; None: no bound.
-Parameter = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)] | None
+Parameter = Annotated[float, Bounds(ge=-LARGEST, le=LARGEST)] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Operand(Array):
     offset: Count = 0
 
 
-Operands = Annotated[tuple[Annotated[Operand, Shared], ...], Shared]
+Operands = Annotated[tuple[Annotated[Operand, SHARED], ...], SHARED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +154,8 @@ class Piece(Record):
     outputs: Operands
     resident: ResidentPiece | None = None
     scratch_bytes: Count = 0
-    unrolled: Annotated[Unrolled, Shared] | None = None
-    elementwise: Annotated[Elementwise, Shared] | None = None
+    unrolled: Annotated[Unrolled, SHARED] | None = None
+    elementwise: Annotated[Elementwise, SHARED] | None = None
     quantised: Count | None = None
 
 
@@ -170,8 +170,8 @@ class JoinedPieces(Record):
     graph: Count
     n_chunks: PositiveInt
     scratch_bytes: Count = 0
-    unrolled: Annotated[Unrolled, Shared] | None = None
-    elementwise: Annotated[Elementwise, Shared] | None = None
+    unrolled: Annotated[Unrolled, SHARED] | None = None
+    elementwise: Annotated[Elementwise, SHARED] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class Alternative(Record):
 
     first_piece: Count
     end_piece: Count
-    joined: Annotated[tuple[Annotated[JoinedPieces, Shared], ...], Shared]
+    joined: Annotated[tuple[Annotated[JoinedPieces, SHARED], ...], SHARED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,51 +2,45 @@
 
 import base64
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from models.network.fields import Array, Count, Name, Record
+from models.network.fields import Array, Count, Name
+from models.records import Bounds, PositiveInt, Record
 
 # What the designers of a network counted of its memory, layer by layer, before anything was compiled.
 #
 # In numbers, not bytes: what one takes depends on the precision.
 
-_Record = ConfigDict(frozen=True, extra="forbid")
 
-
-class DesignedLayer(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignedLayer(Record):
     """``numbers``: what the layer holds at once; ``equation``: how that was counted."""
-
-    model_config = _Record
 
     name: str
     numbers: PositiveInt
     equation: str
 
 
-class DesignedMemory(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignedMemory(Record):
     """``budget``: the numbers that the network was designed for; no layer holds more."""
 
-    model_config = _Record
-
     budget: PositiveInt
-    layers: Annotated[tuple[DesignedLayer, ...], Field(min_length=1)]
+    layers: Annotated[tuple[DesignedLayer, ...], Bounds(min_length=1)]
 
     @property
     def peak(self) -> DesignedLayer:
         """Return the layer that holds most."""
         return max(self.layers, key=lambda layer: layer.numbers)
 
-    @model_validator(mode="after")
-    def _within(self) -> Self:
+    def __post_init__(self) -> None:
         if self.peak.numbers > self.budget:
             raise ValueError(
                 f"layer {self.peak.name!r} holds {self.peak.numbers} of {self.budget} numbers"
             )
-        return self
 
 
 Scores = Literal["probabilities", "logits"]
@@ -61,10 +55,9 @@ class SourceFile(Record):
     sha256: str
 
 
-class SourceSizes(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSizes(Record):
     """Layers and bytes as the source's own tool counts them (Darknet: batch-norm arrays included)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tool: str
     layers: Count

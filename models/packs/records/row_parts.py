@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import PositiveInt
 
-from models.network.fields import Array, Count, Name, Record, Shape, Shared
+from models.network.fields import Array, Count, Name, Shape
 from models.network.windows import SAME, Window
 from models.packs.records.pieces import Elementwise, Operand, Operands, Unrolled
+from models.records import SHARED, PositiveInt, Record
 
 #: What memory holds around a value where windows reach over its border: "edge" is the first or the last row
 #: again, of tiles also column.
@@ -60,7 +60,7 @@ class RowInput(Record):
     """
 
     row_value: Count
-    window: Annotated[Window, Shared] = SAME
+    window: Annotated[Window, SHARED] = SAME
     fill: Outside = "zero"
 
 
@@ -91,12 +91,12 @@ class RowOperator(Record):
     graph: Count
     first_piece: Count
     end_piece: Count
-    inputs: Annotated[tuple[Annotated[RowInput, Shared], ...], Shared]
+    inputs: Annotated[tuple[Annotated[RowInput, SHARED], ...], SHARED]
     weights: Operands
     output: Count
     in_place: Count | None = None
-    elementwise: Annotated[Elementwise, Shared] | None = None
-    unrolled: Annotated[UnrolledRows, Shared] | None = None
+    elementwise: Annotated[Elementwise, SHARED] | None = None
+    unrolled: Annotated[UnrolledRows, SHARED] | None = None
     exact: bool = True
 
     @property
@@ -120,9 +120,9 @@ class GroupInput(Record):
 
     made: Count | None = None
     row_value: Count | None = None
-    weights: Annotated[Operand, Shared] | None = None
+    weights: Annotated[Operand, SHARED] | None = None
     axis: Literal["channels", "factors", "inputs"] | None = None
-    window: Annotated[Window, Shared] = SAME
+    window: Annotated[Window, SHARED] = SAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class GroupOperator(Record):
 
     kind: Literal["each", "mean", "once", "sum"]
     graphs: tuple[Count, ...]
-    inputs: Annotated[tuple[Annotated[GroupInput, Shared], ...], Shared]
+    inputs: Annotated[tuple[Annotated[GroupInput, SHARED], ...], SHARED]
     shape: Shape
     scratch_bytes: Count = 0
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
-
-from models.network.fields import Checksum, Count, Record, Shared
+from models.network.fields import Checksum, Count
+from models.records import SHARED, Bounds, PositiveInt, Record
 
 SPAN_ALIGNMENT = 4096
 _MAX_BLOCK = 1 << 10
@@ -28,7 +27,7 @@ class FileRecord(Record):
 class Plane(Record):
     """A byte of each of many numbers: as it is, or a code of ``bits`` with ``exceptions`` beside them."""
 
-    bits: Annotated[PlaneBits, Shared]
+    bits: Annotated[PlaneBits, SHARED]
     exceptions: Count = 0
 
 
@@ -41,12 +40,12 @@ class StoredPart(Record):
     0: all.
     """
 
-    encoding: Annotated[Encoding, Shared]
+    encoding: Annotated[Encoding, SHARED]
     offset: Count
     length: PositiveInt
     channels: Count = 0
-    block: Annotated[int, Field(ge=1, le=_MAX_BLOCK), Shared] = 1
-    planes: tuple[Annotated[Plane, Shared], ...] = ()
+    block: Annotated[int, Bounds(ge=1, le=_MAX_BLOCK), SHARED] = 1
+    planes: tuple[Annotated[Plane, SHARED], ...] = ()
     kept: Count = 0
 
 

@@ -11,6 +11,7 @@ import onnx
 
 from models.graphs.metadata import MEMORY, write_metadata
 from models.packs.records.ports import DesignedLayer, DesignedMemory
+from models.records import plain
 from models.zoo.patchnet.design import Design, DesignOptions, design
 from models.zoo.patchnet.tunnels import ANCHORS, classifier, detector
 
@@ -48,7 +49,7 @@ def _built(
     classes = given.pop("classes", classes)
     designed = design(replace(options, **given), stages)
     skeleton = make(designed, classes)
-    write_metadata(skeleton, {MEMORY: _memory(designed).model_dump()})
+    write_metadata(skeleton, {MEMORY: plain(_memory(designed))})
     return skeleton
 
 

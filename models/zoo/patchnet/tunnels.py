@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from models.detection.heads import ListedHead
 from models.detection.recipe import Detection
 from models.graphs.metadata import DETECTION
+from models.records import plain
 from models.zoo.builder import SIGNED, SkeletonBuilder, ZooTensor
 from models.zoo.patchnet.design import Design, Patch, PatchLayer
 
@@ -122,7 +123,7 @@ def detector(
     decoded = _decoded(net, net.concat(*predictions, axis=2), whole)
     head = ListedHead(output=OUTPUT, kind="yolov8", classes=classes)
     recipe = Detection(heads=(head,), labels=tuple(labels))
-    entry = {DETECTION: recipe.model_dump(mode="json", exclude_defaults=True)}
+    entry = {DETECTION: plain(recipe, without_defaults=True)}
     return net.skeleton({OUTPUT: decoded}, {**net.recipe("stretch"), **entry})
 
 

@@ -1,7 +1,7 @@
 """Models of an application as our planner takes them, and plans of all of them: in turns, and at once."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -46,7 +46,7 @@ def _of_parts(profile: Profile) -> Profile:
 
     What was found for the whole network, its plans and bounds, holds for none of them.
     """
-    return profile.model_copy(update={"plans": (), "limits": {}, "exact": False})
+    return replace(profile, plans=(), limits={}, exact=False)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 Only the standard library: tools/hatch_build.py runs this file before anything is installed.
 """
 
-import hashlib
 import platform
 import sys
-import tempfile
+import zlib
 from pathlib import Path
 
 from loader.native.compiling import BuildError, compiler_command, run_compiler
@@ -36,12 +35,12 @@ def file_name(machine: str | None = None) -> str:
 
 
 def sources_digest() -> str:
-    """Return a digest of the kernels' sources and how they are compiled, 16 characters."""
+    """Return a checksum of the kernels' sources and how they are compiled, as the reader's has it."""
     compiled = (_FLAGS, _FOR_ALL, PROCESSORS, _MORE_INTEGERS)
-    digest = hashlib.sha256(repr(compiled).encode())
+    checksum = zlib.crc32(repr(compiled).encode())
     for file in sorted(file for file in SOURCES.rglob("*") if file.is_file()):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
+        checksum = zlib.crc32(file.name.encode() + b"\0" + file.read_bytes(), checksum)
+    return f"{checksum:08x}"
 
 
 def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None = None) -> Path:
@@ -50,6 +49,8 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
     Raises:
         BuildError: there is no compiler, or it fails, or there are no kernels for the machine.
     """
+    import tempfile  # who only looks for a library builds none
+
     machine = machine or platform.machine()
     if machine not in PROCESSORS:
         raise BuildError(f"there are no kernels for {machine}")

@@ -170,7 +170,7 @@ class WholePieces:
         sizes = spaced(sorted(known | ladder | {least}), _RATIO)
         if not self._into_arena:
             sizes.append(most)  # for a region of all
-        return np.unique(np.array(sizes, np.int64))
+        return np.array(sorted(set(sizes)), np.int64)  # np.unique imports numpy.ma, 1 MB
 
     @cached_property
     def cost(self) -> Whole:

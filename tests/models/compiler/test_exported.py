@@ -1,5 +1,6 @@
 """A detector's file as its exporter writes it is all that is needed: it has names, letterbox and heads."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_lengths_that_the_file_leaves_open_are_those_of_its_exporter(tmp_path: P
     assert port.shape == (1, 3, 64, 96)
     assert compiled(model, tmp_path, force=True, shapes={"images": (1, 3, 32, 64)})[
         0
-    ].preprocess == (LETTERBOX.model_copy(update={"size": (64, 32)}))
+    ].preprocess == (replace(LETTERBOX, size=(64, 32)))
 
 
 def test_recipes_of_the_user_come_first(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_recipes_of_the_user_come_first(tmp_path: Path) -> None:
     recipe = Detection(heads=(head,), score_threshold=0.6)
     manifest, _ = compiled(yolov8(), tmp_path, detection=recipe, force=True)
     assert manifest.preprocess == LETTERBOX
-    assert manifest.detection == recipe.model_copy(update={"labels": NAMES})
+    assert manifest.detection == replace(recipe, labels=NAMES)
 
 
 def test_names_are_left_to_a_users_head_of_another_count(tmp_path: Path) -> None:

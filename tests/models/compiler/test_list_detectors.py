@@ -22,13 +22,15 @@ from models.detection.recipe import Detection
 from models.errors import CompileError
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
+from models.records import read_record
 from tests.models.refusal import refuses
 from tests.models.streamed import streamed
 
 NET, PHOTOGRAPH = (96, 64), (192, 64)
 LABELS = ("person", "bicycle", "car")
 BATCHLESS = Preprocess(size=NET, layout="CHW", scale=1 / 255)
-LISTS = Detection.model_validate(
+LISTS = read_record(
+    Detection,
     {
         "heads": [
             {
@@ -43,7 +45,7 @@ LISTS = Detection.model_validate(
         ],
         "labels": LABELS,
         "nms": "none",
-    }
+    },
 )
 
 

@@ -1,5 +1,6 @@
 """Recipes of images and answers: what the file says of itself, what the user says, what fits."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.packs.records.ports import Classification, SourceSizes
+from models.records import read_record
 from tests.examples import over
 from tests.models.detector import (
     DETECTION_RECIPE,
@@ -64,8 +66,8 @@ def test_the_file_says_what_it_is(tmp_path: Path) -> None:
     manifest = compiled(square_finder(), tmp_path)
     assert manifest.preprocess == RECIPE
     assert manifest.classification is None
-    assert manifest.detection == DETECTION_RECIPE.model_copy(update={"labels": NAMES})
-    assert manifest.source_sizes == SourceSizes.model_validate(SIZES_RECORD)
+    assert manifest.detection == replace(DETECTION_RECIPE, labels=NAMES)
+    assert manifest.source_sizes == read_record(SourceSizes, SIZES_RECORD)
 
 
 OTHER = Preprocess(size=(WIDTH, HEIGHT), scale=0.5)
@@ -77,7 +79,7 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
         square_finder(), tmp_path, preprocess=OTHER, detection=recipe, labels=("a", "b", "c")
     )
     assert manifest.preprocess == OTHER
-    assert manifest.detection == recipe.model_copy(update={"labels": ("a", "b", "c")})
+    assert manifest.detection == replace(recipe, labels=("a", "b", "c"))
 
 
 def test_flags_alone_make_a_detector(tmp_path: Path) -> None:
@@ -94,11 +96,11 @@ def test_flags_alone_make_a_detector(tmp_path: Path) -> None:
         ({"labels": ("a", "b")}, ["2 labels", "3 classes"]),
         ({"preprocess": Preprocess(size=(64, 64))}, ["[1, 3, 64, 64]", "[1, 3, 64, 96]"]),
         (
-            {"detection": Detection(heads=(HEAD.model_copy(update={"output": "y"}),))},
+            {"detection": Detection(heads=(replace(HEAD, output="y"),))},
             ["heads.0", "'y'", "'found'"],
         ),
         (
-            {"detection": Detection(heads=(HEAD.model_copy(update={"classes": 4}),))},
+            {"detection": Detection(heads=(replace(HEAD, classes=4),))},
             ["heads.0", "'found'", "[1, 8, 1, 1]", "[1, 9,"],
         ),
     ],

@@ -22,6 +22,7 @@ from models.graphs.onnx_writer import declared, skeleton_graph, write_onnx
 from models.graphs.traits import count_parameters
 from models.images.preprocess import Preprocess
 from models.packs.records.ports import SourceSizes
+from models.records import read_record
 from tests.examples import over
 from tests.models.darknet.cfgs import ZOO
 from tests.models.darknet.oracle import ACTIVATIONS as EXACT
@@ -148,15 +149,15 @@ def test_metadata_of_a_detector() -> None:
     made = real("yolov4", 416)
     model = skeleton(made, "yolov4")
     found = entries(model)
-    detection = Detection.model_validate(found[DETECTION])
+    detection = read_record(Detection, found[DETECTION])
     heads = [head for head in detection.heads if isinstance(head, DetectionHead)]
     assert [head.output for head in heads] == ["yolo_139", "yolo_150", "yolo_161"]
     assert list(heads[0].anchors) == [(12, 16), (19, 36), (40, 28)]
     assert [head.scale_x_y for head in heads] == [1.2, 1.1, 1.05]
     assert detection.nms == "greedy"
     assert detection.beta == 0.6
-    assert SourceSizes.model_validate(found[SIZES]) == source_sizes(made)
-    preprocess = Preprocess.model_validate(found[PREPROCESS])
+    assert read_record(SourceSizes, found[SIZES]) == source_sizes(made)
+    preprocess = read_record(Preprocess, found[PREPROCESS])
     assert preprocess.shape == (1, 3, 416, 416)
     assert (preprocess.resize, preprocess.filter) == ("letterbox", "darknet")
     assert LABELS not in found
@@ -164,9 +165,9 @@ def test_metadata_of_a_detector() -> None:
 
 def test_metadata_of_nms_and_region() -> None:
     found = entries(skeleton(network(f"{HEAD}nms_kind=diounms\nbeta_nms=.7"), "x"))
-    assert Detection.model_validate(found[DETECTION]).nms == "diou"
-    assert Detection.model_validate(found[DETECTION]).beta == 0.7
-    (head,) = Detection.model_validate(entries(skeleton(real("yolov2"), "x"))[DETECTION]).heads
+    assert read_record(Detection, found[DETECTION]).nms == "diou"
+    assert read_record(Detection, found[DETECTION]).beta == 0.7
+    (head,) = read_record(Detection, entries(skeleton(real("yolov2"), "x"))[DETECTION]).heads
     assert isinstance(head, DetectionHead)
     assert (head.kind, head.softmax, head.classes, len(head.anchors)) == ("region", True, 80, 5)
 
@@ -174,7 +175,7 @@ def test_metadata_of_nms_and_region() -> None:
 def test_metadata_of_a_classifier() -> None:
     net = "width=20\nheight=12\nchannels=3"
     found = entries(skeleton(network("[avgpool]\n[softmax]", net), "x", ("a", "b", "c")))
-    preprocess = Preprocess.model_validate(found[PREPROCESS])
+    preprocess = read_record(Preprocess, found[PREPROCESS])
     assert preprocess.size == (20, 12)
     assert preprocess.resize == "crop"
     assert found[LABELS] == ["a", "b", "c"]

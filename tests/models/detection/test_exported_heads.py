@@ -11,6 +11,7 @@ from models.detection.boxes import Box, BoxLimits, find_boxes
 from models.detection.heads import BoxesHead, ListedHead
 from models.detection.recipe import Detection, head_fault
 from models.images.preprocess import Preprocess
+from models.records import read_record
 from tests.examples import over
 
 #: Width and height of the input; a photograph lies in it 16 pixels below the upper edge, halved.
@@ -30,8 +31,9 @@ def on_photograph(points: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def detected(output: NDArray[Any], head: Any, **fields: Any) -> list[Box]:
-    detection = Detection.model_validate(
-        {"heads": [head], "labels": LABELS, "nms": "none", "score_threshold": THRESHOLD, **fields}
+    detection = read_record(
+        Detection,
+        {"heads": [head], "labels": LABELS, "nms": "none", "score_threshold": THRESHOLD, **fields},
     )
     forms = {"output0": ("float32", output.shape)}
     assert head_fault(detection, forms) is None
@@ -208,7 +210,7 @@ def test_points_may_have_an_output_with_the_boxes() -> None:
     ],
 )
 def test_a_row_of_another_length_is_refused(head: dict[str, Any], words: str) -> None:
-    detection = Detection.model_validate({"heads": [{"output": "output0", "classes": 3, **head}]})
+    detection = read_record(Detection, {"heads": [{"output": "output0", "classes": 3, **head}]})
     assert words in str(head_fault(detection, {"output0": ("float32", (1, 9, 40))}))
 
 
@@ -234,7 +236,7 @@ def test_a_row_of_another_length_is_refused(head: dict[str, Any], words: str) ->
 def test_what_no_recipe_can_say(head: dict[str, Any], words: str) -> None:
     names = {"boxes": "a", "scores": "a"} if head["kind"] == "boxes" else {"output": "a"}
     with pytest.raises(ValueError, match=words):
-        Detection.model_validate({"heads": [{"classes": 3, **names, **head}]})
+        read_record(Detection, {"heads": [{"classes": 3, **names, **head}]})
 
 
 def test_points_are_of_one_head() -> None:
@@ -242,4 +244,4 @@ def test_points_are_of_one_head() -> None:
         {"kind": "yolov8", "output": name, "classes": 1, "keypoints": (1, 2)} for name in ("a", "b")
     ]
     with pytest.raises(ValueError, match="one head alone"):
-        Detection.model_validate({"heads": heads})
+        read_record(Detection, {"heads": heads})

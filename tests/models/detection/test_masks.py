@@ -12,6 +12,7 @@ from models.detection.boxes import BoxLimits, find_boxes
 from models.detection.masks import BoxMasks
 from models.detection.recipe import Detection, head_fault
 from models.images.preprocess import Preprocess
+from models.records import read_record
 from tests.examples import over
 
 CHANNELS, ROWS, COLUMNS = 8, 16, 24
@@ -93,7 +94,7 @@ def test_a_box_has_the_mask_of_its_row(kind: str) -> None:
     outputs = {"a": np.ascontiguousarray(output), "b": PROTOTYPES[None]}
     masks = {"output": "b", "channels": CHANNELS}
     head = {"kind": kind, "output": "a", "classes": 1, "masks": masks}
-    recipe = Detection.model_validate({"heads": [head]})
+    recipe = read_record(Detection, {"heads": [head]})
     forms = {name: ("float32", array.shape) for name, array in outputs.items()}
     assert head_fault(recipe, forms) is None
     letterbox = Preprocess(size=NET, resize="letterbox")
@@ -120,7 +121,7 @@ def test_a_box_has_the_mask_of_its_row(kind: str) -> None:
 def test_prototypes_of_another_form_are_refused(shape: tuple[int, ...], dtype: str) -> None:
     masks = {"output": "b", "channels": CHANNELS}
     head = {"kind": "yolov8", "output": "a", "classes": 1, "masks": masks}
-    recipe = Detection.model_validate({"heads": [head]})
+    recipe = read_record(Detection, {"heads": [head]})
     fault = head_fault(recipe, {"a": ("float32", (1, 13, 40)), "b": (dtype, shape)})
     assert "masks need float32[1, 8, rows, columns]" in str(fault)
     missing = head_fault(recipe, {"a": ("float32", (1, 13, 40))})

@@ -27,6 +27,7 @@ from models.detection.heads import BoxesHead
 from models.detection.recipe import Detection, head_fault
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
+from models.records import read_record
 from tests.examples import over
 from tests.models.streamed import streamed
 
@@ -394,7 +395,7 @@ FORMS = {
 
 
 def detection(form: Form) -> Detection:
-    return Detection.model_validate({"heads": [{"kind": "boxes", **head} for head in form.heads]})
+    return read_record(Detection, {"heads": [{"kind": "boxes", **head} for head in form.heads]})
 
 
 def shapes(outputs: Outputs) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -476,7 +477,7 @@ def test_nonsense_is_left_out(name: str) -> None:
 def test_what_no_recipe_can_say(change: dict[str, Any], said: str) -> None:
     head = {"kind": "boxes", "boxes": "a", "scores": "b", "classes": 2}
     with pytest.raises(ValueError, match=said):
-        BoxesHead.model_validate({**head, **change})
+        read_record(BoxesHead, {**head, **change})
 
 
 def test_boxes_that_are_not_to_be_suppressed_all_remain() -> None:
@@ -486,7 +487,7 @@ def test_boxes_that_are_not_to_be_suppressed_all_remain() -> None:
     }
     head = {"kind": "boxes", "boxes": "boxes", "scores": "scores", "classes": 1}
     for nms, count in (("greedy", 1), ("none", 3)):
-        recipe = Detection.model_validate({"heads": [head], "nms": nms})
+        recipe = read_record(Detection, {"heads": [head], "nms": nms})
         assert len(find_boxes(outputs, recipe, Preprocess(size=NET), NET, BoxLimits())) == count
 
 

@@ -7,6 +7,7 @@ import pytest
 from models.detection.heads import Forms
 from models.detection.recipe import Detection, head_fault
 from models.detection.suggestion import suggested_head
+from models.records import read_record
 from tests.examples import over
 
 
@@ -100,7 +101,7 @@ def test_what_is_suggested_fits(name: str) -> None:
     keys = suggested_head(outputs, classes)
     assert keys == expected
     head = {"classes": classes, **tomllib.loads(f"head = {{{keys}}}")["head"]}
-    assert head_fault(Detection.model_validate({"heads": [head]}), outputs) is None
+    assert head_fault(read_record(Detection, {"heads": [head]}), outputs) is None
 
 
 @pytest.mark.parametrize(
@@ -111,8 +112,8 @@ def test_nothing_is_suggested_for_other_outputs(outputs: Forms) -> None:
 
 
 def test_the_error_names_the_outputs_and_what_fits() -> None:
-    wrong = Detection.model_validate(
-        {"heads": [{"kind": "yolov8", "output": "output0", "classes": 80}]}
+    wrong = read_record(
+        Detection, {"heads": [{"kind": "yolov8", "output": "output0", "classes": 80}]}
     )
     assert head_fault(wrong, RANKED) == (
         "detection.heads.0: output 'output0' is float32[1, 300, 6]; yolov8 with 80 classes needs "

@@ -4,6 +4,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ def test_other_target_is_refused(change: dict[str, Any], pack_folder: Path) -> N
     path = edit(pack_folder, lambda document: document["target"].update(change))
     with refuses(PackError, path, "target", host_target().isa, "compile the source again"):
         open_pack(pack_folder)
-    other = host_target().model_copy(update=change)
+    other = replace(host_target(), **change)
     assert open_pack(pack_folder, other).manifest.target.runs_on(other)
 
 

@@ -1,6 +1,7 @@
 """What packs can be compiled for, and which of them run where."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,5 +127,5 @@ def test_capabilities_differ_in_nothing_but_the_name(
     options = CompileOptions(chunk_bytes=CHUNK_BYTES, target=cuda_target(90))
     other = read_pack(compile_onnx(tiny_onnx, tmp_path / "tiny", options))
     assert other.graphs == cuda_pack.graphs
-    renamed = cuda_pack.manifest.model_copy(update={"target": cuda_target(90)})
+    renamed = replace(cuda_pack.manifest, target=cuda_target(90))
     assert other.manifest == renamed

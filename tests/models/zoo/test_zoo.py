@@ -21,6 +21,7 @@ from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from models.packs.records.spans import SPAN_ALIGNMENT
 from models.photographs import photographs
+from models.records import read_record
 from models.zoo import ENTRIES, build, find
 from models.zoo.entry import ZooEntry, source_sizes
 from tests.examples import over
@@ -75,7 +76,7 @@ def test_skeletons_are_networks_for_images_at_every_resolution(name: str) -> Non
     alike = declared(small) == declared(large)
     assert alike == (name not in ("vgg16", "vgg19", "vit-s16"))
     entries = {item.key: item.value for item in large.metadata_props}
-    recipe = Preprocess.model_validate(json.loads(entries[PREPROCESS]))
+    recipe = read_record(Preprocess, json.loads(entries[PREPROCESS]))
     assert recipe.shape == (1, 3, 96, 96)
     tensor = recipe.apply(Image.new("RGB", (96, 96), (255, 255, 255)))
     assert np.all((tensor >= 1) & (tensor < 3))
@@ -228,7 +229,7 @@ def check_answers(name: str, folder: Path, resolution: int | None, width: float)
     check_chunks(manifest)
     skeleton = find(name).skeleton(summary.resolution, width)
     entries = {item.key: item.value for item in skeleton.metadata_props}
-    recipe = Preprocess.model_validate(json.loads(entries[PREPROCESS]))
+    recipe = read_record(Preprocess, json.loads(entries[PREPROCESS]))
     scores = []
     for image in photographs()[:2]:
         inputs = {"image": recipe.apply(image)}

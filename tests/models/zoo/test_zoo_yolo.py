@@ -11,6 +11,7 @@ from models.graphs.metadata import DETECTION, PREPROCESS
 from models.graphs.onnx_writer import declared
 from models.images.preprocess import Preprocess
 from models.photographs import photographs
+from models.records import read_record
 from models.zoo import ENTRIES, build
 from models.zoo.entry import COCO
 from pipeline.fitting.fit import fit
@@ -49,7 +50,7 @@ def test_skeletons_say_what_their_boxes_are(name: str) -> None:
     kind = "yolov5" if name == "yolov5s" else "yolov8"
     assert entries[DETECTION]["labels"] == list(COCO)
     assert head == {"output": "output0", "kind": kind, "classes": 80}
-    recipe = Preprocess.model_validate(entries[PREPROCESS])
+    recipe = read_record(Preprocess, entries[PREPROCESS])
     assert (recipe.size, recipe.resize, recipe.pad_value) == ((96, 96), "letterbox", 114)
     shapes = declared(skeleton)
     assert entry.biases is not None

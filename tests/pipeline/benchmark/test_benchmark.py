@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +114,7 @@ def _renamed(pack: Pack, folder: Path, content: bytes) -> Pack:
     source = SourceFile(file="source-of-this-test.onnx", n_bytes=len(content), sha256=digest)
     place = folder / "models" / pack.name / "1"
     place.mkdir(parents=True)
-    return Pack(place, pack.manifest.model_copy(update={"source": source}), pack.graphs)
+    return Pack(place, replace(pack.manifest, source=source), pack.graphs)
 
 
 def test_the_source_is_found_by_its_bytes(tiny_pack: Pack, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def _scale_weights(pack: Path, factor: float) -> None:
         replace(span, checksum=checksum(data[span.offset : span.offset + span.length]))
         for span in manifest.spans
     )
-    write_manifest(manifest.model_copy(update={"spans": spans}), pack / "manifest.json")
+    write_manifest(replace(manifest, spans=spans), pack / "manifest.json")
 
 
 def test_another_answer_is_refused_with_output_and_distance(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Detectors on pictures with boxes, and beside each other: one that finds what is bright."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from models.datasets.samples import DataError, Dataset, read_folder
 from models.datasets.voc import read_voc
 from models.graphs.metadata import DETECTION, LABELS, write_metadata
 from models.packs.pack import Pack, open_pack
+from models.records import plain
 from pipeline.devices.cpu import CpuDevice
 from pipeline.evaluating.evaluate import evaluate
 from pipeline.evaluating.results_file import read_results, save_result
@@ -100,9 +102,9 @@ def _of_lamps(folder: Path) -> Pack:
     model = square_finder()
     (classes,) = (tensor for tensor in model.graph.initializer if tensor.name == "classes")
     classes.CopyFrom(numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "classes"))
-    head = HEAD.model_copy(update={"classes": 1})
+    head = replace(HEAD, classes=1)
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = head.planes
-    detection = DETECTION_RECIPE.model_copy(update={"heads": (head,)})
-    write_metadata(model, {DETECTION: detection.model_dump(), LABELS: NAMES[:1]})
+    detection = replace(DETECTION_RECIPE, heads=(head,))
+    write_metadata(model, {DETECTION: plain(detection), LABELS: NAMES[:1]})
     source = written(model, folder / "lamps.onnx")
     return open_pack(compile_onnx(source, folder / "packs" / "lamps", CompileOptions(force=True)))

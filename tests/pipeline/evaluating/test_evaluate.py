@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 from models.compiler import CompileOptions, compile_onnx
 from models.datasets.samples import DataError, Marked, read_folder
 from models.detection.boxes import Box
-from models.images.preprocess import Preprocess
+from models.images.preprocess import Color, Preprocess
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.evaluating.counters import Agreement, BoxTally, Scores, class_numbers, targets_of
@@ -23,7 +24,7 @@ COLOURS = {"red": (200, 10, 0), "green": (10, 200, 0), "blue": (0, 10, 200)}
 RECIPE = Preprocess(size=(4, 4))
 
 
-def _pack(folder: Path, name: str, labels: tuple[str, ...], order: str = "RGB") -> Pack:
+def _pack(folder: Path, name: str, labels: tuple[str, ...], order: Color = "RGB") -> Pack:
     model = parsed(
         """g (float[1,3,4,4] x) => (float[1,3] y) {
             p = GlobalAveragePool(x)
@@ -31,7 +32,7 @@ def _pack(folder: Path, name: str, labels: tuple[str, ...], order: str = "RGB") 
         }"""
     )
     source = written(model, folder / f"{name}.onnx")
-    recipe = RECIPE.model_copy(update={"color": order})
+    recipe = replace(RECIPE, color=order)
     options = CompileOptions(preprocess=recipe, labels=labels)
     return open_pack(compile_onnx(source, folder / "packs" / name, options))
 

@@ -72,8 +72,8 @@ def expanded(pack: Pack, folder: Path) -> Pack:
         replace(span, stored=None, checksum=checksum(content.data))
         for span, content in zip(pack.manifest.spans, contents, strict=True)
     )
-    changed = {"files": files, "spans": spans, "store": "fp32"}
-    write_manifest(pack.manifest.model_copy(update=changed), folder / "manifest.json")
+    changed = replace(pack.manifest, files=files, spans=spans, store="fp32")
+    write_manifest(changed, folder / "manifest.json")
     return open_pack(folder)
 
 

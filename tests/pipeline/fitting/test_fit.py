@@ -90,7 +90,7 @@ def test_a_deadline_below_all_bounds_is_refused_with_the_smallest_bound_that_fit
 @pytest.mark.parametrize("total", [None, LARGE])
 def test_a_deadline_without_a_bound_is_refused_with_what_measures_one(total: int | None) -> None:
     existing, (plan,) = bounded(LARGE)
-    elsewhere = existing.model_copy(update={"exact": False})
+    elsewhere = replace(existing, exact=False)
     constraints = Wanted(total_bytes=total, delay_seconds=1.0, guaranteed=True)
     assert fit(LAYERS, AUTO, constraints, existing).plan == plan
     less = replace(constraints, total_bytes=plan.total_bytes - 1)
@@ -147,7 +147,7 @@ def test_a_delay_is_reached_with_little_memory() -> None:
 def test_a_time_is_that_of_a_request_and_not_of_its_sweep_alone() -> None:
     outside = Distribution(count=1, median=0.004, p95=0.004, max=0.020)
     existing, (plan,) = bounded(LARGE)
-    existing = existing.model_copy(update={"outside": outside})
+    existing = replace(existing, outside=outside)
     bound = existing.bound_seconds(plan)
     assert bound is not None
     usual = fit(LAYERS, AUTO, Wanted(total_bytes=LARGE), existing).predicted_seconds

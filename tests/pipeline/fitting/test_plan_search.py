@@ -180,10 +180,10 @@ def test_what_was_measured_and_is_not_this_plan_is_none() -> None:
     usual = measured(plan, 0.1)
     small = measured(make_plan(LAYERS, AUTO, choice=Choice(4 << 16)), 0.1)
     others = [
-        usual.model_copy(update={"key": "auto-0000"}),  # of another planner
-        usual.model_copy(update={"architecture": "2s"}),
-        usual.model_copy(update={"total_bytes": 1 << 50}),
-        small.model_copy(update={"choice": replace(small.choice, ring_bytes=1)}),  # no plan at all
+        replace(usual, key="auto-0000"),  # of another planner
+        replace(usual, architecture="2s"),
+        replace(usual, total_bytes=1 << 50),
+        replace(small, choice=replace(small.choice, ring_bytes=1)),  # no plan at all
     ]
     for other in others:
         profiled = EVEN.with_plans((other,))
@@ -201,7 +201,7 @@ def test_limits_of_parts_hold_for_what_was_measured() -> None:
 
 
 def test_a_measured_ratio_predicts_the_delay_of_a_request() -> None:
-    profiled = profile(LAYERS).model_copy(update={"resident": always(0.5), "outside": always(0.1)})
+    profiled = replace(profile(LAYERS), resident=always(0.5), outside=always(0.1))
     plan = within(LAYERS, profiled, between(LAYERS, 0.5)).plan
     estimated = Predictions(LAYERS, profiled).prediction(plan)
     taken = Predictions(LAYERS, profiled.with_plans((measured(plan, 1.25),))).prediction(plan)

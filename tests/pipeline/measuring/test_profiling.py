@@ -6,6 +6,7 @@ import pytest
 
 from models.compiler import compile_onnx
 from models.packs.pack import Pack, open_pack
+from models.records import plain, read_json, to_json
 from models.whole_files import check_writable
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit
@@ -80,7 +81,7 @@ def test_a_network_without_weights_is_profiled(tmp_path: Path) -> None:
     pack = open_pack(compile_onnx(source, tmp_path / "packs" / "none"))
     measured = profile_pack(pack, CpuDevice(), iterations=1)
     assert (measured.reads, measured.copies) == ((), ())
-    assert Profile.model_validate_json(measured.model_dump_json()) == measured
+    assert read_json(Profile, to_json(plain(measured))) == measured
     for architecture in ARCHITECTURES.values():
         for constraints in (Wanted(), Wanted(total_bytes=1 << 30)):
             expected = fit(
@@ -125,7 +126,7 @@ def test_limits_bound_the_plan_that_they_are_of(
     assert steps == [(number, 5) for number in range(1, 6)]
     known = measured.with_limits(plan, limits)
     assert known.bound_seconds(plan) == limits.bound_seconds(plan) > 0
-    assert Profile.model_validate_json(known.model_dump_json()) == known
+    assert read_json(Profile, to_json(plain(known))) == known
 
 
 def test_progress_ends_where_it_said(profiling: Profiling) -> None:

@@ -87,19 +87,16 @@ def test_a_launch_takes_no_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch
 
 def test_packs_of_a_gpu_stay_as_they_are() -> None:
     source, plan = _resident()
-    target = {"target": named_target("cuda-sm72")}
-    pack = replace(source.pack, manifest=source.pack.manifest.model_copy(update=target))
+    manifest = replace(source.pack.manifest, target=named_target("cuda-sm72"))
+    pack = replace(source.pack, manifest=manifest)
     assert joined(replace(source, pack=pack), plan) == plan
 
 
 def _resident(scratch_bytes: int = 0) -> tuple[Program, Plan]:
     """Return eight kernels whose weights stay, the later ones longer, and their plan."""
     manifest = record([1] * 8, [True] * 8)
-    different = {
-        "graphs": manifest.graphs * 8,
-        "pieces": tuple(replace(piece, graph=n) for n, piece in enumerate(manifest.pieces)),
-    }
-    source = program_of(manifest.model_copy(update=different))
+    different = tuple(replace(piece, graph=n) for n, piece in enumerate(manifest.pieces))
+    source = program_of(replace(manifest, graphs=manifest.graphs * 8, pieces=different))
     pieces = (
         piece._replace(
             outputs=(Operand(kind="value", index=0, dtype="float32", shape=(size,)),),

@@ -161,7 +161,7 @@ def test_what_is_least_before_a_profile_is_enough_with_one(program: Program, see
     """Whatever it measured, and however long is searched: budgets are named when nothing is measured."""
     draw, even = random.Random(seed), profile(program)
     drawn = tuple(10 ** draw.uniform(-5, -1) for _ in even.pieces)
-    existing = even.model_copy(update={"pieces": drawn})
+    existing = replace(even, pieces=drawn)
     least = fit(program, AUTO, LEAST).plan.total_bytes
     for wanted in (LEAST, Wanted(total_bytes=least)):
         assert fit(program, AUTO, wanted, existing).plan.total_bytes <= least

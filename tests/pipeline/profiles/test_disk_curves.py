@@ -1,11 +1,13 @@
 """The curve of a disk: measured once for all packs, as long as it holds."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from models.packs.pack import Pack
+from models.records import plain, read_record
 from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring import profiling
 from pipeline.measuring.profiling import profile_pack
@@ -49,7 +51,7 @@ def test_another_disk_or_reader_has_another_curve(
     tmp_path: Path, field: str, value: object
 ) -> None:
     curves = DiskCurves(tmp_path / f"{field}.json")
-    other = Machine.model_validate(MACHINE.model_dump() | {field: value})
+    other = read_record(Machine, plain(MACHINE) | {field: value})
     curves.save(MACHINE, READS, NOW)
     assert curves.reads(other, NOW) == ()
     curves.save(other, READS[:1], NOW)
@@ -59,7 +61,7 @@ def test_another_disk_or_reader_has_another_curve(
 
 def test_devices_of_one_disk_share_its_curve(path: Path) -> None:
     DiskCurves(path).save(MACHINE, READS, NOW)
-    assert DiskCurves(path).reads(MACHINE.model_copy(update={"threads": 1}), NOW) == READS
+    assert DiskCurves(path).reads(replace(MACHINE, threads=1), NOW) == READS
 
 
 def test_a_curve_is_as_old_as_its_first_reads(path: Path) -> None:

@@ -49,9 +49,7 @@ def opened(path: Path) -> FoundPlans:
 def pack(pack_folder: Path) -> Pack:
     """A pack with a profile, of its own for the test."""
     pack = open_pack(pack_folder)
-    made = profile(Program.as_compiled(pack)).model_copy(
-        update={"manifest": manifest_checksum(pack)}
-    )
+    made = replace(profile(Program.as_compiled(pack)), manifest=manifest_checksum(pack))
     save_profile(made, pack)
     return pack
 

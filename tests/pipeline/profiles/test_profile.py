@@ -1,7 +1,7 @@
 """Profiles: what they say of plans, how they are kept, and which are refused."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.pack import Pack, open_pack
+from models.records import plain, read_record, to_json
 from pipeline.fitting.predicting import Predictions
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
@@ -28,9 +29,7 @@ MEBIBYTE = 1 << 20
 def kept(pack_folder: Path) -> tuple[Pack, Profile]:
     """A pack of its own for the test, and a profile of it."""
     pack = open_pack(pack_folder)
-    return pack, profile(Program.as_compiled(pack)).model_copy(
-        update={"manifest": manifest_checksum(pack)}
-    )
+    return pack, replace(profile(Program.as_compiled(pack)), manifest=manifest_checksum(pack))
 
 
 def test_a_distribution_says_what_the_samples_were() -> None:
@@ -119,13 +118,13 @@ def test_what_plans_are_searched_on_is_all_but_what_judges_them(kept: tuple[Pack
     slow = tuple(2 * seconds for seconds in made.pieces)
     for changed in (
         made.with_plans((measured(plan, 2.0),)),
-        made.model_copy(update={"pieces": slow}),
+        replace(made, pieces=slow),
     ):
         assert changed.searched_on != before
         assert changed != made
-    assert made.model_copy(update={"pieces": slow}).times.pieces == slow
+    assert replace(made, pieces=slow).times.pieces == slow
     limited = made.with_limits(plan, limits(Program.as_compiled(pack), plan, made))
-    disturbed = made.model_copy(update={"others": 0.5})
+    disturbed = replace(made, others=0.5)
     assert limited.searched_on == disturbed.searched_on == before
 
 
@@ -158,10 +157,10 @@ def test_without_a_profile_the_remedy_is_named(tiny_pack: Pack) -> None:
         ("huge_pages", False),
     ],
 )
-def test_another_machine_is_named(kept: tuple[Pack, Profile], field: str, other: object) -> None:
+def test_another_machine_is_named(kept: tuple[Pack, Profile], field: str, other: Any) -> None:
     pack, made = kept
     save_profile(made, pack)
-    value, here = getattr(MACHINE, field), MACHINE.model_copy(update={field: other})
+    value, here = getattr(MACHINE, field), replace(MACHINE, **{field: other})
     words = field.replace("_", " ")
     expected = f"measured on {words} {value}, this machine has {other}; run `layerstream profile"
     with pytest.raises(ProfileError, match=expected):
@@ -172,13 +171,13 @@ def test_another_machine_is_named(kept: tuple[Pack, Profile], field: str, other:
     ("field", "other"), [("kernel", "Linux 6.1.0-18"), ("reader_priority", "slice")]
 )
 def test_what_differs_slightly_is_planned_with_and_has_no_bound(
-    kept: tuple[Pack, Profile], caplog: pytest.LogCaptureFixture, field: str, other: str
+    kept: tuple[Pack, Profile], caplog: pytest.LogCaptureFixture, field: str, other: Any
 ) -> None:
     pack, made = kept
     source = Program.as_compiled(pack)
     plan = make_plan(source, ARCHITECTURES["2s"])
     save_profile(made.with_limits(plan, limits(source, plan, made)), pack)
-    read = load_profile(pack, MACHINE.model_copy(update={field: other}))
+    read = load_profile(pack, replace(MACHINE, **{field: other}))
     assert Predictions(source, read).seconds(plan) == Predictions(source, made).seconds(plan)
     (warning,) = (record.getMessage() for record in caplog.records)
     words = field.replace("_", " ")
@@ -196,15 +195,15 @@ def test_what_differs_slightly_is_planned_with_and_has_no_bound(
 
 
 def test_every_difference_is_decisive_or_slight() -> None:
-    values = {
+    values: dict[str, Any] = {
         "cores": 3,
         "threads": 3,
         "huge_pages": False,
         "reader_priority": "slice",
         "pace": 3e9,
     }
-    for field in type(MACHINE).model_fields:
-        other = MACHINE.model_copy(update={field: values.get(field, "other")})
+    for field in (item.name for item in fields(MACHINE)):
+        other = replace(MACHINE, **{field: values.get(field, "other")})
         both = MACHINE.decisive_differences(other, True), MACHINE.slight_differences(other)
         assert sorted(map(len, both)) == [0, 1], field
         plain = MACHINE.decisive_differences(other, False)
@@ -213,7 +212,7 @@ def test_every_difference_is_decisive_or_slight() -> None:
 
 def test_a_profile_of_another_pack_is_refused(kept: tuple[Pack, Profile]) -> None:
     pack, made = kept
-    save_profile(made.model_copy(update={"manifest": "f" * 16}), pack)
+    save_profile(replace(made, manifest="f" * 16), pack)
     with pytest.raises(ProfileError, match="profile of another pack"):
         load_profile(pack, MACHINE)
 
@@ -239,7 +238,7 @@ def test_a_damaged_profile_is_refused(
 ) -> None:
     pack, made = kept
     plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"])
-    document = json.loads(made.with_plans((measured(plan, 2.0),)).model_dump_json())
+    document = json.loads(to_json(plain(made.with_plans((measured(plan, 2.0),)))))
     place = document
     for step in path[:-1]:
         place = place[step]
@@ -262,11 +261,11 @@ def test_no_bytes_of_a_profile_do_worse_than_an_error(
 
 def test_only_a_network_without_weights_has_no_reads(kept: tuple[Pack, Profile]) -> None:
     pack, made = kept
-    document = json.loads(made.model_dump_json())
+    document = json.loads(to_json(plain(made)))
     nothing = {**document, "reads": [], "copies": []}
-    assert Profile.model_validate(nothing).reads == ()
+    assert read_record(Profile, nothing).reads == ()
     (pack.folder / FILE).write_text(json.dumps(nothing))
     with pytest.raises(ProfileError, match="reads: no times, the pack has weights"):
         load_profile(pack, MACHINE)
     with pytest.raises(ValueError, match="none were measured of one"):
-        Profile.model_validate({**document, "reads": []})
+        read_record(Profile, {**document, "reads": []})

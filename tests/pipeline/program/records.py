@@ -58,23 +58,22 @@ class Records:
         streams = [piece["weights"] for piece in self._pieces]
         made = record([self._random.randint(1, 3) for used in streams if used], streams)
         spans = iter(range(len(made.spans)))
-        changed = made.model_copy(
-            update={
-                "values": tuple(Value(**fields) for fields in self._values),
-                "row_values": tuple(self._row_values),
-                "row_operators": tuple(self._operators),
-                "pieces": tuple(
-                    Piece(
-                        graph=0,
-                        span=next(spans) if piece["weights"] else None,
-                        inputs=piece["inputs"],
-                        outputs=piece["outputs"],
-                    )
-                    for piece in self._pieces
-                ),
-                "inputs": tuple(self._port(tensor) for tensor in inputs),
-                "outputs": tuple(self._port(tensor) for tensor in outputs),
-            }
+        changed = replace(
+            made,
+            values=tuple(Value(**fields) for fields in self._values),
+            row_values=tuple(self._row_values),
+            row_operators=tuple(self._operators),
+            pieces=tuple(
+                Piece(
+                    graph=0,
+                    span=next(spans) if piece["weights"] else None,
+                    inputs=piece["inputs"],
+                    outputs=piece["outputs"],
+                )
+                for piece in self._pieces
+            ),
+            inputs=tuple(self._port(tensor) for tensor in inputs),
+            outputs=tuple(self._port(tensor) for tensor in outputs),
         )
         return program_of(changed)
 

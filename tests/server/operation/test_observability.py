@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -214,8 +215,8 @@ async def test_sweeps_above_the_bound_are_counted(
     repository = Path(copytree(packs.repository, tmp_path / "packs"))
     pack = open_pack(repository / "tiny")
     machine = this_machine(pack.weights_path, CpuDevice(1))
-    changes = {"manifest": manifest_checksum(pack), "machine": machine}
-    known = profile(Program.as_compiled(pack)).model_copy(update=changes)
+    created = profile(Program.as_compiled(pack))
+    known = replace(created, manifest=manifest_checksum(pack), machine=machine)
     save_profile(known, pack)
     chosen = settings(repository=repository, models=("tiny",))
     async with serving(chosen) as service:

@@ -16,6 +16,7 @@ from models.darknet.importer import import_network
 from models.detection.heads import DetectionHead
 from models.detection.recipe import Detection
 from models.images.placement import Size
+from models.records import read_record
 from server.settings.settings import Settings
 from tests.examples import thinned
 from tests.models.detection import box_oracle as oracle
@@ -51,8 +52,8 @@ def two_levels(last: str, options: str) -> str:
 def yolo_heads(**fields: Any) -> tuple[DetectionHead, DetectionHead]:
     common = {"kind": "yolo", "classes": 3, **fields}
     return (
-        DetectionHead.model_validate({"output": "yolo_4", "anchors": ANCHORS[2:], **common}),
-        DetectionHead.model_validate({"output": "yolo_7", "anchors": ANCHORS[:2], **common}),
+        read_record(DetectionHead, {"output": "yolo_4", "anchors": ANCHORS[2:], **common}),
+        read_record(DetectionHead, {"output": "yolo_7", "anchors": ANCHORS[:2], **common}),
     )
 
 

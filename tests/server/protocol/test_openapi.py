@@ -23,6 +23,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.graphs.metadata import PREPROCESS as DESCRIBED
 from models.graphs.metadata import write_metadata
 from models.packs.pack import open_pack
+from models.records import plain
 from pipeline.planning.smallest import smallest_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -59,7 +60,7 @@ def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
         onnx.save(root(name), folder / f"{name}.onnx")
     onnx.save(square_finder(True), folder / "finder.onnx")
     described = painter("softmax", size=PREPROCESS.size)
-    write_metadata(described, {DESCRIBED: PREPROCESS.model_dump(mode="json")})
+    write_metadata(described, {DESCRIBED: plain(PREPROCESS)})
     onnx.save(described, folder / "painter.onnx")
     found = folder / "repository"
     for name in ("finder", "idle", "painter", "root"):

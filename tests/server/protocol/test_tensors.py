@@ -3,12 +3,11 @@
 import gzip
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from pipeline.budget.request_needs import (
     CODEC_BYTES,
@@ -24,6 +23,7 @@ from server.memory.request_memory import Lease, RequestMemory
 from server.protocol.infer import Check, read_tensors
 from server.requests.exchange import BodyLimit, Exchange
 from tests.examples import over
+from tests.pipeline.synthetic import record
 
 SHAPE = (1, 3, 224, 224)
 X = Port(name="x", dtype="float32", shape=SHAPE, value=0)
@@ -84,8 +84,7 @@ class Sender:
         max_body: int = 4 * MIB,
         check: Check = lambda timeout, n_bytes: None,
     ) -> ModelRequest:
-        fields: dict[str, Any] = {"inputs": (port,), "outputs": (Y,)}
-        manifest = Manifest.model_construct(**fields)
+        manifest = replace(record([], []), inputs=(port,), outputs=(Y,))
         lease = Lease(self.memory)
         with Exchange(self, lease, BodyLimit(max_body)) as exchange:
             return await read_tensors(

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from loader.cores import reader_priority
 from models.packs.folders import find_pack
 from models.packs.pack import open_pack
+from models.records import plain, read_record
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
@@ -48,12 +49,13 @@ def profiled(repository: Path) -> Save:
 
     def save(name: str = "tiny", **elsewhere: object) -> Path:
         pack = open_pack(repository / name)
-        machine = this_machine(pack.weights_path, CpuDevice(1)).model_dump()
-        changes = {
-            "manifest": manifest_checksum(pack),
-            "machine": Machine.model_validate({**machine, **elsewhere}),
-        }
-        save_profile(profile(Program.as_compiled(pack)).model_copy(update=changes), pack)
+        machine = plain(this_machine(pack.weights_path, CpuDevice(1)))
+        created = replace(
+            profile(Program.as_compiled(pack)),
+            manifest=manifest_checksum(pack),
+            machine=read_record(Machine, {**machine, **elsewhere}),
+        )
+        save_profile(created, pack)
         return repository
 
     return save

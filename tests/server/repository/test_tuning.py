@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +64,10 @@ def repository(packs: Packs, tmp_path: Path) -> Path:
     pack = packed(tmp_path)
     with contextlib.closing(open_device("cpu", 1)) as device:
         program = prepare(pack, device)
-        estimates = profile(program).model_copy(
-            update={
-                "manifest": manifest_checksum(pack),
-                "machine": this_machine(pack.weights_path, device),
-            }
+        estimates = replace(
+            profile(program),
+            manifest=manifest_checksum(pack),
+            machine=this_machine(pack.weights_path, device),
         )
         smallest = fit(program, AUTO, LEAST).plan
         save_profile(estimates.with_plans((measured(smallest, REFERENCE),)), pack)
@@ -333,7 +333,7 @@ async def test_without_a_measured_plan_nothing_is_compared(
     settings: SettingsFactory, packs: Packs, repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_profile(
-        saved_profile(repository).model_copy(update={"plans": ()}),
+        replace(saved_profile(repository), plans=()),
         packed(repository),
     )
     budget = packs.smallest("tiny") + packs.weights("tiny") // 3

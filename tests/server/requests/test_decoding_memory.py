@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from models.images.preprocess import Preprocess
+from models.records import plain, to_json
 from server.requests.pictures import OpenedPicture, PictureLimits
 from tests.fuzz.picture_files import chunk, many_codes, runs, striped
 
@@ -90,7 +91,8 @@ import re, sys
 from pathlib import Path
 from PIL import Image
 from models.images.preprocess import Preprocess
-recipe = Preprocess.model_validate_json(sys.argv[1])
+from models.records import read_json
+recipe = read_json(Preprocess, sys.argv[1])
 def resident(name):
     return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
 recipe.tensor(Image.new("RGB", (64, 64)))
@@ -176,7 +178,7 @@ def test_a_tensor_takes_no_more_than_was_said(
 ) -> None:
     recipe = Preprocess(size=(608, 512), filter=kind, resize=resize, color=color)
     numbers = map(str, size)
-    command = [sys.executable, "-c", TENSOR, recipe.model_dump_json(), *numbers]
+    command = [sys.executable, "-c", TENSOR, to_json(plain(recipe)), *numbers]
     root = Path(__file__).parents[3]
     taken = int(subprocess.run(command, check=True, capture_output=True, cwd=root).stdout)
     assert taken <= recipe.work_bytes(size) + (1 << 20)

@@ -198,7 +198,7 @@ def without_kernels(pack: Pack, number: int) -> Pack:
     first, *others = programs[number].steps
     steps = (replace(first, kind="exp", reads=first.reads[:1], numbers=()), *others)
     programs[number] = replace(programs[number], steps=steps)
-    manifest = pack.manifest.model_copy(update={"programs": tuple(programs)})
+    manifest = replace(pack.manifest, programs=tuple(programs))
     return replace(pack, manifest=manifest)
 
 

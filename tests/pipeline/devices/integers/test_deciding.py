@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -111,8 +111,8 @@ def _over(pack: Pack) -> Pack:
     return _with(pack, values=tuple(values))
 
 
-def _with(pack: Pack, **changed: object) -> Pack:
-    return replace(pack, manifest=pack.manifest.model_copy(update=changed))
+def _with(pack: Pack, **changed: Any) -> Pack:
+    return replace(pack, manifest=replace(pack.manifest, **changed))
 
 
 class Way(NamedTuple):

@@ -184,7 +184,7 @@ def test_what_a_request_gives_in_another_form_is_not_taken_by_rows(tmp_path: Pat
     pack = _compiled(tmp_path, 2)
     (port,) = pack.manifest.inputs
     flat = replace(port, shape=(1, 3, SIZE * SIZE, 1))
-    manifest = pack.manifest.model_copy(update={"inputs": (flat,)})
+    manifest = replace(pack.manifest, inputs=(flat,))
     fitted = prepare(replace(pack, manifest=manifest), CpuDevice(2))
     assert not any(piece.reads_rows for piece in fitted.pieces)
 
