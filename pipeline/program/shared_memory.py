@@ -88,7 +88,7 @@ class SharedMemory:
     @cached_property
     def _overlaps(self) -> dict[int, frozenset[int]]:
         """For each row value that shares bytes with others, these."""
-        inside: dict[int, list[int]] = {}
+        inside: dict[int | str, list[int]] = {}
         for number in range(len(self._program.row_values)):
             inside.setdefault(self._place(number).root, []).append(number)
         overlaps = {}

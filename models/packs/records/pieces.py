@@ -89,9 +89,9 @@ class Value(Array):
 
 
 class ValueBytes(NamedTuple):
-    """Bytes [start, end) of value ``root``, which lies in no other; or of a span."""
+    """Bytes [start, end) of value ``root``, by number or name, which lies in no other; or of a span."""
 
-    root: int
+    root: int | str
     start: int
     end: int
 
