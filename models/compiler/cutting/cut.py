@@ -137,10 +137,11 @@ class Cutter:
         return any(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes)
 
     def reshaping_inside(self, piece: CutPiece, layer: range) -> "Cutter":
-        """Return what reshapes inside of ``piece`` what it gives only to the nodes ``layer``, where tiny.
+        """Return what reshapes inside of ``piece`` a pixel that it gives to the nodes ``layer``, if tiny.
 
         A reshaped tensor is another name of the memory of a piece, which no node of it may read; what only
-        the piece itself reads may as well be reshaped by a kernel, which copies nothing.
+        the piece itself reads may as well be reshaped by a kernel, which copies nothing. Images are not: on
+        rows they have other names, but no kernel.
         """
         graph, parents = self._graph, self.aliases.parents
         reads = {name for index in layer for name in graph.nodes[index].reads} & parents.keys()
@@ -153,6 +154,7 @@ class Cutter:
             if graph.makers[name] in self._elided
             and (source := parents[name][0]) in piece.outputs
             and source not in parents
+            and set(graph.values[source].shape[2:]) == {1}
             and (uses[source], uses[name]) == (1, 0)
             and layer.start <= min(graph.readers[name])
             and max(graph.readers[name]) < layer.stop
