@@ -174,7 +174,7 @@ class Cutter:
         Inside a piece ONNX Runtime orders nodes by the names they share; aliases it cannot see. What a node
         writes over is read before where all that read it are what the node computes with. It may if it is
         tiny: large ones best run by themselves, in slices, or on rows. A layer writes no other part of a
-        value of the piece: it would unroll its input beside all that the piece has inside.
+        value of the piece: it would unroll its input, and the piece has others inside.
         """
         nodes = [self._graph.nodes[index] for index in layer]
         written, read = self._memory(piece.outputs), self._memory(piece.inputs)
@@ -183,7 +183,7 @@ class Cutter:
         if _meet(written, self._memory(reads)) or _meet(written, outputs):
             return True
         has_weights = any(self._graph.is_weight(name) for node in nodes for name in node.reads)
-        touched = {part.root for part in (*written, *read)} if has_weights else set()
+        touched = {memory.root for memory in (*written, *read)} if has_weights else set()
         return any(
             not (self._is_tiny(layer) and self._is_read_before(output, piece.first_node, index))
             if _meet([output], read)

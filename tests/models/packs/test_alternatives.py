@@ -114,7 +114,7 @@ def test_pieces_without_weights_cannot_be_joined(tmp_path: Path) -> None:
     model = parsed("n (float[1,8,4,4] x) => (float[1,8,4,4] y) { y = Relu(x) }", {})
     pack = compiled(written(model, tmp_path / "m.onnx"), tmp_path)
     alone = {"first_piece": 0, "end_piece": 1, "joined": [{"graph": 0, "n_chunks": 1}]}
-    path = edit(pack.folder, lambda document: document["alternatives"].append(alone))
+    path = edit(pack.folder, lambda document: document.update(alternatives=[alone]))
     with refuses(PackError, path, "alternatives.0", "streams nothing"):
         open_pack(pack.folder)
 
