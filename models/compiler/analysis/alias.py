@@ -35,7 +35,7 @@ class Aliases:
             name = self.parents[name][0]
         return name
 
-    def memory(self, graph: Graph, name: str) -> ValueBytes:
+    def memory(self, graph: Graph, name: str) -> ValueBytes[str]:
         """Return where the value ``name`` of ``graph`` lies."""
         start, n_bytes = 0, graph.values[name].n_bytes
         while name in self.parents:

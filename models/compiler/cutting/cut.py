@@ -173,8 +173,8 @@ class Cutter:
 
         Inside a piece ONNX Runtime orders nodes by the names they share; aliases it cannot see. What a node
         writes over is read before where all that read it are what the node computes with. It may if it is
-        tiny: large ones best run by themselves, in slices, or on rows. A layer writes no other part of a
-        value of the piece: it would unroll its input, and the piece has others inside.
+        tiny: large ones best run by themselves, in slices, or on rows. What writes another range of a value
+        of the piece stays apart: others do the same in other places, and share a session.
         """
         nodes = [self._graph.nodes[index] for index in layer]
         written, read = self._memory(piece.outputs), self._memory(piece.inputs)
@@ -182,8 +182,7 @@ class Cutter:
         outputs = self._memory(name for node in nodes for name in node.made)
         if _meet(written, self._memory(reads)) or _meet(written, outputs):
             return True
-        has_weights = any(self._graph.is_weight(name) for node in nodes for name in node.reads)
-        touched = {memory.root for memory in (*written, *read)} if has_weights else set()
+        touched = {memory.root for memory in (*written, *read)}
         return any(
             not (self._is_tiny(layer) and self._is_read_before(output, piece.first_node, index))
             if _meet([output], read)
@@ -200,13 +199,13 @@ class Cutter:
         )
         return sum(values[name].n_bytes for name in names) <= MERGED_INNER_BYTES
 
-    def _memory(self, names: Iterable[str]) -> list[ValueBytes]:
+    def _memory(self, names: Iterable[str]) -> list[ValueBytes[str]]:
         """Return where the values of ``names`` lie."""
         return [
             self.aliases.memory(self._graph, name) for name in names if name in self._graph.values
         ]
 
-    def _is_read_before(self, memory: ValueBytes, first: int, index: int) -> bool:
+    def _is_read_before(self, memory: ValueBytes[str], first: int, index: int) -> bool:
         """Return whether node ``index`` is made of all nodes from ``first`` on that read ``memory``."""
         before = range(first, index)
         nodes = self._graph.nodes
@@ -228,7 +227,7 @@ class Cutter:
         return name not in self._pinned and nodes.issuperset(self._readers.get(name, ()))
 
 
-def _meet(some: Iterable[ValueBytes], others: Collection[ValueBytes]) -> bool:
+def _meet(some: Iterable[ValueBytes[str]], others: Collection[ValueBytes[str]]) -> bool:
     """Return whether one of ``some`` and one of ``others`` have a byte in common."""
     return any(one.overlaps(other) for one in some for other in others)
 

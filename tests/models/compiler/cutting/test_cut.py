@@ -77,11 +77,11 @@ def test_what_another_piece_reads_is_reshaped_without_a_kernel() -> None:
     assert divided(graph) == ["a g", "b y"]
 
 
-def test_parts_of_one_concatenation_are_written_by_one_piece() -> None:
+def test_ranges_of_one_value_are_written_by_pieces_of_their_own() -> None:
     graph = network(
         "a = Relu(x)  p = Sigmoid(a)  q = Tanh(a)  c = Concat<axis=1>(p, q)  y = Conv(c, w)"
     )
-    assert divided(graph) == ["a p q", "y"]
+    assert divided(graph) == ["a p", "q", "y"]
 
 
 SUM = "com.microsoft.FusedConv(b, w, bias, a)"
