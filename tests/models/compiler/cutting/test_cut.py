@@ -77,7 +77,7 @@ def test_what_another_piece_reads_is_reshaped_without_a_kernel() -> None:
     assert divided(graph) == ["a g", "b y"]
 
 
-def test_ranges_of_one_value_are_written_by_pieces_of_their_own() -> None:
+def test_ranges_of_one_value_are_written_by_several_pieces() -> None:
     graph = network(
         "a = Relu(x)  p = Sigmoid(a)  q = Tanh(a)  c = Concat<axis=1>(p, q)  y = Conv(c, w)"
     )
