@@ -50,12 +50,13 @@ class KernelRow(NamedTuple):
     error: Error
 
 
-#: ONNX Runtime's own layout keeps these in blocks of which zeros fill the last one: what they make of
-#: numbers are numbers, and a convolution multiplies them by zero.
+#: These run on blocks of which zeros fill the last one: what they make of numbers are numbers, and a
+#: convolution multiplies them by zero.
 ON_FILLED_BLOCKS = frozenset(
     (
-        *(Op.Add, Op.Gelu, Op.HardSigmoid, Op.MicrosoftGelu, Op.Mul, Op.QuickGelu, Op.Relu),
-        *(Op.Sigmoid, Op.Sum, Op.Tanh),
+        *(Op.Abs, Op.Add, Op.Clip, Op.Elu, Op.Erf, Op.Gelu, Op.HardSigmoid, Op.HardSwish),
+        *(Op.LeakyRelu, Op.MicrosoftGelu, Op.Mul, Op.Neg, Op.QuickGelu, Op.Relu, Op.Sigmoid),
+        *(Op.Softplus, Op.Sub, Op.Sum, Op.Tanh),
     )
 )
 
@@ -71,7 +72,7 @@ _ROWS: tuple[KernelRow, ...] = (
     KernelRow(Op.Cast, (0,), True, "alone", False, "none", "same bits"),
     KernelRow(Op.Ceil, (0,), True, "joins", False, "none", "same bits"),
     KernelRow(Op.Celu, (0,), False, "joins", False, "measured", "bound"),
-    KernelRow(Op.Clip, (0,), True, "joins", False, "none", "same bits"),
+    KernelRow(Op.Clip, (0,), True, "joins", True, "none", "same bits"),
     KernelRow(Op.Compress, (), False, "alone", False, "measured", "same bits"),
     KernelRow(Op.Concat, (), True, "joins", False, "none", "same bits"),
     KernelRow(Op.ConstantOfShape, (), False, "alone", False, "measured", "same bits"),

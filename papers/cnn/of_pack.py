@@ -25,9 +25,9 @@ class Writers:
 
     def __init__(self, manifest: Manifest) -> None:
         self._values = manifest.values
-        self._written: dict[int, list[tuple[ValueBytes, int]]] = {}
+        self._written: dict[int, list[tuple[ValueBytes[int], int]]] = {}
 
-    def place(self, value: int, offset: int = 0, n_bytes: int | None = None) -> ValueBytes:
+    def place(self, value: int, offset: int = 0, n_bytes: int | None = None) -> ValueBytes[int]:
         """Return where bytes of ``value`` lie, from ``offset`` on, all where ``n_bytes`` is None."""
         length = max(self._values[value].n_bytes - offset, 1) if n_bytes is None else n_bytes
         while (parent := self._values[value].parent) is not None:
@@ -35,10 +35,10 @@ class Writers:
             value = parent
         return ValueBytes(value, offset, offset + length)
 
-    def write(self, place: ValueBytes, layer: int) -> None:
+    def write(self, place: ValueBytes[int], layer: int) -> None:
         self._written.setdefault(place.root, []).append((place, layer))
 
-    def read(self, place: ValueBytes) -> list[int]:
+    def read(self, place: ValueBytes[int]) -> list[int]:
         """Return the layers that last wrote some of these bytes, each once, the first layer first."""
         layers: set[int] = set()
         wanted = [(place.start, place.end)]
@@ -213,7 +213,7 @@ class _Reading:
                 return shape
         return Shape(1, 1, max(elements, 1))
 
-    def _place(self, operand: Operand) -> ValueBytes:
+    def _place(self, operand: Operand) -> ValueBytes[int]:
         return self.writers.place(operand.index, operand.offset, max(operand.n_bytes, 1))
 
     def _read_operator(self, number: int) -> None:

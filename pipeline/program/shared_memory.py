@@ -66,13 +66,13 @@ class PlacedValues:
     def __init__(self, program: Program) -> None:
         self._roots = roots(program)
 
-    def of(self, operand: Operand) -> ValueBytes:
+    def of(self, operand: Operand) -> ValueBytes[int]:
         """Return where an operand lies: in a value, or in a span."""
         if operand.kind == "span":
             return ValueBytes(operand.index, operand.offset, operand.offset + operand.n_bytes)
         return self.of_value(operand.index, operand.offset, operand.n_bytes)
 
-    def of_value(self, value: int, offset: int, n_bytes: int) -> ValueBytes:
+    def of_value(self, value: int, offset: int, n_bytes: int) -> ValueBytes[int]:
         """Return where ``n_bytes`` from ``offset`` on of a value lie."""
         root, start = self._roots[value]
         return ValueBytes(root, start + offset, start + offset + n_bytes)
@@ -116,7 +116,7 @@ class SharedMemory:
         apart = self._place(one).start - self._place(other).start
         return apart % (values[0].height * values[0].row_bytes) == 0
 
-    def _place(self, row_value: int) -> ValueBytes:
+    def _place(self, row_value: int) -> ValueBytes[int]:
         value = self._program.row_values[row_value]
         return self._places.of_value(value.value, 0, value.n_bytes)
 

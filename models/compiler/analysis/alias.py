@@ -16,6 +16,7 @@ from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
 from models.network.names import Op
 from models.network.node import Node
+from models.packs.records.pieces import ValueBytes
 from models.runtime.kernels import kernel_of
 
 # A smaller value is better inside a piece, with nodes around it.
@@ -33,6 +34,14 @@ class Aliases:
         while name in self.parents:
             name = self.parents[name][0]
         return name
+
+    def memory(self, graph: Graph, name: str) -> ValueBytes[str]:
+        """Return where the value ``name`` of ``graph`` lies."""
+        start, n_bytes = 0, graph.values[name].n_bytes
+        while name in self.parents:
+            name, offset = self.parents[name]
+            start += offset
+        return ValueBytes(name, start, start + n_bytes)
 
 
 def find_aliases(graph: Graph, fused: Fused = MappingProxyType({})) -> Aliases:

@@ -1,11 +1,12 @@
 """Cut a graph into pieces: one kernel launch each, with weights that are streamed as one span.
 
 A large layer becomes several (models/compiler/cutting/chunks.py); runs of tiny nodes become one piece
-(a launch costs 20-40 us of Python each).
+(a launch costs 20-40 us of Python each, a session 40 KB).
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from models.compiler.analysis.alias import Aliases
@@ -14,6 +15,7 @@ from models.compiler.analysis.pieces import CutPiece, Slice
 from models.compiler.cutting.chains import NodeChain, slices
 from models.compiler.cutting.chunks import chunks, rows_a_chunk
 from models.graphs.graph import Graph
+from models.packs.records.pieces import ValueBytes
 from models.packs.target import Target
 
 MERGED_WEIGHT_BYTES = 64 << 10
@@ -32,14 +34,16 @@ def cut(
     fused: Fused = MappingProxyType({}),
     alike: Callable[[CutPiece, CutPiece], bool] = lambda one, other: True,
     starts: Collection[int] = (),
-) -> list[CutPiece]:
+) -> tuple[list[CutPiece], Aliases]:
     """Return the pieces of ``graph`` in execution order, each node in one piece, its chunks or slices.
+
+    And ``aliases`` without tensors that one piece alone reshapes and reads.
 
     ``region_piece`` makes the piece of the region that a node is in, if any. ``chains`` and
     ``fused``: by first node. ``alike``: whether two pieces run in the same place, or may not be merged.
     ``starts``: nodes that are the first of their piece.
     """
-    cutter = Cutter(graph, aliases)
+    cutter, on_gpu = Cutter(graph, aliases), target.capability is not None
 
     def apart(layer: range) -> list[CutPiece]:
         """Return the pieces of ``layer`` and on that no other node joins; none: it may be merged."""
@@ -61,21 +65,24 @@ def cut(
         alone = apart(layer)
         single = [] if alone else [cutter.whole(layer.start, layer.stop)]
         may_join = single and pending and index not in starts
-        joins = may_join and alike(pending[0], single[0])
-        merged = cutter.merge(pending[0], layer) if joins else None
+        merged = None
+        if may_join and alike(pending[0], single[0]):
+            inside = cutter if on_gpu else cutter.reshaping_inside(pending[0], layer)
+            merged = inside.merge(pending[0], layer)
+            cutter = cutter if merged is None else inside
         if merged is None:
             pieces.extend(pending)
         pieces.extend(alone)
         pending = [merged] if merged is not None else single
-    return [*pieces, *pending]
+    return [*pieces, *pending], cutter.aliases
 
 
 class Cutter:
     """Makes pieces of whole nodes."""
 
     def __init__(self, graph: Graph, aliases: Aliases) -> None:
+        self.aliases = aliases
         self._graph = graph
-        self._aliases = aliases
         self._elided = aliases.elided
         self._readers = graph.readers
         children = {parent for parent, _ in aliases.parents.values()}
@@ -129,23 +136,100 @@ class Cutter:
         shapes = (self._graph.array(name).shape for name in names.intersection(self._graph.inputs))
         return any(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes)
 
+    def reshaping_inside(self, piece: CutPiece, layer: range) -> "Cutter":
+        """Return what reshapes inside of ``piece`` a pixel that it gives to the nodes ``layer``, if tiny.
+
+        A reshaped tensor is another name of the memory of a piece, which no node of it may read; what only
+        the piece itself reads may as well be reshaped by a kernel, which copies nothing. Images are not: on
+        rows they have other names, but no kernel.
+        """
+        graph, parents = self._graph, self.aliases.parents
+        reads = {name for index in layer for name in graph.nodes[index].reads} & parents.keys()
+        if not reads or not self._is_tiny(layer):
+            return self
+        uses = Counter(parent for parent, _ in parents.values())
+        inside = {
+            name
+            for name in reads
+            if graph.makers[name] in self._elided
+            and (source := parents[name][0]) in piece.outputs
+            and source not in parents
+            and set(graph.values[source].shape[2:]) == {1}
+            and (uses[source], uses[name]) == (1, 0)
+            and layer.start <= min(graph.readers[name])
+            and max(graph.readers[name]) < layer.stop
+            and name not in graph.outputs
+        }
+        return Cutter(
+            graph,
+            Aliases(
+                {name: parents[name] for name in parents if name not in inside},
+                self._elided - {graph.makers[name] for name in inside},
+            ),
+        )
+
     def _conflicts(self, piece: CutPiece, layer: range) -> bool:
         """Return whether the nodes ``layer`` meet memory of ``piece`` under another name.
 
-        Inside a piece ONNX Runtime orders nodes by the names they share; aliases it cannot see.
+        Inside a piece ONNX Runtime orders nodes by the names they share; aliases it cannot see. What a node
+        writes over is read before where all that read it are what the node computes with. It may if it is
+        tiny: large ones best run by themselves, in slices, or on rows. What writes another range of a value
+        of the piece stays apart: others do the same in other places, and share a session.
         """
         nodes = [self._graph.nodes[index] for index in layer]
-        root = self._aliases.root
-        written = {root(name) for name in piece.outputs}
-        touched = written | {root(name) for name in piece.inputs}
-        reads = {name for node in nodes for name in node.inputs if name}
-        writes = {root(name) for node in nodes for name in node.outputs if name}
-        return bool(
-            {root(name) for name in reads - set(piece.outputs)} & written or writes & touched
+        written, read = self._memory(piece.outputs), self._memory(piece.inputs)
+        reads = {name for node in nodes for name in node.inputs if name} - set(piece.outputs)
+        outputs = self._memory(name for node in nodes for name in node.made)
+        if _meet(written, self._memory(reads)) or _meet(written, outputs):
+            return True
+        touched = {memory.root for memory in (*written, *read)}
+        return any(
+            not (self._is_tiny(layer) and self._is_read_before(output, piece.first_node, index))
+            if _meet([output], read)
+            else output.root in touched
+            for index in layer
+            for output in self._memory(self._graph.nodes[index].made)
         )
+
+    def _is_tiny(self, layer: range) -> bool:
+        """Return whether what ``layer`` makes is no more than what a piece may have inside."""
+        values = self._graph.values
+        names = (
+            name for index in layer for name in self._graph.nodes[index].made if name in values
+        )
+        return sum(values[name].n_bytes for name in names) <= MERGED_INNER_BYTES
+
+    def _memory(self, names: Iterable[str]) -> list[ValueBytes[str]]:
+        """Return where the values of ``names`` lie."""
+        return [
+            self.aliases.memory(self._graph, name) for name in names if name in self._graph.values
+        ]
+
+    def _is_read_before(self, memory: ValueBytes[str], first: int, index: int) -> bool:
+        """Return whether node ``index`` is made of all nodes from ``first`` on that read ``memory``."""
+        before = range(first, index)
+        nodes = self._graph.nodes
+        readers = (other for other in before if _meet([memory], self._memory(nodes[other].reads)))
+        return self._sources(index, first).issuperset(readers)
+
+    def _sources(self, index: int, first: int) -> set[int]:
+        """Return the nodes from ``first`` on with a kernel of whose results node ``index`` is made."""
+        sources, left = set[int](), [index]
+        while left:
+            for name in self._graph.nodes[left.pop()].reads:
+                source = self._graph.makers.get(name, -1)
+                if source >= first and source not in sources | self._elided:
+                    sources.add(source)
+                    left.append(source)
+        return sources
 
     def _is_inner(self, name: str, nodes: set[int]) -> bool:
         return name not in self._pinned and nodes.issuperset(self._readers.get(name, ()))
+
+
+def _meet(some: Iterable[ValueBytes[str]], others: Collection[ValueBytes[str]]) -> bool:
+    """Return whether one of ``some`` and one of ``others`` have a byte in common."""
+    return any(one.overlaps(other) for one in some for other in others)
 
 
 def inner_bytes(graph: Graph, piece: CutPiece) -> int:

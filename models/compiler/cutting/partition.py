@@ -161,7 +161,7 @@ def cut_pieces(divided: CutGraph, target: Target, chunk_bytes: int, measure: Mea
         return measure(serialise(graph, piece, aliases.elided, sized=True), False) is not None
 
     around = {edge for item in divided.bottlenecks for edge in (item.first_node, item.end_node)}
-    divided.pieces = cut(
+    divided.pieces, divided.aliases = cut(
         graph,
         aliases,
         target,
@@ -172,6 +172,7 @@ def cut_pieces(divided: CutGraph, target: Target, chunk_bytes: int, measure: Mea
         alike=lambda one, other: on_cpu or on_device(one) == on_device(other),
         starts=around | quantised_edges(graph, fused),
     )
+    aliases = divided.aliases
     serialised = [
         serialise(
             graph, piece, aliases.elided, sized=not on_cpu or not accepts_any_size(graph, piece)

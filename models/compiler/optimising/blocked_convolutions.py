@@ -6,7 +6,7 @@ once less. ONNX Runtime's own transformers do that for one layout or the other, 
 were blocked later.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from models.compiler.optimising.blocked_tensors import RANK, BlockedTensors
 from models.compiler.optimising.blocked_weights import WeightOrder
 from models.graphs.graph import Graph
+from models.network.activations import Activation
 from models.network.catalogue import traits_of
 from models.network.fields import Array
 from models.network.names import NCHWC, Op
 from models.network.node import Node
 from models.network.operators.convolution import ADDEND
-from models.network.patterns import activations_in
+from models.network.operators.elements import Map
+from models.network.patterns import FoundActivation, activations_in
 from models.runtime.kernels import kernel_of
 
 #: As weights of a convolution of each channel by itself, however many there are.
@@ -31,6 +33,8 @@ _FACTORS = (-1, 1, 1, 1)
 class BlockedConvolutions(BlockedTensors):
     """Writes blocked convolutions, and what they compute along with them.
 
+    ``activations``: results of the nodes of activations of several operators: numbers, if of numbers.
+
     ``_open``: convolutions whose result one operator alone reads, by that. ``_swishes``: by the results of
     the nodes of a HardSwish what it is of.
     """
@@ -38,12 +42,16 @@ class BlockedConvolutions(BlockedTensors):
     def __init__(self, graph: Graph, block: int, folder: Path | None = None) -> None:
         super().__init__(graph, block, folder)
         self._open: dict[str, Node] = {}
-        self._swishes = self._find_swishes()
+        groups = list(activations_in(graph.nodes, self.outputs, self._known.number))
+        self.activations = {graph.nodes[index].output for group in groups for index in group.nodes}
+        self._swishes = self._find_swishes(groups)
 
     def convolution(self, node: Node) -> list[Node] | None:
         """Return a convolution in blocks; None: it is on plain tensors."""
         order = self.order(node)
         if order is None:
+            if self._can_fill(node):
+                return self._filled(node)
             if self._has_sums(node):
                 self._note_open(node, node)
             return None
@@ -53,11 +61,39 @@ class BlockedConvolutions(BlockedTensors):
         operands = [x if reads_plain else self.blocked[x]]
         operands.append(self.weights.weights(node.inputs[1], order))
         if any(node.inputs[2:]):
-            operands.append(self.weights.vector(node.inputs[2], order.features, order.outputs))
+            operands.append(self.weights.longer(node.inputs[2], order.features, order.outputs))
         inside = self.node(Op.BlockedConv, operands, [self.new(y)], node.name, **node.attributes)
         if 1 < node.attributes.get("group", 1) == self.channels(x) == self.channels(y):
             inside = inside.with_attributes(group=order.features)
         return [*before, *self._convolved(node, inside)]
+
+    def _can_fill(self, node: Node) -> bool:
+        """Return whether a plain convolution can make the channels that fill its result, too."""
+        constants = [self.constants.get(name) for name in node.inputs[1:] if name]
+        is_ungrouped = node.attributes.get("group", 1) == 1 and len(node.inputs) <= ADDEND
+        return (
+            is_ungrouped and self.filled.on_windows(node.output) and all(map(_is_float, constants))
+        )
+
+    def _filled(self, node: Node) -> list[Node]:
+        """Return a plain convolution that makes whole blocks of channels, and what turns them.
+
+        Copies come from convolutions alone: without it those that follow would be unrolled.
+        """
+        x, y = node.inputs[0], node.output
+        batch, channels, *size = self.shape(y)
+        features = self.padded(channels)
+        operands = [self.weights.longer(name, features, self.fill(y)) for name in node.reads[1:]]
+        wide = self.fresh(f"{y}/filled")
+        self.values[wide] = Array(dtype="float32", shape=(batch, features, *size))
+        inside = node.replaced([x, *operands], [wide])
+        return [*self.plain([x]), *self._turned(node, inside)]
+
+    def _turned(self, node: Node, inside: Node) -> list[Node]:
+        """Return ``inside``, a plain convolution with whole blocks of channels, turned for ``node``."""
+        self._note_open(node, inside)
+        reorder = self.node(Op.ReorderInput, [inside.output], [self.new(node.output)])
+        return [inside, *self.produced([node.output], reorder)]
 
     def reads_plain(self, node: Node) -> bool:
         """Return whether a blocked convolution reads a plain image: less than a block of channels."""
@@ -127,8 +163,8 @@ class BlockedConvolutions(BlockedTensors):
         """Return whether ``gate`` is a pixel with a factor for each channel of ``x``."""
         batch, channels, *_ = self.shape(x)
         is_pixel = self.is_image(gate) and self.shape(gate) == (1, channels, 1, 1)
-        is_ready = gate in self.blocked or gate not in self.filled
-        return is_pixel and is_ready and batch == 1 and self.fills_blocks(x)
+        is_ready = gate in self.blocked or not channels % self._block
+        return is_pixel and is_ready and batch == 1
 
     def _constant_factors(self, x: str, gate: str) -> str | None:
         """Return weights that are the constant ``gate``, a factor for each channel; None: it is none."""
@@ -173,14 +209,16 @@ class BlockedConvolutions(BlockedTensors):
                 return []
             convolution = _with_activation(self._open.pop(source), Op.HardSwish, [])
             return self._instead(convolution, node)
-        row, record = kernel_of(node.operator), traits_of(node.operator)
+        row, operator = kernel_of(node.operator), self.operator(node)
+        record = traits_of(node.operator)
         for name in node.inputs:
             if name not in self._open:
                 continue
             nodes = None
             if row is not None and row.is_absorbed:
-                values = {**record.attributes, **node.attributes}
-                parameters = [values[key] for key in record.attributes]
+                if not isinstance(operator, Map) or not isinstance(operator.function, Activation):
+                    continue  # its parameters are no constants
+                parameters = operator.function.parameters
                 fused = _with_activation(self._open[name], record.name, parameters)
                 nodes = self._instead(fused, node)
             elif record.function == "add":
@@ -190,13 +228,13 @@ class BlockedConvolutions(BlockedTensors):
                 return nodes
         return None
 
-    def _find_swishes(self) -> dict[str, str]:
+    def _find_swishes(self, activations: Iterable[FoundActivation]) -> dict[str, str]:
         """Return, of HardSwishes in two nodes, what these produce, with what they are of.
 
         The value that both read has no other reader.
         """
         nodes, swishes = self.graph.nodes, dict[str, str]()
-        for group in activations_in(nodes, self.outputs, self._known.number):
+        for group in activations:
             is_swish = group.activation.kind == "hard_swish"
             if is_swish and self.uses[group.x] == len(group.nodes) == 2:
                 swishes |= {nodes[index].output: group.x for index in group.nodes}
@@ -229,6 +267,8 @@ class BlockedConvolutions(BlockedTensors):
                 return None
             before = self.enter(other)
             addend = self.blocked[other]
+        elif self._is_filled(convolution, node):
+            return None
         else:
             before, addend = list(self.plain([other])), other
         operands = convolution.inputs[:ADDEND]
@@ -236,10 +276,19 @@ class BlockedConvolutions(BlockedTensors):
         fused = convolution.replaced([*operands, addend])
         return [*before, *self._instead(fused, node)]
 
+    def _is_filled(self, convolution: Node, node: Node) -> bool:
+        """Return whether a plain convolution in front of ``node`` makes channels that fill, too."""
+        return self.shape(convolution.output) != self.shape(node.output)
+
     def _instead(self, fused: Node, node: Node) -> list[Node]:
         """Return ``fused`` with the result of ``node``."""
         if fused.domain == NCHWC:
             return self._convolved(node, fused.replaced(outputs=[self.new(node.output)]))
+        if self._is_filled(fused, node):
+            wide = self.fresh(f"{node.output}/filled")
+            self.values[wide] = self.values[fused.output]
+            inside = self.node(Op.FusedConv, fused.inputs, [wide], fused.name, **fused.attributes)
+            return self._turned(node, inside)
         fused = self.node(Op.FusedConv, fused.inputs, node.outputs, fused.name, **fused.attributes)
         self._note_open(node, fused)
         return [fused]

@@ -58,8 +58,8 @@ class BlockedWeights:
             self._names[key] = self.write(name, self._reordered(deeper, order))
         return self._names[key]
 
-    def vector(self, name: str, features: int, fill: BlockFill) -> str:
-        """Return the name of the constant ``name``, of a number a channel, with ``features`` of them."""
+    def longer(self, name: str, features: int, fill: BlockFill) -> str:
+        """Return the name of the constant ``name`` with its first axis, channels, filled up."""
         if len(self.array(name)) == features:
             return name
         key = (name, features, fill)
@@ -116,8 +116,8 @@ def _deeper(weights: Floats, order: WeightOrder) -> Floats:
     return np.concatenate([weights, faint], axis=1)
 
 
-def _longer(vector: Floats, count: int, fill: BlockFill) -> Floats:
-    longer = np.asarray(vector[np.arange(count) % len(vector)])
+def _longer(array: Floats, count: int, fill: BlockFill) -> Floats:
+    longer = np.asarray(array[np.arange(count) % len(array)])
     if fill is BlockFill.ZEROS:
-        longer[len(vector) :] = 0
+        longer[len(array) :] = 0
     return longer

@@ -32,7 +32,8 @@ class FilledChannels:
     """The values of a graph that are filled up with copies; ``block``: channels in a block.
 
     ``_first``: of values with the same channels one that stands for all. ``_fixed``: values that keep their
-    channels. ``_blocked``: values that convolutions would read in blocks.
+    channels. ``_blocked``: values that convolutions would read in blocks; ``_unrolled``: those of them that
+    plain convolutions would unroll, or read a channel at a time.
     """
 
     def __init__(self, rewriter: Rewriter, block: int) -> None:
@@ -42,8 +43,10 @@ class FilledChannels:
         graph = rewriter.graph
         self._fixed = {*graph.inputs, *graph.outputs}
         self._blocked: set[str] = set()
+        self._unrolled: set[str] = set()
         for node in graph.nodes:
             self._look(node)
+        self._slow = {self._root(name) for name in self._unrolled}
         fixed = {self._root(name) for name in self._fixed}
         roots = {self._root(name) for name in self._blocked} - fixed
         self._names = {
@@ -54,6 +57,10 @@ class FilledChannels:
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
+
+    def on_windows(self, name: str) -> bool:
+        """Return whether ``name`` is filled, and is slow to read in a plain layout."""
+        return name in self._names and self._root(name) in self._slow
 
     def _look(self, node: Node) -> None:
         """Find what values have the same channels by ``node``, and which would rather have more."""
@@ -94,9 +101,12 @@ class FilledChannels:
         group = node.attributes.get("group", 1)
         if group == 1 and channels > self._block:
             self._blocked.add(x)
+            if set(self._rewriter.constants[node.inputs[1]].shape[2:]) != {1}:
+                self._unrolled.add(x)
         elif group == channels == features > 1:
             self._join([x, y])
             self._blocked.add(x)
+            self._unrolled.add(x)
         elif group > 1:
             self._fixed.update([x, y])
 

@@ -19,6 +19,7 @@ An addition and an activation behind a convolution become part of it (blocked_co
 addition is rounded once less. Everything else is the same operator on the same numbers.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from models.network.catalogue import traits_of
 from models.network.fields import Array
 from models.network.names import NCHWC, PLAIN_DOMAINS, Op, named
 from models.network.node import Node
+from models.network.operators.normalisation import BatchNorm
 from models.network.operators.reading import Operator, Pooling, Reduction, Resize, Softmax
 from models.runtime.kernels import ON_FILLED_BLOCKS, kernel_of
 
@@ -79,7 +81,8 @@ class Layout(BlockedConvolutions):
     def _pool(self, node: Node) -> list[Node] | None:
         x, y = node.inputs[0], node.output
         blocked = named(NCHWC, node.operator)
-        is_static = self.fills_blocks(x) and self.is_image(y) and len(node.outputs) == 1
+        is_ready = x in self.blocked or self.fills_blocks(x)
+        is_static = is_ready and self.is_image(y) and len(node.outputs) == 1
         dilations = node.attributes.get("dilations", [])
         is_dilated = node.operator == Op.AveragePool and set(dilations) > {1}
         if kernel_of(blocked) is None or not is_static or is_dilated:
@@ -93,11 +96,12 @@ class Layout(BlockedConvolutions):
     def _convolves(self, name: str) -> bool:
         """Return whether a convolution reads ``name`` in blocks."""
         return any(
-            traits_of(node.operator).computes(Op.Conv)
-            and self.order(node) is not None
-            and not self.reads_plain(node)
+            traits_of(node.operator).computes(Op.Conv) and self._reads_blocks(node)
             for node in self.readers[name]
         )
+
+    def _reads_blocks(self, convolution: Node) -> bool:
+        return self.order(convolution) is not None and not self.reads_plain(convolution)
 
     # What does the same on blocked tensors.
 
@@ -124,9 +128,45 @@ class Layout(BlockedConvolutions):
         record = traits_of(node.operator)
         if record.function is None or len(node.outputs) != 1 or not is_same:
             return False
-        if are_blocks:
-            return is_ready or node.output not in self.filled
-        return is_ready and record.name in ON_FILLED_BLOCKS
+        if node.output in self.filled:
+            return is_ready
+        is_finite = record.name in ON_FILLED_BLOCKS or node.output in self.activations
+        return (are_blocks or (is_ready and is_finite)) and self._has_fewer_reorders(node, operands)
+
+    def _has_fewer_reorders(self, node: Node, operands: Sequence[str]) -> bool:
+        """Return whether ``node`` needs no more reorders on blocked tensors than on plain ones.
+
+        All that it reads (``operands``) and makes has one size.
+        """
+        in_blocks, in_planes = self._layouts_of_readers(node.output)
+        enters = sum(name not in self.blocked for name in operands)
+        leaves = sum(name in self._unread for name in operands)
+        return enters + in_planes <= leaves + in_blocks
+
+    def _layouts_of_readers(self, name: str) -> tuple[bool, bool]:
+        """Return whether something reads ``name`` in blocks alone, and something in planes alone.
+
+        Of what does the same to both, what reads its result counts.
+        """
+        values, in_blocks, in_planes = [name], False, False
+        for value in values:
+            in_planes |= value in self.outputs
+            for node in self.readers[value]:
+                if traits_of(node.operator).computes(Op.Conv):
+                    is_blocked = value == node.inputs[0] and self._reads_blocks(node)
+                    in_blocks, in_planes = in_blocks or is_blocked, in_planes or not is_blocked
+                elif not traits_of(node.operator).function:
+                    in_planes |= not self._accepts_both(node, value)
+                elif self.shape(node.output) == self.shape(value):
+                    values += {node.output}.difference(values)
+        return in_blocks, in_planes
+
+    def _accepts_both(self, node: Node, name: str) -> bool:
+        """Return whether ``node`` reads ``name`` in either layout."""
+        operator = self.operator(node)
+        if node.operator in (Op.Concat, Op.Split):
+            return self.fills_blocks(name)
+        return isinstance(operator, Pooling | Reduction | Resize | BatchNorm)
 
     def _moved(self, node: Node) -> list[Node]:
         """Return ``node`` on blocked tensors."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import Annotated, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -88,14 +88,14 @@ class Value(Array):
     offset: Count = 0
 
 
-class ValueBytes(NamedTuple):
-    """Bytes [start, end) of value ``root``, which lies in no other; or of a span."""
+class ValueBytes(NamedTuple, Generic[T]):
+    """Bytes [start, end) of value ``root``, by number or name, which lies in no other; or of a span."""
 
-    root: int
+    root: T
     start: int
     end: int
 
-    def overlaps(self, other: "ValueBytes") -> bool:
+    def overlaps(self, other: "ValueBytes[T]") -> bool:
         """Return whether two places share a byte."""
         return self.root == other.root and self.start < other.end and other.start < self.end
 

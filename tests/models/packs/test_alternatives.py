@@ -17,10 +17,11 @@ from models.packs.pack import Pack, open_pack
 from models.packs.target import Target, cuda_target
 from models.runtime.sessions import SessionError, open_piece
 from tests.models.compiler.compiling import divided
-from tests.models.nets import NETS, written
+from tests.models.nets import NETS, parsed, written
 from tests.models.packs.documents import Document
 from tests.models.packs.test_pack import Change, edit, put
 from tests.models.refusal import refuses
+from tests.models.streamed import compiled
 
 # The pack's alternatives are 0: pieces [1, 5) in two, 1: the same in one, 2: pieces [5, 9) in two, ...
 
@@ -109,19 +110,13 @@ def test_joined_chunks_that_cannot_be_are_refused(
         open_pack(pack_folder)
 
 
-def test_pieces_without_weights_cannot_be_joined(pack_folder: Path, tiny_pack: Pack) -> None:
-    (number, *_) = [
-        position for position, piece in enumerate(tiny_pack.manifest.pieces) if piece.span is None
-    ]
-    alone = {
-        "first_piece": number,
-        "end_piece": number + 1,
-        "joined": [{"graph": 0, "n_chunks": 1}],
-    }
-    path = edit(pack_folder, lambda document: document["alternatives"].append(alone))
-    count = len(tiny_pack.manifest.alternatives)
-    with refuses(PackError, path, f"alternatives.{count}", "streams nothing"):
-        open_pack(pack_folder)
+def test_pieces_without_weights_cannot_be_joined(tmp_path: Path) -> None:
+    model = parsed("n (float[1,8,4,4] x) => (float[1,8,4,4] y) { y = Relu(x) }", {})
+    pack = compiled(written(model, tmp_path / "m.onnx"), tmp_path)
+    alone = {"first_piece": 0, "end_piece": 1, "joined": [{"graph": 0, "n_chunks": 1}]}
+    path = edit(pack.folder, lambda document: document.update(alternatives=[alone]))
+    with refuses(PackError, path, "alternatives.0", "streams nothing"):
+        open_pack(pack.folder)
 
 
 def cut_gemm(

@@ -125,6 +125,32 @@ CASES = {
         {"w0": (20, 3, 1, 1), "w1": (4, 20, 1, 1)},
         "BlockedConv BlockedReorderOutput Exp BlockedReorderInput BlockedConv BlockedReorderOutput",
     ),
+    "a gate of channels of which zeros fill blocks": Case(
+        """a = Conv(x, w0)  e = Elu(a)  g = GlobalAveragePool(e)  h = Conv(g, w1)  k = Sigmoid(h)
+        m = Mul(e, k)  y = Conv(m, w2)""",
+        {"w0": (20, 3, 1, 1), "w1": (20, 20, 1, 1), "w2": (4, 20, 1, 1)},
+        "BlockedConv Elu BlockedGlobalAveragePool BlockedConv Reshape BlockedConv BlockedConv "
+        "BlockedReorderOutput",
+    ),
+    "a plain convolution makes the copies for one of windows": Case(
+        "p = Conv<group=2>(x, w0)  a = Conv(p, w1)  e = Relu(a)  d = Conv(e, w2)  y = Exp(d)",
+        {"w0": (18, 3, 1, 1), "w1": (22, 18, 1, 1), "w2": (4, 22, 3, 3)},
+        "Conv com.microsoft.FusedConv BlockedReorderInput BlockedConv BlockedReorderOutput Exp",
+        6,
+    ),
+    "for one of pixels it stays plain": Case(
+        "p = Conv<group=2>(x, w0)  a = Conv(p, w1)  e = Relu(a)  y = Conv(e, w2)",
+        {"w0": (18, 3, 1, 1), "w1": (22, 18, 1, 1), "w2": (4, 22, 1, 1)},
+        "Conv com.microsoft.FusedConv Conv",
+        6,
+    ),
+    "a sum between plain images is plain": Case(
+        """a = Conv(x, w0)  p = Conv<group=4>(x, w1)  e = Exp(p)  s = Add(x, e)
+        u = Conv<group=4>(s, w2)  y = Concat<axis=1>(u, a)""",
+        {"w0": (16, 16, 1, 1), "w1": (16, 4, 1, 1), "w2": (16, 4, 1, 1)},
+        "BlockedReorderInput BlockedConv Conv Exp Add Conv BlockedReorderOutput Concat",
+        16,
+    ),
     "channels of which copies fill blocks": Case(
         "a = Conv(x, w0)  e = Exp(a)  d = Conv<group=22>(e, w1)  y = Conv(d, w2)",
         {"w0": (22, 3, 1, 1), "w1": (22, 1, 3, 3), "w2": (4, 22, 1, 1)},
@@ -153,6 +179,12 @@ CASES = {
     "plain convolutions have sums, too": Case(
         "a = Conv<group=2>(x, w0)  s = Add(a, x)  y = Relu(s)",
         {"w0": (8, 4, 1, 1)},
+        "com.microsoft.FusedConv",
+        8,
+    ),
+    "limits behind a sum": Case(
+        "a = Conv<group=2>(x, w0)  s = Add(a, x)  y = Clip(s, v0, v1)",
+        {"w0": (8, 4, 1, 1), "v0": (), "v1": ()},
         "com.microsoft.FusedConv",
         8,
     ),
@@ -211,7 +243,7 @@ def test_weights_that_two_layers_read_are_written_once() -> None:
     assert len(blocked.constants) == 1
 
 
-UNARY = ("Relu", "Sigmoid", "Exp", "LeakyRelu", "HardSigmoid")
+UNARY = ("Relu", "Sigmoid", "Exp", "LeakyRelu", "HardSigmoid", "Elu", "Softplus")
 BINARY = ("Add", "Mul", "Sub", "Max")
 
 
@@ -224,7 +256,7 @@ def networks(draw: st.DrawFn) -> Graph:
     for index in range(1, draw(st.integers(3, 9))):
         x = draw(st.sampled_from(sorted(channels)))
         same = sorted(name for name in channels if channels[name] == channels[x])
-        other, name, kind = draw(st.sampled_from(same)), f"v{index}", draw(st.integers(0, 4))
+        other, name, kind = draw(st.sampled_from(same)), f"v{index}", draw(st.integers(0, 6))
         channels[name] = channels[x]
         if kind == 0:
             channels[name] = draw(widths)
@@ -237,6 +269,12 @@ def networks(draw: st.DrawFn) -> Graph:
             nodes.append(f"{name} = {draw(st.sampled_from(UNARY))}({x})")
         elif kind == 3:
             nodes.append(f"{name} = {draw(st.sampled_from(BINARY))}({x}, {other})")
+        elif kind == 4:
+            nodes.append(f"{name} = MaxPool<kernel_shape=[3,3],pads=[1,1,1,1]>({x})")
+        elif kind == 5:
+            shapes[f"w{index}"] = (channels[x], channels[x], 1, 1)
+            gate = f"g{index} = GlobalAveragePool({x})  c{index} = Conv(g{index}, w{index})"
+            nodes.append(f"{gate}  {name} = Mul(c{index}, {x})")
         else:
             channels[name] = channels[x] + channels[other]
             nodes.append(f"{name} = Concat<axis=1>({x}, {other})")
