@@ -29,7 +29,7 @@ KeepsOrder = Literal["no", "yes", "by_alpha"]
 #: ``with_last_layer``: what is behind the last layer still is a part of its answer.
 Quantisable = Literal["no", "yes", "with_last_layer"]
 #: ``others``: all but the first.
-Limited = Literal["none", "all", "others"]
+Limited = Literal["none", "all", "others", "lengths", "chosen"]
 #: As ONNX counts: the operator sets of a domain that gave an operator another schema.
 Versions = tuple[int, ...]
 #: The newest operator set of ONNX of which all operators here were looked at; not all of it has kernels.
@@ -73,8 +73,9 @@ class OperatorRecord:
         commutes: whether operands may change places.
         jumps: whether a difference in the last digit can change what it makes by anything.
         draws: whether it draws random numbers.
-        limited: which results have limits that no operand moves: truth values, indices, lengths, bytes,
-            what saturates.
+        limited: which results have limits that no number of an operand moves: ``all`` (truth values,
+            indices, bytes, what saturates), those behind the first (``others``), ``lengths``, which look at
+            no numbers; or ``chosen``: they are numbers of its data, as they are.
         copies: whether each element of its results is one of its first input.
         reshapes: whether the result is its first input under another name, perhaps in another shape.
         passes_weights: whether a weight behind it was one before, in another shape, order or type.

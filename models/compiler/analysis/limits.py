@@ -7,7 +7,7 @@ A divisor counts as if it were not near zero, unless values of inputs decide tha
 """
 
 from collections import ChainMap
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,6 @@ _ENDLESS = 1 << 31
 # Few numbers: limits of their own.
 _SMALL_TYPES = ("bool", "int4", "int8", "uint4", "uint8")
 _INTEGERS = ("int32", "int64")
-# What does not look at numbers; what leaves them as they are; what makes some of those from an operand on.
-_LENGTHS = (Op.Shape, Op.Size)
-_PASSING = (Op.Cast, Op.CastLike)
-_CHOOSING: Mapping[str, int] = {Op.Where: 1, Op.Concat: 0}
 
 
 @dataclass(frozen=True)
@@ -155,14 +151,14 @@ class _Flow:
         """Return what holds of result ``index`` of ``node``, which has no bodies."""
         traits = traits_of(node.operator)
         small = node.operator == Op.Cast and element_of(node.attributes["to"]) in _SMALL_TYPES
-        if node.operator in _LENGTHS:
+        if traits.limited == "lengths":
             return _FIXED
         if small or traits.limited == "all" or (traits.limited == "others" and index):
             return _both(True, _inputs(operands))
-        if traits.copies or node.operator in _PASSING:
+        if traits.copies:
             return operands[0]
-        if node.operator in _CHOOSING:
-            return _any_of(operands[_CHOOSING[node.operator] :])
+        if traits.limited == "chosen":
+            return _any_of([operands[index] for index in traits.positions(len(operands), "data")])
         return _computed(node, operands)
 
     # Bodies.

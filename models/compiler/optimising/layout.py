@@ -164,7 +164,8 @@ class Layout(BlockedConvolutions):
     def _accepts_both(self, node: Node, name: str) -> bool:
         """Return whether ``node`` reads ``name`` in either layout."""
         operator = self.operator(node)
-        if node.operator in (Op.Concat, Op.Split):
+        is_split = node.operator == Op.Split
+        if is_split or node.operator == Op.Concat:
             return self.fills_blocks(name)
         return isinstance(operator, Pooling | Reduction | Resize | BatchNorm)
 

@@ -237,8 +237,14 @@ _OTHERS = (
     ),
     _other(Op.BiasGelu, (1,), DATA, BIAS),
     record(Op.ByteTable, (1,), (DATA, WEIGHT), "elementwise", "quantised", read=look_up),
-    _other(Op.Cast, (6, 9, 13, 19, 21, 23, 24, 25, 28), DATA, passes_weights=True),
-    _other(Op.CastLike, (15, 19, 21, 23, 24, 25), DATA, PARAMETER, passes_weights=True),
+    _other(
+        Op.Cast, (6, 9, 13, 19, 21, 23, 24, 25, 28), DATA, passes_weights=True, limited="chosen"
+    ),
+    _other(
+        *(Op.CastLike, (15, 19, 21, 23, 24, 25), DATA, PARAMETER),
+        passes_weights=True,
+        limited="chosen",
+    ),
     _other(Op.Cos, (7, 22), DATA, limited="all"),
     _other(Op.Equal, (7, 11, 13, 19), DATA, DATA, commutes=True, jumps=True, limited="all"),
     _other(Op.Greater, (7, 9, 13), DATA, DATA, jumps=True, limited="all"),
@@ -252,7 +258,7 @@ _OTHERS = (
     _other(Op.Or, (7,), DATA, DATA, commutes=True, limited="all"),
     _other(Op.Shrink, (9,), DATA, jumps=True, attributes={"bias": 0.0, "lambd": 0.5}),
     _other(Op.Sin, (7, 22), DATA, limited="all"),
-    _other(Op.Where, (9, 16), PARAMETER, DATA, DATA),
+    _other(Op.Where, (9, 16), PARAMETER, DATA, DATA, limited="chosen"),
     _other(Op.Xor, (7,), DATA, DATA, commutes=True, limited="all"),
 )
 

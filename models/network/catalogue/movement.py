@@ -102,6 +102,7 @@ _CONCAT = record(
     variadic=1,
     read=moving.concat,
     keeps_order="yes",
+    limited="chosen",
     quantisable="yes",
 )
 _MOVES = (

@@ -81,8 +81,8 @@ ROWS = (
     _variadic(Op.Scan, (8, 9, 11, 16, 19, 21, 23, 24, 25)),
     _opaque(Op.ScatterElements, (11, 13, 16, 18), DATA, PARAMETER, DATA),
     _opaque(Op.ScatterND, (11, 13, 16, 18), DATA, PARAMETER, DATA),
-    _opaque(Op.Shape, (1, 13, 15, 19, 21, 23, 24, 25), DATA, limited="all"),
-    _opaque(Op.Size, (1, 13, 19, 21, 23, 24, 25), DATA, limited="all"),
+    _opaque(Op.Shape, (1, 13, 15, 19, 21, 23, 24, 25), DATA, limited="lengths"),
+    _opaque(Op.Size, (1, 13, 19, 21, 23, 24, 25), DATA, limited="lengths"),
     _opaque(Op.TopK, (1, 10, 11, 24), DATA, PARAMETER, jumps=True, limited="others"),
     _opaque(Op.Unique, (11, 28), DATA, jumps=True, limited="others"),
 )

@@ -128,9 +128,11 @@ def test_what_onnx_runtime_cannot_run_is_refused_with_its_reason(
 def test_inputs_that_must_be_sensible_are_found(tmp_path: Path) -> None:
     """A scale is no normal number: some kind of input is one that ONNX Runtime takes."""
     model = parsed(
-        """s (float[1,2,3,3] x, float[4] scales) => (float[1,2,3,3] y, float z) {
+        """s (float[1,2,3,3] x, float[4] scales) => (float[1,2,3,3] y, float z)
+        <float top = {4}> {
             y = Relu(x)
-            z = Resize<mode="nearest">(x, , scales)
+            limited = Min(scales, top)
+            z = Resize<mode="nearest">(x, , limited)
         }"""
     )
     assert checked(model, tmp_path) == []
