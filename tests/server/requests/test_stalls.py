@@ -331,11 +331,11 @@ async def test_a_time_that_is_no_time(service: ServiceUnderTest, named: object) 
 def growing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with "ones": as many ones as its input says, of which there may be 4 Mi."""
     folder = tmp_path_factory.mktemp("growing")
-    most = helper.make_tensor("value", TensorProto.INT64, (1,), [4 << 20])
+    limit = helper.make_tensor("value", TensorProto.INT64, (1,), [4 << 20])
     graph = helper.make_graph(
         [
-            helper.make_node("Constant", [], ["most"], value=most),
-            helper.make_node("Min", ["n", "most"], ["count"]),
+            helper.make_node("Constant", [], ["limit"], value=limit),
+            helper.make_node("Min", ["n", "limit"], ["count"]),
             helper.make_node("ConstantOfShape", ["count"], ["y"], value=one()),
         ],
         "ones",
