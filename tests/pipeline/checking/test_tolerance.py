@@ -153,7 +153,7 @@ def test_many_right_networks_are_within_it_and_wrong_ones_are_not(tmp_path: Path
     """Behind several sigmoids a hundredth of one channel is less than what roundings may be."""
     detected = np.array([_detected(seed, tmp_path) for seed in range(100)])
     assert detected[:, :2].all()
-    assert (detected.mean(axis=0) > 0.95).all()
+    assert (detected.mean(axis=0) >= 0.95).all()
 
 
 def _refused(model: Model, original: Path, folder: Path) -> bool:
