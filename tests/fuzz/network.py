@@ -38,7 +38,11 @@ Outputs = dict[str, NDArray[Any]]
 
 # What no protocol can describe is refused, though ONNX Runtime answers. A body that uses an outer name
 # again is refused, as the standard says; ONNX Runtime does so or not, depending on the order of nodes.
-_OTHERWISE = ("has a rank that is known only at run time", "single static assignment")
+# Where an input decides how large a tensor becomes, ONNX Runtime takes as much memory as it says.
+_OTHERWISE = (
+    *("has a rank that is known only at run time", "single static assignment"),
+    "so no memory can be planned",
+)
 _REFUSALS = (ModelError, EngineError, DeviceError, LoaderError)
 
 

@@ -294,7 +294,17 @@ def _grows(body: Graph, carried: int) -> bool:
             sizes = any(operand.sizes for operand in traits.operands)
             grown = any(carried_over) or sizes or node.operator == Op.Concat or bool(node.bodies)
             larger.update(dict.fromkeys(node.made, grown))
-    return any(larger.get(item, False) for item in body.outputs[1 : 1 + carried])
+    states = zip(body.inputs[2:], body.outputs[1 : 1 + carried], strict=False)
+    return any(
+        larger.get(after, False) and not _has_shape_of(body, before, after)
+        for before, after in states
+    )
+
+
+def _has_shape_of(body: Graph, before: str, after: str) -> bool:
+    """Return whether both have the same static shape."""
+    first, last = body.values.get(before), body.values.get(after)
+    return first is not None and last is not None and first.shape == last.shape
 
 
 def _listed(limits: NumberLimits) -> str:
