@@ -35,11 +35,9 @@ from models.images.preprocess import Preprocess
 from models.network.catalogue import OPERATORS, traits_of
 from models.network.names import Op
 from models.network.node import Node
-from models.packs.target import largest_exact_weight
+from models.packs.target import LARGEST_WEIGHT, largest_exact_weight
 from models.runtime.sessions import open_session, reason, session_options
 
-#: The largest weight that ONNX Runtime's quantiser makes, unless weights have 7 bits.
-_LARGEST_WEIGHT = 127
 #: With fewer pictures accuracy depends on which they are (docs/how-to/quantise.md, "8-bit integers").
 _FEW = 10
 # Of a batch norm: scale, bias, mean and variance.
@@ -92,7 +90,7 @@ def quantise(
     _check_count(count, source, warn)
     result = folder / "int8.onnx"
     try:
-        reduced = largest_exact_weight() < _LARGEST_WEIGHT
+        reduced = largest_exact_weight() < LARGEST_WEIGHT
         write_quantised(folded, ranges, result, reduced, _floats(folded))
     except Exception as exc:  # ONNX Runtime's quantiser raises whatever it stumbles over
         raise CompileError(f"{source}: ONNX Runtime cannot quantise it: {reason(exc)}") from exc

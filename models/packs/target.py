@@ -108,6 +108,10 @@ def host_isa() -> str:
     return f"{machine}-{extension}"
 
 
+#: Signed 8-bit weights are no larger, but for -128.
+LARGEST_WEIGHT = 127
+
+
 def largest_exact_weight() -> int:
     """Return up to which size signed 8-bit weights have exact sums in ONNX Runtime on this machine.
 

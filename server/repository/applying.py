@@ -157,7 +157,7 @@ class Applier:
             entry = self._models.known(slot_name, name)
             with because(why):
                 fault = Fault(Code.MISSING, why, permanent=False)
-                await self._executor.let_go(entry, fault, patiently=True)
+                await self._executor.release(entry, fault, patiently=True)
             entry.version = slot_name.rpartition("/")[2]
         failures = []
         for slot in slots:
@@ -174,7 +174,7 @@ class Applier:
         if not entries:
             raise NotFoundError(f"model {shown(name)}: not in the repository")
         for entry in entries:
-            await self._executor.let_go(entry, _UNLOADED, "unloaded")
+            await self._executor.release(entry, _UNLOADED, "unloaded")
             entry.most_bytes = None
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
@@ -184,7 +184,7 @@ class Applier:
             if entry.name in kept:
                 continue
             with because(gone):
-                await self._executor.let_go(entry, Fault(Code.MISSING, gone), patiently=True)
+                await self._executor.release(entry, Fault(Code.MISSING, gone), patiently=True)
             if not entry.is_lost:
                 del self._models[entry.name]
 
@@ -214,7 +214,7 @@ class Applier:
         if entry is None or not entry.is_idle(seconds):
             return False
         with because(f"no request for {seconds:g} s"):
-            await self._executor.let_go(entry, _IDLE, "evicted", patiently=True, grows=False)
+            await self._executor.release(entry, _IDLE, "evicted", patiently=True, grows=False)
         entry.evictions += 1
         return True
 

@@ -200,12 +200,12 @@ class Executor:
     async def _evict(self, entry: Entry) -> None:
         """Close ``entry``, whose memory another model needs; the next request to it loads it again."""
         if entry.fault is None:
-            await self.let_go(entry, _EVICTED, "evicted", patiently=True)
+            await self.release(entry, _EVICTED, "evicted", patiently=True)
             entry.evictions += 1
         else:
-            await self.let_go(entry, entry.fault, "evicted" if entry.may_pass else "failed")
+            await self.release(entry, entry.fault, "evicted" if entry.may_pass else "failed")
 
-    async def let_go(
+    async def release(
         self,
         entry: Entry,
         fault: Fault,

@@ -1,8 +1,8 @@
 """Records as JSON, to send them between two processes of the server: trees of the program's own data.
 
-Pickle would run whatever the sender names. Here a document names classes of records alone, dataclasses,
-pydantic's models and named tuples of our packages, and reading it fills their fields and calls nothing of
-them. What two records share is written once, and is shared again after reading.
+Pickle would run whatever the sender names. Here a document names classes of records alone, dataclasses
+and named tuples of our packages, and reading it fills their fields and calls nothing of them. What two
+records share is written once, and is shared again after reading.
 """
 
 import base64
@@ -11,8 +11,6 @@ import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
-
-from pydantic import BaseModel
 
 _PACKAGES = frozenset({"models", "loader", "pipeline", "server"})
 _SCALARS = (bool, int, float, str, type(None))
@@ -101,8 +99,6 @@ def _record(content: Any, nodes: list[Any]) -> Any:
     name, written = content
     kind = _class(name)
     values = {field: _value(written[field], nodes) for field in _fields(kind)}
-    if issubclass(kind, BaseModel):
-        return kind.model_construct(**values)
     if issubclass(kind, tuple):
         return kind(**values)
     record = object.__new__(kind)
@@ -145,8 +141,6 @@ def _class(name: str) -> type[Any]:
 def _fields(kind: type[Any]) -> list[str]:
     """Return the names of the fields of a class of records; RecordError where it is none of ours."""
     _check_package(kind.__module__, kind.__qualname__)
-    if issubclass(kind, BaseModel):
-        return list(kind.model_fields)
     if dataclasses.is_dataclass(kind):
         return [field.name for field in dataclasses.fields(kind) if field.init]
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):

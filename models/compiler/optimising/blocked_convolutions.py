@@ -44,7 +44,7 @@ class BlockedConvolutions(BlockedTensors):
         self._open: dict[str, Node] = {}
         groups = list(activations_in(graph.nodes, self.outputs, self._known.number))
         self.activations = {graph.nodes[index].output for group in groups for index in group.nodes}
-        self._swishes = self._find_swishes(groups)
+        self._swishes = self._swish_inputs(groups)
 
     def convolution(self, node: Node) -> list[Node] | None:
         """Return a convolution in blocks; None: it is on plain tensors."""
@@ -228,7 +228,7 @@ class BlockedConvolutions(BlockedTensors):
                 return nodes
         return None
 
-    def _find_swishes(self, activations: Iterable[FoundActivation]) -> dict[str, str]:
+    def _swish_inputs(self, activations: Iterable[FoundActivation]) -> dict[str, str]:
         """Return, of HardSwishes in two nodes, what these produce, with what they are of.
 
         The value that both read has no other reader.

@@ -22,7 +22,7 @@ from onnx.reference import ReferenceEvaluator
 
 from models.compiler import CompileOptions
 from models.errors import ModelError
-from models.packs.target import largest_exact_weight
+from models.packs.target import LARGEST_WEIGHT, largest_exact_weight
 from models.runtime.sessions import SessionError, open_session, run_session, session_options
 from tests.fuzz.graphs import Scope, Value, port
 from tests.fuzz.pack import chosen_run, run_examples
@@ -771,10 +771,6 @@ def _in_float64(case: Case) -> Feeds | None:
     return named if all(named[name].shape == shape for name, shape in shapes.items()) else None
 
 
-#: Signed bytes are no larger.
-_LARGEST_WEIGHT = 127
-
-
 def attempt(number: int, folder: Path) -> bool:
     """Compare example ``number``, every third one in bytes; return whether there was an answer.
 
@@ -783,7 +779,7 @@ def attempt(number: int, folder: Path) -> bool:
     ONNX Runtime, of which ``compile`` warns. There all examples are of floats.
     """
     rng = random.Random(number)
-    if number % 3 != 2 or largest_exact_weight() < _LARGEST_WEIGHT:
+    if number % 3 != 2 or largest_exact_weight() < LARGEST_WEIGHT:
         off = worst(case := draw_case(rng), folder)
         assert off <= TOLERANCE, f"{off}: {case.operators}"
         return True
