@@ -17,7 +17,6 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-from models.packs.target import largest_exact_weight
 from tests.models.nets import written
 from tests.models.streamed import compiled, streamed
 
@@ -111,8 +110,6 @@ def _static(
             per_channel=channels,
             activation_type=TYPES[activations],
             weight_type=WEIGHTS[weights],
-            # Else ONNX Runtime's sums, which packs are compared with, overflow on some processors.
-            reduce_range=weights != "s4" and largest_exact_weight() < 127,
             extra_options=extra,
         )
 
