@@ -24,7 +24,7 @@ from models.network.node import Node
 
 # A constant, or the type of another value; None: nothing is known of it.
 _Tensor = NDArray[Any] | Array | None
-_LookUp = Callable[[str], _Tensor]
+_Lookup = Callable[[str], _Tensor]
 
 _UP = np.uint8(128)
 # Of what is no constant.
@@ -71,7 +71,7 @@ class ExactSums(Rewriter):
 
     def _tensor(self, name: str) -> _Tensor:
         around = self._around._tensor if self._around else _nothing
-        return _tensors(self.graph, around)(name)
+        return _lookup_in(self.graph, around)(name)
 
     def _constant(self, name: str) -> str:
         """Return the constant ``name``, "" for zero, as unsigned bytes; "": it is computed."""
@@ -88,33 +88,33 @@ class ExactSums(Rewriter):
         step = self.constant(f"{name}/step", np.array(1, np.float32))
         zeros = (np.array(0, np.int8), np.array(_UP))
         zero, up = (self.constant(f"{name}/{array.dtype}", array) for array in zeros)
-        number, result = self.fresh(f"{name}/number"), self.fresh(f"{name}/unsigned")
+        floats, result = self.fresh(f"{name}/floats"), self.fresh(f"{name}/unsigned")
         before += [
-            self.node(Op.DequantizeLinear, [name, step, zero], [number], number),
-            self.node(Op.QuantizeLinear, [number, step, up], [result], result),
+            self.node(Op.DequantizeLinear, [name, step, zero], [floats], floats),
+            self.node(Op.QuantizeLinear, [floats, step, up], [result], result),
         ]
         if name in self.values:
             shape = self.values[name].shape
-            self.values[number] = Array(dtype="float32", shape=shape)
+            self.values[floats] = Array(dtype="float32", shape=shape)
             self.values[result] = Array(dtype="uint8", shape=shape)
         return result
 
 
 def largest_signed(nodes: Iterable[Node], graph: Graph) -> int:
     """Return the size of the largest signed weight that ``nodes`` multiply unsigned bytes by."""
-    look_up = _tensors(graph, _nothing)
-    return max((_largest_inside(node, look_up) for node in nodes), default=0)
+    lookup = _lookup_in(graph, _nothing)
+    return max((_largest_inside(node, lookup) for node in nodes), default=0)
 
 
-def _largest_inside(node: Node, look_up: _LookUp) -> int:
+def _largest_inside(node: Node, lookup: _Lookup) -> int:
     """Return ``_largest_weight`` of ``node`` and the nodes inside of it."""
     inner = (
-        _largest_inside(each, _tensors(body, look_up))
+        _largest_inside(inner_node, _lookup_in(body, lookup))
         for body in node.bodies
         if isinstance(body, Graph)
-        for each in body.nodes
+        for inner_node in body.nodes
     )
-    return max(inner, default=_largest_weight(node, look_up))
+    return max(inner, default=_largest_weight(node, lookup))
 
 
 # What a node multiplies.
@@ -142,39 +142,41 @@ def _matrices(node: Node) -> list[_Matrix]:
     return [_Matrix(*pair) for pair in zip(weights, zeros, strict=True)] if zeros else []
 
 
-def _largest_weight(node: Node, look_up: _LookUp) -> int:
+def _largest_weight(node: Node, lookup: _Lookup) -> int:
     """Return the size of the largest signed weight that ``node`` multiplies unsigned bytes by."""
     matrices = _matrices(node)
-    if not matrices or _is_signed(node, 0, _zero_of_data(node, matrices), look_up):
+    if not matrices or _is_signed(node, 0, _zero_of_data(node, matrices), lookup):
         return 0
-    return max(_size(node, matrix, look_up) for matrix in matrices)
+    return max(_size(node, matrix, lookup) for matrix in matrices)
 
 
 def _zero_of_data(node: Node, matrices: list[_Matrix]) -> int:
     """Return which input is the zero point of the first one; what there is none of is beyond all."""
     record = traits_of(node.operator)
-    apart = {matrix.zero for matrix in matrices}
+    of_weights = {matrix.zero for matrix in matrices}
     zeros = (
         index
         for index in record.positions(len(node.inputs), "zero_point")
-        if index not in apart and not record.operands[index].of_result
+        if index not in of_weights and not record.operands[index].of_result
     )
     return next(zeros, len(node.inputs))
 
 
-def _size(node: Node, matrix: _Matrix, look_up: _LookUp) -> int:
+def _size(node: Node, matrix: _Matrix, lookup: _Lookup) -> int:
     """Return the size of the largest weight of ``matrix``; 0: they are unsigned."""
-    if not _is_signed(node, matrix.weight, matrix.zero, look_up):
+    if not _is_signed(node, matrix.weight, matrix.zero, lookup):
         return 0
-    weight = look_up(node.inputs[matrix.weight])
+    weight = lookup(node.inputs[matrix.weight])
     if not isinstance(weight, np.ndarray):
         return _LARGEST
     return max(int(weight.max(initial=0)), -int(weight.min(initial=0)))
 
 
-def _is_signed(node: Node, index: int, zero: int, look_up: _LookUp) -> bool:
+def _is_signed(node: Node, index: int, zero: int, lookup: _Lookup) -> bool:
     """Return whether input ``index``, whose zero point is input ``zero``, are signed bytes."""
-    tensors = (look_up(name) for at in (index, zero) for name in node.inputs[at : at + 1])
+    tensors = (
+        lookup(name) for operand in (index, zero) for name in node.inputs[operand : operand + 1]
+    )
     dtypes = (str(tensor.dtype) for tensor in tensors if tensor is not None)
     return next(dtypes, "") == "int8"
 
@@ -183,13 +185,13 @@ def _nothing(_name: str) -> _Tensor:
     return None
 
 
-def _tensors(graph: Graph, around: _LookUp) -> _LookUp:
+def _lookup_in(graph: Graph, around: _Lookup) -> _Lookup:
     """Return what looks up a name in ``graph``, then ``around`` it."""
 
-    def look_up(name: str) -> _Tensor:
-        own: _Tensor = graph.constants.get(name)
-        if own is None:
-            own = graph.values.get(name)
-        return around(name) if own is None else own
+    def lookup(name: str) -> _Tensor:
+        local: _Tensor = graph.constants.get(name)
+        if local is None:
+            local = graph.values.get(name)
+        return around(name) if local is None else local
 
-    return look_up
+    return lookup

@@ -62,18 +62,21 @@ def _model(text: str) -> onnx.ModelProto:
 
 
 def _product(zero: int) -> NDArray[Any]:
-    return (X.astype(np.int32) - ZERO) @ (W.astype(np.int32) - zero)
+    sums: NDArray[Any] = (X.astype(np.int32) - ZERO) @ (W.astype(np.int32) - zero)
+    return sums
 
 
 def _convolved(zero: int, groups: int) -> NDArray[Any]:
     image = (IMAGE.astype(np.int32) - ZERO).reshape(groups, -1, 5, 5)
     filters = (FILTERS.astype(np.int32) - zero).reshape(groups, -1, 8 // groups, 2, 2)
     windows = np.lib.stride_tricks.sliding_window_view(image, (2, 2), axis=(2, 3))
-    return np.einsum("gcyxij,gfcij->gfyx", windows, filters).reshape(1, -1, 4, 4)
+    sums: NDArray[Any] = np.concatenate(np.einsum("gcyxij,gfcij->gfyx", windows, filters))[None]
+    return sums
 
 
 def _rounded(sums: NDArray[Any]) -> NDArray[Any]:
-    return np.clip(np.rint(sums * CONSTANTS["small"]) + ZERO, 0, 255).astype(np.uint8)
+    rounded: NDArray[Any] = np.rint(sums * CONSTANTS["small"]) + ZERO
+    return rounded.clip(0, 255).astype(np.uint8)
 
 
 _SMALL = float(CONSTANTS["small"])
@@ -137,11 +140,11 @@ def test_sums_with_weights_of_all_eight_bits_are_exact(
     """In the pack for any processor, and in what it is compared with."""
     folder = tmp_path / str(len([*tmp_path.iterdir()]))
     folder.mkdir()
-    given = {"x": X, "v": W, "c": np.array([True]), "f": _FLOATS, "i": IMAGE}
+    tensors = {"x": X, "v": W, "c": np.array([True]), "f": _FLOATS, "i": IMAGE}
     source = written(_model(f"g {text}"), folder / "m.onnx")
     pack = compiled(source, folder, CompileOptions(target=WITHOUT))
     assert pack.manifest.target.exact_weights <= WITHOUT.exact_weights
-    inputs = {port.name: given[port.name] for port in pack.manifest.inputs}
+    inputs = {port.name: tensors[port.name] for port in pack.manifest.inputs}
     for answer in (exact_answers(source, inputs), streamed(pack, inputs)):
         np.testing.assert_allclose(answer["y"], expected, rtol=1e-6)
 
@@ -192,7 +195,7 @@ def test_packs_with_weights_that_need_dot_products_are_refused_without(tmp_path:
     source = written(_model(f"g {text}"), tmp_path / "m.onnx")
     folder = compile_onnx(source, tmp_path / "m", CompileOptions(target=WITH))
     assert read_pack(folder).manifest.target.exact_weights == WITH.exact_weights
-    assert open_pack(folder, WITH)
+    open_pack(folder, WITH)
     with refuses(PackError, "8-bit weights up to 128 need a processor with dot products"):
         open_pack(folder, WITHOUT)
 
