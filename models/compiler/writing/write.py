@@ -120,7 +120,10 @@ def write_optimised(path: Path) -> Path:
     Raises:
         OnnxError: it refuses the model.
     """
-    source, result = path.with_name("unoptimised.onnx"), path.with_name("fused.onnx")
+    # Files of passes, which may lie there, have other names.
+    source, result, written = (
+        path.with_name(f"{path.stem}-{name}.onnx") for name in ("source", "result", "optimised")
+    )
     level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     graph = optimised(graph_at(path), source, result, level, path)
-    return write_graph(graph, path.with_name("optimised.onnx"))
+    return write_graph(graph, written)
