@@ -97,7 +97,7 @@ def picture(recipe: Preprocess) -> str:
     colour = {"GRAY": "grey"}.get(recipe.color, recipe.color)
     return ", ".join(
         (
-            _fitted(recipe).format(size=size, pad=recipe.pad_value),
+            _resizing(recipe).format(size=size, pad=recipe.pad_value),
             f"{recipe.filter} filter",
             *([colour, "channels last"] if recipe.layout == "NHWC" else [colour]),
             *_arithmetic(recipe),
@@ -105,7 +105,7 @@ def picture(recipe: Preprocess) -> str:
     )
 
 
-def _fitted(recipe: Preprocess) -> str:
+def _resizing(recipe: Preprocess) -> str:
     if recipe.resize_size is None:
         return _RESIZED[recipe.resize]
     sides = " x ".join(map(str, recipe.resize_size))
