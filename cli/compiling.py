@@ -175,7 +175,7 @@ def _options(
 
 def _recipes(files: Mapping[str, Path]) -> dict[str, Any]:
     """Return what is in ``files``, by their options."""
-    from models.compiler.writing.model_config import read_config
+    from models.compiler.writing.hub_config import read_config
     from models.detection.recipe import read_detection
     from models.images.preprocess import read_labels, read_preprocess
     from models.segmentation import read_segmentation

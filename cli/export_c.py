@@ -23,7 +23,7 @@ from cli.printing.sentences import tensor
 from cli.printing.steps import steps
 from models.compiler.for_c import graph_for_c
 from models.compiler.sources import SourceOptions
-from models.compiler.writing.model_config import read_config
+from models.compiler.writing.hub_config import read_config
 from models.datasets.samples import read_folder
 from models.images.preprocess import read_preprocess
 from models.packs.pack import read_pack

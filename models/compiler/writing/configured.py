@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from models.compiler.writing.exported import length_of_scores
-from models.compiler.writing.model_config import ModelConfig
+from models.compiler.writing.hub_config import HubConfig
 from models.detection.heads import BoxesHead, Forms
 from models.detection.recipe import Detection, head_fault
 from models.graphs.inputs import Warn
@@ -27,13 +27,13 @@ class ConfiguredRecipes:
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
-def configured_preprocess(configs: Sequence[ModelConfig]) -> Preprocess | None:
+def configured_preprocess(configs: Sequence[HubConfig]) -> Preprocess | None:
     """Return the recipe of the first of ``configs`` that has one."""
     return next((config.preprocess for config in configs if config.preprocess), None)
 
 
 def configured_recipes(
-    configs: Sequence[ModelConfig],
+    configs: Sequence[HubConfig],
     inputs: Mapping[str, Array],
     outputs: Forms,
     preprocess: Preprocess | None,
@@ -60,7 +60,7 @@ def configured_recipes(
 
 
 def _with_preprocess(
-    recipes: ConfiguredRecipes, config: ModelConfig, inputs: Mapping[str, Array], warn: Warn
+    recipes: ConfiguredRecipes, config: HubConfig, inputs: Mapping[str, Array], warn: Warn
 ) -> ConfiguredRecipes:
     assert config.preprocess is not None
     shape = config.preprocess.shape
@@ -77,7 +77,7 @@ def _with_preprocess(
 
 
 def _with_answers(
-    recipes: ConfiguredRecipes, config: ModelConfig, outputs: Forms, warn: Warn
+    recipes: ConfiguredRecipes, config: HubConfig, outputs: Forms, warn: Warn
 ) -> ConfiguredRecipes:
     """Return ``recipes`` with the labels of ``config``, and with what answers are by its task."""
     origins = {**recipes.origins, "labels": config.name}
@@ -101,7 +101,7 @@ def _with_answers(
     return recipes
 
 
-def _detection(config: ModelConfig, outputs: Forms) -> Detection | None:
+def _detection(config: HubConfig, outputs: Forms) -> Detection | None:
     """Return the recipe of a network of the DETR family; None: its outputs are others.
 
     One score more than classes is that of no object; the scores are a softmax then.

@@ -8,7 +8,7 @@ from typing import get_args
 
 from models.compiler.writing.configured import configured_recipes
 from models.compiler.writing.exported import exported_recipes
-from models.compiler.writing.model_config import ModelConfig
+from models.compiler.writing.hub_config import HubConfig
 from models.detection.heads import Forms
 from models.detection.recipe import Detection, head_fault
 from models.errors import CompileError
@@ -38,7 +38,7 @@ class Recipes:
     segmentation: Segmentation | None = None
     labels: tuple[str, ...] = ()
     scores: Scores | None = None
-    configs: tuple[ModelConfig, ...] = ()
+    configs: tuple[HubConfig, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
-from models.compiler.writing.model_config import ModelConfig, read_config
+from models.compiler.writing.hub_config import HubConfig, read_config
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
@@ -134,7 +134,7 @@ PROCESSORS: dict[str, Pictures] = {
 _FLOORS = {"CLIP", "CLIP of 2021", "DeiT", "ConvNext", "Levit"}
 
 
-def read(document: object, folder: Path, name: str = "config.json") -> ModelConfig:
+def read(document: object, folder: Path, name: str = "config.json") -> HubConfig:
     path = folder / name
     path.write_text(json.dumps(document))
     return read_config(path)

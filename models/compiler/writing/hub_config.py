@@ -143,7 +143,7 @@ _Record = TypeVar("_Record", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class HubConfig:
     """What the file called ``name`` says; what it does not say is None or empty.
 
     ``reasons``: why there is no ``preprocess`` or are no ``labels`` though it says something of them.
@@ -156,7 +156,7 @@ class ModelConfig:
     reasons: tuple[str, ...] = ()
 
 
-def read_config(path: Path) -> ModelConfig:
+def read_config(path: Path) -> HubConfig:
     """Return what ``path`` says. A file that is no such JSON says nothing, and the reason."""
     try:
         with path.open("rb") as file:
@@ -165,9 +165,9 @@ def read_config(path: Path) -> ModelConfig:
             raise ValueError(f"larger than {_MAX_BYTES} bytes")
         document = json.loads(data)
     except (OSError, ValueError, RecursionError) as exc:
-        return ModelConfig(path.name, reasons=(f"{path}: {exc}",))
+        return HubConfig(path.name, reasons=(f"{path}: {exc}",))
     if not isinstance(document, dict):
-        return ModelConfig(path.name)
+        return HubConfig(path.name)
     reasons = []
     labels: tuple[str, ...] = ()
     preprocess = None
@@ -181,7 +181,7 @@ def read_config(path: Path) -> ModelConfig:
         reasons.append(f"{path}: {exc.reason}")
     except ValueError as exc:
         reasons.append(f"{path}: {exc}")
-    return ModelConfig(path.name, labels, _task(document), preprocess, tuple(reasons))
+    return HubConfig(path.name, labels, _task(document), preprocess, tuple(reasons))
 
 
 def _task(document: Mapping[str, Any]) -> Task | None:
