@@ -103,7 +103,7 @@ class Repository:
             planning=self._planning,
             grow_later=grow_later,
             activations=self._opener.activations,
-            evictable=settings.evictable,
+            settings=settings,
         )
         self._applier = Applier(
             settings,
