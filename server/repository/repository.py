@@ -13,8 +13,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from models.packs.pack import Pack
 from pipeline.budget.budget import Budget
@@ -54,6 +55,7 @@ from server.repository.instances import Instance, State
 from server.repository.models import Models
 from server.repository.on_disk import (
     Presence,
+    Slot,
     is_model,
 )
 from server.repository.opening import Opener
@@ -70,6 +72,28 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _STOPPING = Fault(Code.NOT_SERVING, "the server is stopping")
+
+
+@dataclass(frozen=True)
+class Lack:
+    """What a model lacks that does not serve as it shall: ``workers`` have left service.
+
+    ``packs``: it fails as long as they are the same; none: it may be loaded as things are.
+    """
+
+    workers: frozenset[Worker] = frozenset()
+    packs: tuple[Slot, ...] = ()
+
+    @classmethod
+    def of(cls, entries: Collection[Entry], *, may_pass: bool) -> Self:
+        """Return what the model of ``entries`` lacks; ``may_pass``: it may be loaded in any case."""
+        workers = frozenset(entry.worker for entry in entries if entry.worker is not None)
+        if may_pass or any(entry.may_pass for entry in entries):
+            return cls(workers)
+        return cls(workers, tuple(entry.slot for entry in entries if entry.slot is not None))
+
+
+NOTHING_LACKS = Lack()
 
 
 class Repository:
@@ -90,9 +114,7 @@ class Repository:
         self._planning = PlanningThreads()
         self._reconciler = Reconciler(self._apply, self._grow, self._planning)
         grow_later = self._reconciler.grow_later
-        self._executor = Executor(
-            self.models, budget, self._opener, environment, patience, grow_later
-        )
+        self._executor = Executor(self.models, budget, self._opener, environment, patience)
         self._balancer = Balancer(
             self.models,
             catalog=self.catalog,
@@ -114,10 +136,13 @@ class Repository:
             opener=self._opener,
             executor=self._executor,
             balancer=self._balancer,
+            budget=budget,
+            grow_later=grow_later,
         )
         self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
-        #: Models that the server itself could not load, and that may be loaded later.
-        self.failed: set[str] = set()
+        #: Models that the server itself could not load, and that may be loaded later; what serves of them
+        #: is not what they shall be.
+        self._failed: set[str] = set()
         self._reading: dict[Path, asyncio.Task[Pack]] = {}
         self.presence = Presence(settings.repository)
 
@@ -137,6 +162,16 @@ class Repository:
     def instances(self) -> list[Instance]:
         """Return all instances that hold memory."""
         return list(self._executor.instances)
+
+    def lacking(self) -> dict[str, Lack]:
+        """Return what models lack that do not serve as they shall, and may if they are tried."""
+        lost: dict[str, list[Entry]] = {name: [] for name in self._failed}
+        for entry in self.entries():
+            if entry.may_pass or entry.may_change:
+                lost.setdefault(entry.model, []).append(entry)
+        return {
+            name: Lack.of(entries, may_pass=name in self._failed) for name, entries in lost.items()
+        }
 
     def workers(self, state: State) -> list[Worker]:
         """Return what answers requests to the instances in ``state``."""
@@ -220,13 +255,13 @@ class Repository:
 
         Where there is no room, another model may give some later.
         """
-        self.failed.discard(name)
+        self._failed.discard(name)
         try:
             yield
         except FAILURES as exc:
             fault = Fault.of(exc).settled
             if isinstance(exc, RefusedError) or not fault.permanent:
-                self.failed.add(name)
+                self._failed.add(name)
             raise
 
     async def unload(self, name: str) -> None:
@@ -235,7 +270,7 @@ class Repository:
         Raises:
             NotFoundError: no such model is known.
         """
-        self.failed.discard(name)
+        self._failed.discard(name)
         try:
             await self._reconciler.reached(Unload(name))
         except NotFoundError as exc:
@@ -243,7 +278,7 @@ class Repository:
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests; drop its entries."""
-        self.failed.discard(name)
+        self._failed.discard(name)
         await self._reconciler.reached(Remove(name))
 
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
