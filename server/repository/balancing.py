@@ -299,8 +299,8 @@ class Balancer:
         others.update(slot.name for slot in claimed)
 
         def coming() -> FleetTarget:
-            least = (self._catalog.least(slot) for slot in claimed if slot.is_as_seen())
-            claims = [each for each in least if each is not None]
+            kept = (self._catalog.least(slot) for slot in claimed if slot.is_as_seen())
+            claims = [sharer for sharer in kept if sharer is not None]
             return fleet.coming(key, newcomer, self._catalog.others(others), claims)
 
         return await self._decided(coming, model)
@@ -310,8 +310,10 @@ class Balancer:
 
         Where no model may take the memory of another, none takes theirs.
         """
-        closed = [each for each in self._models.values() if self._is_first_come and each.evicted]
-        return [each.slot for each in closed if each.slot is not None and each.name != newcomer]
+        if not self._is_first_come:
+            return []
+        closed = [entry for entry in self._models.values() if entry.evicted]
+        return [entry.slot for entry in closed if entry.slot and entry.name != newcomer]
 
     async def _evictions(self, fleet: Fleet, slot: Slot) -> FleetTarget | None:
         """Return the target where the pack in ``slot`` fits, since others are gone; None: it does not."""

@@ -28,11 +28,11 @@ from server.repository.worker import Worker
 
 @dataclass
 class Use:
-    """A request's use of a model: ``worker`` answers, and is not closed before ``uses`` says that it ends.
+    """A request's use of the model that it has found: ``worker`` answers, and is not closed before its end.
 
-    Of a model that was evicted there is what is on disk, and neither. ``signature``: what it takes and
-    gives. ``infer_bytes``: what a request with tensors holds whose JSON is short. ``timeout_seconds``: as
-    Entry has it.
+    Of a model that is away there is what is on disk, and no worker before Repository.acquire.
+    ``signature``: what it takes and gives. ``infer_bytes``: what a request with tensors holds whose JSON is
+    short. ``timeout_seconds``: as Entry has it.
     """
 
     pack: Pack
@@ -41,6 +41,11 @@ class Use:
     timeout_seconds: float | None
     worker: Worker | None = None
     uses: Uses | None = None
+
+    def end(self) -> None:
+        """Let the model go."""
+        if self.uses is not None:
+            self.uses.end()
 
 
 IndexState = Literal["READY", "LOADING", "UNAVAILABLE"]

@@ -28,6 +28,7 @@ from server.codec.messages import Signature
 from server.errors import (
     NotFoundError,
     NotLoadedError,
+    NotServingError,
     shown,
 )
 from server.faults import FAILURES, Code, Fault
@@ -285,7 +286,7 @@ class Repository:
         """Return an entry and its pack, as Models.find; of a model that is away, the pack on disk.
 
         Raises:
-            As ``use``.
+            As ``acquire``.
         """
         entry = await self._find(name, version)
         if entry.serves or not entry.answers or entry.slot is None:
@@ -293,7 +294,7 @@ class Repository:
         return entry, await self._on_disk(entry.slot.folder)
 
     async def _find(self, name: str, version: str | None) -> Entry:
-        """Return as Models.find; raises as ``use``."""
+        """Return as Models.find; raises as ``acquire``."""
         try:
             return self.models.find(name, version)
         except NotFoundError as exc:
@@ -315,36 +316,52 @@ class Repository:
         return await asyncio.shield(reading)
 
     async def check_answers(self, name: str, version: str | None = None) -> None:
-        """Check that a request would be answered, maybe after a load; raises as ``use``."""
+        """Check that a request would be answered, maybe after a load; raises as ``acquire``."""
         entry = await self._find(name, version)
         if not entry.answers:
             entry.serving()
 
-    async def found(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return as ``use`` of a model that is away; if the next request loads it, of its pack on disk.
+    async def find(self, name: str, version: str | None, limit_seconds: float) -> Use:
+        """Return a use of a model, which begins now; of one that the next request loads, its pack on disk.
 
-        So a request to a model that was evicted, or comes back, is read before it waits: its body may say
-        for how long.
+        So a request to a model that was evicted, or comes back, is read before it waits, in ``acquire``:
+        its body may say for how long. Where that pack cannot be read it waits here.
+
+        Raises:
+            As ``acquire``.
         """
-        try:
-            entry = self.models.find(name, version)
-            if entry.answers and entry.slot is not None:
+        entry = await self._find(name, version)
+        if entry.instance is not None:
+            return entry.use()
+        if entry.answers and entry.slot is not None:
+            with contextlib.suppress(*FAILURES):
                 pack = await self._on_disk(entry.slot.folder)
                 signature = Signature(pack.manifest.inputs, pack.manifest.outputs)
                 n_bytes = short_infer_bytes(pack.manifest)
                 return Use(pack, signature, n_bytes, entry.timeout_seconds)
-        except FAILURES:  # which ``use`` tells
-            pass
-        return await self.use(name, version, limit_seconds)
+        return await self._loaded(name, version, limit_seconds)
 
-    async def use(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return a use of a loaded model, which stays until the use ends; an evicted one is loaded first.
+    async def acquire(self, use: Use, name: str, version: str | None, limit_seconds: float) -> Use:
+        """Return a use of the model that was found as ``use``, where a worker answers until it ends.
+
+        An evicted model is loaded first.
 
         Raises:
             As Entry.serving; of a model that was evicted, as ``load``. BusyError: too many wait for it.
             DeadlineError: it was not loaded within ``limit_seconds``. NotLoadedError: it is in the
-            repository, but was never loaded.
+            repository, but was never loaded. NotServingError: it takes other requests than when it was
+            found.
         """
+        if use.worker is not None:
+            return use
+        acquired = await self._loaded(name, version, limit_seconds)
+        if not _take_the_same(use.pack, acquired.pack):
+            acquired.end()
+            raise NotServingError(f"model {name!r}: its files were changed meanwhile; ask again")
+        return acquired
+
+    async def _loaded(self, name: str, version: str | None, limit_seconds: float) -> Use:
+        """Return a use of a loaded model; raises as ``acquire``."""
         try:
             return await self._arrivals.use(name, version, limit_seconds)
         except NotFoundError as exc:
@@ -462,3 +479,9 @@ class Repository:
         for entry in self.entries():
             await self._executor.close(entry, _STOPPING)
         await asyncio.to_thread(self._opener.close)
+
+
+def _take_the_same(pack: Pack, other: Pack) -> bool:
+    """Return whether a request that is right for ``pack`` means the same to ``other``."""
+    one, two = pack.manifest, other.manifest
+    return (one.inputs, one.outputs, one.preprocess) == (two.inputs, two.outputs, two.preprocess)

@@ -279,9 +279,8 @@ class Fleet:
 
     async def _request(self, name: str, number: int) -> None:
         limit = 0.0 if number % 11 == 0 else 1000.0
-        use = await self.repository.found(name, None, limit)
-        if use.worker is None:
-            use = await self.repository.use(name, None, limit)
+        use = await self.repository.find(name, None, limit)
+        use = await self.repository.acquire(use, name, None, limit)
         assert use.worker is not None
         try:
             for _ in range(number if number % 2 else number % 7):
@@ -298,8 +297,7 @@ class Fleet:
                 raise AssertionError("a request did not wait for the next version") from exc
             raise
         finally:
-            if use.uses is not None:
-                use.uses.end()
+            use.end()
 
     @property
     def room_bytes(self) -> int:

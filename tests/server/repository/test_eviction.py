@@ -287,7 +287,7 @@ async def test_without_the_policy_nobody_goes(settings: SettingsFactory, packs: 
         assert loaded(service) == {"tiny", "pair"}
 
 
-async def test_without_the_policy_nobody_takes_what_a_closed_one_left(
+async def test_without_the_policy_a_closed_model_keeps_its_memory(
     settings: SettingsFactory, packs: Packs
 ) -> None:
     options = crowding(packs, budget_policy="refuse", close_after="tiny=600")
