@@ -299,8 +299,8 @@ class Balancer:
         others.update(slot.name for slot in claimed)
 
         def coming() -> FleetTarget:
-            kept = (self._catalog.least(slot) for slot in claimed if slot.is_as_seen())
-            claims = [sharer for sharer in kept if sharer is not None]
+            minima = (self._catalog.least(slot) for slot in claimed if slot.is_as_seen())
+            claims = [minimum for minimum in minima if minimum is not None]
             return fleet.coming(key, newcomer, self._catalog.others(others), claims)
 
         return await self._decided(coming, model)
