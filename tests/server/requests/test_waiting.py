@@ -41,12 +41,12 @@ async def test_an_error_of_the_work_is_raised() -> None:
 
 async def test_what_is_inside_ends_with_the_first_error_once_it_may_end() -> None:
     async def waits() -> None:
-        with Interruption() as interruption:
-            interruption.end(KeyError("too early"))
+        with Interruption() as scope:
+            scope.end(KeyError("too early"))
             await asyncio.sleep(0)
-            interruption.arm()
-            interruption.end(KeyError("first"))
-            interruption.end(KeyError("second"))
+            scope.arm()
+            scope.end(KeyError("first"))
+            scope.end(KeyError("second"))
             await asyncio.Event().wait()
 
     with pytest.raises(KeyError, match="first"):
