@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.simulation.plan import Plan, drawn
-from tests.simulation.runs import forked, prepare, tried
+from tests.simulation.drawing import drawn
+from tests.simulation.plan import Plan
+from tests.simulation.planting import named
+from tests.simulation.runs import played, prepare, tried
 from tests.simulation.shrinking import shrunk
 
 
@@ -29,14 +31,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="no run begins after that")
     parser.add_argument("--play", type=Path, nargs="*", default=[], help="stored plans")
     parser.add_argument("--keep", type=Path, help="where the first plan that fails is written")
+    parser.add_argument("--packs", type=Path, help="folder of the models' packs, kept for the next call")
+    parser.add_argument("--plant", nargs="*", default=[], help="faults of planted/ to put in")
+    parser.add_argument("--first", action="store_true", help="end with the first run that fails")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        repository = prepare(Path(folder))
+        packs = prepare(options.packs or Path(folder), [named(name) for name in options.plant])
         total: Counter[str] = Counter()
         reached: Counter[str] = Counter()
         cpu_seconds = 0.0
         for plan in _plans(options):
-            outcome = forked(plan, repository)
+            outcome = played(plan, packs)
             total.update(runs=1, requests=plan.requests, switches=outcome.switches)
             cpu_seconds += outcome.cpu_seconds
             reached.update(outcome.reached)
@@ -45,9 +50,12 @@ def main() -> None:
             total["failed"] += 1
             print(f"seed {plan.seed}: {outcome.broken}", flush=True)
             if options.keep is not None and total["failed"] == 1:
-                small = shrunk(plan, partial(tried, repository=repository))
+                small = shrunk(plan, partial(tried, packs=packs))
                 options.keep.write_text(small.as_json())
-                print(f"{len(small.operations)} operations, {len(small.choices or ())} preemptions")
+                preemptions = sum(map(len, small.choices or ()))
+                print(f"{len(small.operations)} operations, {preemptions} preemptions")
+            if options.first:
+                break
         end = {
             **total,
             "cpu_seconds": round(cpu_seconds, 2),

@@ -24,6 +24,8 @@ class Loop(asyncio.base_events.BaseEventLoop):
         self._is_woken = False
         self._clock_resolution = 1e-9
         self._threads: Executor | None = None
+        #: How often it has looked for what is ready.
+        self.turns = 0
 
     def time(self) -> float:
         """Return the simulation's time."""
@@ -31,6 +33,7 @@ class Loop(asyncio.base_events.BaseEventLoop):
 
     def select(self, timeout: float | None) -> list[Any]:
         """Wait until woken, or for so long; another thread may go on in any case."""
+        self.turns += 1
         run = simulation()
         if timeout == 0:
             run.now += _CHECK_SECONDS
@@ -41,6 +44,11 @@ class Loop(asyncio.base_events.BaseEventLoop):
             self._thread = None
         self._is_woken = False
         return []
+
+    @property
+    def timers(self) -> int:
+        """How many calls wait for their time."""
+        return sum(not handle.cancelled() for handle in self._scheduled)
 
     def _process_events(self, event_list: list[Any]) -> None:
         pass
