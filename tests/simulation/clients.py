@@ -15,7 +15,7 @@ from tests.simulation.network import Client
 from tests.simulation.plan import Operation, Plan
 from tests.simulation.simulator import BrokenError
 
-#: Refusals are sent so late at most: 20 ms after their requests, and what turns of the loop take.
+#: Refusals are sent so late at max_before: 20 ms after their requests, and what turns of the loop take.
 _REFUSAL_SECONDS = 0.021
 #: No refusal comes sooner after the answer before it on its connection: 20 ms, less a slice of the loop.
 _PAUSE_SECONDS = 0.0185
@@ -40,7 +40,7 @@ _FAULT_CODES = dict.fromkeys(
     503,
 )
 #: Inputs and answers of models, by variant.
-Known = dict[tuple[str, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+Answers = dict[tuple[str, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
 
 
 class Clients:
@@ -50,23 +50,24 @@ class Clients:
         self,
         plan: Plan,
         files: Files,
-        known: Known,
+        answers: Answers,
         reached: Counter[str],
         connect: Callable[[Operation], Client],
     ) -> None:
-        self._plan, self._files, self._known = plan, files, known
+        self._plan, self._files, self._answers = plan, files, answers
         self._reached, self._connect = reached, connect
         kinds = {operation.kind for operation in plan.operations}
         self._is_steady = not kinds - {"infer", "look"} and not plan.faults
+        self._changes_files = bool(kinds & {"damage", "remove"})
         self._all_fit = all_fit(plan) and "close_after" not in plan.settings
         #: Models that a client loaded or unloaded.
         self.unsure: set[str] = set()
-        #: Of each model the version that the last load answered has served at least.
+        #: Of one model the version that the last load answered has served at least.
         self._floors: Counter[str] = Counter()
         #: Whether the service ends, so that requests may be refused or cut off.
         self.is_ending = False
         self._waiting = 0
-        self._most_waiting = 0
+        self._max_waiting = 0
 
     async def infer(self, operation: Operation) -> None:
         """Send requests, and judge their answers."""
@@ -76,7 +77,7 @@ class Clients:
         leaving = asyncio.create_task(_leave(client, operation))
         floor = self._floors[operation.model]
         self._waiting += operation.count
-        most, self._most_waiting = self._most_waiting, self._waiting
+        max_before, self._max_waiting = self._max_waiting, self._waiting
         started_at = loop.time()
         while data and not client.wire.is_closed:
             client.send(data[: operation.piece])
@@ -92,7 +93,10 @@ class Clients:
             started_at = started_at if client.read_at is None else client.read_at
             code = self._judge(operation, answer, floor)
             took, sending = loop.time() - started_at, sent_at - started_at
-            if not self.is_ending and not operation.takes:
+            # The limit in a long body is not answers before all of it was read, for which it needs memory.
+            is_unknown = bool(operation.padding) and code in ("late", "too_large")
+            is_judged = not (operation.read_delay or is_unknown)
+            if is_judged and not self.is_ending:
                 _check_time(operation, code, took, sending)
                 if code in ("busy", "late") and before is not None:
                     _check_pause(operation, loop.time() - before)
@@ -100,15 +104,15 @@ class Clients:
                 self._check_reason(operation, code)
             before = loop.time()
         self._waiting -= operation.count
-        self._most_waiting = max(most, self._most_waiting)
+        self._max_waiting = max(max_before, self._max_waiting)
         leaving.cancel()
-        is_whole = operation.leaves is None and operation.count == 1 and not self.is_ending
-        if answer is None and is_whole:
+        is_awaited = operation.leaves is None and operation.count == 1 and not self.is_ending
+        if answer is None and is_awaited:
             raise BrokenError(f"no answer: {operation}")
         client.leave()
 
     def _body(self, operation: Operation) -> bytes:
-        x, _ = self._known[operation.model, "a"]
+        x, _ = self._answers[operation.model, "a"]
         tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape)}
         parameters = {"timeout": round(operation.timeout * 1e6), "priority": operation.priority}
         document = {"parameters": parameters, "inputs": [{**tensor, "data": x.ravel().tolist()}]}
@@ -124,9 +128,9 @@ class Clients:
         allowed = dict(_CODES)
         if self._may_be_absent:
             allowed |= _ABSENT_CODES
-        if self._plan.faults or "damage" in {each.kind for each in self._plan.operations}:
+        if self._plan.faults or self._changes_files:
             allowed |= _FAULT_CODES
-        if operation.pause > 0.1 or operation.takes or operation.leaves is not None:
+        if operation.pause > 0.1 or operation.read_delay or operation.leaves is not None:
             allowed |= {"stalled": 408}
         if operation.padding:
             allowed |= {"too_large": 413}
@@ -148,7 +152,7 @@ class Clients:
         variant = self._files.variant(operation.model, version)
         variants = ("a", "b") if variant is None else (variant,)
         if not any(
-            np.array_equal(values, self._known[operation.model, each][1]) for each in variants
+            np.array_equal(values, self._answers[operation.model, one][1]) for one in variants
         ):
             raise BrokenError(f"a wrong answer: {operation}")
         if int(version) < floor:
@@ -158,12 +162,12 @@ class Clients:
         """Check that it is not refused for others where there were none, or next to none."""
         settings = self._plan.settings
         limit = min(settings["queue_limit"], self._plan.connections, 20)
-        has_room = settings["request_memory"] >= 1 << 20 or not operation.padding
-        is_alone = self._most_waiting < limit and "max_connections_per_address" not in settings
-        if code == "busy" and is_alone and has_room and self._all_fit:
-            raise BrokenError(f"busy with {self._most_waiting} requests: {operation}")
-        if code == "late" and is_alone and self._all_fit and operation.timeout >= 5.0:
-            raise BrokenError(f"late with {self._most_waiting} requests: {operation}")
+        has_memory = settings["request_memory"] >= 1 << 20 or not operation.padding
+        is_light = self._max_waiting < limit and "max_connections_per_address" not in settings
+        if code == "busy" and is_light and has_memory and self._all_fit:
+            raise BrokenError(f"busy with {self._max_waiting} requests: {operation}")
+        if code == "late" and is_light and self._all_fit and operation.timeout >= 5.0:
+            raise BrokenError(f"late with {self._max_waiting} requests: {operation}")
 
     async def change(self, operation: Operation) -> None:
         """Load, unload, replan or upload a model."""
@@ -174,7 +178,7 @@ class Clients:
         if kind == "replan":
             body = b'{"memory_bytes": %s}' % (str(operation.n_bytes or "null").encode())
         elif kind == "upload":
-            body = b"x" * 3000
+            body = b"bad" if operation.n_bytes else b"x" * 3000
         path = f"/v2/repository/models/{model}/{kind}".encode()
         answer = await self.ask(operation, b"POST", path, body)
         if answer is None:

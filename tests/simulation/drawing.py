@@ -83,18 +83,18 @@ class _Operations:
         self._pieces = rng.choice(((1 << 20,), (1 << 20, 2000), (100, 1000, 1 << 20)))
         self._pads = rng.choice(((0,), (0,), (0, 20_000), (0, 60_000)))
         self._pipelines, self._leaves = rng.random() < 0.3, rng.random() < 0.5
-        self._takes = rng.random() < 0.15
+        self._read_delay = rng.random() < 0.15
         self._priorities = rng.choice(((0,), (0,), (1, 2, 3)))
         self._models = rng.choice((MODELS, MODELS, MODELS[:1], MODELS[1:]))
 
     def drawn(self, requests: int) -> tuple[Operation, ...]:
         """Return operations with so many requests at least, in the order of their starts."""
         rng, operations, start, count = self._rng, [], 0.0, 0
-        ends = {rng.randrange(requests): end for end in self._ends}
+        ends: dict[int, Kind] = {rng.randrange(requests): end for end in self._ends}
         while count < requests:
             start += rng.expovariate(1 / self._gap)
-            for number in [number for number in ends if number <= count]:
-                operations.append(Operation(round(start, 6), ends.pop(number)))
+            for index in [index for index in ends if index <= count]:
+                operations.append(Operation(round(start, 6), ends.pop(index)))
                 start = 0.0
             operation = self._operation(round(start, 6))
             operations.append(operation)
@@ -118,13 +118,17 @@ class _Operations:
             manner=rng.choice(("close", "half", "reset")) if is_left else "close",
             address=rng.randint(1, 5),
             padding=rng.choice(self._pads),
-            takes=rng.choice((1e-3, 0.1)) if self._takes and rng.random() < 0.2 else 0.0,
+            read_delay=rng.choice((1e-3, 0.1)) if self._read_delay and rng.random() < 0.2 else 0.0,
             priority=rng.choice(self._priorities),
         )
 
     def _change(self, start: float, kind: Kind) -> Operation:
         rng = self._rng
-        n_bytes = rng.choice((0, 0, 600_000, 900_000, 1_500_000)) if kind == "replan" else 0
+        n_bytes = 0
+        if kind == "replan":
+            n_bytes = rng.choice((0, 0, 600_000, 900_000, 1_500_000))
+        elif kind == "upload":
+            n_bytes = rng.choice((0, 0, 0, 1))
         leaves = round(rng.uniform(0, 0.05), 6) if rng.random() < 0.1 else None
         return Operation(
             start,

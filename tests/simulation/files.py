@@ -1,5 +1,6 @@
 """The repository of a run: packs of two variants a model, which are published, removed and damaged."""
 
+import asyncio
 import itertools
 import os
 import random
@@ -65,6 +66,15 @@ class Files:
         time = next(self._times)
         os.utime(path, ns=(time, time))
 
+    def copy(self, source: Path, destination: Path, variant: str) -> bool:
+        """Put a pack at ``destination`` for the file ``source``; return False where that is none."""
+        if source.read_bytes().startswith(b"bad"):
+            return False
+        shutil.copytree(self._packs / variant / destination.name / "1", destination / "1")
+        for path in sorted(destination.rglob("*")):
+            self._touch(path)
+        return True
+
     def remove(self, model: str) -> None:
         """Remove the latest version, unless it is the only one."""
         versions = self.versions(model)
@@ -127,24 +137,18 @@ class Files:
 class FakeCompiler:
     """Stands in for the process that compiles an uploaded file: it takes its time, and copies a pack."""
 
-    def __init__(self, files: Files, packs: Path, rng: random.Random) -> None:
-        self._files, self._packs, self._rng = files, packs, rng
+    def __init__(self, files: Files, rng: random.Random) -> None:
+        self._files, self._rng = files, rng
 
     async def compiled(
         self, source: Path, destination: Path, shapes: Mapping[str, tuple[int, ...]]
     ) -> AsyncGenerator[Any]:
         """As the real one."""
-        import asyncio
-
         from server.errors import InvalidRequestError
         from server.repository.compiling_child import UploadStep
 
         yield UploadStep("compile")
         await asyncio.sleep(self._rng.uniform(0, 0.05))
-        if source.read_bytes().startswith(b"bad"):
+        if not self._files.copy(source, destination, self._rng.choice(VARIANTS)):
             raise InvalidRequestError("no ONNX file")
-        variant = self._rng.choice(VARIANTS)
-        shutil.copytree(self._packs / variant / destination.name / "1", destination / "1")
-        for path in sorted(destination.rglob("*")):
-            self._files._touch(path)
         yield UploadStep("check")

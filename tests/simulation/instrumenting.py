@@ -135,8 +135,8 @@ class _Calls(ast.NodeTransformer):
         for name in _BLOCKS:
             if block := getattr(statement, name, None):
                 setattr(statement, name, self._with_calls(block))
-        for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-            part.body = self._with_calls(part.body)
+        for clause in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+            clause.body = self._with_calls(clause.body)
 
 
 def _call(name: str, statement: ast.stmt, *arguments: str) -> ast.stmt:

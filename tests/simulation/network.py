@@ -14,13 +14,13 @@ Create = Callable[[Arrival], Connection]
 
 
 class Wire(asyncio.Transport):
-    """The server's end of a connection; what it writes is ``sent``, ``takes`` seconds later."""
+    """The server's end of a connection; what it writes is ``sent``, ``read_delay`` seconds later."""
 
-    def __init__(self, address: str, takes: float) -> None:
+    def __init__(self, address: str, read_delay: float) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._address = address
-        self._takes = takes
+        self._read_delay = read_delay
         self.sent = bytearray()
         self.news = asyncio.Event()
         self.protocol: Any = None
@@ -50,12 +50,12 @@ class Wire(asyncio.Transport):
         """Send ``data`` at once, or when the client takes it."""
         if self.is_closed:
             return
-        if not self._takes:
+        if not self._read_delay:
             self.sent += data
             self.news.set()
             return
         if not self._unsent:
-            self._loop.call_later(self._takes, self._take)
+            self._loop.call_later(self._read_delay, self._take)
             self.protocol.pause_writing()
         self._unsent += data
 
@@ -119,10 +119,10 @@ class Client:
     """A client with one connection, which waits for a place where there is none."""
 
     def __init__(
-        self, registry: Registry, create: Create, address: str, takes: float = 0.0
+        self, registry: Registry, create: Create, address: str, read_delay: float = 0.0
     ) -> None:
         self._registry, self._create = registry, create
-        self.wire = Wire(address, takes)
+        self.wire = Wire(address, read_delay)
         self.peer: Peer = registry.peer(address)
         self._address = address
         self._early = bytearray()

@@ -29,7 +29,7 @@ ReadFault = Literal["error", "late", "short", "wrong", "stale", "misdirected"]
 CallFault = Literal["full", "frozen", "no memory", "no thread", "slow kernel"]
 
 MODELS = ("chain", "pair")
-ENDS = ("stop", "crash")
+ENDS: tuple[Kind, ...] = ("stop", "crash")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class Operation:
     ``timeout``: the deadline of a request, seconds. ``piece``: bytes that its client sends at once, and
     ``pause``: seconds between two. ``count``: requests that are sent at once, pipelined. ``leaves``: after
     so many seconds the client leaves, in the ``manner`` given; None: it waits for all answers. ``address``:
-    the last number of its address. ``padding``: bytes by which its body is longer. ``takes``: seconds after
-    which the client takes what was sent. ``n_bytes``: of a replan; 0: no limit.
+    the last number of its address. ``padding``: bytes by which its body is longer. ``read_delay``: seconds
+    after which the client reads what was sent. ``n_bytes``: of a replan, 0 for no limit; of an upload 1 if
+    it is no model.
     """
 
     start: float
@@ -54,7 +55,7 @@ class Operation:
     manner: Literal["close", "half", "reset"] = "close"
     address: int = 1
     padding: int = 0
-    takes: float = 0.0
+    read_delay: float = 0.0
     priority: int = 0
     n_bytes: int = 0
 
@@ -70,14 +71,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run: ``settings`` of the service, how many ``connections`` it takes, operations, faults."""
+    """A run: ``settings`` of the service, how many ``connections`` it read_delay, operations, faults."""
 
     seed: int
     connections: int
     settings: dict[str, Any]
     operations: tuple[Operation, ...]
     faults: tuple[Fault, ...] = ()
-    #: Choices of threads other than the usual ones, of each life, by number; None: drawn from the seed.
+    #: Choices of threads other than the usual ones, of each process, by number; None: drawn from the seed.
     choices: tuple[dict[int, int], ...] | None = None
 
     @property
@@ -86,16 +87,16 @@ class Plan:
         return sum(operation.count for operation in self.operations)
 
     @property
-    def lives(self) -> tuple[tuple[Operation, ...], ...]:
+    def processes(self) -> tuple[tuple[Operation, ...], ...]:
         """The operations of one process after the other; the last of all but the last one ends it."""
-        lives: list[tuple[Operation, ...]] = []
+        processes: list[tuple[Operation, ...]] = []
         rest: list[Operation] = []
         for operation in self.operations:
             rest.append(operation)
             if operation.kind in ENDS:
-                lives.append(tuple(rest))
+                processes.append(tuple(rest))
                 rest = []
-        return (*lives, tuple(rest))
+        return (*processes, tuple(rest))
 
     def with_operations(self, operations: Sequence[Operation]) -> "Plan":
         """Return it with these instead."""
@@ -131,6 +132,7 @@ class Plan:
         operations = tuple(Operation(**entry) for entry in plan.pop("operations"))
         faults = tuple(Fault(**entry) for entry in plan.pop("faults"))
         if choices is not None:
-            choices = tuple({int(key): value for key, value in life.items()} for life in choices)
+            choices = tuple(
+                {int(key): value for key, value in process.items()} for process in choices
+            )
         return cls(**plan, operations=operations, faults=faults, choices=choices)
-

@@ -3,13 +3,13 @@
 A fault is a text of a module that is replaced by another; ``planted/NAME.json`` has lists of them.
 """
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "planted"
 
 
@@ -63,5 +63,4 @@ def sources(planted: Sequence[Planted]) -> dict[str, str]:
 
 
 def _text(module: str) -> str:
-    root = Path(__file__).parents[2]
-    return (root / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8")
+    return (ROOT / (module.replace(".", "/") + ".py")).read_text(encoding="utf-8")

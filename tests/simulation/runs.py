@@ -1,5 +1,6 @@
 """Runs of plans: each in a fork of a process that has imported the project with simulated threads."""
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -15,8 +16,9 @@ from tests.simulation.plan import Plan
 from tests.simulation.planting import Planted
 
 #: Where files are in memory: a run reads its packs a thousand times.
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108
+_IN_MEMORY = Path("/dev/shm")
 
+_WORLD = "tests.simulation.world"
 _WRITE = (
     "import sys; from pathlib import Path; from tests.simulation.packs import write; "
     "write(Path(sys.argv[1]))"
@@ -36,6 +38,7 @@ def prepare(folder: Path, planted: Sequence[Planted] = ()) -> Path:
     import_project(planted)
     if unreplaced := unsimulated():
         raise RuntimeError("not simulated: " + ", ".join(unreplaced))
+    importlib.import_module(_WORLD)  # it takes what it needs of the project as that is now
     return folder
 
 
@@ -45,7 +48,7 @@ def played(plan: Plan, packs: Path) -> Outcome:
     with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.exists() else None) as folder:
         repository = Path(folder) / "repository"
         Files(repository, packs).fill()
-        for life in range(len(plan.lives)):
+        for life in range(len(plan.processes)):
             later = _forked(plan, life, repository, packs)
             if outcome is None:
                 outcome = later
@@ -64,9 +67,7 @@ def _forked(plan: Plan, life: int, repository: Path, packs: Path) -> Outcome:
         status = 1
         try:
             os.close(reading)
-            from tests.simulation.world import play
-
-            outcome = play(plan, life, repository, packs)
+            outcome = sys.modules[_WORLD].play(plan, life, repository, packs)
             with os.fdopen(writing, "wb") as pipe:
                 pickle.dump(outcome, pipe)
             status = 0

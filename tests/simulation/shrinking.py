@@ -12,7 +12,7 @@ from tests.simulation.plan import Operation, Plan
 
 T = TypeVar("T")
 
-#: What a plan breaks, and the choices of each of its processes; "": nothing.
+#: What a plan breaks, and the choices of drawn of its processes; "": nothing.
 Play = Callable[[Plan], tuple[str, tuple[dict[int, int], ...]]]
 
 
@@ -44,26 +44,38 @@ def shrunk(plan: Plan, play: Play, tries: int = 600) -> Plan:
     plan = plan.with_operations(
         _fewest(plan.operations, lambda some: fails_somehow(plan.with_operations(some)))
     )
-    plan = plan.with_faults(_fewest(plan.faults, lambda some: fails_somehow(plan.with_faults(some))))
+    plan = plan.with_faults(
+        _fewest(plan.faults, lambda some: fails_somehow(plan.with_faults(some)))
+    )
     plan = _simplified(plan, fails_somehow)
     plan = plan.with_choices(noted)
-    choices = [(life, number) for life, each in enumerate(noted) for number in each]
-    lives = [dict(each) for each in noted]
+    choices = [(process, index) for process, drawn in enumerate(noted) for index in drawn]
+    choices_of = [dict(drawn) for drawn in noted]
 
     def with_some(some: Sequence[tuple[int, int]]) -> Plan:
-        kept: list[dict[int, int]] = [{} for _ in lives]
-        for life, number in some:
-            kept[life][number] = lives[life][number]
-        return plan.with_choices(kept)
+        chosen: list[dict[int, int]] = [{} for _ in choices_of]
+        for process, index in some:
+            chosen[process][index] = choices_of[process][index]
+        return plan.with_choices(chosen)
 
     return with_some(_fewest(choices, lambda some: fails(with_some(some))))
 
 
 def _simplified(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
     """Return ``plan`` with operations that have as little of their own as possible."""
-    for index, operation in enumerate(plan.operations):
+    for index in range(len(plan.operations)):
+        operation = plan.operations[index]
         usual = Operation(operation.start, operation.kind, operation.model)
-        for name in ("takes", "padding", "pause", "piece", "count", "leaves", "priority", "address"):
+        for name in (
+            "read_delay",
+            "padding",
+            "pause",
+            "piece",
+            "count",
+            "leaves",
+            "priority",
+            "address",
+        ):
             simpler = replace(operation, **{name: getattr(usual, name)})
             operations = [*plan.operations]
             operations[index] = simpler

@@ -23,8 +23,8 @@ import greenlet
 
 #: When a simulation begins, on its monotonic clock.
 START = 1000.0
-#: A choice at a point: the thread goes on, another one does, or (from there) it pauses for PAUSES[choice - 2].
-_GOES_ON, _GIVES_WAY, _PAUSES = range(3)
+#: A choice at a point: the thread goes on, another one does, or it pauses for PAUSES[choice - _PAUSES].
+_GOES_ON, _YIELDS, _PAUSES = range(3)
 #: Seconds.
 PAUSES = (1e-5, 1e-4, 1e-3, 1e-2, 0.1)
 #: What other threads do after the end of the main one takes so long at most.
@@ -44,14 +44,14 @@ class BrokenError(AssertionError):
 class Choices:
     """Which of several threads goes on: drawn from ``seed``, or as noted in ``fixed``.
 
-    ``fixed``: choices other than the default, by the number of the choice, from 0; those between two lines
+    ``fixed``: choices other than the default, by the index of the choice, from 0; those between two lines
     of a thread have numbers from -1 downwards. None: they are drawn.
     """
 
     def __init__(self, seed: int, fixed: Mapping[int, int] | None = None) -> None:
         rng = self._rng = random.Random(seed)
         self._fixed = fixed
-        #: The choices that were not the default, by number.
+        #: The choices that were not the default, by index.
         self.drawn: dict[int, int] = {}
         self._count = 0
         # Each run has a pace of its own: how likely another thread goes on at a point.
@@ -65,7 +65,7 @@ class Choices:
         self._last, self._repeated = "", 0
         # Lines from one choice between lines to the next, in the mean.
         self._line_gap = rng.choice((math.inf, 50.0, 500.0, 5000.0))
-        self._line_fixed = sorted(-1 - number for number in fixed or () if number < 0)[::-1]
+        self._line_fixed = sorted(-1 - index for index in fixed or () if index < 0)[::-1]
         self._lines = -1
         #: How many lines there are before the next choice between two of them.
         self.lines_left = 0.0
@@ -76,71 +76,69 @@ class Choices:
         reach = self._rng.choice((300, 3000, 30000))
         return {self._rng.randrange(reach) for _ in range(self._rng.randint(1, 12))}
 
-    def at(self, thread: Any, ready: Sequence[Any]) -> int:
+    def choose(self, thread: Any, ready: Sequence[Any]) -> int:
         """Choose what becomes of ``thread``, which runs; others may be ``ready``."""
-        number = self._count
+        index = self._count
         self._count += 1
         if self._fixed is None:
-            choice = self._drawn_at(number, thread, ready)
+            choice = self._drawn_at(index, thread, ready)
         else:
-            choice = self._fixed.get(number, _GOES_ON)
-        return self._noted(number, choice)
+            choice = self._fixed.get(index, _GOES_ON)
+        return self._noted(index, choice)
 
-    def _drawn_at(self, number: int, thread: Any, ready: Sequence[Any]) -> int:
+    def _drawn_at(self, index: int, thread: Any, ready: Sequence[Any]) -> int:
         rng = self._rng
         if self._pausing and rng.random() < self._pausing:
             return _PAUSES + rng.randrange(len(PAUSES))
         if not ready:
             return _GOES_ON
         if self._has_priorities:
-            if number in self._falls or self._is_unfair(thread):
+            if index in self._falls or self._is_unfair(thread):
                 self._lower(thread)
             mine = self._priority(thread)
             return int(any(self._priority(other) > mine for other in ready))
         return int(rng.random() < self._switching)
 
     def between_lines(self) -> int:
-        """Choose as ``at``, where ``lines_left`` is over."""
-        number = -1 - self._lines
+        """Choose as ``choose``, where ``lines_left`` is over."""
+        index = -1 - self._lines
         rng = self._rng
         if self._fixed is not None:
-            choice = self._fixed.get(number, _GOES_ON)
+            choice = self._fixed.get(index, _GOES_ON)
         elif rng.random() < 0.3:
             choice = _PAUSES + rng.randrange(len(PAUSES))
         else:
-            choice = _GIVES_WAY
+            choice = _YIELDS
         self._next_line()
-        return self._noted(number, choice)
+        return self._noted(index, choice)
 
     def _next_line(self) -> None:
         if self._fixed is not None:
-            next_line = self._line_fixed.pop() if self._line_fixed else math.inf
+            next_line: float = self._line_fixed.pop() if self._line_fixed else math.inf
         elif self._line_gap == math.inf:
             next_line = math.inf
         else:
             next_line = self._lines + 1 + int(self._rng.expovariate(1 / self._line_gap))
         self.lines_left = next_line - self._lines - 1
-        self._lines = next_line if next_line < math.inf else 0
+        self._lines = int(next_line) if next_line < math.inf else 0
 
     def among(self, ready: Sequence[Any]) -> int:
         """Choose which of the ``ready`` threads goes on; they are in the order in which they became so."""
         if len(ready) == 1:
             return 0
-        number = self._count
+        index = self._count
         self._count += 1
         if self._fixed is not None:
-            choice = self._fixed.get(number, 0)
+            choice = self._fixed.get(index, 0)
         elif self._has_priorities:
             choice = max(range(len(ready)), key=lambda index: self._priority(ready[index]))
         else:
-            choice = (
-                self._rng.randrange(len(ready)) if self._rng.random() < self._mixing else 0
-            )
-        return self._noted(number, min(choice, len(ready) - 1))
+            choice = self._rng.randrange(len(ready)) if self._rng.random() < self._mixing else 0
+        return self._noted(index, min(choice, len(ready) - 1))
 
-    def _noted(self, number: int, choice: int) -> int:
+    def _noted(self, index: int, choice: int) -> int:
         if choice:
-            self.drawn[number] = choice
+            self.drawn[index] = choice
         return choice
 
     def _priority(self, thread: Any) -> float:
@@ -184,7 +182,7 @@ class Simulation:
         if thread is None:  # while modules are imported, before threads run
             return
         self._note(kind)
-        self._choose(thread, self.choices.at(thread, self.ready))
+        self._choose(thread, self.choices.choose(thread, self.ready))
 
     def between_lines(self) -> None:
         """Let another thread go on between two lines; called where the choices' ``lines_left`` is over."""

@@ -390,11 +390,12 @@ class Executor(concurrent.futures.Executor):
         if self._is_over:
             raise RuntimeError("cannot schedule new futures after shutdown")
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        if self._idle <= self._calls.qsize() and len(self._threads) < self._limit:
-            thread = Thread(target=self._work, name=f"{self._name}-{len(self._threads)}")
-            self._threads.append(thread)
-            thread.start()
+        is_short = self._idle <= self._calls.qsize() and len(self._threads) < self._limit
         self._calls.put((future, fn, args, kwargs))
+        if is_short:
+            thread = Thread(target=self._work, name=f"{self._name}-{len(self._threads)}")
+            thread.start()
+            self._threads.append(thread)
         return future
 
     def _work(self) -> None:

@@ -2,7 +2,7 @@
 
 Always true:
 
-- What the budget's books hold, and what memory is open, is at most the budget; requests hold at most theirs.
+- What the budget's books hold, and what memory is open, is at most the budget; requests hold theirs.
 - Each request of a client that stays has one answer, by its deadline and what one kernel takes; refusals
   come 20 ms after their requests, which may be later, and no sooner after the answer before.
 - An answer is the network's, bit by bit, or an error that the table of errors has. None comes from an older
@@ -10,8 +10,8 @@ Always true:
 - Where nothing fails and nothing changes, no request is refused that has seconds, next to no others, and
   room for them.
 - The inputs of a kernel stay the same while it runs, and nothing uses weights that another read replaces.
-- No thread and no callback of the loop fails, and nothing is logged as a fault of ours. Timers and tasks are
-  bounded by connections. No planning goes on under the next change of models.
+- No thread and no callback of the loop fails, and nothing is logged as a fault of ours. There are as many
+  timers and tasks as connections need. No planning goes on under the next change of models.
 - When faults have ended and time has passed, each model that fits is served, or can be loaded, and answers.
 - After the end no request holds memory; no task, thread, memory, open file and hidden file is left.
 """
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.simulation.clients import Clients, Known
+from tests.simulation.clients import Answers, Clients
 from tests.simulation.drawing import all_fit
 from tests.simulation.faults import Logged, Machine
 from tests.simulation.files import VARIANTS, FakeCompiler, Files
@@ -45,8 +45,8 @@ _CALM_SECONDS = 70.0
 _WAIT_SECONDS = 600.0
 #: What is left of a connection or a request after its service has ended.
 _END_SECONDS = 40.0
-#: The loop's timers and tasks are counted so often, in turns of it.
-_COUNT_TURNS = 16
+#: The loop's timers and tasks are counted every so many of its iterations.
+_COUNT_INTERVAL = 16
 
 
 class _CrashError(BaseException):
@@ -101,13 +101,13 @@ class _World:
         run: Simulation,
         outcome: Outcome,
     ) -> None:
-        self._plan, self._operations = plan, plan.lives[life]
-        self._files, self._packs = files, packs
+        self._plan, self._operations = plan, plan.processes[life]
+        self._files = files
         self._run, self._outcome = run, outcome
         faults = plan.faults if life == 0 else ()
         self._machine = Machine(run, faults, outcome.reached)
-        self._known = _known(packs)
-        self._clients = Clients(plan, files, self._known, outcome.reached, self._connect)
+        self._expected_answers = _expected_answers(packs)
+        self._clients = Clients(plan, files, self._expected_answers, outcome.reached, self._connect)
         self._loop: Loop | None = None
         self._service: Any = None
         self._registry: Any = None
@@ -146,7 +146,7 @@ class _World:
             self._plannings -= 1
 
     def check(self) -> None:
-        """Raises BrokenError: more is held than there is, or a callback failed."""
+        """Raises BrokenError: more is reserved than there is, or a callback failed."""
         if self._errors:
             raise BrokenError(f"in the event loop: {self._errors[0]}")
         service = self._service
@@ -161,16 +161,16 @@ class _World:
         if live > budget.total_bytes:
             raise BrokenError(f"{live} bytes are open of {budget.total_bytes}")
         loop = self._loop
-        if loop is not None and loop.turns % _COUNT_TURNS == 0:
+        if loop is not None and loop.iterations % _COUNT_INTERVAL == 0:
             self._check_loop(loop)
 
     def _check_loop(self, loop: Loop) -> None:
         clients = len(self._registry) + len(self._registry.queue) if self._registry else 0
-        most = 60 + 5 * (clients + len(self._operations))
+        max_tasks = 60 + 5 * (clients + len(self._operations))
         timers = loop.timers
         if timers > 40 + len(self._operations) + 3 * clients + 3 * len(self._service.exchanges):
             raise BrokenError(f"{timers} timers of {clients} connections")
-        if len(asyncio.all_tasks(loop)) > most:
+        if len(asyncio.all_tasks(loop)) > max_tasks:
             raise BrokenError(f"{len(asyncio.all_tasks(loop))} tasks of {clients} connections")
 
     def check_end(self) -> None:
@@ -239,7 +239,7 @@ class _World:
         async with Service(settings, owns_process=True) as service:
             self._service = service
             self._watch_changes(service.repository)
-            compiler: Any = FakeCompiler(self._files, self._packs, self._run.draws)
+            compiler: Any = FakeCompiler(self._files, self._run.draws)
             service.uploads = Uploads(service.repository, compiler)
             app = create_app(service)
             registry = self._registry = Registry(
@@ -270,6 +270,9 @@ class _World:
         if not self._end.is_set():
             await playing
             ending.cancel()
+            self._clients.unsure |= (
+                self._files.spoiled
+            )  # a new version comes, which is to be loaded
             self._files.heal()
             await asyncio.sleep(_CALM_SECONDS)
             await self._settled()
@@ -278,37 +281,40 @@ class _World:
         registry.drain()
         for connection in list(state.connections):
             connection.shutdown()
-        await self._ended(playing)
+        await self._finish(playing)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if state.tasks:
             raise BrokenError(f"{len(state.tasks)} requests are still answered")
 
-    async def _ended(self, playing: "asyncio.Task[None]") -> None:
+    async def _finish(self, playing: "asyncio.Task[None]") -> None:
         """Wait until requests in flight are answered."""
         done, _ = await asyncio.wait({playing}, timeout=_END_SECONDS)
         if not done:
             raise BrokenError("requests in flight do not end")
         playing.result()
+        tasks = self._state.tasks  # of clients that have left, too
+        if tasks:
+            await asyncio.wait(tasks, timeout=_END_SECONDS)
 
     def _watch_changes(self, repository: Any) -> None:
         """Check that nothing is planned for another change where one begins."""
         reconciler, planning = repository._reconciler, repository._planning
         take = reconciler._take
 
-        async def taken(change: Any) -> Any:
+        async def checked(change: Any) -> Any:
             if self._plannings and not planning.is_closed:
                 raise BrokenError(f"{self._plannings} plannings go on under {change}")
             return await take(change)
 
-        reconciler._take = taken
+        reconciler._take = checked
 
     # Operations
 
     def _connect(self, operation: Operation) -> Client:
         address = f"10.0.0.{operation.address}"
-        return Client(self._registry, self._create, address, operation.takes)
+        return Client(self._registry, self._create, address, operation.read_delay)
 
     async def _play(self) -> None:
         clients = {
@@ -380,10 +386,10 @@ class _World:
                 left[f"requests in line of {entry.name}"] = len(entry.worker.line)
         if any(left.values()):
             raise BrokenError(", ".join(f"{n} {what}" for what, n in left.items() if n))
-        held = set(service.budget.held())
+        reserved = set(service.budget.held())
         keys = {item.key for item in service.repository.instances()}
-        if held != keys:
-            raise BrokenError(f"the budget holds {held}, instances are {keys}")
+        if reserved != keys:
+            raise BrokenError(f"the budget holds {reserved}, instances are {keys}")
         for model in MODELS:
             await self._check_served(model)
 
@@ -408,13 +414,13 @@ class _World:
             self._outcome.reached["answers at the end"] += 1
 
 
-def _known(packs: Path) -> Known:
-    known: Known = {}
+def _expected_answers(packs: Path) -> Answers:
+    answers: Answers = {}
     for variant in VARIANTS:
         for model in MODELS:
             with np.load(packs / variant / f"{model}.npz") as arrays:
-                known[model, variant] = arrays["x"], arrays["y"].ravel()
-    return known
+                answers[model, variant] = arrays["x"], arrays["y"].ravel()
+    return answers
 
 
 async def _dropping_silent(registry: Any) -> None:
@@ -427,5 +433,3 @@ def _described(context: dict[str, Any]) -> str:
     error = context.get("exception")
     trace = "".join(traceback.format_exception(error)[-4:]) if error is not None else ""
     return f"{context.get('message')} {trace}"
-
-
