@@ -75,7 +75,7 @@ class _Operations:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._gap = rng.choice((0.0002, 0.001, 0.003, 0.02))
+        self._gap = rng.choice((0.0002, 0.001, 0.003, 0.02, 0.05))
         self._kinds = rng.sample(_CHANGES, rng.choice((0, 1, 2, 2, 3, 4)))
         self._share = rng.choice((0.02, 0.1, 0.3)) if self._kinds else 0.0
         self._ends = rng.sample(ENDS, rng.choice((0, 0, 0, 1, 1, 2)))
