@@ -24,10 +24,15 @@ _EXCLUDED = (
 _REACHED = ("server.app", "server.service", "server.transport.server", "server.protocol.infer")
 
 
-def import_project(planted: Sequence[Planted] = ()) -> None:
-    """Import what a service needs, with the faults ``planted``; libraries before, with what is real."""
+def import_libraries() -> None:
+    """Import the libraries of a service, with what is real."""
     for name in _REACHED:
         importlib.import_module(name)
+
+
+def import_project(planted: Sequence[Planted] = ()) -> None:
+    """Import what a service needs, with the faults ``planted``."""
+    import_libraries()
     _forget()
     install(Finder(PACKAGES, planted))
     replaced = modules()
