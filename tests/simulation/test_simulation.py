@@ -50,7 +50,7 @@ def test_nothing_breaks_in_many_runs(first: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_planted_fault_is_found() -> None:
+def test_it_detects_a_planted_fault() -> None:
     options = ("--runs", "1000", "--first", "--cpu-seconds", "60")
     simulated("0", *options, "--plant", "wait-ends-at-its-deadline", status=1)
 
