@@ -54,9 +54,9 @@ def _status(fault: Planted, packs: Path, seed: int, cpu_seconds: float) -> int:
 def _looked(name: str, packs: Path, seed: int, limit: float) -> int:
     runs, cpu_seconds, broken = 0, 0.0, ""
     while not broken and cpu_seconds < limit:
-        began_at = time.process_time()
+        started_at = time.process_time()
         outcome = played(drawn(seed + runs), packs)
-        cpu_seconds += outcome.cpu_seconds + time.process_time() - began_at
+        cpu_seconds += outcome.cpu_seconds + time.process_time() - started_at
         runs, broken = runs + 1, outcome.broken
     lines = broken.strip().split("\n")
     line = {
