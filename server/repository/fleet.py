@@ -262,8 +262,15 @@ class Fleet:
 
 
 def gaining(target: FleetTarget, now: Places) -> FleetTarget:
-    """Return ``target`` of models with the plans ``now``, less what gains too little."""
-    plans = {name: place for name, place in target.plans.items() if _gains(now[name], place)}
+    """Return ``target`` of models with the plans ``now``, less what gains too little.
+
+    Models that have left service since the target was decided have no plan now, and gain nothing.
+    """
+    plans = {
+        name: place
+        for name, place in target.plans.items()
+        if name in now and _gains(now[name], place)
+    }
     return replace(target, plans=plans)
 
 
