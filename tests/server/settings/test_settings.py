@@ -250,7 +250,9 @@ def test_a_misspelt_variable_is_said(
         load_settings({"repository": "/packs"})
 
 
-def test_memory_of_the_caller_counts_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_the_caller_counts_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert load_settings({"repository": "/packs"}, memory=lambda: 1 << 30).memory == 1 << 30
     assert (
         load_settings({"repository": "/packs", "budget": "1MiB"}, memory=lambda: 1).memory is None
