@@ -15,7 +15,14 @@ from models.sizes import format_least
 from pipeline.budget.budget import Budget
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.holdings import Holding
-from pipeline.budget.sharing import Activations, Sharer, Shares, admission, share_out
+from pipeline.budget.sharing import (
+    Activations,
+    Sharer,
+    Shares,
+    admission,
+    least_together_bytes,
+    share_out,
+)
 from pipeline.fitting.wanted import PlanResult
 from pipeline.planning.plan import AnyPlan, PartitionedPlan
 from server.errors import FilesChangedError
@@ -233,6 +240,39 @@ class Fleet:
         gone = victims(newcomer, loaded, list(absent), room, self.activations)
         return None if gone is None else FleetTarget(gone=gone)
 
+    def fewer(self, *, is_used: bool = True) -> FleetTarget:
+        """Return the target where so many models are gone that the ceiling is met, longest unused first.
+
+        Of those that may go; ``is_used``: also ones that requests use, after idle ones.
+        """
+        room, gone = self.budget, list[str]()
+        going = [each for each in self.members.values() if each.may_go]
+        for each in sorted(going, key=lambda each: (each.is_used, each.used_at)):
+            if room.free_bytes >= 0 or (each.is_used and not is_used):
+                break
+            gone.append(each.sharer.name)
+            room = room.without(gone)
+        return FleetTarget(gone=gone)
+
+    def smaller(self) -> FleetTarget:
+        """Return smaller plans with which the models meet the ceiling, or the least where they cannot.
+
+        No model has a larger plan than now, and none that would take long to find.
+        """
+        budget = self.budget.without(())
+        budget.ceiling_bytes = max(budget.ceiling_bytes, self._least_bytes())
+        planned = replace(self, budget=budget)
+        places = planned._planned(planned._shared([], [], at_once=True))
+        now = self.places
+        return FleetTarget({name: _smaller(place, now[name]) for name, place in places.items()})
+
+    def _least_bytes(self) -> int:
+        """Return what is used at least, where all models that serve have their least."""
+        serving = self._serving
+        sharers = [each.sharer for each in serving.values()]
+        others = self.budget.without([*serving]).used_bytes
+        return others + least_together_bytes(sharers, self.activations)
+
     def _shared(self, others: Iterable[Sharer], gone: list[str], *, at_once: bool) -> Shares:
         """Plan the models that serve, and after them ``others``, with the memory of ``gone`` free.
 
@@ -253,6 +293,12 @@ class Fleet:
             else place
             for (name, place), outcome in zip(self.places.items(), shares.outcomes, strict=False)
         }
+
+
+def _smaller(place: Place, now: Place) -> Place:
+    """Return ``place``, or where that is larger the plan of ``now``, in turns as ``place`` is."""
+    is_larger = place.fitted.plan.total_bytes > now.fitted.plan.total_bytes
+    return Place(now.fitted, place.in_turns) if is_larger else place
 
 
 def gaining(target: FleetTarget, now: Places) -> FleetTarget:
@@ -309,7 +355,8 @@ def _next(targets: Places, now: Places, budget: Budget, *, grows: bool) -> Chang
             added = _added(change, now, budget)
         if current is not None and change.place.is_like(current):
             continue
-        if added <= budget.free_bytes and (cheapest is None or added < cheapest[0]):
+        # Above the ceiling, what gives memory back is a step, though others have to follow.
+        if added <= max(budget.free_bytes, 0) and (cheapest is None or added < cheapest[0]):
             cheapest = added, change
     return cheapest and cheapest[1]
 
