@@ -331,7 +331,9 @@ class Service:
         self._run(self._resources, watching.watch(repository), retrier.run())
         # The budget of a GPU is not memory of the system.
         if self._owns_process and settings.device == "cpu":
-            self.relieving = relieving(repository, self.budget, settings.memory_pressure)
+            self.relieving = relieving(
+                repository, self.budget, self.request_memory, settings.memory_pressure
+            )
         if self.relieving is not None:
             self.metrics.relieving = self.relieving
             self._run(self._resources, self.relieving.run())

@@ -9,17 +9,17 @@ import sys
 
 def main() -> None:
     """Hold as much as the last line says."""
-    held: list[mmap.mmap] = []
+    blocks: list[mmap.mmap] = []
     for line in sys.stdin:
-        wanted, step = int(line), 1 << 20
-        while len(held) * step < wanted:
+        n_bytes, step = int(line), 1 << 20
+        while len(blocks) * step < n_bytes:
             block = mmap.mmap(-1, step)
             for offset in range(0, step, mmap.PAGESIZE):
                 block[offset] = 1
-            held.append(block)
-        while held and (len(held) - 1) * step >= wanted:
-            held.pop().close()
-        print(len(held) * step, flush=True)
+            blocks.append(block)
+        while blocks and (len(blocks) - 1) * step >= n_bytes:
+            blocks.pop().close()
+        print(len(blocks) * step, flush=True)
 
 
 if __name__ == "__main__":

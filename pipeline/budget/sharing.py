@@ -428,10 +428,10 @@ def _least_sums(sharers: Sequence[Sharer]) -> dict[bool, int]:
     }
 
 
-def least_together_bytes(sharers: Sequence[Sharer], activations: Activations) -> int:
+def min_together_bytes(sharers: Sequence[Sharer], activations: Activations) -> int:
     """Return the bytes of the least plans of all models together, in the way that takes least."""
     sums = _least_sums(sharers)
-    return min(sums[in_turns] for in_turns in _WAYS[activations])
+    return min(map(sums.__getitem__, _WAYS[activations]))
 
 
 def _refused(

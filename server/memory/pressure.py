@@ -17,18 +17,18 @@ _SOON_SECONDS = 60.0
 #: and at most for so long.
 _MAX_WAIT_SECONDS = 600.0
 #: An event without figures lowers the ceiling by this part of what is used, and
-_PART = 8
+_EVENT_DIVISOR = 8
 #: by so much at least; a raise of less is not worth opening models again.
-_WORTH_BYTES = 1 << 20
+_MIN_CHANGE_BYTES = 1 << 20
 #: After the ceiling was lowered, what models give back must show before the next event counts.
-_SETTLE_SECONDS = 1.0
+_MIN_INTERVAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Look:
+class Observation:
     """What was seen at ``now``, in seconds of one clock.
 
-    ``event``: the system has said since the last look that there is too little memory. ``lacking_bytes``:
+    ``event``: the system has reported since the last one that memory is scarce. ``lacking_bytes``:
     how much less is free than shall be, negative where more is; None: unknown. ``used_bytes``: what models
     and requests hold of the budget.
     """
@@ -57,50 +57,54 @@ class Pressure:
         #: What is used at least, as the last relief has shown; None: unknown.
         self._floor_bytes: int | None = None
 
-    def see(self, look: Look) -> Ceiling | None:
+    def see(self, observation: Observation) -> Ceiling | None:
         """Return what the ceiling shall be from now on; None: it stays."""
-        lacks = look.lacking_bytes is not None and look.lacking_bytes > 0
-        if look.event or lacks:
-            self._pressed_at = look.now
-            return self._lowered(look)
-        return self._raised(look)
+        lacks = observation.lacking_bytes is not None and observation.lacking_bytes > 0
+        if observation.event or lacks:
+            self._pressed_at = observation.now
+            return self._lowered(observation)
+        return self._raised(observation)
 
     def relieved(self, used_bytes: int) -> None:
-        """Note what is used after models have given back what they could: more is not asked in vain."""
+        """Note what is used after models have given back what they could: what they lack they keep."""
         self._floor_bytes = used_bytes if used_bytes > self.ceiling_bytes else None
 
     def is_pressed(self, now: float) -> bool:
         """Return whether there was a sign of pressure within ``CALM_SECONDS``."""
         return now - self._pressed_at < CALM_SECONDS
 
-    def _lowered(self, look: Look) -> Ceiling | None:
-        if self._floor_bytes is not None and look.used_bytes <= self._floor_bytes:
+    def _lowered(self, observation: Observation) -> Ceiling | None:
+        if self._floor_bytes is not None and observation.used_bytes <= self._floor_bytes:
             return None
-        if look.now - self._lowered_at < _SETTLE_SECONDS:
+        if observation.now - self._lowered_at < _MIN_INTERVAL_SECONDS:
             return None
-        lacking = max(look.lacking_bytes or 0, 0)
-        signal = "event" if look.event else "headroom"
-        if look.event:
-            lacking = max(lacking, look.used_bytes // _PART, _WORTH_BYTES)
-        n_bytes = max(min(self.ceiling_bytes, look.used_bytes - lacking), 0)
-        if look.now - self._raised_at < _SOON_SECONDS:
+        lacking = max(observation.lacking_bytes or 0, 0)
+        signal = "event" if observation.event else "headroom"
+        if observation.event:
+            lacking = max(lacking, observation.used_bytes // _EVENT_DIVISOR, _MIN_CHANGE_BYTES)
+        n_bytes = max(min(self.ceiling_bytes, observation.used_bytes - lacking), 0)
+        if observation.now - self._raised_at < _SOON_SECONDS:
             self._wait_seconds = min(2 * self._wait_seconds, _MAX_WAIT_SECONDS)
             self._raised_at = -math.inf  # one shortage doubles it once
-        self._lowered_at, self.ceiling_bytes = look.now, n_bytes
+        self._lowered_at, self.ceiling_bytes = observation.now, n_bytes
         return Ceiling(n_bytes, signal)
 
-    def _raised(self, look: Look) -> Ceiling | None:
+    def _raised(self, observation: Observation) -> Ceiling | None:
         missing = self._total_bytes - self.ceiling_bytes
         last = max(self._lowered_at, self._raised_at)
-        if not missing or self.is_pressed(look.now) or look.now - last < self._wait_seconds:
+        if (
+            not missing
+            or self.is_pressed(observation.now)
+            or observation.now - last < self._wait_seconds
+        ):
             return None
-        more = -(-missing // 2) if missing > 2 * _WORTH_BYTES else missing
-        if look.lacking_bytes is not None:
-            more = min(more, -look.lacking_bytes // 2)
-        if more < min(_WORTH_BYTES, missing):
+        more = -(-missing // 2) if missing > 2 * _MIN_CHANGE_BYTES else missing
+        if observation.lacking_bytes is not None:
+            more = min(more, -observation.lacking_bytes // 2)
+        if more < min(_MIN_CHANGE_BYTES, missing):
             return None
         if self._raised_at > self._lowered_at:  # the last raise has held
             self._wait_seconds = CALM_SECONDS
         self._floor_bytes = None
-        self._raised_at, self.ceiling_bytes = look.now, self.ceiling_bytes + more
+        self._raised_at, self.ceiling_bytes = observation.now, self.ceiling_bytes + more
         return Ceiling(self.ceiling_bytes)

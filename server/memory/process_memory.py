@@ -45,8 +45,9 @@ def free_bytes(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Pat
     return available if limit is None else min(available, limit.free_bytes)
 
 
-#: What shall stay free of the limit of a group, a tenth of it or so much: pages of libraries and of files.
-_GROUP_RESERVE_BYTES = 24 << 20
+#: Of the limit of a group an eighth shall stay free, and no more than what is left beside ``process_bytes``
+#: of pages of libraries when all else is used.
+_GROUP_RESERVE_BYTES, _GROUP_PART = 24 << 20, 8
 #: What shall stay available on the machine: a fiftieth, and between so much.
 _MACHINE_RESERVE_BYTES = 24 << 20, 256 << 20
 
@@ -60,7 +61,7 @@ def lacking_bytes(
     """
     lacking = []
     if limit := memory_limit(mount, membership):
-        reserve = min(limit.limit_bytes // 10, _GROUP_RESERVE_BYTES)
+        reserve = min(limit.limit_bytes // _GROUP_PART, _GROUP_RESERVE_BYTES)
         lacking.append(reserve - limit.free_bytes)
     total, available = (meminfo_bytes(name, memory) for name in ("MemTotal", "MemAvailable"))
     if total and available:

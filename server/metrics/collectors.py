@@ -151,8 +151,8 @@ def of_pressure(relieving: Relieving) -> Iterator[Metric]:
     changes.add_metric(["down"], relieving.lowered)
     changes.add_metric(["up"], relieving.raised)
     yield changes
-    n_bytes = relieving.given_back_bytes
-    yield _counter("given_back_bytes", "By models while memory was scarce", value=n_bytes)
+    n_bytes = relieving.released_bytes
+    yield _counter("released_bytes", "By models while memory was scarce", value=n_bytes)
 
 
 def of_models(entries: Sequence[Entry]) -> Iterator[Metric]:

@@ -4,7 +4,7 @@ systemd's protocol (its page "Memory Pressure Handling in systemd"): ``MEMORY_PR
 of what to wait on, and ``MEMORY_PRESSURE_WRITE``, in Base64, what to write to it first. A regular file is
 one of the kernel's pressure stall information (PSI): it reports by POLLPRI, and is not read. A FIFO or a
 socket reports by bytes, which are read and mean nothing. ``/dev/null`` means that pressure is none of the
-service's business. Without the variables the kernel is asked for the control group of this process.
+service's business. Without the variables it is the file of this process's own control group.
 """
 
 import base64
@@ -112,9 +112,9 @@ class PressureEvents:
         self._lose("its other end was closed")
         return is_event
 
-    def _lose(self, why: str) -> None:
-        _log.warning("memory pressure: no more events from %s: %s", self.name, why)
-        self.lost = why
+    def _lose(self, reason: str) -> None:
+        _log.warning("memory pressure: no more events from %s: %s", self.name, reason)
+        self.lost = reason
         self._stop()
         self._stop = _nothing
 
@@ -143,7 +143,7 @@ def open_events(
     """
     if WATCH in environ:
         return None if is_off(environ) else _named(environ)
-    for path in _own_files(membership, mounts, machine):
+    for path in _group_files(membership, mounts, machine):
         with contextlib.suppress(OSError):
             return _opened(path, _TRIGGER)
     return None
@@ -177,7 +177,7 @@ def _opened(path: Path, written: bytes) -> PressureEvents:
             descriptor = os.dup(connected.fileno())
     elif stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
         # A FIFO that is read only ends with its first writer; one that is written, too, never does.
-        access = os.O_RDWR if written or _is_ours(path, mode) else os.O_RDONLY
+        access = os.O_RDWR if written or _is_writable_fifo(path, mode) else os.O_RDONLY
         descriptor = os.open(path, access | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     else:
         raise OSError(errno.EINVAL, "it is no file, no FIFO and no socket")
@@ -190,11 +190,11 @@ def _opened(path: Path, written: bytes) -> PressureEvents:
     return PressureEvents(str(path), descriptor, is_psi=stat.S_ISREG(mode))
 
 
-def _is_ours(path: Path, mode: int) -> bool:
+def _is_writable_fifo(path: Path, mode: int) -> bool:
     return stat.S_ISFIFO(mode) and os.access(path, os.W_OK)
 
 
-def _own_files(membership: Path, mounts: tuple[Path, ...], machine: Path) -> list[Path]:
+def _group_files(membership: Path, mounts: tuple[Path, ...], machine: Path) -> list[Path]:
     """Return the files of PSI of this process's group; of the one that has all, the ``machine``'s, too."""
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()

@@ -15,13 +15,14 @@ from typing import Literal, Protocol
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
 from server.errors import NotServingError
-from server.memory.pressure import Ceiling, Look, Pressure
+from server.memory.pressure import Ceiling, Observation, Pressure
 from server.memory.process_memory import lacking_bytes
+from server.memory.request_memory import RequestMemory
 from server.operation.pressure_events import PressureError, PressureEvents, is_off, open_events
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS, _BRIEF_SECONDS = 1.0, 0.1
+_CHECK_SECONDS, _BRIEF_SECONDS = 0.5, 0.1
 
 Signals = Literal["auto", "events", "headroom", "off"]
 
@@ -55,7 +56,7 @@ class Relieving:
         self._is_pressed = False
         self._heard = asyncio.Event()
         #: Events that were reported, changes of the ceiling down and up, and what models gave back.
-        self.heard = self.lowered = self.raised = self.given_back_bytes = 0
+        self.heard = self.lowered = self.raised = self.released_bytes = 0
 
     @property
     def signals(self) -> str:
@@ -104,18 +105,18 @@ class Relieving:
             await self._heard.wait()  # nothing is to be looked at
             return
         try:
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_CHECK_SECONDS):
                 await self._heard.wait()
         except TimeoutError:
             pass
 
     async def step(self) -> None:
-        """Look once, and have models do what follows. Raises as Repository.relieve."""
+        """Observation once, and have models do what follows. Raises as Repository.relieve."""
         is_event = self._heard.is_set()
         self._heard.clear()
         now, used_bytes = self._clock(), self._budget.used_bytes
         lacking = None if self._lacking is None else self._lacking()
-        ceiling = self._pressure.see(Look(now, is_event, lacking, used_bytes))
+        ceiling = self._pressure.see(Observation(now, is_event, lacking, used_bytes))
         was_pressed, self._is_pressed = self._is_pressed, self._pressure.is_pressed(now)
         if ceiling is not None and ceiling.signal:
             await self._lower(ceiling)
@@ -127,20 +128,20 @@ class Relieving:
             self._models.ease(self._budget.ceiling_bytes)
 
     async def _lower(self, ceiling: Ceiling) -> None:
-        before, began = self._budget.used_bytes, self._clock()
+        before, started = self._budget.used_bytes, self._clock()
         self.lowered += 1
         await self._models.relieve(ceiling.n_bytes)
         after = self._budget.used_bytes
         self._pressure.relieved(after)
-        given_back = max(before - after, 0)
-        self.given_back_bytes += given_back
+        released_bytes = max(before - after, 0)
+        self.released_bytes += released_bytes
         exceeded = self._budget.exceeded_bytes
         more = f"; {format_size(exceeded)} above it stay: no model can do with less" * bool(
             exceeded
         )
         message = "memory is scarce (%s): models gave back %s in %.1f s and may use %s%s"
-        seconds = self._clock() - began
-        figures = format_size(given_back), seconds, self._share(), more
+        seconds = self._clock() - started
+        figures = format_size(released_bytes), seconds, self._share(), more
         _log.log(logging.WARNING if exceeded else logging.INFO, message, ceiling.signal, *figures)
 
     def _share(self) -> str:
@@ -151,14 +152,23 @@ class Relieving:
 def relieving(
     models: Relieved,
     budget: Budget,
+    requests: RequestMemory,
     signals: Signals,
     environ: Mapping[str, str] = os.environ,
 ) -> Relieving | None:
-    """Return what follows ``signals``; None: nothing is to be followed."""
+    """Return what follows ``signals``; None: nothing is to be followed.
+
+    What ``requests`` may take any moment is not free.
+    """
     if signals == "off" or (signals == "auto" and is_off(environ)):
         return None
     open_ = no_events if signals == "headroom" else partial(open_events, environ)
-    return Relieving(models, budget, open_, None if signals == "events" else lacking_bytes)
+
+    def lacking() -> int | None:
+        lacks = lacking_bytes()
+        return None if lacks is None else lacks + requests.capacity_bytes - requests.used_bytes
+
+    return Relieving(models, budget, open_, None if signals == "events" else lacking)
 
 
 def no_events() -> None:

@@ -20,7 +20,7 @@ from pipeline.budget.sharing import (
     Sharer,
     Shares,
     admission,
-    least_together_bytes,
+    min_together_bytes,
     share_out,
 )
 from pipeline.fitting.wanted import PlanResult
@@ -245,13 +245,13 @@ class Fleet:
 
         Of those that may go; ``is_used``: also ones that requests use, after idle ones.
         """
-        room, gone = self.budget, list[str]()
-        going = [each for each in self.members.values() if each.may_go]
-        for each in sorted(going, key=lambda each: (each.is_used, each.used_at)):
-            if room.free_bytes >= 0 or (each.is_used and not is_used):
+        budget, gone = self.budget, list[str]()
+        going = [member for member in self.members.values() if member.may_go]
+        for member in sorted(going, key=lambda member: (member.is_used, member.used_at)):
+            if budget.free_bytes >= 0 or (member.is_used and not is_used):
                 break
-            gone.append(each.sharer.name)
-            room = room.without(gone)
+            gone.append(member.sharer.name)
+            budget = budget.without(gone)
         return FleetTarget(gone=gone)
 
     def smaller(self) -> FleetTarget:
@@ -260,18 +260,18 @@ class Fleet:
         No model has a larger plan than now, and none that would take long to find.
         """
         budget = self.budget.without(())
-        budget.ceiling_bytes = max(budget.ceiling_bytes, self._least_bytes())
+        budget.ceiling_bytes = max(budget.ceiling_bytes, self._min_bytes())
         planned = replace(self, budget=budget)
-        places = planned._planned(planned._shared([], [], at_once=True))
+        plans = planned._planned(planned._shared([], [], at_once=True))
         now = self.places
-        return FleetTarget({name: _smaller(place, now[name]) for name, place in places.items()})
+        return FleetTarget({name: _smaller(plan, now[name]) for name, plan in plans.items()})
 
-    def _least_bytes(self) -> int:
+    def _min_bytes(self) -> int:
         """Return what is used at least, where all models that serve have their least."""
         serving = self._serving
-        sharers = [each.sharer for each in serving.values()]
+        sharers = [member.sharer for member in serving.values()]
         others = self.budget.without([*serving]).used_bytes
-        return others + least_together_bytes(sharers, self.activations)
+        return others + min_together_bytes(sharers, self.activations)
 
     def _shared(self, others: Iterable[Sharer], gone: list[str], *, at_once: bool) -> Shares:
         """Plan the models that serve, and after them ``others``, with the memory of ``gone`` free.
@@ -295,10 +295,10 @@ class Fleet:
         }
 
 
-def _smaller(place: Place, now: Place) -> Place:
-    """Return ``place``, or where that is larger the plan of ``now``, in turns as ``place`` is."""
-    is_larger = place.fitted.plan.total_bytes > now.fitted.plan.total_bytes
-    return Place(now.fitted, place.in_turns) if is_larger else place
+def _smaller(planned: Place, now: Place) -> Place:
+    """Return ``planned``, or where that is larger the plan of ``now``, in turns as ``planned`` is."""
+    is_larger = planned.fitted.plan.total_bytes > now.fitted.plan.total_bytes
+    return Place(now.fitted, planned.in_turns) if is_larger else planned
 
 
 def gaining(target: FleetTarget, now: Places) -> FleetTarget:

@@ -265,7 +265,7 @@ class Fleet:
             case _:
                 await self._happens(step.wish, name, number)
 
-    async def _happens(self, what: str, name: str, number: int) -> None:
+    async def _happens(self, what: str, name: str, amount: int) -> None:
         """Let happen ``what`` no client wishes."""
         budget = self.world.budget
         match what:
@@ -274,11 +274,11 @@ class Fleet:
             case "idle":
                 await self._idle(name)
             case "press":
-                await self.repository.relieve(max(budget.used_bytes - 2 * number, 0))
+                await self.repository.relieve(max(budget.used_bytes - 2 * amount, 0))
             case "ease":
                 self.repository.ease(budget.total_bytes)
             case "time":
-                self.now += number
+                self.now += amount
                 await self.retrier.step()
             case _:
                 raise AssertionError(what)

@@ -210,6 +210,7 @@ class _World:
                 "model_control": "explicit",
                 "allow_admin": True,
                 "threads": 1,
+                "memory_pressure": "off",  # a real one is not the seed's
             }
         )
         async with Service(settings, owns_process=True) as service:

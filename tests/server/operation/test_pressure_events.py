@@ -30,7 +30,7 @@ class Loop:
     def remove_reader(self, fd: int) -> None:
         del self.readers[fd]
 
-    def turn(self) -> None:
+    def read_ready(self) -> None:
         for fd, callback in list(self.readers.items()):
             if select.select([fd], [], [], 0)[0]:
                 callback()
@@ -49,9 +49,9 @@ class Heard:
     def _hear(self) -> None:
         self.count += 1
 
-    def turn(self) -> int:
-        """Return how many events there were by the end of a turn."""
-        self.loop.turn()
+    def read_ready(self) -> int:
+        """Return how many events there were by the end of a read_ready."""
+        self.loop.read_ready()
         return self.count
 
 
@@ -74,20 +74,20 @@ def fifo(tmp_path: Path) -> Path:
 
 def test_a_fifo_reports_by_bytes(fifo: Path) -> None:
     with hearing(MEMORY_PRESSURE_WATCH=str(fifo)) as heard:
-        assert heard.turn() == 0
+        assert heard.read_ready() == 0
         for count in (1, 2, 3):
             fifo.write_bytes(b"x" * count)  # whoever writes closes it each time
-            assert heard.turn() == count
-            assert heard.turn() == count, "it was not read"
+            assert heard.read_ready() == count
+            assert heard.read_ready() == count, "it was not read"
         assert not heard.events.lost
 
 
-def test_many_bytes_are_few_events(fifo: Path) -> None:
+def test_many_bytes_are_one_event_or_two(fifo: Path) -> None:
     with hearing(MEMORY_PRESSURE_WATCH=str(fifo)) as heard:
         fifo.write_bytes(b"x" * 65536)
-        heard.turn()
-        assert heard.turn() <= 2
-        assert heard.turn() == heard.count
+        heard.read_ready()
+        assert heard.read_ready() <= 2
+        assert heard.read_ready() == heard.count
 
 
 def test_a_fifo_that_only_others_may_write_to_ends_with_its_writer(
@@ -96,8 +96,8 @@ def test_a_fifo_that_only_others_may_write_to_ends_with_its_writer(
     monkeypatch.setattr(os, "access", lambda *_: False)
     with hearing(MEMORY_PRESSURE_WATCH=str(fifo)) as heard:
         fifo.write_bytes(b"x")
-        assert heard.turn() == 1
-        heard.turn()
+        assert heard.read_ready() == 1
+        heard.read_ready()
         assert heard.count == 1
         assert heard.events.lost
         assert not heard.loop.readers
@@ -115,15 +115,15 @@ def test_a_socket_is_written_to_and_reports_by_bytes(tmp_path: Path) -> None:
             manager, _ = listener.accept()
             with manager:
                 assert manager.recv(100) == b"some 1 2"
-                assert heard.turn() == 0
+                assert heard.read_ready() == 0
                 manager.send(b"!")
-                assert heard.turn() == 1
-            heard.turn()
+                assert heard.read_ready() == 1
+            heard.read_ready()
             assert heard.count == 1
             assert heard.events.lost
 
 
-def test_dev_null_turns_it_off() -> None:
+def test_dev_null_is_off() -> None:
     assert open_events({"MEMORY_PRESSURE_WATCH": "/dev/null"}) is None
     assert is_off({"MEMORY_PRESSURE_WATCH": "/dev/null"})
     assert not is_off({})
@@ -138,7 +138,7 @@ def test_a_plain_file_cannot_be_waited_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("watch", "write", "why"),
+    ("watch", "write", "reason"),
     [
         ("relative/file", "", "no absolute path"),
         ("/no/such/file", "", "No such file"),
@@ -146,8 +146,8 @@ def test_a_plain_file_cannot_be_waited_on(tmp_path: Path) -> None:
         ("/proc/self/status", "no base64!", "not Base64"),
     ],
 )
-def test_what_cannot_be_used_is_named(watch: str, write: str, why: str) -> None:
-    with pytest.raises(PressureError, match=why):
+def test_what_cannot_be_used_is_named(watch: str, write: str, reason: str) -> None:
+    with pytest.raises(PressureError, match=reason):
         open_events({"MEMORY_PRESSURE_WATCH": watch, "MEMORY_PRESSURE_WRITE": write})
 
 
@@ -178,7 +178,7 @@ def opened_of(
 
 
 @pytest.mark.parametrize("folder", ["cgroup/a/b", "cgroup/unified/a/b"])
-def test_the_own_group_in_version_2_alone_or_beside_version_1(tmp_path: Path, folder: str) -> None:
+def test_the_group_in_both_mounts_of_version_2(tmp_path: Path, folder: str) -> None:
     file = f"{folder}/memory.pressure"
     events = opened_of(tmp_path, "4:memory:/m\n0::/a/b\n", file)
     assert events is not None
@@ -194,7 +194,7 @@ def test_the_group_of_all_processes_is_the_machine(tmp_path: Path) -> None:
     events.close()
 
 
-def test_pressure_of_others_is_none_of_ours(tmp_path: Path) -> None:
+def test_pressure_of_other_groups_is_ignored(tmp_path: Path) -> None:
     assert opened_of(tmp_path, "0::/a\n") is None
     assert opened_of(tmp_path, "4:memory:/a\n") is None
     assert opened_of(tmp_path / "other", "0::/\n", machine=False) is None

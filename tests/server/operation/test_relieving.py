@@ -1,4 +1,4 @@
-"""Models follow the memory of the box: what is asked of them, counted and logged."""
+"""Models follow the memory of the box: what is requested of them, counted and logged."""
 
 import asyncio
 import base64
@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.budget.budget import Budget
 from server.errors import NotServingError
+from server.memory.request_memory import RequestMemory
 from server.operation.pressure_events import PressureEvents
 from server.operation.relieving import Relieving, no_events, relieving
 
@@ -19,22 +20,22 @@ MIB = 1 << 20
 
 
 class Models:
-    """Give back what they are asked for, down to ``least``."""
+    """Give back what they are requested for, down to ``min_bytes``."""
 
-    def __init__(self, budget: Budget, least: int = 10 * MIB) -> None:
-        self.budget, self.least = budget, least
+    def __init__(self, budget: Budget, min_bytes: int = 10 * MIB) -> None:
+        self.budget, self.min_bytes = budget, min_bytes
         self.eased: list[int] = []
         self.fails: Exception | None = None
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
 
     async def relieve(self, ceiling_bytes: int) -> None:
         self.budget.ceiling_bytes = ceiling_bytes
-        self.asked.set()
+        self.requested.set()
         await asyncio.sleep(0)
         if self.fails is not None:
             raise self.fails
-        held = max(min(self.budget.used_bytes, ceiling_bytes), self.least)
-        self.budget.change("a", {"resident": held})
+        n_bytes = max(min(self.budget.used_bytes, ceiling_bytes), self.min_bytes)
+        self.budget.change("a", {"resident": n_bytes})
 
     def ease(self, ceiling_bytes: int) -> None:
         self.budget.ceiling_bytes = ceiling_bytes
@@ -86,12 +87,12 @@ def test_models_give_back_what_lacks_and_grow_again(caplog: pytest.LogCaptureFix
         "memory is free again: models may use 90.0 MiB of 100.0 MiB",
     ]
     counted = scene.relieving
-    assert (counted.lowered, counted.raised, counted.given_back_bytes) == (1, 1, 20 * MIB)
+    assert (counted.lowered, counted.raised, counted.released_bytes) == (1, 1, 20 * MIB)
 
 
 def test_what_stays_above_the_ceiling_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
-    scene.models.least = 95 * MIB
+    scene.models.min_bytes = 95 * MIB
 
     async def scenario() -> None:
         scene.lacking = 20 * MIB
@@ -105,7 +106,7 @@ def test_what_stays_above_the_ceiling_is_logged_once(caplog: pytest.LogCaptureFi
     assert scene.budget.exceeded_bytes == 15 * MIB
 
 
-def test_when_pressure_is_over_models_look_for_better_plans_within_the_ceiling() -> None:
+def test_models_search_for_better_plans_within_the_ceiling_after_pressure() -> None:
     scene = Scene()
 
     async def scenario() -> None:
@@ -143,7 +144,7 @@ def test_an_event_is_followed_on_a_loop(tmp_path: Path, fails: Exception | None)
         await asyncio.sleep(0)
         assert follows.signals == f"events of {tmp_path / 'fifo'}"
         (tmp_path / "fifo").write_bytes(b"x")
-        await scene.models.asked.wait()
+        await scene.models.requested.wait()
         if isinstance(fails, NotServingError):
             await task
         task.cancel()
@@ -155,8 +156,8 @@ def test_an_event_is_followed_on_a_loop(tmp_path: Path, fails: Exception | None)
     assert open_files() == before
 
 
-@pytest.mark.parametrize("turns", range(8))
-def test_it_may_be_cancelled_at_any_await(turns: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("switches", range(8))
+def test_it_may_be_cancelled_at_any_await(switches: int, tmp_path: Path) -> None:
     before = open_files()
 
     async def scenario() -> None:
@@ -165,7 +166,7 @@ def test_it_may_be_cancelled_at_any_await(turns: int, tmp_path: Path) -> None:
         events = fifo_events(tmp_path / "fifo")
         follows = Relieving(scene.models, scene.budget, events, lambda: scene.lacking)
         task = asyncio.create_task(follows.run())
-        for _ in range(turns):
+        for _ in range(switches):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait({task})
@@ -187,8 +188,8 @@ def test_the_setting_and_the_service_manager_say_what_is_followed(tmp_path: Path
     }
 
     def signals(setting: Any, environ: dict[str, str]) -> str | None:
-        follows = relieving(scene.models, scene.budget, setting, environ)
-        return None if follows is None else asyncio.run(_begun(follows))
+        follows = relieving(scene.models, scene.budget, RequestMemory(0), setting, environ)
+        return None if follows is None else asyncio.run(_signals_of(follows))
 
     fifo = f"events of {tmp_path / 'fifo'}"
     assert signals("auto", named) == f"{fifo} and headroom"
@@ -200,7 +201,7 @@ def test_the_setting_and_the_service_manager_say_what_is_followed(tmp_path: Path
     assert signals("auto", wrong) == "headroom"
 
 
-async def _begun(follows: Relieving) -> str:
+async def _signals_of(follows: Relieving) -> str:
     """Return what it follows, once it has begun."""
     task = asyncio.create_task(follows.run())
     await asyncio.sleep(0)
