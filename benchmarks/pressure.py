@@ -54,12 +54,12 @@ _SAMPLE_SECONDS = 0.01
 _USED = "layerstream_budget_used_bytes"
 #: Plans add in another order; what is wrong differs by more.
 _TOLERANCE = 1e-4
-_GROWS_SECONDS = 400.0
+_GROWS_SECONDS, _STEADY_SECONDS = 400.0, 8.0
 _FLAT_BYTES = 1 << 18
 
 
 @dataclass
-class Answers:
+class NeighbourAnswers:
     """What clients got: how many answers, the longest delay, what was wrong."""
 
     count: int = 0
@@ -71,7 +71,7 @@ class Clients:
     """One connection a model, which asks the same again and again, while the block runs."""
 
     def __init__(self, port: int, repository: Path) -> None:
-        self.answers, self._port, self._repository = Answers(), port, repository
+        self.answers, self._port, self._repository = NeighbourAnswers(), port, repository
         self._counting = threading.Lock()
 
     def ask(self, model: str, over: threading.Event) -> None:
@@ -250,8 +250,7 @@ def under(signal: str, repository: Path, steps: int) -> dict[str, Any]:
         clients = Clients(port, repository)
         works = [lambda over, model=model: clients.ask(model, over) for model in _MODELS]
         with beside(*works):
-            time.sleep(5)
-            largest = metrics(base)[_USED]
+            largest = _steady(base)
             usage = group.usage()
             neighbour.hold(max(_LIMIT - (usage.total - usage.file) - _LEFT[signal], 0))
             done = [
@@ -283,6 +282,16 @@ def under(signal: str, repository: Path, steps: int) -> dict[str, Any]:
         and grown_seconds is not None
         and all(step.complete_seconds <= bound for step in effective),
     }
+
+
+def _steady(base: str) -> float:
+    """Return what is reserved when models have not grown for a while."""
+    last, since = 0.0, time.monotonic()
+    while time.monotonic() - since < _STEADY_SECONDS:
+        if (reserved := metrics(base)[_USED]) != last:
+            last, since = reserved, time.monotonic()
+        time.sleep(0.5)
+    return last
 
 
 def _stepped(signal: str, pid: int, base: str, neighbour: Neighbour, folder: Path) -> Step:
