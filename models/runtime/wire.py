@@ -48,6 +48,8 @@ class AttributeField(IntEnum):
     """AttributeProto: ``INTS`` holds many numbers."""
 
     NAME = 1
+    F = 2
+    I = 3
     INTS = 8
     TYPE = 20
 
