@@ -49,7 +49,7 @@ class AttributeField(IntEnum):
 
     NAME = 1
     F = 2
-    I = 3
+    I = 3  # noqa: E741  as ONNX calls it
     INTS = 8
     TYPE = 20
 

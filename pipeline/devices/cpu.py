@@ -42,7 +42,7 @@ from pipeline.devices.base import (
     StoppableLaunch,
 )
 from pipeline.devices.device_memory import HostMemory, Memory, Use
-from pipeline.devices.elementwise.attention import own_attention
+from pipeline.devices.elementwise.attention import native_attention
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
@@ -326,12 +326,12 @@ class CpuDevice(HostDevice):
         )
 
     def _scratch_bytes(self, graph: bytes) -> int | None:
-        attention = own_attention(graph) if self._has_attention else None
+        attention = native_attention(graph) if self._has_attention else None
         return None if attention is None else self.threads * attention.thread_bytes
 
     def _loaded(self, graph: bytes) -> bytes:
         """Return a pack's ``graph`` as it is loaded: with operators of ours where they compute the same."""
-        attention = own_attention(graph) if self._has_attention else None
+        attention = native_attention(graph) if self._has_attention else None
         return graph if attention is None else attention.graph
 
     def _bind_chain(self, graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
@@ -340,8 +340,10 @@ class CpuDevice(HostDevice):
     def _make_chain(self, graph: bytes) -> Kernel:
         return _opened(lambda: open_piece(graph, self.threads, self._operators))
 
-    def make(self, graph: bytes) -> Kernel:
-        return self._make_part(self._loaded(graph))
+    def make(self, graph: bytes) -> Kernel:  # a pack's: it has no operators of ours
+        loaded = self._loaded(graph)
+        operators = None if loaded is graph else self._operators
+        return _opened(lambda: open_piece(loaded, self.threads, operators))
 
     def join(self, graphs: Sequence[bytes]) -> Kernel:
         graphs = list(map(self._loaded, graphs))

@@ -1,7 +1,7 @@
 """Attention in graphs of packs, as the operator of the native library (kernels/attention_operator.c).
 
-A pack has ONNX Runtime's MultiHeadAttention; where the library is there, a piece that is one runs ours, which
-keeps scores in the cache. Which it is, is read of the piece: no pack says it.
+A pack has ONNX Runtime's MultiHeadAttention; where the library is there, a piece that is one runs ours,
+which keeps scores in the cache. Whether it is one the piece itself says, and no record of the pack.
 """
 
 import functools
@@ -37,12 +37,12 @@ from pipeline.devices.interface.native import (
 
 _OPSET_VERSION = 1
 # Queries, keys, values; two inputs that are left out in front of a bias.
-_TOKENS, _LEFT_OUT, _WITH_BIAS = 3, 2, 6
+_TOKENS, _SKIPPED, _WITH_BIAS = 3, 2, 6
 # Channels of values are filled up to whole vectors.
 _FILLED = 32
 _FLOAT_BYTES = 4
 # What malloc adds, and numbers of rows.
-_BESIDE_BYTES = 8 << 10
+_OTHER_BYTES = 8 << 10
 
 Shape = tuple[int, ...]
 
@@ -55,17 +55,17 @@ class Attention(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def own_attention(graph: bytes) -> Attention | None:
+def native_attention(graph: bytes) -> Attention | None:
     """Return the piece ``graph`` with the operator of ours; None: it is no attention that ours computes."""
     if MICROSOFT.encode() not in graph or ATTENTION.encode() not in graph:
         return None
     try:
-        return _own(graph)
+        return _native(graph)
     except (WireError, UnicodeDecodeError):
         return None
 
 
-def _own(graph: bytes) -> Attention | None:
+def _native(graph: bytes) -> Attention | None:
     bodies = contents(graph, ModelField.GRAPH)
     nodes = contents(bodies[0], GraphField.NODE) if len(bodies) == 1 else []
     if len(nodes) != 1 or contents(bodies[0], GraphField.INITIALIZER):
@@ -76,14 +76,14 @@ def _own(graph: bytes) -> Attention | None:
     heads = _heads(node)
     if heads is None or len(names) not in (_TOKENS, _WITH_BIAS):
         return None
-    if len(contents(node, NodeField.OUTPUT)) != 1 or any(names[_TOKENS : _TOKENS + _LEFT_OUT]):
+    if len(contents(node, NodeField.OUTPUT)) != 1 or any(names[_TOKENS : _TOKENS + _SKIPPED]):
         return None
-    given = [shapes.get(name, ()) for name in names if name]
-    if not _fit(given, heads):
+    inputs = [shapes.get(name, ()) for name in names if name]
+    if not _fit(inputs, heads):
         return None
-    query_head, value_head = given[0][2] // heads, -(-given[2][2] // heads // _FILLED) * _FILLED
-    numbers = (ATTENTION_ROWS + ATTENTION_KEYS) * (query_head + value_head)
-    return Attention(_renamed(graph), _FLOAT_BYTES * numbers + _BESIDE_BYTES)
+    query_head, value_head = inputs[0][2] // heads, -(-inputs[2][2] // heads // _FILLED) * _FILLED
+    counts = (ATTENTION_ROWS + ATTENTION_KEYS) * (query_head + value_head)
+    return Attention(_renamed(graph), _FLOAT_BYTES * counts + _OTHER_BYTES)
 
 
 def _fit(shapes: list[Shape], heads: int) -> bool:
@@ -114,22 +114,22 @@ def _heads(node: bytes) -> int | None:
     domain = b"".join(contents(node, NodeField.DOMAIN)).decode()
     if f"{domain}.{operator}" != Op.MultiHeadAttention:
         return None
-    numbers = dict(map(_number, contents(node, NodeField.ATTRIBUTE)))
-    heads, scale = int(numbers.pop("num_heads", 0)), numbers.pop("scale", 0.0)
-    numbers.pop("mask_filter_value", 0)  # of a mask that ours does not read
+    counts = dict(map(_attribute, contents(node, NodeField.ATTRIBUTE)))
+    heads, scale = int(counts.pop("num_heads", 0)), counts.pop("scale", 0.0)
+    counts.pop("mask_filter_value", 0)  # of a mask that ours does not read
     # With a scale of zero ONNX Runtime takes another one.
-    return heads if heads and scale and not any(numbers.values()) else None
+    return heads if heads and scale and not any(counts.values()) else None
 
 
-def _number(attribute: bytes) -> tuple[str, float]:
+def _attribute(attribute: bytes) -> tuple[str, float]:
     """Return name and number of an attribute; NaN: it is no number."""
-    number = math.nan
+    value = math.nan
     for item in fields(attribute):
         if item.number == AttributeField.I:
-            number = item.value
+            value = item.value
         elif item.number == AttributeField.F:
-            (number,) = struct.unpack("<f", item.whole[-_FLOAT_BYTES:])
-    return b"".join(contents(attribute, AttributeField.NAME)).decode(), number
+            (value,) = struct.unpack("<f", item.whole[-_FLOAT_BYTES:])
+    return b"".join(contents(attribute, AttributeField.NAME)).decode(), value
 
 
 def _port(port: bytes) -> tuple[str, Shape]:
@@ -145,33 +145,33 @@ def _port(port: bytes) -> tuple[str, Shape]:
                 return name, ()
             for shape in contents(tensor, TensorTypeField.SHAPE):
                 for axis in contents(shape, ShapeField.DIM):
-                    known = [
+                    lengths_of_axis = [
                         item.value
                         for item in fields(axis)
                         if item.number == DimensionField.DIM_VALUE
                     ]
-                    lengths += known or [0]
+                    lengths += lengths_of_axis or [0]
     return name, tuple(lengths)
 
 
 def _renamed(graph: bytes) -> bytes:
     """Return ``graph`` with its node, and the version of operators that this has, in our domain."""
-    parts = []
-    for part in fields(graph):
-        if part.number == ModelField.GRAPH:
-            parts.append(field(ModelField.GRAPH, _in_our_domain(part.data)))
-        elif part.number != ModelField.OPSET_IMPORT or MICROSOFT.encode() not in part.data:
-            parts.append(part.whole)
+    messages = []
+    for item in fields(graph):
+        if item.number == ModelField.GRAPH:
+            messages.append(field(ModelField.GRAPH, _in_our_domain(item.data)))
+        elif item.number != ModelField.OPSET_IMPORT or MICROSOFT.encode() not in item.data:
+            messages.append(item.whole)
     version = field(OpsetField.DOMAIN, DOMAIN) + field(OpsetField.VERSION, _OPSET_VERSION)
-    return b"".join((*parts, field(ModelField.OPSET_IMPORT, version)))
+    return b"".join((*messages, field(ModelField.OPSET_IMPORT, version)))
 
 
 def _in_our_domain(body: bytes) -> bytes:
     return b"".join(
-        field(GraphField.NODE, _with_domain(part.data))
-        if part.number == GraphField.NODE
-        else part.whole
-        for part in fields(body)
+        field(GraphField.NODE, _with_domain(item.data))
+        if item.number == GraphField.NODE
+        else item.whole
+        for item in fields(body)
     )
 
 

@@ -7,6 +7,7 @@ assertions say to the compiler where ctypes has each member.
 from typing import get_args
 
 from models.network.activations import Arithmetic, Kind
+from models.network.names import Op
 from models.network.operators.quantised import BYTES, MAX_CONCATENATED, MAX_LAYERS
 from models.packs.records.spans import Encoding
 from models.packs.storing import BLOCK_NUMBERS, DICTIONARY_BYTES, MAX_BITS, PLANES, WHOLE_BITS
@@ -61,7 +62,7 @@ FLIP = 0x80
 ATTENTION_ROWS, ATTENTION_KEYS, MAX_HEAD = 192, 64, 128
 #: Operators of ours in graphs of ONNX Runtime: their domain, their names, the attribute of a chain.
 DOMAIN, CHAIN, JOB, PROGRAM = "layerstream", "Chain", "Job", "program"
-ATTENTION = "MultiHeadAttention"
+ATTENTION = Op.MultiHeadAttention.op_type
 
 _CHAINS: tuple[Entry, ...] = (
     KernelList(
