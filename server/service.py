@@ -332,7 +332,11 @@ class Service:
         # The budget of a GPU is not memory of the system.
         if self._owns_process and settings.device == "cpu":
             self.relieving = relieving(
-                repository, self.budget, self.request_memory, settings.memory_pressure
+                repository,
+                self.budget,
+                self.request_memory,
+                self.uploads.end_compiling,
+                settings.memory_pressure,
             )
         if self.relieving is not None:
             self.metrics.relieving = self.relieving
