@@ -341,8 +341,8 @@ class Service:
         if self.relieving is not None:
             self.metrics.relieving = self.relieving
             self._run(self._resources, self.relieving.run())
-        if settings.close_after:
-            self._run(self._resources, watching.close_idle(repository))
+        if settings.close_after or settings.idle_after:
+            self._run(self._resources, watching.follow_idle(repository))
         if settings.tune:
             self._run(self._resources, repository.tuner().run())
         if poller is not None:
