@@ -193,17 +193,20 @@ class Fleet:
     def _serving(self) -> dict[str, Member]:
         return {name: each.rigid() for name, each in self.members.items() if each.serves}
 
-    def coming(self, key: str, newcomer: Sharer, absent: Iterable[Sharer]) -> FleetTarget:
+    def coming(
+        self, key: str, newcomer: Sharer, absent: Iterable[Sharer], claims: Sequence[Sharer] = ()
+    ) -> FleetTarget:
         """Return the plans with which ``newcomer``, the first, fits together with the others.
 
         ``key``: the name under which it will hold memory; ``absent``: models that are served and not
-        loaded: their least is kept free, after that of ``newcomer``.
+        loaded: their least is kept free, after that of ``newcomer``. ``claims``: of models that are closed,
+        and whose least is kept free before it.
 
         Raises:
             RefusedError: it does not fit. Otherwise why it cannot be planned.
         """
-        shares = self._shared([newcomer, *absent], [key], at_once=True)
-        own = shares.outcomes[len(self.places)]
+        shares = self._shared([*claims, newcomer, *absent], [key], len(claims), at_once=True)
+        own = shares.outcomes[len(self.places) + len(claims)]
         if not isinstance(own, PlanResult):
             raise own or RefusedError(f"model {newcomer.name!r} is not planned")
         return FleetTarget(self._planned(shares), Change(key, Place.of(own, shares.in_turns)))
@@ -273,17 +276,20 @@ class Fleet:
         others = self.budget.without([*serving]).used_bytes
         return others + min_together_bytes(sharers, self.activations)
 
-    def _shared(self, others: Iterable[Sharer], gone: list[str], *, at_once: bool) -> Shares:
+    def _shared(
+        self, others: Iterable[Sharer], gone: list[str], claims: int = 0, *, at_once: bool
+    ) -> Shares:
         """Plan the models that serve, and after them ``others``, with the memory of ``gone`` free.
 
-        ``at_once``: a plan that would take long to find is made by rules of thumb.
+        The first ``claims`` of the others are not given up for those after them. ``at_once``: a plan that
+        would take long to find is made by rules of thumb.
         """
         serving = self._serving
         sharers = [*(each.sharer for each in serving.values()), *others]
         if at_once:
             sharers = [each.hurried() for each in sharers]
         room = self.budget.without([*serving, *gone])
-        return share_out(sharers, room, self.activations, len(serving))
+        return share_out(sharers, room, self.activations, len(serving) + claims)
 
     def _planned(self, shares: Shares) -> dict[str, Place]:
         """Return the new plans of the models that serve; one that gets none, or stays, keeps its own."""
@@ -302,8 +308,15 @@ def _smaller(planned: Place, now: Place) -> Place:
 
 
 def gaining(target: FleetTarget, now: Places) -> FleetTarget:
-    """Return ``target`` of models with the plans ``now``, less what gains too little."""
-    plans = {name: place for name, place in target.plans.items() if _gains(now[name], place)}
+    """Return ``target`` of models with the plans ``now``, less what gains too little.
+
+    Models that have left service since the target was decided have no plan now, and gain nothing.
+    """
+    plans = {
+        name: place
+        for name, place in target.plans.items()
+        if name in now and _gains(now[name], place)
+    }
     return replace(target, plans=plans)
 
 

@@ -156,8 +156,6 @@ class Fleet:
         self.alone: Before | None = None
         self.answered = 0
         self.hung = self.ends = False
-        # Names of models that were closed since they were idle, whatever the policy is.
-        self.closed_idle: set[str] = set()
         self.unloaded = {step.name for step in plot.steps if step.wish == "unload"}
 
     async def run(self) -> None:
@@ -292,13 +290,11 @@ class Fleet:
         for entry in self.repository.models.of(name):
             entry.uses.used_at -= 2.0
         await self.repository.close_idle()
-        self.closed_idle.add(name)
 
     async def _request(self, name: str, number: int) -> None:
         limit = 0.0 if number % 11 == 0 else 1000.0
-        use = await self.repository.found(name, None, limit)
-        if use.worker is None:
-            use = await self.repository.use(name, None, limit)
+        use = await self.repository.find(name, None, limit)
+        use = await self.repository.acquire(use, name, None, limit)
         assert use.worker is not None
         try:
             for _ in range(number if number % 2 else number % 7):
@@ -315,8 +311,7 @@ class Fleet:
                 raise AssertionError("a request did not wait for the next version") from exc
             raise
         finally:
-            if use.uses is not None:
-                use.uses.end()
+            use.end()
 
     @property
     def room_bytes(self) -> int:
@@ -440,9 +435,8 @@ class Before(NamedTuple):
             entry = now[name]
             assert entry.serves or entry.evicted, f"{name} went: {entry.reason}"
             if entry.evicted:
-                is_idle = entry.model in fleet.closed_idle
-                assert fleet.plot.policy == "evict-lru" or is_idle, f"{name} was evicted"
-                is_evictable = not fleet.plot.pinned or entry.model == NAMES[0] or is_idle
+                assert fleet.plot.policy == "evict-lru", f"{name} was evicted"
+                is_evictable = not fleet.plot.pinned or entry.model == NAMES[0]
                 assert is_evictable, f"{name} was evicted"
             elif exc is not None and not fleet.plot.several and not gone and place:
                 assert entry.place is not None
@@ -509,11 +503,6 @@ class Before(NamedTuple):
     def _check_comes_back(self, fleet: Fleet, was: dict[str, Any], exc: BaseException) -> None:
         """Check that what was evicted has come back, where nothing is in its way."""
         room = fleet.room_bytes
-        if (
-            fleet.plot.policy == "refuse"
-        ):  # one that was closed while idle; others may have come since
-            packs = [entry.pack for entry in fleet.repository.entries() if entry.pack is not None]
-            room -= sum(pack.contents.least + pack.contents.arena for pack in packs)  # type: ignore[attr-defined]
         for _, _, _, absence, slot in was.values():
             contents = fleet.world.packs.get(_read(slot.folder / "manifest.json"))
             changed = [each.seen for each in _slots(fleet, self.step.name)] != [slot.seen]
