@@ -134,6 +134,14 @@ class Buffer:
             take = ctypes.CDLL(None).madvise
             take(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_POPULATE_WRITE)
 
+    def discard(self) -> None:
+        """Give the pages back to the kernel; from now on the memory is zeroed, at the same address."""
+        if self._map is not None:
+            start = self.address - np.frombuffer(self._map, np.uint8).ctypes.data
+            length = -(-self.n_bytes // PAGE_BYTES) * PAGE_BYTES
+            if length:
+                self._map.madvise(mmap.MADV_DONTNEED, start, length)
+
     def pages(self) -> PageReport:
         """Return what the memory lies on: asked of the kernel once, after memory was first touched."""
         if self._pages is None:

@@ -332,13 +332,17 @@ class Service:
         # The budget of a GPU is not memory of the system.
         if self._owns_process and settings.device == "cpu":
             self.relieving = relieving(
-                repository, self.budget, self.request_memory, settings.memory_pressure
+                repository,
+                self.budget,
+                self.request_memory,
+                self.uploads.end_compiling,
+                settings.memory_pressure,
             )
         if self.relieving is not None:
             self.metrics.relieving = self.relieving
             self._run(self._resources, self.relieving.run())
-        if settings.close_after:
-            self._run(self._resources, watching.close_idle(repository))
+        if settings.close_after or settings.idle_after:
+            self._run(self._resources, watching.follow_idle(repository))
         if settings.tune:
             self._run(self._resources, repository.tuner().run())
         if poller is not None:

@@ -59,6 +59,13 @@ class Memory(ABC):
     def populate(self, offset: int, length: int) -> None:  # noqa: B027  a device has all of its memory
         """Take [offset, offset + length) from the system before it is used; what it holds stays."""
 
+    def discard(self) -> bool:
+        """Give what it holds back to the system, where that is possible; return whether it was.
+
+        Addresses stay, and it is zeroed. Nothing uses it meanwhile.
+        """
+        return False
+
     def huge_page_bytes(self) -> int:
         """Return how much lies on huge pages."""
         return 0
@@ -86,6 +93,10 @@ class HostMemory(Memory):
 
     def populate(self, offset: int, length: int) -> None:
         self._buffer.populate(offset, length)
+
+    def discard(self) -> bool:
+        self._buffer.discard()
+        return True
 
     def huge_page_bytes(self) -> int:
         return self._buffer.pages().huge_bytes if self._buffer.huge_pages else 0

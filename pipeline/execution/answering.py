@@ -147,6 +147,18 @@ class Answering(ABC):
         A read that does not end leaves it broken.
         """
 
+    def sleep(self) -> bool:
+        """Give its pages to the system between inferences; the next one reads the weights again.
+
+        Return whether it did. What it reserves, and sessions and bindings, stay as they are.
+        """
+        return False
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the next inference has to read resident weights first."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Give all memory back and close the readers. Waits for the sweeps that run."""

@@ -28,7 +28,7 @@ from pipeline.execution.leases import ArenaLease, SharedLease
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, SweepTally
 from pipeline.execution.streaming import StreamRunner
 from pipeline.execution.sweep import Sweeper, sweeper_for
-from pipeline.execution.weight_reads import WeightReads, load_residents
+from pipeline.execution.weight_reads import WeightReads, load_residents, read_ahead_again
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 from pipeline.schedule.schedule import Stage
@@ -180,7 +180,7 @@ class Engine(Answering):
         self._session_bytes = 0
         self._expected = ExpectedInputs(program.inputs)
         self._lock = threading.Lock()
-        self._is_open = False
+        self._is_open = self._is_asleep = False
         self._populating: threading.Thread | None = None
         self._memory = EngineMemory(program, plan, device, lease)
         #: The lease, where it is of an arena that others use, too.
@@ -205,13 +205,7 @@ class Engine(Answering):
             LoaderError: a resident span cannot be read or is damaged. DrainError: its read
                 never ended. DeviceError: a piece cannot be loaded. ``close`` is still due.
         """
-        try:
-            load_residents(
-                self.program, self.plan, self._memory, self._device, self._reads.read_span
-            )
-        except DrainError as exc:
-            self._broken = exc
-            raise
+        self._load(self._load_residents)
         carrier = self._carrier
         with no_collections():  # of garbage that was there before: it is not of the sessions
             before = heap_bytes() or 0
@@ -230,6 +224,43 @@ class Engine(Answering):
             stream=self._reads.stream(),
         )
         self._is_open = True
+
+    def _load(self, read: Callable[[], None]) -> None:
+        """Call ``read``; a read that never ends breaks the engine."""
+        try:
+            read()
+        except DrainError as exc:
+            self._broken = exc
+            raise
+
+    def _load_residents(self) -> None:
+        load_residents(self.program, self.plan, self._memory, self._device, self._reads.read_span)
+
+    def sleep(self) -> bool:
+        with self._lock:
+            if self._broken is not None or not self._is_open:
+                return False
+            self._memory.stop_populating()
+            if self._populating is not None:
+                self._populating.join()
+            self.settle()  # the disk writes to none of it from here on
+            if self._broken is None:
+                self._is_asleep = self._memory.discard()
+            return self._is_asleep
+
+    @property
+    def is_asleep(self) -> bool:
+        return self._is_asleep
+
+    def _restore(self) -> None:
+        """Read the resident weights again; after an error the next request tries again."""
+        if self._is_asleep:
+            self._load(self._reads_again)
+            self._is_asleep = False
+
+    def _reads_again(self) -> None:
+        self._load_residents()
+        read_ahead_again(self._reads, self.plan)
 
     def populate(self) -> None:
         """Take memory from the system on a thread beside what is done next, until ``close``.
@@ -274,6 +305,7 @@ class Engine(Answering):
     def _in_turn(self, run: LaneRun, carry: Callable[[], _Carried]) -> _Carried:
         """Return what ``carry`` gives, when it is this model's turn with an arena that others use, too."""
         self._check_usable()
+        self._restore()
         if self._shared is None:
             return carry()
         with self._shared.turn(run.deadline, run.all_stopped) as waited:

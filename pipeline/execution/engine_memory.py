@@ -104,6 +104,17 @@ class EngineMemory:
                     return
                 memory.populate(start, _STRETCH_BYTES)
 
+    def discard(self) -> bool:
+        """Give all pages back to the system but those of a shared arena; return whether any went.
+
+        Pointers stay; the resident weights have to be read again before the next inference.
+        """
+        memories = [self.staging, self.ring, self.resident, self.scratch]
+        if isinstance(self.lease, OwnArena):
+            memories.append(self.lease.memory)
+        discarded = [memory.discard() for memory in memories]
+        return any(discarded)
+
     def stop_populating(self) -> None:
         self._populates = False
 

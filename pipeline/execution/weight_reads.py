@@ -233,6 +233,16 @@ def load_residents(
     staging.close()
 
 
+def read_ahead_again(reads: WeightReads, plan: Plan) -> None:
+    """Read what was read for the next pass before it, where its memory holds it no more.
+
+    Raises:
+        LoaderError: it cannot be read, or is damaged. DrainError: a read never ended.
+    """
+    reads.verify, reads.deadline = True, None
+    _move(partial(reads.start_read, index) for index in range(plan.stages[0].ahead))
+
+
 def _copy(
     staged: memoryview, device: Device, kept: Memory, place: int, expansion: Expansion | None
 ) -> Callable[[Done], None]:

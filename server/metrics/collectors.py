@@ -182,6 +182,7 @@ def of_all(entries: Sequence[Entry]) -> Iterator[Metric]:
 
 def _states(entries: Sequence[Entry]) -> Iterator[Metric]:
     ready = _gauge("model_ready", "1: it serves", "model")
+    asleep = _gauge("model_asleep", "1: the next request reads its weights again", "model")
     absent = _gauge("model_absent", "1: why it does not serve", "model", "reason")
     weights = _gauge("model_weight_bytes", "All weights of the model", "model")
     queue = _gauge("queue_length", "Requests that wait", "model")
@@ -195,7 +196,8 @@ def _states(entries: Sequence[Entry]) -> Iterator[Metric]:
             weights.add_metric([entry.name], entry.weight_bytes)
         if entry.worker is not None:
             queue.add_metric([entry.name], len(entry.worker.line))
-    yield from (ready, absent, weights, queue, refusals)
+            asleep.add_metric([entry.name], float(entry.worker.engine.is_asleep))
+    yield from (ready, absent, asleep, weights, queue, refusals)
 
 
 def _came_and_went(entries: Sequence[Entry]) -> Iterator[Metric]:

@@ -38,7 +38,8 @@ class Relieving:
     """Has ``models`` follow the memory that there is, within ``budget``.
 
     ``open_``: opens what reports pressure, if anything does; raises PressureError. ``lacking``: returns how
-    much less is free than shall be; None: it is not looked at.
+    much less is free than shall be; None: it is not looked at. ``end_compiling``: ends a process that
+    compiles, which comes before all models, and returns whether there was one.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class Relieving:
         budget: Budget,
         open_: Callable[[], PressureEvents | None],
         lacking: Callable[[], int | None] | None = None,
+        end_compiling: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._models, self._budget = models, budget
+        self._end_compiling = end_compiling
         self._open, self._lacking, self._clock = open_, lacking, clock
         self._events: PressureEvents | None = None
         self._pressure = Pressure(budget.total_bytes)
@@ -116,6 +119,9 @@ class Relieving:
         self._heard.clear()
         now, used_bytes = self._clock(), self._budget.used_bytes
         lacking = None if self._lacking is None else self._lacking()
+        if (is_event or (lacking or 0) > 0) and self._end_compiling():
+            _log.warning("memory is scarce: a process that compiled was ended")
+            return
         ceiling = self._pressure.see(Observation(now, is_event, lacking, used_bytes))
         was_pressed, self._is_pressed = self._is_pressed, self._pressure.is_pressed(now)
         if ceiling is not None and ceiling.signal:
@@ -153,6 +159,7 @@ def relieving(
     models: Relieved,
     budget: Budget,
     requests: RequestMemory,
+    end_compiling: Callable[[], bool],
     signals: Signals,
     environ: Mapping[str, str] = os.environ,
 ) -> Relieving | None:
@@ -168,7 +175,8 @@ def relieving(
         lacks = lacking_bytes()
         return None if lacks is None else lacks + requests.capacity_bytes - requests.used_bytes
 
-    return Relieving(models, budget, open_, None if signals == "events" else lacking)
+    followed = None if signals == "events" else lacking
+    return Relieving(models, budget, open_, followed, end_compiling)
 
 
 def no_events() -> None:

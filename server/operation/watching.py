@@ -90,16 +90,17 @@ async def watch(repository: Repository, factor: float = FACTOR) -> None:
                 replacing.create_task(replace_engine(repository, entry))
 
 
-async def close_idle(repository: Repository) -> None:
-    """Close idle models as the settings say, until cancelled."""
+async def follow_idle(repository: Repository) -> None:
+    """Have idle models sleep, and close them, as the settings say, until cancelled."""
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         try:
             await repository.close_idle()
+            await repository.sleep_idle()
         except NotServingError:  # the server ends
             return
         except Exception:  # noqa: BLE001  after any error the service goes on, and looks again
-            _log.exception("idle models cannot be closed")
+            _log.exception("idle models cannot be closed, or sleep")
 
 
 async def replace_engine(repository: Repository, entry: Entry) -> None:

@@ -20,7 +20,15 @@ from server.settings.settings import Settings
 _log = logging.getLogger(__name__)
 
 # Settings that name models: those with values by model, and others.
-_BY_MODEL = "workers", "deadline", "lanes", "preferred_lanes", "lane_delay", "close_after"
+_BY_MODEL = (
+    "workers",
+    "deadline",
+    "lanes",
+    "preferred_lanes",
+    "lane_delay",
+    "close_after",
+    "idle_after",
+)
 _NAMING = *_BY_MODEL, "evictable", "pin", "deepstack_model"
 
 

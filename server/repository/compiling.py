@@ -11,7 +11,7 @@ from typing import Any
 from models.processes import StandardError, exit_text, start_async
 from models.sizes import format_size
 from pipeline.execution.shielded import run_to_completion
-from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
+from server.errors import BusyError, InvalidRequestError, ServiceError, SpoolError, TooLargeError
 from server.repository.compiling_child import UploadStep, compile_file
 from server.repository.limited_process import (
     COMMAND,
@@ -42,6 +42,18 @@ class Compiler:
         self._target = target
         self._limits = limits
         self._function = function
+        self._process: Process | None = None
+        self._was_killed = False
+
+    def end(self) -> bool:
+        """End the process that compiles, since the system lacks memory; return whether there was one."""
+        process = self._process
+        if process is None or process.returncode is not None or self._was_killed:
+            return False
+        self._was_killed = True
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return True
 
     async def compiled(
         self, source: Path, destination: Path, shapes: Mapping[str, tuple[int, ...]]
@@ -54,13 +66,15 @@ class Compiler:
 
         Raises:
             InvalidRequestError: the file cannot be compiled. TooLargeError: not within the limits.
-            SpoolError: the disk is full. ServiceError: a fault of the server.
+            SpoolError: the disk is full. BusyError: the system lacks memory. ServiceError: a fault of the
+            server.
         """
         arguments = str(source), str(destination), self._target, dict(shapes)
         limits = self._limits
         # What it writes is in its memory before: no file of it is larger than that may be.
         process, errors = await start_async(COMMAND, limits.memory_bytes, _MESSAGE_BYTES)
         last: Message | None = None
+        self._process, self._was_killed = process, False
         try:
             assert process.stdin is not None
             process.stdin.write(task(self._function, arguments, limits))
@@ -75,12 +89,15 @@ class Compiler:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await run_to_completion(process.wait())
+            self._process = None
         if not isinstance(last, Ended):
             error = self._error(last, process.returncode or 0, errors)
             raise error from (last.fault if isinstance(last, Failed) else None)
 
     def _error(self, last: Message | None, status: int, errors: StandardError) -> ServiceError:
         """Return the error of a process whose ``last`` message was no result."""
+        if self._was_killed:
+            return BusyError("compiling it was ended: the system lacks memory")
         if not isinstance(last, Failed):
             return self._killed(-status, errors)
         if last.error == name_of(MemoryError):

@@ -419,6 +419,29 @@ class Repository:
         self._is_pressed = False
         self._reconciler.grow_later()
 
+    async def sleep_idle(self) -> list[str]:
+        """Have the engines sleep that nobody has used for as long as the settings say; return their names.
+
+        Each keeps its plan and what it reserves; its pages are the system's until the next request.
+
+        Raises:
+            NotServingError: the server ends.
+        """
+        asleep = []
+        for entry in self.entries():
+            seconds = of_model(self._settings.idle_after, entry.model, None)
+            is_pinned = entry.prepared is not None and entry.prepared.sharer.is_pinned
+            if seconds is None or is_pinned or not entry.is_idle(seconds):
+                continue
+            worker = entry.worker
+            if worker is None or worker.engine.is_asleep or self._planning.is_closed:
+                continue
+            with contextlib.suppress(NotServingError):  # it is closed just now
+                if await worker.sleep():
+                    _log.info("model %s: asleep: no request for %g s", entry.name, seconds)
+                    asleep.append(entry.name)
+        return asleep
+
     async def _sent_for(self, entry: Entry) -> bool:
         is_back: bool = await self._reconciler.reached(Fetch(entry.name))
         return is_back

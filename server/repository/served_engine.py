@@ -125,13 +125,22 @@ class ServedEngine:
     @property
     def is_quick(self) -> bool:
         """Whether an answer takes next to nothing, without reads."""
-        return self._may_be_quick and self.usual_seconds < _QUICK_SECONDS
+        is_usual = self.usual_seconds < _QUICK_SECONDS and not self.engine.is_asleep
+        return self._may_be_quick and is_usual
 
     @property
     def steady_seconds(self) -> float | None:
         """The shortest recent pass of this engine for requests; None before there were enough."""
         count = self.sweeps - self._earlier_passes
         return self.usual_seconds if count >= _STEADY_PASSES else None
+
+    def sleep(self) -> bool:
+        """Give the engine's pages to the system until the next request; return whether it did."""
+        if self.fault:
+            return False
+        is_asleep = self.engine.sleep()
+        self._leave_lost()
+        return is_asleep
 
     def measure(
         self,

@@ -146,6 +146,8 @@ class Uploads:
     def __init__(self, repository: Repository, compiler: Compiler) -> None:
         self._repository = repository
         self._compiler = compiler
+        #: Ends what is compiled now, since the system lacks memory; returns whether anything was.
+        self.end_compiling = compiler.end
         self._underway: dict[str, Upload | None] = {}
         self._turns = Turns("a file to be compiled", _LINE)
 

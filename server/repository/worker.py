@@ -209,6 +209,16 @@ class Worker:
         """
         await self._between(partial(self._reopen, make, back))
 
+    async def sleep(self) -> bool:
+        """Have the engine give its pages to the system, between requests; return whether it did.
+
+        The next request reads resident weights again. Runs to its end even when cancelled.
+
+        Raises:
+            NotServingError: the worker is closing.
+        """
+        return await self._between(self.served.sleep)
+
     async def measure(
         self, inputs: Tensors, limit_seconds: float, stopped: Callable[[], bool]
     ) -> float | None:

@@ -216,6 +216,12 @@ class MemorySettings(Group):
         "system; the next request loads it again. 600 of all models, resnet50=600 of one.",
     )
 
+    idle_after: Annotated[dict[str, Seconds], Default("never asleep")] = Field(
+        {},
+        description="A model that no request has used for so long sleeps: its pages are the system's, its "
+        "reservation stays, and the next request reads its weights again. 600 of all, resnet50=600 of one.",
+    )
+
     memory_pressure: Literal["auto", "events", "headroom", "off"] = Field(
         "auto",
         description="What makes models give memory back while the system lacks it. events: what systemd or "
@@ -223,7 +229,7 @@ class MemorySettings(Group):
         "both; off: neither.",
     )
 
-    @field_validator("close_after", mode="before")
+    @field_validator("close_after", "idle_after", mode="before")
     @classmethod
     def _idle_times(cls, value: object) -> object:
         return parse_per_model(value, float, "600")

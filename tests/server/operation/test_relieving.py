@@ -51,8 +51,11 @@ class Scene:
         self.models = Models(self.budget)
         self.lacking: int | None = -200 * MIB
         self.now = 0.0
+        self.compiling: list[bool] = []
         self.relieving = Relieving(
-            self.models, self.budget, no_events, lambda: self.lacking, lambda: self.now
+            *(self.models, self.budget, no_events, lambda: self.lacking),
+            end_compiling=lambda: self.compiling.pop() if self.compiling else False,
+            clock=lambda: self.now,
         )
 
     async def after(self, seconds: float) -> None:
@@ -118,6 +121,23 @@ def test_models_search_for_better_plans_within_the_ceiling_after_pressure() -> N
         assert scene.models.eased == [80 * MIB]
 
     run(scenario())
+
+
+def test_what_compiles_ends_before_models_release_memory() -> None:
+    scene = Scene()
+    scene.compiling = [True]
+
+    async def scenario() -> None:
+        await scene.after(1.0)
+        assert scene.compiling
+        scene.lacking = 20 * MIB
+        await scene.after(1.0)
+        assert scene.budget.used_bytes == 100 * MIB
+        await scene.after(1.0)
+        assert scene.budget.used_bytes == 80 * MIB
+
+    run(scenario())
+    assert not scene.compiling
 
 
 def fifo_events(path: Path) -> Callable[[], PressureEvents]:
@@ -188,7 +208,7 @@ def test_the_setting_and_the_service_manager_say_what_is_followed(tmp_path: Path
     }
 
     def signals(setting: Any, environ: dict[str, str]) -> str | None:
-        follows = relieving(scene.models, scene.budget, RequestMemory(0), setting, environ)
+        follows = relieving(scene.models, scene.budget, RequestMemory(0), bool, setting, environ)
         return None if follows is None else asyncio.run(_signals_of(follows))
 
     fifo = f"events of {tmp_path / 'fifo'}"

@@ -107,7 +107,7 @@ class Engine:
     """Holds what it is planned to."""
 
     callers = 1
-    lost_device = False
+    lost_device = is_asleep = False
     reads_nothing = False
 
     def __init__(self, world: "World", program: Any, plan: ImaginedPlan, in_turns: bool) -> None:

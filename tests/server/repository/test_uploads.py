@@ -229,6 +229,23 @@ async def test_who_may_not_load_may_not_upload(
     nothing_is_left(repository, tiny=["1"], pair=["1"])
 
 
+async def test_compiling_ends_where_the_system_lacks_memory(
+    service: ServiceUnderTest, packs: Packs, repository: Path
+) -> None:
+    uploads = service.inside.uploads
+    assert not uploads.end_compiling()
+    sent = asyncio.create_task(send(service, "new", "sleep"))
+    await asyncio.to_thread(_waits_for_child, repository)
+    assert uploads.end_compiling()
+    assert not uploads.end_compiling(), "it ends already"
+    answer = await sent
+    error(answer, 503, "the system lacks memory")
+    assert "retry-after" in answer.headers
+    assert not uploads.end_compiling()
+    nothing_is_left(repository, tiny=["1"], pair=["1"])
+    assert (await send(service, "new", copying(packs, "twin"))).status_code == 200
+
+
 async def test_one_upload_of_a_name_and_a_client_that_leaves(
     service: ServiceUnderTest, packs: Packs, repository: Path
 ) -> None:
