@@ -20,6 +20,7 @@ from server.repository.changes import (
     Fetch,
     Limit,
     Load,
+    Relieve,
     Remove,
     Restore,
     Start,
@@ -105,14 +106,17 @@ class Applier:
                 work = self._fetch(slot)
             case CloseIdle(slot, seconds):
                 work = self._close_idle(slot, seconds)
+            case Relieve():
+                work = self._balancer.relieve(evicts=self._evicts)
             case Restore(slot, worker, reason):
                 work = self._restore(slot, worker, reason)
         free_bytes = self._budget.free_bytes
         try:
             return await work
         finally:
-            # What an idle model leaves is the system's, and not of others.
-            if self._budget.free_bytes > free_bytes and not isinstance(change, CloseIdle):
+            # What an idle model leaves, or pressure takes, is the system's, and not of others.
+            is_of_system = isinstance(change, CloseIdle | Relieve)
+            if self._budget.free_bytes > free_bytes and not is_of_system:
                 self._grow_later()
             if not (isinstance(change, Load) and change.is_first):
                 self._opener.log_unprofiled()

@@ -44,6 +44,7 @@ from server.repository.changes import (
     Generation,
     Limit,
     Load,
+    Relieve,
     Remove,
     Restore,
     Start,
@@ -141,6 +142,8 @@ class Repository:
             grow_later=grow_later,
         )
         self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
+        #: Whether the system lacks memory.
+        self._is_pressed = False
         #: Models that the server itself could not load, and that may be loaded later; what serves of them
         #: is not what they shall be.
         self._failed: set[str] = set()
@@ -398,6 +401,24 @@ class Repository:
                 closed.append(entry.name)
         return closed
 
+    async def relieve(self, ceiling_bytes: int) -> None:
+        """Let models hold no more than ``ceiling_bytes`` of the budget, as far as they can; see Balancer.
+
+        Until ``ease`` none grows. From now on others are loaded within the ceiling only.
+
+        Raises:
+            NotServingError: the server ends.
+        """
+        self._budget.ceiling_bytes = ceiling_bytes
+        self._is_pressed = True
+        await self._reconciler.reached(Relieve())
+
+    def ease(self, ceiling_bytes: int) -> None:
+        """Let models use memory up to ``ceiling_bytes`` again: the system does not lack it now."""
+        self._budget.ceiling_bytes = ceiling_bytes
+        self._is_pressed = False
+        self._reconciler.grow_later()
+
     async def _sent_for(self, entry: Entry) -> bool:
         is_back: bool = await self._reconciler.reached(Fetch(entry.name))
         return is_back
@@ -425,6 +446,8 @@ class Repository:
                 self._reconciler.forget(change.model)
 
     async def _grow(self) -> None:
+        if self._is_pressed:  # until it is over, what models have is good enough
+            return
         with because("a better plan", by_server=True):
             await self._balancer.grow()
 
