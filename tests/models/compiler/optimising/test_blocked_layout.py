@@ -214,3 +214,16 @@ def test_a_gate_of_what_others_read_too(tmp_path: Path) -> None:
     x = mish(b, b.conv(b.image, 64, 3))
     y = b.conv(node(b, "Tanh", gated(b, x)), 16, 1)
     check(head(b, b.concat(x, y)), tmp_path)
+
+
+@needs_blocks
+@pytest.mark.parametrize("is_read", [True, False])
+def test_repeated_pixels_lie_in_blocks_where_a_convolution_reads_them(
+    is_read: bool, tmp_path: Path
+) -> None:
+    """Else what they are of is turned: a quarter of the memory."""
+    b = SkeletonBuilder("larger", 12)
+    x = b.upsample(b.relu(b.conv(b.image, 48, 3)))
+    manifest = check(filled(b.model(b.conv(x, 32, 3) if is_read else x), seed=2), tmp_path)
+    kinds = {layer.operator for layer in manifest.layers}
+    assert ("Upsample" in kinds, "Resize" in kinds) == (is_read, not is_read)
