@@ -83,6 +83,7 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
         "detection": manifest.detection and _detector(manifest.detection),
         "segmentation": manifest.segmentation
         and plain(manifest.segmentation, leave_out={"labels"}),
+        "origins": dict(manifest.origins),
         "source_sizes": manifest.source_sizes and plain(manifest.source_sizes),
         "designed": manifest.designed and _designed(manifest.designed),
         "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],

@@ -258,6 +258,7 @@ def _write_pack(
         classification=recipes.classification,
         detection=recipes.detection,
         segmentation=recipes.segmentation,
+        origins=dict(recipes.origins),
         source_sizes=metadata.sizes,
         designed=metadata.memory,
         parameters=source.parameters,

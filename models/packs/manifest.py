@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -113,7 +113,7 @@ class Manifest(Measures, Record):
     """See docs/reference/pack-manifest.md. ``pieces`` are the finest; records/pieces.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
-    was asked for; each span says how it is stored.
+    was asked for; each span says how it is stored. ``origins``: what recipes and labels are of, by field.
     """
 
     format_version: Literal[4]
@@ -142,6 +142,7 @@ class Manifest(Measures, Record):
     classification: Classification | None = None
     detection: Detection | None = None
     segmentation: Segmentation | None = None
+    origins: dict[str, str] = field(default_factory=dict)
     source_sizes: SourceSizes | None = None
     designed: DesignedMemory | None = None
     parameters: Count
