@@ -114,7 +114,6 @@ class Repository:
         self._budget = budget
         self._planning = PlanningThreads()
         self._reconciler = Reconciler(self._apply, self._grow, self._planning)
-        grow_later = self._reconciler.grow_later
         self._executor = Executor(self.models, budget, self._opener, environment, patience)
         self._balancer = Balancer(
             self.models,
@@ -124,7 +123,7 @@ class Repository:
             executor=self._executor,
             environment=environment,
             planning=self._planning,
-            grow_later=grow_later,
+            grow_later=self._reconciler.grow_later,
             activations=self._opener.activations,
             settings=settings,
         )
@@ -137,8 +136,6 @@ class Repository:
             opener=self._opener,
             executor=self._executor,
             balancer=self._balancer,
-            budget=budget,
-            grow_later=grow_later,
         )
         self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
         #: Models that the server itself could not load, and that may be loaded later; what serves of them
@@ -418,9 +415,13 @@ class Repository:
         return loaded
 
     async def _apply(self, change: Change) -> Any:
+        free_bytes = self._budget.free_bytes
         try:
             return await self._applier.apply(change)
         finally:
+            # What an idle model leaves is the system's, and not of others.
+            if self._budget.free_bytes > free_bytes and not isinstance(change, CloseIdle):
+                self._reconciler.grow_later()
             if isinstance(change, OF_MODEL) and not self.models.of(change.model):
                 self._reconciler.forget(change.model)
 
