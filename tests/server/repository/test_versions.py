@@ -102,8 +102,8 @@ async def test_versions_side_by_side(
 async def test_a_version_that_goes_from_between_others_is_closed(
     settings: SettingsFactory, packs: Packs, repository: Path
 ) -> None:
-    for number in (2, 3):
-        add(repository, packs, "twin", number)
+    for version in (2, 3):
+        add(repository, packs, "twin", version)
     (repository / "tiny" / "config.pbtxt").write_text("version_policy { all { } }")
     changes = {"models_budget": ROOMY, "repository": repository}
     async with serving(settings(**changes)) as service:
