@@ -99,17 +99,17 @@ async def test_one_that_fails_leaves_the_others_of_its_sweep(
             close(arrays(answer), packs.expected("tiny", inputs))
 
 
-@pytest.mark.parametrize("lanes", [2, 4])
+@pytest.mark.parametrize("count", [2, 4])
 async def test_lanes_are_in_the_budget_and_only_where_it_has_room(
-    settings: SettingsFactory, packs: Packs, lanes: int
+    settings: SettingsFactory, packs: Packs, count: int
 ) -> None:
-    async with serving(settings(BUDGET, lanes=lanes, models=("tiny",))) as service:
+    async with serving(settings(BUDGET, lanes=count, models=("tiny",))) as service:
         (plan,) = service.worker("tiny").engine.plan.partitions
-        assert plan.batch_size == lanes
+        assert plan.batch_size == count
         assert service.inside.budget.held()["tiny"] == plan.memory
         measured = service.worker("tiny").engine.statistics().memory
-        assert measured["arena"] == plan.arena_bytes == lanes * plan.lane_bytes
-    tight = settings(packs.smallest("tiny"), lanes=lanes, models=("tiny",))
+        assert measured["arena"] == plan.arena_bytes == count * plan.lane_bytes
+    tight = settings(packs.smallest("tiny"), lanes=count, models=("tiny",))
     async with serving(tight) as service:
         assert service.worker("tiny").engine.plan.batch_size == 1
 
