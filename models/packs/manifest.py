@@ -31,7 +31,7 @@ from models.packs.records.ports import Classification, DesignedMemory, Port, Sou
 from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span
 from models.packs.target import Target
-from models.records import Record, Unread, plain, read_json
+from models.records import Record, plain, read_json
 from models.segmentation import Segmentation
 
 
@@ -116,7 +116,7 @@ class Manifest(Measures, Record):
     was asked for; each span says how it is stored. ``origins``: what recipes and labels are of, by field.
     """
 
-    format_version: Literal[4]
+    format_version: Literal[5]
     name: str
     target: Target
     source: SourceFile
@@ -132,10 +132,6 @@ class Manifest(Measures, Record):
     programs: tuple[ElementProgram, ...] = ()
     quantised: tuple[Quantised, ...] = ()
     layers: tuple[Layer, ...]
-    # Of earlier packs of this version.
-    window_products: Unread = None
-    turned_softmaxes: Unread = None
-    used_channels: Unread = None
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     preprocess: Preprocess | None = None

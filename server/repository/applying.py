@@ -19,6 +19,7 @@ from server.repository.changes import (
     Fetch,
     Limit,
     Load,
+    Relieve,
     Remove,
     Restore,
     Start,
@@ -97,6 +98,8 @@ class Applier:
                 work = self._fetch(slot)
             case CloseIdle(slot, seconds):
                 work = self._close_idle(slot, seconds)
+            case Relieve():
+                work = self._balancer.relieve(evicts=self._evicts)
             case Restore(slot, worker, reason):
                 work = self._restore(slot, worker, reason)
         try:

@@ -6,6 +6,7 @@ settings allow it, others are evicted. A model whose files have changed replaces
 request is lost. Calls never overlap: reconciling.py has one change made at a time.
 """
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -240,6 +241,29 @@ class Balancer:
             return await self._searched(partial(fleet.limited, entry.name, entry.most_bytes))
 
         await self._reached(decide)
+
+    async def relieve(self, *, evicts: bool) -> None:
+        """Let models hold no more than the ceiling of the budget, as far as they can.
+
+        What is cheapest to have again goes first, and no more than needed: free memory of the heap; idle
+        models, the longest unused first, where it ``evicts``; what models hold beyond smaller plans; then
+        models in use, after their requests. One that is pinned, or may not go, keeps its least.
+        """
+        with because("the system lacks memory", by_server=True):
+            await asyncio.to_thread(self._environment.trim_heap)
+            stages: list[Callable[[Fleet], FleetTarget]] = [Fleet.smaller]
+            if evicts:
+                stages = [partial(Fleet.fewer, is_used=False), Fleet.smaller, Fleet.fewer]
+            for stage in stages:
+                if self._budget.free_bytes >= 0:
+                    return
+                fleet = await self._fleet()
+                try:
+                    target = await self._decided(partial(stage, fleet))
+                except FAILURES as exc:
+                    _log.warning("memory is not given back: %s", exc)
+                    continue
+                await self._executor.converge(target, until=lambda: self._budget.free_bytes >= 0)
 
     async def grow(self) -> None:
         """Let the loaded models use free memory, each with the best plan that a search finds."""

@@ -7,7 +7,7 @@ reconciling.py applies one change at a time.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
@@ -79,14 +79,20 @@ class Executor:
             else:
                 await self.reopen(entry, change.place)
 
-    async def converge(self, target: FleetTarget, closed: Mapping[str, Prepared] = _NONE) -> None:
+    async def converge(
+        self,
+        target: FleetTarget,
+        closed: Mapping[str, Prepared] = _NONE,
+        until: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Take the steps to ``target``, as far as possible: a step that fails is not taken again.
 
         ``closed``: models that are opened again for it; others that have left service stay away.
+        ``until``: no more steps are taken once it is true.
         """
         for name, model in closed.items():
             self._forsake(self._models[name], model)
-        while (change := step(target, self.plans(), self._budget)) is not None:
+        while not until() and (change := step(target, self.plans(), self._budget)) is not None:
             target, entry = target.without(change.name), self._models[change.name]
             if isinstance(change, Evict):
                 await self._evict(entry)

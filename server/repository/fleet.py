@@ -15,7 +15,14 @@ from models.sizes import format_least
 from pipeline.budget.budget import Budget
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.holdings import Holding
-from pipeline.budget.sharing import Activations, Sharer, Shares, admission, share_out
+from pipeline.budget.sharing import (
+    Activations,
+    Sharer,
+    Shares,
+    admission,
+    min_together_bytes,
+    share_out,
+)
 from pipeline.fitting.wanted import PlanResult
 from pipeline.planning.plan import AnyPlan, PartitionedPlan
 from server.errors import FilesChangedError
@@ -236,6 +243,39 @@ class Fleet:
         gone = victims(newcomer, loaded, list(absent), room, self.activations)
         return None if gone is None else FleetTarget(gone=gone)
 
+    def fewer(self, *, is_used: bool = True) -> FleetTarget:
+        """Return the target where so many models are gone that the ceiling is met, longest unused first.
+
+        Of those that may go; ``is_used``: also ones that requests use, after idle ones.
+        """
+        budget, gone = self.budget, list[str]()
+        going = [member for member in self.members.values() if member.may_go]
+        for member in sorted(going, key=lambda member: (member.is_used, member.used_at)):
+            if budget.free_bytes >= 0 or (member.is_used and not is_used):
+                break
+            gone.append(member.sharer.name)
+            budget = budget.without(gone)
+        return FleetTarget(gone=gone)
+
+    def smaller(self) -> FleetTarget:
+        """Return smaller plans with which the models meet the ceiling, or the least where they cannot.
+
+        No model has a larger plan than now, and none that would take long to find.
+        """
+        budget = self.budget.without(())
+        budget.ceiling_bytes = max(budget.ceiling_bytes, self._min_bytes())
+        planned = replace(self, budget=budget)
+        plans = planned._planned(planned._shared([], [], at_once=True))
+        now = self.places
+        return FleetTarget({name: _smaller(plan, now[name]) for name, plan in plans.items()})
+
+    def _min_bytes(self) -> int:
+        """Return what is used at least, where all models that serve have their least."""
+        serving = self._serving
+        sharers = [member.sharer for member in serving.values()]
+        others = self.budget.without([*serving]).used_bytes
+        return others + min_together_bytes(sharers, self.activations)
+
     def _shared(
         self, others: Iterable[Sharer], gone: list[str], claims: int = 0, *, at_once: bool
     ) -> Shares:
@@ -261,9 +301,22 @@ class Fleet:
         }
 
 
+def _smaller(planned: Place, now: Place) -> Place:
+    """Return ``planned``, or where that is larger the plan of ``now``, in turns as ``planned`` is."""
+    is_larger = planned.fitted.plan.total_bytes > now.fitted.plan.total_bytes
+    return Place(now.fitted, planned.in_turns) if is_larger else planned
+
+
 def gaining(target: FleetTarget, now: Places) -> FleetTarget:
-    """Return ``target`` of models with the plans ``now``, less what gains too little."""
-    plans = {name: place for name, place in target.plans.items() if _gains(now[name], place)}
+    """Return ``target`` of models with the plans ``now``, less what gains too little.
+
+    Models that have left service since the target was decided have no plan now, and gain nothing.
+    """
+    plans = {
+        name: place
+        for name, place in target.plans.items()
+        if name in now and _gains(now[name], place)
+    }
     return replace(target, plans=plans)
 
 
@@ -315,7 +368,8 @@ def _next(targets: Places, now: Places, budget: Budget, *, grows: bool) -> Chang
             added = _added(change, now, budget)
         if current is not None and change.place.is_like(current):
             continue
-        if added <= budget.free_bytes and (cheapest is None or added < cheapest[0]):
+        # Above the ceiling, what gives memory back is a step, though others have to follow.
+        if added <= max(budget.free_bytes, 0) and (cheapest is None or added < cheapest[0]):
             cheapest = added, change
     return cheapest and cheapest[1]
 

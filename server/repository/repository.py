@@ -44,6 +44,7 @@ from server.repository.changes import (
     Generation,
     Limit,
     Load,
+    Relieve,
     Remove,
     Restore,
     Start,
@@ -138,6 +139,8 @@ class Repository:
             balancer=self._balancer,
         )
         self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
+        #: Whether the system lacks memory.
+        self._is_pressed = False
         #: Models that the server itself could not load, and that may be loaded later; what serves of them
         #: is not what they shall be.
         self._failed: set[str] = set()
@@ -395,6 +398,24 @@ class Repository:
                 closed.append(entry.name)
         return closed
 
+    async def relieve(self, ceiling_bytes: int) -> None:
+        """Let models hold no more than ``ceiling_bytes`` of the budget, as far as they can; see Balancer.
+
+        Until ``ease`` none grows. From now on others are loaded within the ceiling only.
+
+        Raises:
+            NotServingError: the server ends.
+        """
+        self._budget.ceiling_bytes = ceiling_bytes
+        self._is_pressed = True
+        await self._reconciler.reached(Relieve())
+
+    def ease(self, ceiling_bytes: int) -> None:
+        """Let models use memory up to ``ceiling_bytes`` again: the system does not lack it now."""
+        self._budget.ceiling_bytes = ceiling_bytes
+        self._is_pressed = False
+        self._reconciler.grow_later()
+
     async def _sent_for(self, entry: Entry) -> bool:
         is_back: bool = await self._reconciler.reached(Fetch(entry.name))
         return is_back
@@ -419,13 +440,16 @@ class Repository:
         try:
             return await self._applier.apply(change)
         finally:
-            # What an idle model leaves is the system's, and not of others.
-            if self._budget.free_bytes > free_bytes and not isinstance(change, CloseIdle):
+            # What an idle model leaves, or pressure takes, is the system's, and not of others.
+            is_of_system = isinstance(change, CloseIdle | Relieve)
+            if self._budget.free_bytes > free_bytes and not is_of_system:
                 self._reconciler.grow_later()
             if isinstance(change, OF_MODEL) and not self.models.of(change.model):
                 self._reconciler.forget(change.model)
 
     async def _grow(self) -> None:
+        if self._is_pressed:  # until it is over, what models have is good enough
+            return
         with because("a better plan", by_server=True):
             await self._balancer.grow()
 

@@ -124,6 +124,8 @@ _OFTEN = {
     "release": 1,
     "cancel": 6,
     "idle": 2,
+    "press": 2,
+    "ease": 1,
 }
 
 
@@ -177,6 +179,7 @@ class Fleet:
         self.alone = None
         self.world.failing.clear()
         self.world.release_hung()
+        self.repository.ease(self.world.budget.total_bytes)
         for _ in range(3):
             self.now += 1000
             self._begin(Step("time"))
@@ -257,15 +260,26 @@ class Fleet:
                 version = max(self.world.versions(name), default=0) + 1
                 self.world.write(name, version, step.contents)
                 await repository.load(name)
+            case _:
+                await self._happens(step.wish, name, number)
+
+    async def _happens(self, what: str, name: str, amount: int) -> None:
+        """Let happen ``what`` no client wishes."""
+        budget = self.world.budget
+        match what:
             case "watch":
                 await self._watch()
             case "idle":
                 await self._idle(name)
+            case "press":
+                await self.repository.relieve(max(budget.used_bytes - 2 * amount, 0))
+            case "ease":
+                self.repository.ease(budget.total_bytes)
             case "time":
-                self.now += number
+                self.now += amount
                 await self.retrier.step()
             case _:
-                raise AssertionError(step.wish)
+                raise AssertionError(what)
 
     async def _poll(self) -> None:
         if self.poller is not None:
@@ -302,7 +316,7 @@ class Fleet:
     @property
     def room_bytes(self) -> int:
         """What models may hold."""
-        return self.plot.budget - REQUEST_BYTES
+        return self.world.budget.ceiling_bytes - REQUEST_BYTES
 
     async def _watch(self) -> None:
         watching.give_up_leaving(self.repository, 2, 10)
@@ -400,7 +414,10 @@ class Before(NamedTuple):
         lost = len(fleet.world.kept) > self.kept
         if counts and not late and not lost and len(failed) <= 1:
             self._check_others(fleet, exc)
-        if not failed:
+        if not failed and self.step.wish == "press":
+            assert exc is None, f"memory is not given back: {exc}"
+            self._check_relieved(fleet)
+        elif not failed:
             self._check_done(fleet, exc)
 
     def _check_others(self, fleet: Fleet, exc: BaseException | None) -> None:
@@ -424,6 +441,23 @@ class Before(NamedTuple):
             elif exc is not None and not fleet.plot.several and not gone and place:
                 assert entry.place is not None
                 assert entry.place.is_like(place), f"{name} is another than it was"
+
+    def _check_relieved(self, fleet: Fleet) -> None:
+        """Check that the ceiling is met, or each model has its least, and none may go."""
+        budget, evicts = fleet.world.budget, fleet.plot.policy == "evict-lru"
+        if not budget.exceeded_bytes or fleet.world.kept or fleet.hung:
+            return
+        for entry in fleet.repository.entries():
+            if entry.place is None or not entry.serves:
+                continue
+            may_go = evicts and (not fleet.plot.pinned or entry.model == NAMES[0])
+            assert not may_go, f"{entry.name} stays above the ceiling"
+            assert entry.prepared is not None
+            if not entry.prepared.is_there():  # it cannot be opened again
+                continue
+            contents = fleet.world.contents(entry.prepared.slot.folder)
+            resident = entry.place.fitted.plan.memory["resident"]
+            assert resident == contents.least, f"{entry.name} keeps more than its least"
 
     def _check_done(self, fleet: Fleet, exc: BaseException | None) -> None:
         step = self.step

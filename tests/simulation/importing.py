@@ -3,8 +3,11 @@
 import importlib
 import pkgutil
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 
+from tests.simulation.instrumenting import Finder, install
+from tests.simulation.planting import Planted
 from tests.simulation.threads import REAL, modules
 
 #: Packages of the project that run in a service.
@@ -21,11 +24,17 @@ _EXCLUDED = (
 _REACHED = ("server.app", "server.service", "server.transport.server", "server.protocol.infer")
 
 
-def import_project() -> None:
-    """Import what a service needs; libraries are imported before, with what is real."""
+def import_libraries() -> None:
+    """Import the libraries of a service, with what is real."""
     for name in _REACHED:
         importlib.import_module(name)
+
+
+def import_project(planted: Sequence[Planted] = ()) -> None:
+    """Import what a service needs, with the faults ``planted``."""
+    import_libraries()
     _forget()
+    install(Finder(PACKAGES, planted))
     replaced = modules()
     real = {name: sys.modules[name] for name in replaced}
     sys.modules.update(replaced)

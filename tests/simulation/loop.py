@@ -9,7 +9,7 @@ from typing import Any
 from tests.simulation.simulator import simulation
 from tests.simulation.threads import Executor
 
-#: What a turn of the loop takes.
+#: What an iteration of the loop takes.
 _CHECK_SECONDS = 50e-6
 _EXECUTOR_THREADS = 32
 
@@ -24,6 +24,9 @@ class Loop(asyncio.base_events.BaseEventLoop):
         self._is_woken = False
         self._clock_resolution = 1e-9
         self._threads: Executor | None = None
+        self._scheduled: list[asyncio.TimerHandle] = []
+        #: How often it has looked for what is ready.
+        self.iterations = 0
 
     def time(self) -> float:
         """Return the simulation's time."""
@@ -31,6 +34,7 @@ class Loop(asyncio.base_events.BaseEventLoop):
 
     def select(self, timeout: float | None) -> list[Any]:
         """Wait until woken, or for so long; another thread may go on in any case."""
+        self.iterations += 1
         run = simulation()
         if timeout == 0:
             run.now += _CHECK_SECONDS
@@ -41,6 +45,11 @@ class Loop(asyncio.base_events.BaseEventLoop):
             self._thread = None
         self._is_woken = False
         return []
+
+    @property
+    def timers(self) -> int:
+        """How many calls wait for their time."""
+        return sum(not handle.cancelled() for handle in self._scheduled)
 
     def _process_events(self, event_list: list[Any]) -> None:
         pass

@@ -14,9 +14,12 @@ def _weights(rng: np.random.Generator, name: str, width: int) -> onnx.TensorProt
     return numpy_helper.from_array(values.astype(np.float32), name)
 
 
-def write_models(folder: Path) -> list[Path]:
+def write_models(folder: Path, seed: int) -> list[Path]:
     """Write chain.onnx and pair.onnx, 400 KB and 1.6 MB of weights, and return their paths."""
-    return [_chain(folder / "chain.onnx", _WIDTH, 0), _chain(folder / "pair.onnx", 2 * _WIDTH, 1)]
+    return [
+        _chain(folder / "chain.onnx", _WIDTH, 2 * seed),
+        _chain(folder / "pair.onnx", 2 * _WIDTH, 2 * seed + 1),
+    ]
 
 
 def _chain(path: Path, width: int, seed: int) -> Path:

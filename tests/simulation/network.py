@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from server.transport.connection import Connection
 from server.transport.giving_way import Peer
@@ -14,18 +14,20 @@ Create = Callable[[Arrival], Connection]
 
 
 class Wire(asyncio.Transport):
-    """The server's end of a connection; what it writes is ``sent``."""
+    """The server's end of a connection; what it writes is ``sent``, ``read_delay`` seconds later."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, read_delay: float) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._address = address
+        self._read_delay = read_delay
         self.sent = bytearray()
         self.news = asyncio.Event()
         self.protocol: Any = None
         self.is_closed = False
         self._is_paused = False
         self._unread = bytearray()
+        self._unsent = bytearray()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return addresses."""
@@ -45,10 +47,24 @@ class Wire(asyncio.Transport):
             self.protocol.buffer_updated(count)
 
     def write(self, data: Any) -> None:
-        """Send ``data`` at once."""
-        if not self.is_closed:
+        """Send ``data`` at once, or when the client takes it."""
+        if self.is_closed:
+            return
+        if not self._read_delay:
             self.sent += data
             self.news.set()
+            return
+        if not self._unsent:
+            self._loop.call_later(self._read_delay, self._take)
+            self.protocol.pause_writing()
+        self._unsent += data
+
+    def _take(self) -> None:
+        self.sent += self._unsent
+        self._unsent.clear()
+        self.news.set()
+        if not self.is_closed:
+            self.protocol.resume_writing()
 
     def write_eof(self) -> None:
         """Send no more; the client closes."""
@@ -59,8 +75,8 @@ class Wire(asyncio.Transport):
         return True
 
     def get_write_buffer_size(self) -> int:
-        """Return 0: the client takes all."""
-        return 0
+        """Return how much the client has not taken."""
+        return len(self._unsent)
 
     def pause_reading(self) -> None:
         """Read no more."""
@@ -77,21 +93,36 @@ class Wire(asyncio.Transport):
 
     def close(self) -> None:
         """Close it, by either end."""
-        if not self.is_closed:
-            self.is_closed = True
-            self.news.set()
-            if self.protocol is not None:
-                self._loop.call_soon(self.protocol.connection_lost, None)
+        self._end(None)
 
     abort = close
+
+    def reset(self) -> None:
+        """Have the client's system cut it off."""
+        self._end(ConnectionResetError("reset"))
+
+    def half_close(self) -> None:
+        """Have the client send no more."""
+        if not self.is_closed and self.protocol is not None and not self.protocol.eof_received():
+            self.close()
+
+    def _end(self, error: Exception | None) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self.sent += self._unsent
+            self.news.set()
+            if self.protocol is not None:
+                self._loop.call_soon(self.protocol.connection_lost, error)
 
 
 class Client:
     """A client with one connection, which waits for a place where there is none."""
 
-    def __init__(self, registry: Registry, create: Create, address: str) -> None:
+    def __init__(
+        self, registry: Registry, create: Create, address: str, read_delay: float = 0.0
+    ) -> None:
         self._registry, self._create = registry, create
-        self.wire = Wire(address)
+        self.wire = Wire(address, read_delay)
         self.peer: Peer = registry.peer(address)
         self._address = address
         self._early = bytearray()
@@ -142,11 +173,17 @@ class Client:
             self.read_at = asyncio.get_running_loop().time()
         self.wire.deliver(data)
 
-    def leave(self) -> None:
-        """Close the connection."""
+    def leave(self, manner: Literal["close", "half", "reset"] = "close") -> None:
+        """Close the connection, in that ``manner``."""
         if not self._is_connected:
             self._registry.withdraw(self)
-        self.wire.close()
+            self.wire.close()
+        elif manner == "half":
+            self.wire.half_close()
+        elif manner == "reset":
+            self.wire.reset()
+        else:
+            self.wire.close()
 
     async def answer(self) -> tuple[int, bytes] | None:
         """Return status and body of the next answer; None: the connection ended without one."""

@@ -17,5 +17,15 @@ class Outcome:
     switches: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    choices: dict[int, int] = field(default_factory=dict)
+    choices: tuple[dict[int, int], ...] = ()
     trace: str = ""
+
+    def join(self, later: "Outcome") -> None:
+        """Add what became of the next process of the same run."""
+        self.broken = later.broken
+        self.reached.update(later.reached)
+        self.switches += later.switches
+        self.seconds += later.seconds
+        self.cpu_seconds += later.cpu_seconds
+        self.choices += later.choices
+        self.trace += later.trace

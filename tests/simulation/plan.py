@@ -1,19 +1,35 @@
-"""What clients and the disk do in a run: data, drawn from a seed, so that a failure can be cut down."""
+"""What clients, the disk and the system do in a run: data, so that a failure can be cut down and stored."""
 
 import json
-import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-#: "infer": a request. "load", "unload": of a model, by a client. "look": index and metrics.
-Kind = Literal["infer", "load", "unload", "look"]
-#: "error": EIO. "late": it takes ``seconds`` more. "short": the file ends. "wrong": a bit is flipped.
-FaultKind = Literal["error", "late", "short", "wrong"]
+#: "infer": a request. "load", "unload", "replan", "upload": of a model, by a client. "look": metrics.
+#: "publish": a new version of a model is in the repository. "remove": its latest version is gone. "damage":
+#: bytes of that are others. "stop": the service ends, and another one begins. "crash": its process ends.
+Kind = Literal[
+    "infer",
+    "load",
+    "unload",
+    "replan",
+    "upload",
+    "look",
+    "publish",
+    "remove",
+    "damage",
+    "stop",
+    "crash",
+]
+#: Of reads. "error": EIO. "late": it takes ``seconds`` more. "short": the file ends. "wrong": a bit is
+#: flipped. "stale": what is in memory stays. "misdirected": it is of another place of the file.
+ReadFault = Literal["error", "late", "short", "wrong", "stale", "misdirected"]
+#: Of other calls: files that are written (the disk is full, or only read), allocations of memory, starts of
+#: threads, kernels that take ``seconds`` more.
+CallFault = Literal["full", "frozen", "no memory", "no thread", "slow kernel"]
 
 MODELS = ("chain", "pair")
-#: The longest delay of a read.
-MAX_LATE_SECONDS = 15.0
+ENDS: tuple[Kind, ...] = ("stop", "crash")
 
 
 @dataclass(frozen=True)
@@ -22,8 +38,10 @@ class Operation:
 
     ``timeout``: the deadline of a request, seconds. ``piece``: bytes that its client sends at once, and
     ``pause``: seconds between two. ``count``: requests that are sent at once, pipelined. ``leaves``: after
-    so many seconds the client closes its connection; None: it waits for all answers. ``address``: the last
-    number of its address.
+    so many seconds the client leaves, in the ``manner`` given; None: it waits for all answers. ``address``:
+    the last number of its address. ``padding``: bytes by which its body is longer. ``read_delay``: seconds
+    after which the client reads what was sent. ``n_bytes``: of a replan, 0 for no limit; of an upload 1 if
+    it is no model.
     """
 
     start: float
@@ -34,36 +52,51 @@ class Operation:
     pause: float = 0.0
     count: int = 1
     leaves: float | None = None
+    manner: Literal["close", "half", "reset"] = "close"
     address: int = 1
+    padding: int = 0
+    read_delay: float = 0.0
+    priority: int = 0
+    n_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of a read: the one of that number, counted from the start of the load."""
+    """What becomes of a call: the one of that number of its kind, counted from the first operation on."""
 
-    read: int
-    kind: FaultKind
+    call: int
+    kind: ReadFault | CallFault
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run: settings of the service, operations, faults."""
+    """A run: ``settings`` of the service, how many ``connections`` it read_delay, operations, faults."""
 
     seed: int
-    budget: int
-    policy: str
-    queue_limit: int
     connections: int
+    settings: dict[str, Any]
     operations: tuple[Operation, ...]
     faults: tuple[Fault, ...] = ()
-    #: Choices of threads other than the usual ones, by number; None: they are drawn from the seed.
-    choices: dict[int, int] | None = None
+    #: Choices of threads other than the usual ones, of each process, by number; None: drawn from the seed.
+    choices: tuple[dict[int, int], ...] | None = None
 
     @property
     def requests(self) -> int:
         """How many requests there are."""
         return sum(operation.count for operation in self.operations)
+
+    @property
+    def processes(self) -> tuple[tuple[Operation, ...], ...]:
+        """The operations of one process after the other; the last of all but the last one ends it."""
+        processes: list[tuple[Operation, ...]] = []
+        rest: list[Operation] = []
+        for operation in self.operations:
+            rest.append(operation)
+            if operation.kind in ENDS:
+                processes.append(tuple(rest))
+                rest = []
+        return (*processes, tuple(rest))
 
     def with_operations(self, operations: Sequence[Operation]) -> "Plan":
         """Return it with these instead."""
@@ -73,13 +106,23 @@ class Plan:
         """Return it with these instead."""
         return replace(self, faults=tuple(faults))
 
-    def with_choices(self, choices: dict[int, int] | None) -> "Plan":
+    def with_choices(self, choices: Sequence[dict[int, int]] | None) -> "Plan":
         """Return it with these instead."""
-        return replace(self, choices=choices)
+        return replace(self, choices=None if choices is None else tuple(choices))
 
     def as_json(self) -> str:
-        """Return it as the text of a file."""
-        return json.dumps(asdict(self), indent=1)
+        """Return it as the text of a file, without what is usual."""
+        usual = asdict(Operation(0.0, "infer"))
+        plan = asdict(self)
+        plan["operations"] = [
+            {
+                key: value
+                for key, value in operation.items()
+                if key in ("start", "kind") or value != usual[key]
+            }
+            for operation in plan["operations"]
+        ]
+        return json.dumps(plan, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -88,69 +131,8 @@ class Plan:
         choices = plan.pop("choices")
         operations = tuple(Operation(**entry) for entry in plan.pop("operations"))
         faults = tuple(Fault(**entry) for entry in plan.pop("faults"))
-        choices = None if choices is None else {int(key): value for key, value in choices.items()}
+        if choices is not None:
+            choices = tuple(
+                {int(key): value for key, value in process.items()} for process in choices
+            )
         return cls(**plan, operations=operations, faults=faults, choices=choices)
-
-
-#: What the models take at least, and with all their weights: budgets are drawn between and around.
-ALL_FIT = 2_200_000  #: Budgets in which all models are served at once.
-BUDGETS = (1_500_000, 1_800_000, 2_200_000, 3_000_000, 6_000_000)
-
-
-def drawn(seed: int, requests: int = 100) -> Plan:
-    """Return the plan of ``seed``: each has kinds of operations and faults, and limits, of its own."""
-    rng = random.Random(seed)
-    gap = rng.choice((0.0002, 0.001, 0.003, 0.02))
-    others: list[Kind] = []
-    if rng.random() < 0.6:
-        others += ["load", "unload"]
-    if rng.random() < 0.3:
-        others += ["look"]
-    share = rng.choice((0.02, 0.1, 0.3)) if others else 0.0
-    timeouts = rng.sample((0.005, 0.02, 0.1, 0.5, 5.0), rng.randint(1, 3))
-    pieces = rng.choice(((1 << 20,), (1 << 20, 2000), (100, 1000, 1 << 20)))
-    pipelines, leaves = rng.random() < 0.3, rng.random() < 0.5
-    operations: list[Operation] = []
-    start, count = 0.0, 0
-    while count < requests:
-        start += rng.expovariate(1 / gap)
-        kind: Kind = rng.choice(others) if rng.random() < share else "infer"
-        operation = Operation(
-            start=round(start, 6),
-            kind=kind,
-            model=rng.choice(MODELS),
-            timeout=rng.choice(timeouts),
-            piece=rng.choice(pieces),
-            pause=rng.choice((0.0, 1e-4, 1e-3, 0.3)) if rng.random() < 0.2 else 0.0,
-            count=rng.randint(2, 4) if pipelines and rng.random() < 0.1 else 1,
-            leaves=round(rng.uniform(0, 0.02), 6) if leaves and rng.random() < 0.06 else None,
-            address=rng.randint(1, 5),
-        )
-        operations.append(operation)
-        count += operation.count
-    return Plan(
-        seed=seed,
-        budget=rng.choice(BUDGETS),
-        policy=rng.choice(("evict-lru", "refuse")),
-        queue_limit=rng.choice((1, 4, 64)),
-        connections=rng.choice((2, 8, 256)),
-        operations=tuple(operations),
-        faults=_faults(rng),
-    )
-
-
-def _faults(rng: random.Random) -> tuple[Fault, ...]:
-    """Return no faults, or a few among the first reads."""
-    if rng.random() < 0.5:
-        return ()
-    every: tuple[FaultKind, ...] = ("error", "late", "short", "wrong")
-    kinds = rng.sample(every, rng.randint(1, 2))
-    reads = sorted(rng.sample(range(600), rng.randint(1, 6)))
-    return tuple(
-        Fault(
-            read,
-            rng.choice(kinds),
-            round(rng.choice((0.01, 0.2, 2.0, MAX_LATE_SECONDS)) * rng.random(), 6),
-        )
-        for read in reads
-    )

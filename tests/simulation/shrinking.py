@@ -5,39 +5,82 @@ quarters and so on are left out, as long as what is left fails in the same way.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
-from tests.simulation.plan import Plan
+from tests.simulation.plan import Operation, Plan
 
 T = TypeVar("T")
 
-#: What a plan breaks, and the choices that it took; "": nothing.
-Play = Callable[[Plan], tuple[str, dict[int, int]]]
+#: What a plan breaks, and the choices of drawn of its processes; "": nothing.
+Play = Callable[[Plan], tuple[str, tuple[dict[int, int], ...]]]
 
 
-def shrunk(plan: Plan, play: Play, tries: int = 300) -> Plan:
-    """Return a smaller plan that fails as ``plan`` does; at most so many ``tries`` are played."""
-    broken, choices = play(plan)
+def shrunk(plan: Plan, play: Play, tries: int = 600) -> Plan:
+    """Return a smaller plan that fails as ``plan`` does; at most so many ``tries`` are played.
+
+    With fewer operations the same choices come elsewhere: the plan is tried with those that were noted, and
+    with new ones of its seed, which are noted in turn.
+    """
+    broken, noted = play(plan)
     kind = _kind(broken)
     left = tries
 
     def fails(candidate: Plan) -> bool:
-        nonlocal left
+        nonlocal left, noted
         left -= 1
-        return left >= 0 and _kind(play(candidate)[0]) == kind
+        if left < 0:
+            return False
+        broken, choices = play(candidate)
+        if _kind(broken) != kind:
+            return False
+        noted = choices
+        return True
 
-    if fails(plan.with_choices(choices)):
-        plan = plan.with_choices(choices)
+    def fails_somehow(candidate: Plan) -> bool:
+        return fails(candidate.with_choices(noted)) or fails(candidate.with_choices(None))
+
+    fails_somehow(plan)
     plan = plan.with_operations(
-        _fewest(plan.operations, lambda some: fails(plan.with_operations(some)))
+        _fewest(plan.operations, lambda some: fails_somehow(plan.with_operations(some)))
     )
-    plan = plan.with_faults(_fewest(plan.faults, lambda some: fails(plan.with_faults(some))))
-    if plan.choices:
-        drawn = plan.choices
-        smaller = _fewest(
-            [*drawn], lambda some: fails(plan.with_choices({item: drawn[item] for item in some}))
-        )
-        plan = plan.with_choices({item: drawn[item] for item in smaller})
+    plan = plan.with_faults(
+        _fewest(plan.faults, lambda some: fails_somehow(plan.with_faults(some)))
+    )
+    plan = _simplified(plan, fails_somehow)
+    plan = plan.with_choices(noted)
+    choices = [(process, index) for process, drawn in enumerate(noted) for index in drawn]
+    choices_of = [dict(drawn) for drawn in noted]
+
+    def with_some(some: Sequence[tuple[int, int]]) -> Plan:
+        chosen: list[dict[int, int]] = [{} for _ in choices_of]
+        for process, index in some:
+            chosen[process][index] = choices_of[process][index]
+        return plan.with_choices(chosen)
+
+    return with_some(_fewest(choices, lambda some: fails(with_some(some))))
+
+
+def _simplified(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
+    """Return ``plan`` with operations that have as little of their own as possible."""
+    for index in range(len(plan.operations)):
+        operation = plan.operations[index]
+        usual = Operation(operation.start, operation.kind, operation.model)
+        for name in (
+            "read_delay",
+            "padding",
+            "pause",
+            "piece",
+            "count",
+            "leaves",
+            "priority",
+            "address",
+        ):
+            simpler = replace(operation, **{name: getattr(usual, name)})
+            operations = [*plan.operations]
+            operations[index] = simpler
+            if simpler != operation and fails(plan.with_operations(operations)):
+                plan, operation = plan.with_operations(operations), simpler
     return plan
 
 

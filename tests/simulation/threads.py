@@ -45,6 +45,8 @@ class Thread:
         # How often it was woken or fell asleep: a timer of an earlier wait has another number.
         self.token = 0
         self.is_late = False
+        #: Whether it runs, or may go on; the locks that it has; whether it may be held up for a while.
+        self.is_ready, self.locks, self.may_pause = True, 0, self.name != "loop"
         self.values: dict[int, dict[str, Any]] = {}
         self._joining: list[Thread] = []
         self.greenlet = greenlet.greenlet(self._run)
@@ -91,7 +93,8 @@ class Thread:
         while not self.is_over:
             self._joining.append(run.current)
             if not run.block(until, "join"):
-                self._joining.remove(run.current)
+                if run.current in self._joining:
+                    self._joining.remove(run.current)
                 return
 
 
@@ -99,6 +102,7 @@ class _MainThread:
     name, ident, daemon = "MainThread", 0, False
 
     def __init__(self) -> None:
+        self.locks = 0
         self.values: dict[int, dict[str, Any]] = {}
 
 
@@ -147,9 +151,11 @@ class Lock:
                 return False
             self._waiting.append(run.current)
             if not run.block(until, "lock"):
-                self._waiting.remove(run.current)
-                return False
-        self._owner, self._count = me, 1
+                if run.current in self._waiting:
+                    self._waiting.remove(run.current)
+                if self._count:
+                    return False
+        self._has(me, 1)
         return True
 
     def release(self) -> None:
@@ -163,7 +169,12 @@ class Lock:
             self._free()
             simulation().switch("unlock")
 
+    def _has(self, thread: Any, count: int) -> None:
+        self._owner, self._count = thread, count
+        thread.locks += 1
+
     def _free(self) -> None:
+        self._owner.locks -= 1
         self._owner, waiting, self._waiting = None, self._waiting, []
         for thread in waiting:
             simulation().wake(thread)
@@ -194,7 +205,7 @@ class Lock:
         while self._count:
             self._waiting.append(run.current)
             run.block(None, "lock")
-        self._owner, self._count = current_thread(), count
+        self._has(current_thread(), count)
 
 
 class RLock(Lock):
@@ -340,7 +351,8 @@ class SimpleQueue:
             if not run.block(until, "get"):
                 if me in self._waiting:
                     self._waiting.remove(me)
-                raise queue.Empty
+                if not self._items:  # else it came in the same moment
+                    raise queue.Empty
         return self._items.popleft()
 
     def get_nowait(self) -> Any:
@@ -378,11 +390,12 @@ class Executor(concurrent.futures.Executor):
         if self._is_over:
             raise RuntimeError("cannot schedule new futures after shutdown")
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        if self._idle <= self._calls.qsize() and len(self._threads) < self._limit:
-            thread = Thread(target=self._work, name=f"{self._name}-{len(self._threads)}")
-            self._threads.append(thread)
-            thread.start()
+        is_short = self._idle <= self._calls.qsize() and len(self._threads) < self._limit
         self._calls.put((future, fn, args, kwargs))
+        if is_short:
+            thread = Thread(target=self._work, name=f"{self._name}-{len(self._threads)}")
+            thread.start()
+            self._threads.append(thread)
         return future
 
     def _work(self) -> None:

@@ -1,363 +1,374 @@
-"""One run: the real service on simulated threads, disk and network; what must hold is checked all along.
+"""One process of a run: the real service on simulated threads, disk and network, and what must hold.
 
 Always true:
 
-- What the budget's books hold is at most the budget.
+- What the budget's books hold, and what memory is open, is at most the budget; requests hold theirs.
 - Each request of a client that stays has one answer, by its deadline and what one kernel takes; refusals
-  come 20 ms after their requests, which may be later.
-- An answer is the network's, bit by bit, or an error that the table of errors has.
-- No thread and no callback of the loop fails, and nothing is logged as a fault of ours.
-- When faults have ended and time has passed, each model that was not unloaded serves again, and answers.
-- After the end no request holds memory, no task and no thread is left.
+  come 20 ms after their requests, which may be later, and no sooner after the answer before.
+- An answer is the network's, bit by bit, or an error that the table of errors has. None comes from an older
+  version than one that a client has loaded.
+- Where nothing fails and nothing changes, no request is refused that has seconds, next to no others, and
+  room for them.
+- The inputs of a kernel stay the same while it runs, and nothing uses weights that another read replaces.
+- No thread and no callback of the loop fails, and nothing is logged as a fault of ours. There are as many
+  timers and tasks as connections need. No planning goes on under the next change of models.
+- When faults have ended and time has passed, each model that fits is served, or can be loaded, and answers.
+- After the end no request holds memory; no task, thread, memory, open file and hidden file is left.
 """
 
 import asyncio
 import gc
-import json
 import logging
+import os
 import time
 import traceback
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from loader.errors import ReadError
+from tests.simulation.clients import Answers, Clients
+from tests.simulation.drawing import all_fit
+from tests.simulation.faults import Logged, Machine
+from tests.simulation.files import VARIANTS, FakeCompiler, Files
 from tests.simulation.loop import Loop
 from tests.simulation.network import Client
 from tests.simulation.outcome import Outcome
-from tests.simulation.plan import ALL_FIT, MODELS, Fault, Operation, Plan
-from tests.simulation.simulator import START, Simulation, begin
+from tests.simulation.plan import MODELS, Operation, Plan
+from tests.simulation.simulator import START, BrokenError, Simulation, begin
+from tests.simulation.states import note_reached
 from tests.simulation.threads import Thread
 
-#: Refusals are sent so late at most: 20 ms after their requests, and what turns of the loop take.
-_REFUSAL_SECONDS = 0.021
-_KERNEL_SECONDS = (20e-6, 600e-6)
-_READ_SECONDS = (20e-6, 3e-3)
 #: All that failed has been tried again by then.
 _CALM_SECONDS = 70.0
 _WAIT_SECONDS = 600.0
-#: Statuses that a request of a run may have.
-_STATUSES = {200, 503, 504}
-#: Where models are unloaded or do not all fit.
-_ABSENT_STATUSES = {404, 409}
+#: What is left of a connection or a request after its service has ended.
+_END_SECONDS = 40.0
+#: The loop's timers and tasks are counted every so many of its iterations.
+_COUNT_INTERVAL = 16
 
 
-class BrokenError(AssertionError):
-    """Something that must hold did not."""
+class _CrashError(BaseException):
+    """The process ends here."""
 
 
-class Disk:
-    """Reads take drawn times, and some meet a fault."""
+def play(plan: Plan, life: int, folder: Path, packs: Path) -> Outcome:
+    """Return what becomes of one ``life`` of ``plan``, with the repository ``folder``; once in a process.
 
-    def __init__(self, run: Simulation, faults: tuple[Fault, ...], reached: Counter[str]) -> None:
-        self._run, self._reached = run, reached
-        self._faults = {fault.read: fault for fault in faults}
-        self._count = 0
-        #: Whether reads count, and faults strike.
-        self.is_struck = False
-
-    def read(self, reader: Any, read_into: Any, offset: int, target: memoryview) -> None:
-        """Read as ``read_into`` does, later and with a fault if one is planned."""
-        run = self._run
-        run.sleep(run.draws.uniform(*_READ_SECONDS))
-        fault = None
-        if self.is_struck:
-            fault = self._faults.get(self._count)
-            self._count += 1
-        if fault is None:
-            read_into(reader, offset, target)
-            return
-        self._reached[f"read: {fault.kind}"] += 1
-        if fault.kind == "late":
-            run.sleep(fault.seconds)
-            read_into(reader, offset, target)
-        elif fault.kind == "wrong":
-            read_into(reader, offset, target)
-            target[len(target) // 2] ^= 1
-        else:
-            what = "I/O error" if fault.kind == "error" else "the file ends short"
-            raise ReadError(f"{reader.name}: {what} at {offset}")
-
-
-class _Faults(logging.Handler):
-    """Keeps what is logged with a traceback: those are faults of ours."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            lines = "".join(traceback.format_exception(*record.exc_info)[-4:])
-            self.lines.append(f"{record.getMessage()}: {lines}")
-
-
-def play(plan: Plan, repository: Path) -> Outcome:
-    """Return what becomes of ``plan`` with the packs in ``repository``; once in a process."""
-    run = Simulation(plan.seed, plan.choices)
+    ``packs``: of all variants of the models.
+    """
+    seed = plan.seed + 7919 * life
+    run = Simulation(seed, None if plan.choices is None else (*plan.choices, {})[life])
     begin(run)
     gc.disable()
     outcome = Outcome()
-    faults = _Faults()
+    note_reached(outcome.reached)
+    logged = Logged()
     root = logging.getLogger()
-    root.addHandler(faults)
+    root.addHandler(logged)
     logging.raiseExceptions = False
-    world = _World(plan, repository, run, outcome)
-    world.install()
     started_at = time.process_time()
+    world = _World(plan, life, Files(folder, packs), packs, run, outcome)
+    world.install()
     try:
         run.check = world.check
         run.run(Thread(target=world.main, name="loop"))
-        if run.threads:
-            names = ", ".join(thread.name for thread in run.threads)
-            raise BrokenError(f"threads are left: {names}")
-        if faults.lines:
-            raise BrokenError(f"logged: {faults.lines[0]}")
+        world.check_end()
+        if logged.lines:
+            raise BrokenError(f"logged: {logged.lines[0]}")
+    except _CrashError:
+        outcome.reached["crashed"] += 1
     except BrokenError as exc:
         outcome.broken = str(exc)
     except BaseException as exc:  # noqa: BLE001  an error of a thread is what a run looks for
         outcome.broken = "".join(traceback.format_exception(exc)[-6:])
-    root.removeHandler(faults)
+    root.removeHandler(logged)
     outcome.cpu_seconds = time.process_time() - started_at
     outcome.switches, outcome.seconds = run.switches.total(), run.now - START
-    outcome.choices = run.choices.drawn
+    outcome.choices = (run.choices.drawn,)
     outcome.trace = run.trace()
     return outcome
 
 
 class _World:
-    def __init__(self, plan: Plan, repository: Path, run: Simulation, outcome: Outcome) -> None:
-        self._plan, self._repository = plan, repository
+    def __init__(
+        self,
+        plan: Plan,
+        life: int,
+        files: Files,
+        packs: Path,
+        run: Simulation,
+        outcome: Outcome,
+    ) -> None:
+        self._plan, self._operations = plan, plan.processes[life]
+        self._files = files
         self._run, self._outcome = run, outcome
-        self._disk = Disk(run, plan.faults, outcome.reached)
-        self._budget: Any = None
+        faults = plan.faults if life == 0 else ()
+        self._machine = Machine(run, faults, outcome.reached)
+        self._expected_answers = _expected_answers(packs)
+        self._clients = Clients(plan, files, self._expected_answers, outcome.reached, self._connect)
+        self._loop: Loop | None = None
         self._service: Any = None
         self._registry: Any = None
+        self._state: Any = None
         self._create: Any = None
-        self._inputs: dict[str, tuple[bytes, np.ndarray[Any, Any]]] = {}
-        #: Models that a client loaded or unloaded.
-        self._unsure: set[str] = set()
         #: Errors of callbacks of the event loop.
         self._errors: list[str] = []
-
-    # Disk and kernels
+        self._plannings = 0
+        self._end: asyncio.Event | None = None
+        self._descriptors = 0
 
     def install(self) -> None:
-        """Have reads and kernels of this process take their time from the simulation."""
-        from loader.pool import pool
-        from loader.readers.files import ReplaceableReader
-        from pipeline.devices import cpu
+        """Have what the service calls of the system be the simulation's, and watch some of its calls."""
+        from models import whole_files
+        from server.repository.planning_threads import PlanningThreads
 
-        disk, run = self._disk, self._run
-        read_into = ReplaceableReader.read_into
+        self._machine.install()
+        run, put, files = PlanningThreads.run, whole_files._put, self._files
 
-        def read(reader: Any, offset: int, target: memoryview) -> None:
-            disk.read(reader, read_into, offset, target)
+        async def watched(planning: Any, work: Callable[[], Any]) -> Any:
+            return await run(planning, lambda: self._planned(planning, work))
 
-        _replace(ReplaceableReader, "read_into", read)
-        _replace(pool, "find_reader", lambda: None)
-        compute = cpu._Bound.__call__
+        def noted(partial: Path, path: Path) -> None:
+            files.note_replaced(path)
+            put(partial, path)
 
-        def launch(bound: Any) -> None:
-            run.sleep(run.draws.uniform(*_KERNEL_SECONDS))
-            compute(bound)
+        setattr(PlanningThreads, "run", watched)  # noqa: B010  mypy knows that it is a method
+        setattr(whole_files, "_put", noted)  # noqa: B010
 
-        _replace(cpu._Bound, "__call__", launch)
+    def _planned(self, planning: Any, work: Callable[[], Any]) -> Any:
+        self._plannings += 1
+        try:
+            self._run.sleep(self._run.draws.uniform(0, 2e-3))
+            return work()
+        finally:
+            self._plannings -= 1
 
     def check(self) -> None:
-        """Raises BrokenError: more is reserved than the budget has, or a callback failed."""
+        """Raises BrokenError: more is reserved than there is, or a callback failed."""
         if self._errors:
             raise BrokenError(f"in the event loop: {self._errors[0]}")
-        budget = self._budget
-        if budget is not None and budget.used_bytes > budget.total_bytes:
+        service = self._service
+        if service is None:
+            return
+        budget, memory = service.budget, service.request_memory
+        if budget.used_bytes > budget.total_bytes:
             raise BrokenError(f"{budget.used_bytes} bytes of {budget.total_bytes} are reserved")
+        if memory.used_bytes > memory.capacity_bytes or memory.used_bytes < 0:
+            raise BrokenError(f"requests hold {memory.used_bytes} of {memory.capacity_bytes} bytes")
+        live = sum(self._machine.live.values())
+        if live > budget.total_bytes:
+            raise BrokenError(f"{live} bytes are open of {budget.total_bytes}")
+        loop = self._loop
+        if loop is not None and loop.iterations % _COUNT_INTERVAL == 0:
+            self._check_loop(loop)
+
+    def _check_loop(self, loop: Loop) -> None:
+        clients = len(self._registry) + len(self._registry.queue) if self._registry else 0
+        max_tasks = 60 + 5 * (clients + len(self._operations))
+        timers = loop.timers
+        if timers > 40 + len(self._operations) + 3 * clients + 3 * len(self._service.exchanges):
+            raise BrokenError(f"{timers} timers of {clients} connections")
+        if len(asyncio.all_tasks(loop)) > max_tasks:
+            raise BrokenError(f"{len(asyncio.all_tasks(loop))} tasks of {clients} connections")
+
+    def check_end(self) -> None:
+        """Raises BrokenError: threads, memory or files are left."""
+        if self._run.threads:
+            names = ", ".join(thread.name for thread in self._run.threads)
+            raise BrokenError(f"threads are left: {names}")
+        is_lost = any(fault.kind == "late" and fault.seconds > 10 for fault in self._plan.faults)
+        if self._machine.live and not is_lost:
+            raise BrokenError(f"{sum(self._machine.live.values())} bytes are left")
+        if leftovers := self._files.leftovers():
+            raise BrokenError(f"files are left: {leftovers}")
+        descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        if descriptors > self._descriptors and not is_lost:
+            raise BrokenError(f"{descriptors - self._descriptors} files are open")
 
     # The thread of the event loop
 
     def main(self) -> None:
         """Serve, and let clients come."""
-        loop = Loop()
+        loop = self._loop = Loop()
         asyncio.set_event_loop(loop)
         loop.set_exception_handler(lambda _, context: self._errors.append(_described(context)))
+        self._descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
         try:
-            loop.run_until_complete(self._serve())
+            loop.run_until_complete(self._live())
             loop.end_threads()
         finally:
             asyncio.set_event_loop(None)
+
+    async def _live(self) -> None:
+        from server.operation.starting import StartupError
+
+        try:
+            await self._serve()
+        except StartupError:
+            if not self._files.spoiled:
+                raise
+            self._outcome.reached["no model could be loaded"] += 1
+            self._files.heal()
+            await self._serve()
+        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        if left:
+            raise BrokenError(f"tasks are left: {left[0]!r}")
 
     async def _serve(self) -> None:
         from uvicorn.server import ServerState
 
         from server.app import create_app
         from server.protocol.infer import InferReception
+        from server.repository.uploads import Uploads
         from server.service import Service, connection_limits
         from server.settings.settings import Settings
         from server.transport.connection import Connection
         from server.transport.intake import Intake
         from server.transport.registry import Registry
-        from server.transport.server import admit_newcomers
 
-        plan = self._plan
-        settings = Settings.model_validate(
-            {
-                "repository": str(self._repository),
-                "budget": plan.budget,
-                "request_memory": 1 << 20,
-                "budget_policy": plan.policy,
-                "queue_limit": plan.queue_limit,
-                "model_control": "explicit",
-                "allow_admin": True,
-                "threads": 1,
-            }
-        )
+        plan, connections = self._plan, self._plan.connections
+        fixed = {
+            "repository": str(self._files.folder),
+            "allow_admin": True,
+            "threads": 1,
+            "poll_interval": 1.0,
+            "memory_pressure": "off",  # a real one is not the seed's
+        }
+        settings = Settings.model_validate({**fixed, **plan.settings})
         async with Service(settings, owns_process=True) as service:
-            self._service, self._budget = service, service.budget
+            self._service = service
+            self._watch_changes(service.repository)
+            compiler: Any = FakeCompiler(self._files, self._run.draws)
+            service.uploads = Uploads(service.repository, compiler)
             app = create_app(service)
-            await service.loaded()
-            self._read_inputs()
             registry = self._registry = Registry(
-                connection_limits(settings, plan.connections, 4 * plan.connections)
+                connection_limits(settings, connections, 4 * connections)
             )
             service.metrics.connections = registry
-            state = ServerState()
+            state = self._state = ServerState()
             intake = Intake(InferReception(service), asyncio.get_running_loop())
             self._create = lambda arrival: Connection(app, state, registry, intake, arrival=arrival)
-            tasks = [
-                asyncio.create_task(admit_newcomers(registry)),
-                asyncio.create_task(_dropping_silent(registry)),
-            ]
-            self._disk.is_struck = True
-            await self._play()
-            self._disk.is_struck = False
+            await service.loaded()
+            await self._answer(service)
+
+    async def _answer(self, service: Any) -> None:
+        """Let clients come, and end."""
+        from server.transport.server import admit_newcomers
+
+        registry, state = self._registry, self._state
+        tasks = [
+            asyncio.create_task(admit_newcomers(registry)),
+            asyncio.create_task(_dropping_silent(registry)),
+        ]
+        self._end = asyncio.Event()
+        self._machine.calls.is_struck = True
+        playing = asyncio.create_task(self._play())
+        ending = asyncio.create_task(self._end.wait())
+        await asyncio.wait({playing, ending}, return_when=asyncio.FIRST_COMPLETED)
+        self._machine.calls.is_struck = False
+        if not self._end.is_set():
+            await playing
+            ending.cancel()
+            self._clients.unsure |= (
+                self._files.spoiled
+            )  # a new version comes, which is to be loaded
+            self._files.heal()
             await asyncio.sleep(_CALM_SECONDS)
             await self._settled()
-            service.drain()
-            registry.drain()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if state.tasks:
-                raise BrokenError(f"{len(state.tasks)} requests are still answered")
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        if left:
-            raise BrokenError(f"tasks are left: {left[0]!r}")
+        self._clients.is_ending = True
+        service.drain()
+        registry.drain()
+        for connection in list(state.connections):
+            connection.shutdown()
+        await self._finish(playing)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if state.tasks:
+            raise BrokenError(f"{len(state.tasks)} requests are still answered")
 
-    def _read_inputs(self) -> None:
-        for model in MODELS:
-            with np.load(self._repository.parent / f"{model}.npz") as arrays:
-                values, expected = arrays["x"], arrays["y"]
-            tensor = {"name": "x", "datatype": "FP32", "shape": list(values.shape)}
-            text = json.dumps([{**tensor, "data": values.ravel().tolist()}])
-            self._inputs[model] = text.encode(), expected.ravel()
+    async def _finish(self, playing: "asyncio.Task[None]") -> None:
+        """Wait until requests in flight are answered."""
+        done, _ = await asyncio.wait({playing}, timeout=_END_SECONDS)
+        if not done:
+            raise BrokenError("requests in flight do not end")
+        playing.result()
+        tasks = self._state.tasks  # of clients that have left, too
+        if tasks:
+            await asyncio.wait(tasks, timeout=_END_SECONDS)
+
+    def _watch_changes(self, repository: Any) -> None:
+        """Check that nothing is planned for another change where one begins."""
+        reconciler, planning = repository._reconciler, repository._planning
+        take = reconciler._take
+
+        async def checked(change: Any) -> Any:
+            if self._plannings and not planning.is_closed:
+                raise BrokenError(f"{self._plannings} plannings go on under {change}")
+            return await take(change)
+
+        reconciler._take = checked
+
+    # Operations
+
+    def _connect(self, operation: Operation) -> Client:
+        address = f"10.0.0.{operation.address}"
+        return Client(self._registry, self._create, address, operation.read_delay)
 
     async def _play(self) -> None:
         clients = {
-            asyncio.create_task(self._do(operation)): operation
-            for operation in self._plan.operations
+            asyncio.create_task(self._do(operation)): operation for operation in self._operations
         }
-        done, waiting = await asyncio.wait(
-            clients, timeout=_WAIT_SECONDS, return_when=asyncio.FIRST_EXCEPTION
-        )
-        for client in done:
-            client.result()
-        if waiting:
-            raise BrokenError(f"no answer after ten minutes: {clients[waiting.pop()]}")
+        waiting: set[asyncio.Task[None]] = set(clients)
+        end = asyncio.get_running_loop().time() + _WAIT_SECONDS
+        assert self._end is not None
+        while waiting:
+            left = end - asyncio.get_running_loop().time()
+            done, waiting = await asyncio.wait(
+                waiting, timeout=max(left, 0.0), return_when=asyncio.FIRST_EXCEPTION
+            )
+            for client in done:
+                client.result()
+            if waiting and left <= 0:
+                raise BrokenError(f"no answer after ten minutes: {clients[waiting.pop()]}")
 
     async def _do(self, operation: Operation) -> None:
         await asyncio.sleep(operation.start)
+        assert self._end is not None
+        if self._end.is_set():
+            return
         match operation.kind:
             case "infer":
-                await self._infer(operation)
+                await self._clients.infer(operation)
             case "look":
-                await self._ask(operation, b"GET", b"/metrics", {200, 503})
+                await self._clients.ask(operation, b"GET", b"/metrics")
+            case "stop":
+                self._clients.is_ending = True
+                self._outcome.reached["stopped"] += 1
+                self._end.set()
+            case "crash":
+                self._run.check = self._crash
+            case "publish" | "remove" | "damage":
+                self._change_files(operation)
             case _:
-                await self._change(operation)
+                await self._clients.change(operation)
 
-    # Clients
+    def _crash(self) -> None:
+        self._files.crash(self._run.draws)
+        raise _CrashError
 
-    async def _infer(self, operation: Operation) -> None:
-        loop = asyncio.get_running_loop()
-        client = Client(self._registry, self._create, f"10.0.0.{operation.address}")
-        inputs, _ = self._inputs[operation.model]
-        micros = round(operation.timeout * 1e6)
-        body = b'{"parameters":{"timeout":%d},"inputs":%s}' % (micros, inputs)
-        path = f"/v2/models/{operation.model}/infer".encode()
-        data = _request(b"POST", path, body) * operation.count
-        leaving = asyncio.create_task(self._leave(client, operation.leaves))
-        started_at = loop.time()
-        while data and not client.wire.is_closed:
-            client.send(data[: operation.piece])
-            data = data[operation.piece :]
-            if data:
-                await asyncio.sleep(operation.pause)
-        sent = loop.time()
-        for _ in range(operation.count):
-            answer = await client.answer()
-            if answer is None:
-                break
-            started_at = started_at if client.read_at is None else client.read_at
-            self._judge(operation, answer, loop.time() - started_at, sent - started_at)
+    def _change_files(self, operation: Operation) -> None:
+        model, files = operation.model, self._files
+        self._outcome.reached[f"files: {operation.kind}"] += 1
+        if operation.kind == "publish":
+            files.publish(model)
+        elif operation.kind == "damage":
+            files.damage(model)
         else:
-            answer = 0, b""
-        leaving.cancel()
-        if answer is None and operation.leaves is None and operation.count == 1:
-            raise BrokenError(f"no answer: {operation}")
-        client.leave()
-
-    @property
-    def _may_be_absent(self) -> bool:
-        changes = any(operation.kind in ("load", "unload") for operation in self._plan.operations)
-        return changes or self._plan.budget < ALL_FIT
-
-    async def _leave(self, client: Client, seconds: float | None) -> None:
-        if seconds is not None:
-            await asyncio.sleep(seconds)
-            client.leave()
-
-    def _judge(
-        self, operation: Operation, answer: tuple[int, bytes], took: float, sending: float
-    ) -> None:
-        status, body = answer
-        self._outcome.reached[f"status {status}"] += 1
-        late = took - max(operation.timeout, sending)
-        if operation.count == 1 and late > (
-            _KERNEL_SECONDS[1] if status == 200 else _REFUSAL_SECONDS
-        ):
-            raise BrokenError(
-                f"status {status} came {late:.6f} s late: {body[:200]!r}: {operation}"
-            )
-        is_slow = sending > 0.4 or operation.pause > 0.1
-        allowed = _STATUSES | (_ABSENT_STATUSES if self._may_be_absent else set())
-        if status not in (allowed | {408} if is_slow else allowed):
-            raise BrokenError(f"status {status}: {body[:300]!r}: {operation}")
-        if status == 200:
-            _, expected = self._inputs[operation.model]
-            values = np.array(json.loads(body)["outputs"][0]["data"], np.float32)
-            if not np.array_equal(values, expected):
-                max_error = np.abs(values - expected).max()
-                raise BrokenError(f"a wrong answer, {max_error} off: {operation}")
-        elif b'"code"' not in body:
-            raise BrokenError(f"an error without a code: {body[:300]!r}")
-
-    async def _change(self, operation: Operation) -> None:
-        path = f"/v2/repository/models/{operation.model}/{operation.kind}".encode()
-        self._unsure.add(operation.model)
-        await self._ask(operation, b"POST", path, _STATUSES | _ABSENT_STATUSES)
-
-    async def _ask(
-        self, operation: Operation, method: bytes, path: bytes, statuses: set[int]
-    ) -> None:
-        client = Client(self._registry, self._create, f"10.0.0.{operation.address}")
-        client.send(_request(method, path, b"{}" if method == b"POST" else b""))
-        answer = await client.answer()
-        if answer is None:
-            raise BrokenError(f"no answer: {operation}")
-        self._outcome.reached[f"{operation.kind} {answer[0]}"] += 1
-        if answer[0] not in statuses:
-            raise BrokenError(f"status {answer[0]}: {answer[1][:300]!r}: {operation}")
-        client.leave()
+            files.remove(model)
+            self._clients.removed(model)
 
     # When all has come to rest
 
@@ -376,34 +387,47 @@ class _World:
                 left[f"requests in line of {entry.name}"] = len(entry.worker.line)
         if any(left.values()):
             raise BrokenError(", ".join(f"{n} {what}" for what, n in left.items() if n))
-        for entry in service.repository.entries():
-            if (
-                entry.name not in self._unsure
-                and not entry.answers
-                and self._plan.budget >= ALL_FIT
-            ):
-                raise BrokenError(f"{entry.name} does not serve: {entry.message}")
-            if entry.serves:
-                await self._infer(Operation(0.0, "infer", entry.name))
-                self._outcome.reached["answers at the end"] += 1
+        reserved = set(service.budget.held())
+        keys = {item.key for item in service.repository.instances()}
+        if reserved != keys:
+            raise BrokenError(f"the budget holds {reserved}, instances are {keys}")
+        for model in MODELS:
+            await self._check_served(model)
+
+    async def _check_served(self, model: str) -> None:
+        """Check that ``model`` is served, or can be loaded where it fits, and that it answers."""
+        entries = self._service.repository.models.of(model)
+        if any(entry.is_lost for entry in entries):
+            self._outcome.reached["memory is lost"] += 1
+            return
+        is_loaded = any(entry.answers for entry in entries)
+        fits = all_fit(self._plan)
+        if not is_loaded and model not in self._clients.unsure and fits and entries:
+            raise BrokenError(f"{model} does not serve: {[entry.message for entry in entries]}")
+        if fits and not is_loaded:
+            path = f"/v2/repository/models/{model}/load".encode()
+            answer = await self._clients.ask(Operation(0.0, "load", model), b"POST", path, b"{}")
+            if answer is None or answer[0] != 200:
+                raise BrokenError(f"{model} cannot be loaded at the end: {answer}")
+            is_loaded = True
+        if is_loaded:
+            await self._clients.infer(Operation(0.0, "infer", model))
+            self._outcome.reached["answers at the end"] += 1
 
 
-def _replace(owner: Any, name: str, value: object) -> None:
-    setattr(owner, name, value)
+def _expected_answers(packs: Path) -> Answers:
+    answers: Answers = {}
+    for variant in VARIANTS:
+        for model in MODELS:
+            with np.load(packs / variant / f"{model}.npz") as arrays:
+                answers[model, variant] = arrays["x"], arrays["y"].ravel()
+    return answers
 
 
 async def _dropping_silent(registry: Any) -> None:
     while True:
         await asyncio.sleep(0.25)
         registry.sweep(asyncio.get_running_loop().time())
-
-
-def _request(method: bytes, path: bytes, body: bytes) -> bytes:
-    head = b"%s %s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" % (
-        method,
-        path,
-    )
-    return b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body)
 
 
 def _described(context: dict[str, Any]) -> str:

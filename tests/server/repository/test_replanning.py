@@ -229,6 +229,12 @@ def test_what_a_search_has_found_takes_the_place_of_a_first_plan() -> None:
     assert following(first, Place(fitted(large), False)) is None
 
 
+def test_a_model_that_left_service_meanwhile_gains_nothing() -> None:
+    target = {name: Place(fitted({"ring": 8}), False) for name in ("a", "gone")}
+    now = {"a": Place(fitted({"ring": 1}), False)}
+    assert gaining(FleetTarget(target), now).plans == {"a": target["a"]}
+
+
 @pytest.fixture
 async def full(
     settings: SettingsFactory, packs: Packs, faults: Faults
