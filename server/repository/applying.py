@@ -8,7 +8,6 @@ from typing import Any
 
 from models.packs.folders import clear_repository
 from models.sizes import format_size
-from pipeline.budget.budget import Budget
 from server.causes import attribution, because
 from server.errors import AwayError, ConflictError, NotFoundError, shown
 from server.faults import FAILURES, Code, Fault
@@ -49,10 +48,7 @@ _UNLOADED = Fault(Code.NOT_LOADED, "unloaded")
 
 
 class Applier:
-    """Applies changes to ``models``.
-
-    ``grow_later``: called when models may use memory of ``budget`` that is free now.
-    """
+    """Applies changes to ``models``."""
 
     def __init__(
         self,
@@ -65,8 +61,6 @@ class Applier:
         opener: Opener,
         executor: Executor,
         balancer: Balancer,
-        budget: Budget,
-        grow_later: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._models = models
@@ -76,8 +70,6 @@ class Applier:
         self._opener = opener
         self._executor = executor
         self._balancer = balancer
-        self._budget = budget
-        self._grow_later = grow_later
         self._evicts = settings.budget_policy == "evict-lru"
 
     async def apply(self, change: Change) -> Any:
@@ -110,14 +102,9 @@ class Applier:
                 work = self._balancer.relieve(evicts=self._evicts)
             case Restore(slot, worker, reason):
                 work = self._restore(slot, worker, reason)
-        free_bytes = self._budget.free_bytes
         try:
             return await work
         finally:
-            # What an idle model leaves, or pressure takes, is the system's, and not of others.
-            is_of_system = isinstance(change, CloseIdle | Relieve)
-            if self._budget.free_bytes > free_bytes and not is_of_system:
-                self._grow_later()
             if not (isinstance(change, Load) and change.is_first):
                 self._opener.log_unprofiled()
 

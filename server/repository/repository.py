@@ -115,7 +115,6 @@ class Repository:
         self._budget = budget
         self._planning = PlanningThreads()
         self._reconciler = Reconciler(self._apply, self._grow, self._planning)
-        grow_later = self._reconciler.grow_later
         self._executor = Executor(self.models, budget, self._opener, environment, patience)
         self._balancer = Balancer(
             self.models,
@@ -125,7 +124,7 @@ class Repository:
             executor=self._executor,
             environment=environment,
             planning=self._planning,
-            grow_later=grow_later,
+            grow_later=self._reconciler.grow_later,
             activations=self._opener.activations,
             settings=settings,
         )
@@ -138,8 +137,6 @@ class Repository:
             opener=self._opener,
             executor=self._executor,
             balancer=self._balancer,
-            budget=budget,
-            grow_later=grow_later,
         )
         self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
         #: Whether the system lacks memory.
@@ -462,9 +459,14 @@ class Repository:
         return loaded
 
     async def _apply(self, change: Change) -> Any:
+        free_bytes = self._budget.free_bytes
         try:
             return await self._applier.apply(change)
         finally:
+            # What an idle model leaves, or pressure takes, is the system's, and not of others.
+            is_of_system = isinstance(change, CloseIdle | Relieve)
+            if self._budget.free_bytes > free_bytes and not is_of_system:
+                self._reconciler.grow_later()
             if isinstance(change, OF_MODEL) and not self.models.of(change.model):
                 self._reconciler.forget(change.model)
 

@@ -92,13 +92,27 @@ class Photograph:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Return ``image`` as RGB; sixteen bits become eight, where Pillow would clip them."""
+    """Return ``image`` as RGB; sixteen bits, and floats, become eight, where Pillow would clip."""
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image).clip(0, 0xFFFF) >> 8).astype(np.uint8))
+    if image.mode == "F":
+        image = _grey(image)
     if image.mode == "RGB":
         image.load()
         return image
     return image.convert("RGB")
+
+
+def _grey(image: Image.Image) -> Image.Image:
+    """Return ``image``, of floats, in 256 shades: white is 255, or 1 where no pixel is more."""
+    highest = image.getextrema()[1]
+    white = 1.0 if isinstance(highest, float) and highest <= 1 else 255.0
+    grey = Image.new("L", image.size)
+    for top in range(0, image.height, _BAND_ROWS):
+        band = image.crop((0, top, image.width, min(top + _BAND_ROWS, image.height)))
+        shades = np.nan_to_num(np.asarray(band) * (255 / white)).clip(0, 255)
+        grey.paste(Image.fromarray(shades.astype(np.uint8)), (0, top))
+    return grey
 
 
 def _decoding_bytes(container: Container, size: Size) -> int:

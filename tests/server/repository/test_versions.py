@@ -99,6 +99,20 @@ async def test_versions_side_by_side(
         error(await service.infer("tiny", TINY), 404, "unloaded")
 
 
+async def test_a_version_that_goes_from_between_others_is_closed(
+    settings: SettingsFactory, packs: Packs, repository: Path
+) -> None:
+    for version in (2, 3):
+        add(repository, packs, "twin", version)
+    (repository / "tiny" / "config.pbtxt").write_text("version_policy { all { } }")
+    changes = {"models_budget": ROOMY, "repository": repository}
+    async with serving(settings(**changes)) as service:
+        shutil.rmtree(repository / "tiny" / "2")
+        assert (await service.client.post(LOAD)).status_code == 200
+        error(await service.infer("tiny/versions/2", TINY), 404, "version '2'")
+        assert {"tiny/1", "tiny/3", "pair"} == set(service.inside.budget.held())
+
+
 async def test_one_bad_version_takes_no_other_with_it(
     settings: SettingsFactory, packs: Packs, repository: Path
 ) -> None:

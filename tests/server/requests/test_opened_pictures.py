@@ -61,6 +61,12 @@ MODES: dict[str, tuple[Callable[[Image.Image], Image.Image], str, dict[str, Any]
     "grey": (lambda image: image.convert("L"), "PNG", {}),
     "grey, 16 bits": (sixteen, "PNG", {}),
     "grey, 16 bits, TIFF": (sixteen, "TIFF", {}),
+    "grey, floats to 255": (lambda image: image.convert("F"), "TIFF", {}),
+    "grey, floats to 1": (
+        lambda image: image.convert("F").point(lambda value: value / 255),
+        "TIFF",
+        {},
+    ),
     "grey and alpha": (lambda image: image.convert("LA"), "PNG", {}),
     "alpha": (see_through, "PNG", {}),
     "palette": (lambda image: image.quantize(256), "PNG", {}),

@@ -99,16 +99,17 @@ async def test_one_that_fails_leaves_the_others_of_its_sweep(
             close(arrays(answer), packs.expected("tiny", inputs))
 
 
+@pytest.mark.parametrize("count", [2, 4])
 async def test_lanes_are_in_the_budget_and_only_where_it_has_room(
-    settings: SettingsFactory, packs: Packs
+    settings: SettingsFactory, packs: Packs, count: int
 ) -> None:
-    async with serving(settings(BUDGET, lanes=4, models=("tiny",))) as service:
+    async with serving(settings(BUDGET, lanes=count, models=("tiny",))) as service:
         (plan,) = service.worker("tiny").engine.plan.partitions
-        assert plan.batch_size == 4
+        assert plan.batch_size == count
         assert service.inside.budget.held()["tiny"] == plan.memory
         measured = service.worker("tiny").engine.statistics().memory
-        assert measured["arena"] == plan.arena_bytes == 4 * plan.lane_bytes
-    tight = settings(packs.smallest("tiny"), lanes=4, models=("tiny",))
+        assert measured["arena"] == plan.arena_bytes == count * plan.lane_bytes
+    tight = settings(packs.smallest("tiny"), lanes=count, models=("tiny",))
     async with serving(tight) as service:
         assert service.worker("tiny").engine.plan.batch_size == 1
 

@@ -340,6 +340,15 @@ def test_the_table_in_the_documentation_is_that_of_the_settings() -> None:
     assert markdown() in (ROOT / "docs/reference/settings.md").read_text()
 
 
+def test_no_group_overrides_a_validator_of_another() -> None:
+    """pydantic would leave out one of two with the same name, without a word."""
+    names = [name for group in Settings.__bases__ for name in vars(group) if name[:2] != "__"]
+    validators = Settings.__pydantic_decorators__.field_validators
+    repeated = {name for name in names if name in validators and names.count(name) > 1}
+    assert not repeated
+    assert len(validators) > len(Settings.__bases__)
+
+
 def test_every_setting_is_described() -> None:
     table = settings_table()
     assert [item.name for item in table] == list(Settings.model_fields)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.transport.limits import allowed_files
+from server.transport.limits import HEADER_BYTES, HEADER_FIELDS, allowed_files
+from tests.documents import ROOT
 
 
 @given(
@@ -32,3 +33,8 @@ def test_all_connections_have_a_file(
     assert ports * total + waiting < files, "each needs one, and the process has others"
     if total < requested:
         assert files == hard, "all that it may have are used"
+
+
+def test_the_page_has_the_limits_of_headers() -> None:
+    page = (ROOT / "docs/explanation/architecture/connections.md").read_text()
+    assert f"at most {HEADER_BYTES >> 10} KiB and {HEADER_FIELDS} fields" in page

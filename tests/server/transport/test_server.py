@@ -67,7 +67,7 @@ async def test_requests_are_answered_while_it_begins_and_the_end_cancels_that() 
 
     with listen("127.0.0.1", 0) as listener:
         port, stop = listener.getsockname()[1], asyncio.Event()
-        server = make(listener, begin, said)
+        server, tasks = make(listener, begin, said), asyncio.all_tasks()
         running = asyncio.create_task(server.run_until(stop))
         async with asyncio.timeout(LIMIT_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -76,6 +76,7 @@ async def test_requests_are_answered_while_it_begins_and_the_end_cancels_that() 
             writer.close()
             stop.set()
             await running
+        assert asyncio.all_tasks() == tasks, "none of the server is left"
     assert said == ["stopping", "cancelled"]
 
 
