@@ -22,7 +22,7 @@ from cli.arguments import (
     size,
 )
 from cli.compiling import CompileRequest, compile_request
-from cli.model_sources import RECIPES, recipes_beside
+from cli.model_sources import CONFIGS, RECIPES, recipes_beside
 from cli.printing.output import fail, tell
 from cli.printing.steps import steps
 from models.packs.names import CPU, STORES, Store, loses_bits
@@ -38,6 +38,10 @@ def _recipe(name: str, what: str) -> Any:
     return typer.Option(help=f"{what} Default: F{RECIPES[name]} beside F.onnx.")
 
 
+def _config(name: str, what: str) -> Any:
+    return typer.Option(help=f"{what} Default: {' or '.join(CONFIGS[name])} next to F.onnx.")
+
+
 def compile_(
     context: typer.Context,
     source: Annotated[Path, typer.Argument(help="The ONNX file.")],
@@ -51,6 +55,13 @@ def compile_(
     ] = None,
     segmentation: Annotated[
         Path | None, _recipe("segmentation", "TOML file: which output is a mask, and how.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        _config("config", "JSON file of the model: labels, task; of timm pictures, too."),
+    ] = None,
+    preprocessor_config: Annotated[
+        Path | None, _config("preprocessor_config", "JSON file: how a picture becomes the input.")
     ] = None,
     scores: Annotated[
         str | None, typer.Option(help="What the output holds: probabilities or logits.")
@@ -146,6 +157,8 @@ def compile_(
         "preprocess": preprocess,
         "detection": detection,
         "segmentation": segmentation,
+        "config": config,
+        "preprocessor_config": preprocessor_config,
     }
     request = CompileRequest(
         source=source,
@@ -192,5 +205,6 @@ def _recipes(source: Path, given: Mapping[str, Path | None]) -> dict[str, Path]:
         if file is not None:
             files[name] = file
         elif name in files:
-            tell(f"{source.name}: --{name} {files[name]}, which lies beside it")
+            option = name.replace("_", "-")
+            tell(f"{source.name}: --{option} {files[name]}, which lies beside it")
     return files

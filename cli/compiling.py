@@ -175,6 +175,7 @@ def _options(
 
 def _recipes(files: Mapping[str, Path]) -> dict[str, Any]:
     """Return what is in ``files``, by their options."""
+    from models.compiler.writing.hub_config import read_config
     from models.detection.recipe import read_detection
     from models.images.preprocess import read_labels, read_preprocess
     from models.segmentation import read_segmentation
@@ -185,7 +186,9 @@ def _recipes(files: Mapping[str, Path]) -> dict[str, Any]:
         "detection": read_detection,
         "segmentation": read_segmentation,
     }
-    return {name: readers[name](file) for name, file in files.items()}
+    recipes = {name: read(files[name]) for name, read in readers.items() if name in files}
+    configs = (files[name] for name in ("preprocessor_config", "config") if name in files)
+    return {**recipes, "configs": tuple(map(read_config, configs))}
 
 
 def _observers(request: CompileRequest) -> "Iterator[Observer]":

@@ -4,7 +4,7 @@ import contextlib
 import os
 import pwd
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +24,7 @@ from pipeline.devices.base import Device, DeviceError
 from server.access import list_keys
 from server.errors import ServiceError
 from server.memory.process_memory import free_bytes, machine_bytes, memory_limit, process_bytes
+from server.operation.pressure_events import PressureError, is_off, open_events
 from server.operation.process import process_memory
 from server.repository.on_disk import PACK_FILES
 from server.transport.certificate import Certificate, CertificateError
@@ -75,6 +76,7 @@ def doctor(
     needed = _needed(budget, memory, base)
     all_findings += [
         *check_memory(needed),
+        check_pressure(),
         check_open_files(max_connections),
         check_port("port", host, port, "--port"),
         check_keys(keys),
@@ -183,6 +185,24 @@ def check_memory(needed: int | None) -> Iterator[Finding]:
         yield Finding("free memory", "warn", f"{there}; {wants}", remedy)
     else:
         yield Finding("free memory", "ok", f"{there}; {wants}")
+
+
+def check_pressure(environ: Mapping[str, str] = os.environ) -> Finding:
+    """What would have a server started here give memory back while the system lacks it."""
+    if is_off(environ):
+        return Finding(
+            "memory pressure", "ok", "systemd asks not to follow it (MEMORY_PRESSURE_WATCH)"
+        )
+    try:
+        events = open_events(environ)
+    except PressureError as exc:
+        return Finding(
+            "memory pressure", "warn", f"headroom alone: {exc}", "MemoryPressureWatch=auto"
+        )
+    if events is None:
+        return Finding("memory pressure", "ok", "headroom alone: the kernel reports none (no PSI)")
+    with contextlib.closing(events):
+        return Finding("memory pressure", "ok", f"events of {events.name}, and headroom")
 
 
 def check_open_files(connections: int) -> Finding:

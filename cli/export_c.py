@@ -17,12 +17,13 @@ from cli.arguments import (
     size,
 )
 from cli.commands import own_version
-from cli.model_sources import recipes_beside
+from cli.model_sources import CONFIGS, recipes_beside
 from cli.printing.output import print_facts, print_json, say, suggest, warn
 from cli.printing.sentences import tensor
 from cli.printing.steps import steps
 from models.compiler.for_c import graph_for_c
 from models.compiler.sources import SourceOptions
+from models.compiler.writing.hub_config import read_config
 from models.datasets.samples import read_folder
 from models.images.preprocess import read_preprocess
 from models.packs.pack import read_pack
@@ -123,10 +124,12 @@ def export(
     pictures = read_folder(calibrate) if calibrate else None
     if pictures:
         pictures.check_pictures()
-    recipe = preprocess or recipes_beside(source).get("preprocess")
+    files = recipes_beside(source)
+    recipe = preprocess or files.get("preprocess")
     warnings: list[str] = []
     read = SourceOptions(
         preprocess=read_preprocess(recipe) if recipe else None,
+        configs=tuple(read_config(files[option]) for option in CONFIGS if option in files),
         batch=batch,
         shapes=shapes_of(shape),
         keep_inputs=tuple(keep_input or ()),

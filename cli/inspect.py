@@ -129,7 +129,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for port in manifest.inputs:
         yield "input", given(port)
     if manifest.preprocess:
-        yield "pictures", picture(manifest.preprocess)
+        yield "pictures", picture(manifest.preprocess) + _origin(manifest, "preprocess")
     for port in manifest.outputs:
         yield "output", f"{port.name}: {tensor(port)}"
     yield from _found(manifest)
@@ -146,12 +146,18 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _found(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yield facts about a model's answers to a picture."""
     if manifest.detection:
-        yield "detects", detector(manifest.detection)
+        yield "detects", detector(manifest.detection) + _origin(manifest, "detection")
     if manifest.segmentation:
-        yield "segments", segmenter(manifest.segmentation)
+        yield "segments", segmenter(manifest.segmentation) + _origin(manifest, "segmentation")
     named = manifest.named
     if named and named.labels:
-        yield "labels", f"{len(named.labels):,}: {few(list(named.labels), '; ')}"
+        labels = f"{len(named.labels):,}: {few(list(named.labels), '; ')}"
+        yield "labels", labels + _origin(manifest, "labels")
+
+
+def _origin(manifest: Manifest, field: str) -> str:
+    """Return where the recipe or the labels come from, in brackets; of older packs nothing."""
+    return f" ({manifest.origins[field]})" if field in manifest.origins else ""
 
 
 def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -47,6 +47,18 @@ RECIPES = {
     "detection": ".detection.toml",
     "segmentation": ".segmentation.toml",
 }
+#: Options of ``compile`` that are files as Hugging Face, timm and OpenCLIP call them, the first counts.
+CONFIGS = {
+    "preprocessor_config": (
+        "preprocessor_config.json",
+        "processor_config.json",
+        "preprocess_cfg.json",
+        "open_clip_config.json",
+    ),
+    "config": ("config.json",),
+}
+# The folder of graphs beside such files, as exporters for transformers.js write it.
+_GRAPHS = "onnx"
 #: The folder of packs next to the first file, of which all is ours; a hidden one has no model's name.
 REPOSITORY = ".layerstream"
 #: What it says of a file of which no pack could be made: the limit on memory, in bytes.
@@ -146,6 +158,12 @@ def _with_options(
 def recipes_beside(file: Path) -> dict[str, Path]:
     """Return the recipes that lie beside an ONNX ``file``, by the options of ``compile`` that name them."""
     beside = {name: file.with_name(file.stem + end) for name, end in RECIPES.items()}
+    folders = [file.parent, *([file.parent.parent] if file.parent.name == _GRAPHS else [])]
+    for option, names in CONFIGS.items():
+        candidates = (folder / name for folder in folders for name in names)
+        config = next((path for path in candidates if path.is_file()), None)
+        if config is not None:
+            beside[option] = config
     return {name: path for name, path in beside.items() if path.is_file()}
 
 
@@ -299,7 +317,7 @@ def _compile(source: Source, folder: Path, isa: str, check: Depth) -> tuple[Path
     tell(f"compiling {source.files[0]}{_slow_in_group(source)}")
     words: list[object] = ["-o", folder, "--target", isa, "--force", "--check", check]
     for option, file in source.recipes.items():
-        words += [f"--{option}", file]
+        words += [f"--{option.replace('_', '-')}", file]
     for shape in source.shapes:
         words += ["--shape", shape]
     beside: tuple[Path, ...] = ()

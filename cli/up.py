@@ -32,9 +32,10 @@ from cli.serve import given, parameter, parameters, serving, suffices
 from cli.source_records import Source
 from models.errors import ModelError, printable
 from models.packs.folders import clear_repository
+from models.sizes import format_size
 from pipeline.checking import Depth
 from pipeline.execution.errors import InputError
-from server.memory.process_memory import given_bytes, resolved_budget
+from server.memory.process_memory import free_bytes, given_bytes, resolved_budget
 from server.preflight import check_start
 from server.settings.settings import Settings, load_settings
 
@@ -51,9 +52,10 @@ def up(
 ) -> None:
     """Compile what is new, and serve it. It takes ONNX files, CFG and WEIGHTS of Darknet, folders of packs.
 
-    --memory is for all of the serving process. What compiling takes is beside it, in a process of its own
-    before anything is served. Packs are kept beside the first file, or in --repository, and made again only
-    where a file is another. Models that do not fit together take turns (--budget-policy evict-lru).
+    --memory is for all of the serving process; without it, half of what is free. What compiling takes is
+    beside it, in a process of its own before anything is served. Packs are kept beside the first file, or
+    in --repository, and made again only where a file is another. Models that do not fit together take
+    turns (--budget-policy evict-lru).
     All settings of `serve` are taken.
     """
     lose_output_where_there_is_none()
@@ -61,7 +63,7 @@ def up(
     sources = sources_of(paths, recipes, shape or ())
     folder = repository or paths[0].absolute().parent / REPOSITORY
     named = {"repository": str(folder), "models": ",".join(source.name for source in sources)}
-    settings = load_settings({**given(flags), **named}, config)
+    settings = load_settings({**given(flags), **named}, config, _half_of_free_bytes)
     if "budget_policy" not in settings.model_fields_set:
         settings = settings.model_copy(update={"budget_policy": "evict-lru"})
     signal.signal(signal.SIGTERM, _exit)  # the process that compiles ends, too
@@ -81,6 +83,13 @@ def up(
         raise typer.Exit(FAILURE if FAILURE in failures.values() else BAD_INPUT)
     settings = settings.model_copy(update={"models": tuple(source.name for source in compiled)})
     serving(lambda: settings, _Told(settings, compiled))
+
+
+def _half_of_free_bytes() -> int:
+    n_bytes = free_bytes() // 2
+    if n_bytes:
+        tell(f"--memory: not given, so half of what is free is taken, {format_size(n_bytes)}")
+    return n_bytes
 
 
 def _failure(source: Source, repository: Path, isa: str, check: Depth) -> int | None:

@@ -28,14 +28,18 @@ class ForkError(RuntimeError):
     """The process has ended without an answer."""
 
 
-def in_fork(work: Callable[..., Result], *listeners: Listener) -> Result:
+def in_fork(
+    work: Callable[..., Result], *listeners: Listener, meanwhile: Callable[[], object] | None = None
+) -> Result:
     """Return what ``work(*listeners)`` returns, called in a fork of this process.
 
-    A listener that is called there is called here. Arguments, the result and errors are pickled.
+    A listener that is called there is called here, after ``meanwhile``. Arguments, the result and errors
+    are pickled.
 
     Raises:
         MemoryError: the system ended the process, as it does for want of memory. ForkError: it ended
-            otherwise. OSError: the system allows no more processes. Whatever ``work`` and a listener raise.
+            otherwise. OSError: the system allows no more processes. Whatever ``work``, ``meanwhile`` and
+            a listener raise.
     """
     collect()  # pages that are not there are not copied
     context = get_context("fork")
@@ -45,6 +49,8 @@ def in_fork(work: Callable[..., Result], *listeners: Listener) -> Result:
         with there:
             process.start()
         try:
+            if meanwhile is not None:
+                meanwhile()
             return _hear(here, process, listeners)  # type: ignore[no-any-return]
         finally:
             process.kill()

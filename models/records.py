@@ -184,9 +184,6 @@ PositiveInt = Annotated[int, Bounds(gt=0)]
 NonNegativeInt = Annotated[int, Bounds(ge=0)]
 FiniteFloat = Annotated[float, Bounds()]
 PositiveFloat = Annotated[float, Bounds(gt=0)]
-_UNREAD = object()
-#: A field that nothing reads any more: whatever it holds, None.
-Unread = Annotated[None, _UNREAD]
 
 
 class Record:
@@ -362,8 +359,6 @@ def _scalar(kind: Any) -> _Read:
 
 def _annotated(arguments: tuple[Any, ...]) -> _Read:
     kind, *marks = arguments
-    if _UNREAD in marks:
-        return lambda value, same: None
     read = _reader(kind)
     for mark in marks:
         if isinstance(mark, Bounds | Check | _Shared):

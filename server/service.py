@@ -26,6 +26,7 @@ from server.memory.request_memory import RequestMemory, Trimming
 from server.metrics.metrics import Metrics
 from server.operation import watching
 from server.operation.latency_history import LatencyHistory
+from server.operation.relieving import Relieving, relieving
 from server.operation.starting import StartupError, check_start, load_all
 from server.operation.tracing import Tracing
 from server.preflight import certificate_of
@@ -132,6 +133,9 @@ class Service:
         if not owns_process:
             check_embedded(settings, listens=bool(listeners))
         self.settings = settings
+        self._owns_process = owns_process
+        #: What has models follow the memory of the box, in a process of their own; None: nothing does.
+        self.relieving: Relieving | None = None
         #: Under which clients may ask where no keys are asked for.
         self.names = server_names(settings)
         self.tracing: Tracing | None = None
@@ -325,6 +329,14 @@ class Service:
             self.metrics.requests.expect(entry.model, entry.version)
         check_start(settings, entries, follows=poller is not None)
         self._run(self._resources, watching.watch(repository), retrier.run())
+        # The budget of a GPU is not memory of the system.
+        if self._owns_process and settings.device == "cpu":
+            self.relieving = relieving(
+                repository, self.budget, self.request_memory, settings.memory_pressure
+            )
+        if self.relieving is not None:
+            self.metrics.relieving = self.relieving
+            self._run(self._resources, self.relieving.run())
         if settings.close_after:
             self._run(self._resources, watching.close_idle(repository))
         if settings.tune:

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -9,8 +10,15 @@ _BLOCK = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
 # A row of a table keeps code with ``|`` whole on the site; GitHub wants the backslash.
 _ROW_CODE = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
 _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<up>(?:\.\./)+)[^)\s]*\)")
-#: Pages that a search shows first: a message or a command is on many.
-_BOOSTS = {"how-to/symptoms.md": 4, "reference/commands.md": 3}
+#: Pages that a search shows first, and those that it shows last: a message or a command is on many.
+_BOOSTS = {
+    "how-to/symptoms.md": 4,
+    "reference/commands.md": 3,
+    "reference/options*.md": 2,
+    "reference/settings.md": 2,
+    "explanation/*": 0.5,
+    "research/*": 0.5,
+}
 
 
 def on_config(config: Any, **_: Any) -> Any:
@@ -24,8 +32,9 @@ def on_config(config: Any, **_: Any) -> Any:
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Return ``markdown`` without links to files that are not below docs/; blocks stay as they are."""
-    if boost := _BOOSTS.get(page.file.src_uri):
-        page.meta["search"] = {"boost": boost}
+    for pages, boost in _BOOSTS.items():
+        if fnmatch(page.file.src_uri, pages):
+            page.meta["search"] = {"boost": boost}
     depth = len(PurePosixPath(page.file.src_uri).parents) - 1
 
     def inside(link: re.Match[str]) -> str:

@@ -97,12 +97,20 @@ def picture(recipe: Preprocess) -> str:
     colour = {"GRAY": "grey"}.get(recipe.color, recipe.color)
     return ", ".join(
         (
-            _RESIZED[recipe.resize].format(size=size, pad=recipe.pad_value),
+            _resizing(recipe).format(size=size, pad=recipe.pad_value),
             f"{recipe.filter} filter",
             *([colour, "channels last"] if recipe.layout == "NHWC" else [colour]),
             *_arithmetic(recipe),
         )
     )
+
+
+def _resizing(recipe: Preprocess) -> str:
+    if recipe.resize_size is None:
+        return _RESIZED[recipe.resize]
+    sides = " x ".join(map(str, recipe.resize_size))
+    side = "on the shorter side" if len(recipe.resize_size) == 1 else "pixels"
+    return f"resized to {sides} {side}, {{size}} of its middle"
 
 
 def _arithmetic(recipe: Preprocess) -> list[str]:

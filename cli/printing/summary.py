@@ -32,11 +32,11 @@ from server.memory.process_memory import process_bytes
 _LARGE = 4
 
 
-def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
+def summary_of(pack: Pack, cpu: Device, *, with_costs: bool = True) -> dict[str, Any]:
     """Return what users want to know of a pack: sizes in bytes, counts, ports.
 
     What kernels take is that of ``cpu``, as ``plan`` and ``serve`` have it; of a GPU's pack it is as
-    compiled, since only its device could say more.
+    compiled, since only its device could say more. ``with_costs``: with estimates of the delays in it.
     """
     manifest = pack.manifest
     program = Program.as_compiled(pack) if manifest.target.capability else prepare(pack, cpu)
@@ -69,7 +69,9 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
         "smallest_memory_bytes": (
             None if manifest.target.capability else budgets.full_bytes + process_bytes(1)
         ),
-        "costs": [] if manifest.target.capability else _costs(program, least, cpu, needs),
+        "costs": _costs(program, least, cpu, needs)
+        if with_costs and not manifest.target.capability
+        else [],
         "arena_bytes": make_plan(program, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(program.pieces),
         "unrolled": _unrolled(program, least),
@@ -83,6 +85,7 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
         "detection": manifest.detection and _detector(manifest.detection),
         "segmentation": manifest.segmentation
         and plain(manifest.segmentation, leave_out={"labels"}),
+        "origins": dict(manifest.origins),
         "source_sizes": manifest.source_sizes and plain(manifest.source_sizes),
         "designed": manifest.designed and _designed(manifest.designed),
         "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],

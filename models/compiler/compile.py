@@ -3,17 +3,15 @@
 import contextlib
 import functools
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from models.compiler.analysis.pieces import CutPiece
 from models.compiler.cutting.chunks import least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.meter import Meter
 from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
+from models.compiler.optimising.exact_sums import largest_signed
 from models.compiler.passes.record import Compilation
 from models.compiler.passes.run import Observer, run
 from models.compiler.passes.table import passes_of, without
@@ -38,17 +36,15 @@ from models.compiler.writing.write import (
     write_weights,
 )
 from models.errors import CompileError, PackError
-from models.graphs.graph import Graph, quantised_weights
+from models.graphs.graph import Graph
 from models.graphs.inputs import take_defaults
 from models.graphs.traits import infinite_weights
-from models.network.catalogue import traits_of
-from models.network.names import Op
 from models.packs.building import Unfinished, building, check_destination
 from models.packs.folders import FORMAT_VERSION
 from models.packs.manifest import Manifest, write_manifest
 from models.packs.names import Store
 from models.packs.pack import read_pack
-from models.packs.target import Target, host_target, largest_exact_weight
+from models.packs.target import Target, host_target
 from models.progress import Progress, silent
 from models.runtime.heap import collect
 
@@ -233,12 +229,11 @@ def _write_pack(
     others = (
         piece for piece, record in zip(pieces, records, strict=True) if record.quantised is None
     )
-    if target.capability is None:
-        _tell_inexact(options, graph, others)
+    nodes = (node for piece in others for node in graph.nodes[piece.first_node : piece.end_node])
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=name,
-        target=target,
+        target=replace(target, exact_weights=largest_signed(nodes, graph)),
         source=source_record(path),
         files=file_records(folder),
         spans=spans,
@@ -258,6 +253,7 @@ def _write_pack(
         classification=recipes.classification,
         detection=recipes.detection,
         segmentation=recipes.segmentation,
+        origins=dict(recipes.origins),
         source_sizes=metadata.sizes,
         designed=metadata.memory,
         parameters=source.parameters,
@@ -289,31 +285,6 @@ def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> Non
         if reason:
             more = f" (and {len(others)} more)" if others else ""
             options.warn(f"weights {first!r}{more} become float32, in the file, too: {reason}")
-
-
-def _tell_inexact(options: CompileOptions, graph: Graph, pieces: Iterable[CutPiece]) -> None:
-    """Warn of weights in ``pieces`` without a native kernel, with which sums are wrong on this machine."""
-    largest = largest_exact_weight()
-    nodes = (node for piece in pieces for node in graph.nodes[piece.first_node : piece.end_node])
-    names = {
-        name: graph.constants.get(name)
-        for node in nodes
-        if traits_of(node.operator).of is not Op.DequantizeLinear
-        for name in quantised_weights(node)
-    }
-    beyond = [
-        name
-        for name, array in names.items()
-        if array is not None
-        and array.dtype == np.int8
-        and max(array.max(initial=0), -int(array.min(initial=0))) > largest
-    ]
-    if beyond:
-        more = f" (and {len(beyond) - 1} more)" if len(beyond) > 1 else ""
-        options.warn(
-            f"weights {beyond[0]!r}{more} are 8-bit integers beyond {largest}: without dot products ONNX "
-            f"Runtime's sums with them may overflow; quantise them to -{largest} to {largest}"
-        )
 
 
 def _tell_infinite(source: SourceModel, options: CompileOptions) -> None:

@@ -35,7 +35,6 @@ from models.images.preprocess import Preprocess
 from models.network.catalogue import OPERATORS, traits_of
 from models.network.names import Op
 from models.network.node import Node
-from models.packs.target import LARGEST_WEIGHT, largest_exact_weight
 from models.runtime.sessions import open_session, reason, session_options
 
 #: With fewer pictures accuracy depends on which they are (docs/how-to/quantise.md, "8-bit integers").
@@ -90,8 +89,7 @@ def quantise(
     _check_count(count, source, warn)
     result = folder / "int8.onnx"
     try:
-        reduced = largest_exact_weight() < LARGEST_WEIGHT
-        write_quantised(folded, ranges, result, reduced, _floats(folded))
+        write_quantised(folded, ranges, result, _floats(folded))
     except Exception as exc:  # ONNX Runtime's quantiser raises whatever it stumbles over
         raise CompileError(f"{source}: ONNX Runtime cannot quantise it: {reason(exc)}") from exc
     return result
@@ -275,13 +273,10 @@ class Ranges:
         return self._calibrater.compute_data()
 
 
-def write_quantised(
-    file: Path, ranges: Ranges, result: Path, reduced: bool, floats: Sequence[str] = ()
-) -> None:
+def write_quantised(file: Path, ranges: Ranges, result: Path, floats: Sequence[str] = ()) -> None:
     """Write the model in ``file`` as ``result``: values of 8 bits between QuantizeLinear and its inverse.
 
-    ``reduced``: weights have 7 bits. ``floats``: labels of nodes that stay as they are. Raises what ONNX
-    Runtime's quantiser raises.
+    ``floats``: labels of nodes that stay as they are. Raises what ONNX Runtime's quantiser raises.
     """
     model = onnx.load(file)
     if graph_at(file).opsets[""] < _PER_CHANNEL_OPSET:
@@ -291,7 +286,7 @@ def write_quantised(
     quantizer = QDQQuantizer(
         model,
         True,  # a scale for each output channel
-        reduced,
+        False,  # all 8 bits of weights: sums are exact (optimising/exact_sums.py)
         QuantType.QInt8,
         QuantType.QUInt8,
         ranges.found(),

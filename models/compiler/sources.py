@@ -10,6 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from models.compiler.optimising.by_onnxruntime import write_reference
+from models.compiler.writing.configured import configured_preprocess
 from models.compiler.writing.exported import exported_preprocess
 from models.compiler.writing.recipes import Recipes
 from models.errors import CompileError
@@ -81,7 +82,12 @@ class SourceModel:
 
         assert self.options.calibrate is not None
         folder.mkdir()
-        preprocess = self.options.preprocess or self.metadata.preprocess or self._exported()
+        preprocess = (
+            self.options.preprocess
+            or self.metadata.preprocess
+            or self._exported()
+            or configured_preprocess(self.options.configs)
+        )
         pictures, warn = self.options.calibrate(), self.options.warn
         self.computed = quantise(self.graph, self.path, preprocess, pictures, folder, warn)
         self.graph = read_graph(
@@ -105,4 +111,7 @@ class SourceModel:
 
 
 def _read(path: Path, options: SourceOptions) -> NetworkFile:
-    return read_graph(path, options, options.preprocess.shape if options.preprocess else ())
+    picture, configured = options.preprocess, configured_preprocess(options.configs)
+    return read_graph(
+        path, options, picture.shape if picture else (), configured.shape if configured else ()
+    )

@@ -59,7 +59,10 @@ _AS_IT_IS = ReadOptions()
 
 
 def read_graph(
-    path: Path, options: ReadOptions = _AS_IT_IS, picture: Sequence[int] = ()
+    path: Path,
+    options: ReadOptions = _AS_IT_IS,
+    picture: Sequence[int] = (),
+    configured: Sequence[int] = (),
 ) -> NetworkFile:
     """Return what is in ``path``; arguments and errors are those of ``read_onnx``.
 
@@ -68,7 +71,7 @@ def read_graph(
     Raises:
         OnnxError: moreover, an entry of its metadata is not what it should be.
     """
-    model = read_onnx(path, options, picture)
+    model = read_onnx(path, options, picture, configured)
     try:
         graph = graph_of(model)
     except UnreadableError as exc:
@@ -78,7 +81,10 @@ def read_graph(
 
 
 def read_onnx(
-    path: Path, options: ReadOptions = _AS_IT_IS, picture: Sequence[int] = ()
+    path: Path,
+    options: ReadOptions = _AS_IT_IS,
+    picture: Sequence[int] = (),
+    configured: Sequence[int] = (),
 ) -> onnx.ModelProto:
     """Read and validate the model in ``path`` and fix the shapes of its inputs.
 
@@ -87,6 +93,7 @@ def read_onnx(
         options: what the user decides; nodes of outputs that are left out stay.
         picture: the shape of pictures, which give the one input what it leaves open; empty: as the exporter
             of the file says it.
+        configured: the same as a configuration file has it, where the exporter says nothing.
 
     Raises:
         OnnxError: the file is missing, is not ONNX, has no nodes, refers to missing or outside data, has
@@ -110,7 +117,8 @@ def read_onnx(
     lower_versions(model)
     keep_defaults(path, model, warn, options.keep_inputs)
     lift_constants(model)
-    fix_inputs(path, model, options.batch, options.shapes, picture or picture_of(model), warn)
+    picture = picture or picture_of(model) or configured
+    fix_inputs(path, model, options.batch, options.shapes, picture, warn)
     return model
 
 

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 Size = tuple[int, int]
 Resize = Literal["stretch", "crop", "letterbox"]
+#: Where a crop of whole pixels begins if half a pixel is left over: before it, or at the even neighbour.
+CropRounding = Literal["down", "even"]
+Box = tuple[float, float, float, float]
 
 
 def inside(size: Size, image: Size) -> Size:
@@ -29,7 +32,31 @@ def around(size: Size, image: Size) -> Size:
     return max(width, image[0] * height // image[1]), height
 
 
-def centre(size: Size, image: Size) -> tuple[float, float, float, float]:
+def resized(resize_size: tuple[int, ...], image: Size) -> Size:
+    """Return how large ``image`` becomes: [shorter side], the other cut to whole pixels, or both."""
+    if len(resize_size) > 1:
+        return resize_size[0], resize_size[1]
+    (short,) = resize_size
+    width, height = image
+    if width <= height:
+        return short, short * height // width
+    return short * width // height, short
+
+
+def middle(size: Size, image: Size, outer: Size, rounding: CropRounding) -> Box:
+    """Return what of ``image`` is seen where it becomes ``outer``, of whose middle ``size`` is cut.
+
+    Edges in pixels of ``image``, those of whole pixels of ``outer``.
+    """
+    edges = []
+    for length, new, old in zip(size, outer, image, strict=True):
+        first = round((new - length) / 2) if rounding == "even" else (new - length) // 2
+        edges.append((first * old / new, (first + length) * old / new))
+    (left, right), (top, bottom) = edges
+    return left, top, right, bottom
+
+
+def centre(size: Size, image: Size) -> Box:
     """Return the largest box of ``image`` with the aspect ratio of ``size``: its edges in pixels."""
     ratio = max(size[0] / image[0], size[1] / image[1])
     left = max(image[0] - size[0] / ratio, 0) / 2
@@ -72,9 +99,9 @@ class ImagePlacement:
         )
 
     @classmethod
-    def cut_and_resized(cls, size: Size, image: Size) -> Self:
-        """Return the place of an image whose ``centre`` fills the input."""
-        left, top, right, bottom = centre(size, image)
+    def cut_and_resized(cls, box: Box, image: Size) -> Self:
+        """Return the place of an image of which ``box`` fills the input."""
+        left, top, right, bottom = box
         width, height = right - left, bottom - top
         return cls((-left / width, -top / height), (image[0] / width, image[1] / height))
 

@@ -18,7 +18,18 @@ from models.images.picture_rows import (
     SizedPicture,
     StoredPixels,
 )
-from models.images.placement import ImagePlacement, Resize, Size, around, centre, inside
+from models.images.placement import (
+    Box,
+    CropRounding,
+    ImagePlacement,
+    Resize,
+    Size,
+    around,
+    centre,
+    inside,
+    middle,
+    resized,
+)
 from models.records import Bounds, Check, FiniteFloat, PositiveInt, Record
 from models.toml_files import read_recipe
 
@@ -179,12 +190,18 @@ class Preprocess(Record):
     ``resize`` stretches to ``size`` (width, height), or crops to its aspect ratio, or pads around the
     image (letterbox) with ``pad_value``. ``filter`` is one of Pillow's, antialiased and rounded to 8
     bits, or "darknet": corner-aligned bilinear, neither antialiased nor rounded; there a crop resizes
-    the short side first and cuts whole pixels. ``mean`` and ``std`` are one number, or one a channel.
+    the short side first and cuts whole pixels. ``resize_size``: of a crop, what the image is resized to
+    before ``size`` is cut of its middle, as torchvision and transformers do: [its shorter side], or [width,
+    height]; ``crop_rounding``: where that begins. ``mean`` and ``std`` are one number, or one a channel.
     ``layout`` "CHW": as NCHW, without an axis for the batch.
     """
 
     size: tuple[PositiveInt, PositiveInt]
     resize: Resize = "stretch"
+    resize_size: Annotated[tuple[PositiveInt, ...], Bounds(min_length=1, max_length=2)] | None = (
+        None
+    )
+    crop_rounding: CropRounding = "down"
     filter: Literal["nearest", "bilinear", "bicubic", "lanczos", "darknet"] = "bilinear"
     color: Color = "RGB"
     layout: Layout = "NCHW"
@@ -197,6 +214,15 @@ class Preprocess(Record):
         for field, numbers in (("mean", self.mean), ("std", self.std)):
             if len(numbers) not in (1, self.channels):
                 raise ValueError(f"{field}: {len(numbers)} numbers for {self.channels} channels")
+        if self.resize_size is None:
+            return
+        if self.resize != "crop" or self.filter == "darknet":
+            raise ValueError('resize_size: goes with resize "crop", and not with Darknet\'s filter')
+        sides = self.resize_size * (3 - len(self.resize_size))
+        if any(side < length for side, length in zip(sides, self.size, strict=True)):
+            raise ValueError(
+                f"resize_size {list(self.resize_size)}: smaller than {list(self.size)}"
+            )
 
     @property
     def channels(self) -> int:
@@ -222,7 +248,14 @@ class Preprocess(Record):
             return ImagePlacement()
         if self.filter == "darknet":
             return ImagePlacement.resized_and_cut(self.size, image)
-        return ImagePlacement.cut_and_resized(self.size, image)
+        return ImagePlacement.cut_and_resized(self._box(image), image)
+
+    def _box(self, image: Size) -> Box:
+        """Return what of an image of that size is resized to ``size`` by a crop; edges in its pixels."""
+        if self.resize_size is None:
+            return centre(self.size, image)
+        outer = resized(self.resize_size, image)
+        return middle(self.size, image, outer, self.crop_rounding)
 
     def tensor(self, image: "Image") -> PictureTensor:
         """Return the tensor for ``image`` (any mode), made as it is read; mean and std follow ``color``.
@@ -266,6 +299,8 @@ class Preprocess(Record):
         A smaller one of the same picture would be enlarged: the network would see less than it can.
         """
         width, height = self._made_size(image)
+        if self.resize_size is not None:
+            width, height = resized(self.resize_size, image)
         return image[0] >= width and image[1] >= height
 
     def _made_size(self, image: Size) -> Size:
@@ -296,7 +331,7 @@ class Preprocess(Record):
             outer = around(self.size, image.size)
             left, top = (outer[0] - width) // 2, (outer[1] - height) // 2
             return _smaller(CornerResize(image, outer, (left, top, left + width, top + height)))
-        box = centre(self.size, image.size)
+        box = self._box(image.size)
         return StoredPixels(image.resize(self.size, _resampling(self.filter), box))
 
 

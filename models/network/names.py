@@ -172,6 +172,7 @@ class Op(StrEnum):
 
     BiasGelu = "com.microsoft.BiasGelu"
     MicrosoftDequantizeLinear = "com.microsoft.DequantizeLinear"
+    DynamicQuantizeLSTM = "com.microsoft.DynamicQuantizeLSTM"
     DynamicQuantizeMatMul = "com.microsoft.DynamicQuantizeMatMul"
     FastGelu = "com.microsoft.FastGelu"
     FusedConv = "com.microsoft.FusedConv"
@@ -182,6 +183,7 @@ class Op(StrEnum):
     MatMulNBits = "com.microsoft.MatMulNBits"
     MultiHeadAttention = "com.microsoft.MultiHeadAttention"
     NhwcMaxPool = "com.microsoft.NhwcMaxPool"
+    QAttention = "com.microsoft.QAttention"
     QGemm = "com.microsoft.QGemm"
     QLinearAdd = "com.microsoft.QLinearAdd"
     QLinearAveragePool = "com.microsoft.QLinearAveragePool"

@@ -10,7 +10,7 @@ from models.errors import PackError, absent
 from models.whole_files import remove_partial_files
 
 #: Of the format of packs: the one that is written and read.
-FORMAT_VERSION: Literal[4] = 4
+FORMAT_VERSION: Literal[5] = 5
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _VERSION = re.compile("[1-9][0-9]*")

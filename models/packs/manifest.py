@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -31,7 +31,7 @@ from models.packs.records.ports import Classification, DesignedMemory, Port, Sou
 from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span
 from models.packs.target import Target
-from models.records import Record, Unread, plain, read_json
+from models.records import Record, plain, read_json
 from models.segmentation import Segmentation
 
 
@@ -113,10 +113,10 @@ class Manifest(Measures, Record):
     """See docs/reference/pack-manifest.md. ``pieces`` are the finest; records/pieces.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
-    was asked for; each span says how it is stored.
+    was asked for; each span says how it is stored. ``origins``: what recipes and labels are of, by field.
     """
 
-    format_version: Literal[4]
+    format_version: Literal[5]
     name: str
     target: Target
     source: SourceFile
@@ -132,16 +132,13 @@ class Manifest(Measures, Record):
     programs: tuple[ElementProgram, ...] = ()
     quantised: tuple[Quantised, ...] = ()
     layers: tuple[Layer, ...]
-    # Of earlier packs of this version.
-    window_products: Unread = None
-    turned_softmaxes: Unread = None
-    used_channels: Unread = None
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     preprocess: Preprocess | None = None
     classification: Classification | None = None
     detection: Detection | None = None
     segmentation: Segmentation | None = None
+    origins: dict[str, str] = field(default_factory=dict)
     source_sizes: SourceSizes | None = None
     designed: DesignedMemory | None = None
     parameters: Count

@@ -95,6 +95,11 @@ def _other(folder: Path, manifest: Manifest, host: Target) -> str:
     """Return why a pack does not run on ``host``, and what to do about it."""
     target = manifest.target
     kinds = [target.capability is not None, host.capability is not None]
+    if target.exact_weights > host.exact_weights:
+        return (
+            f"its 8-bit weights up to {target.exact_weights} need a processor with dot products; compile "
+            "the source again here"
+        )
     if not any(kinds):
         return (
             f"compiled for {target.isa} (block {target.block}), this machine is {host.isa} "

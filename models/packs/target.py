@@ -25,6 +25,8 @@ _BLOCKED = {f"x86_64-{extension}": block for extension, block in _BLOCKS.items()
 
 #: The name of the target of C, for which there are no packs.
 C = "c"
+# Weights of this size have exact sums on every processor, and all that signed bytes hold on some.
+_EXACT_ANYWHERE, _LARGEST = 64, 128
 _CUDA = re.compile(r"cuda-sm([1-9][0-9]{1,2})")
 # CPUs of which ONNX Runtime has no blocked layout: a pack for one of them runs on any CPU.
 _PLAIN = ("aarch64-generic", "x86_64-sse2")
@@ -34,11 +36,16 @@ _LEAST_CAPABILITY, _MOST_CAPABILITY = 70, 129
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target(Record):
-    """What must agree between the compiling and the running machine, and what it was built with."""
+    """What must agree between the compiling and the running machine, and what it was built with.
+
+    ``exact_weights``: the size of the largest signed weight that ONNX Runtime may multiply unsigned bytes
+    by there with exact sums; of a pack, of the largest that it has.
+    """
 
     isa: str
     block: int
     onnxruntime: str
+    exact_weights: int
 
     @property
     def capability(self) -> int | None:
@@ -52,6 +59,8 @@ class Target(Record):
         Plain layouts are the same on all CPUs. ``recompile``: kernels are compiled for ``host``, so that
         another compute capability will do.
         """
+        if self.exact_weights > host.exact_weights:
+            return False
         if self.block == 1 and self.capability is None:
             return host.capability is None
         if recompile and None not in (self.capability, host.capability):
@@ -69,7 +78,7 @@ def named_target(name: str) -> Target:
     if name in (CPU, host.isa):
         return host
     if name in _PLAIN or name in _BLOCKED:
-        return Target(isa=name, block=_BLOCKED.get(name, 1), onnxruntime=host.onnxruntime)
+        return _foreign(name, _BLOCKED.get(name, 1))
     capability = _CUDA.fullmatch(name)
     if capability is None or not _LEAST_CAPABILITY <= int(capability[1]) <= _MOST_CAPABILITY:
         raise ModelError(
@@ -83,12 +92,22 @@ def named_target(name: str) -> Target:
 
 def cuda_target(capability: int) -> Target:
     """Return the target of GPUs of compute capability ``capability`` / 10."""
-    return Target(isa=f"cuda-sm{capability}", block=1, onnxruntime=host_target().onnxruntime)
+    return _foreign(f"cuda-sm{capability}")
 
 
 def c_target() -> Target:
     """Return the target of C: plain layouts, whose numbers any compiler's loops read."""
-    return Target(isa=C, block=1, onnxruntime=host_target().onnxruntime)
+    return _foreign(C)
+
+
+def _foreign(isa: str, block: int = 1) -> Target:
+    """Return the target ``isa`` that is not this machine: its processor may have no dot products."""
+    return Target(
+        isa=isa,
+        block=block,
+        onnxruntime=host_target().onnxruntime,
+        exact_weights=_EXACT_ANYWHERE,
+    )
 
 
 @functools.cache
@@ -98,7 +117,12 @@ def host_target() -> Target:
 
     isa = host_isa()
     block = _BLOCKS.get(isa.rpartition("-")[2], 1)
-    return Target(isa=isa, block=block, onnxruntime=onnxruntime.__version__)
+    return Target(
+        isa=isa,
+        block=block,
+        onnxruntime=onnxruntime.__version__,
+        exact_weights=_exact_weights(),
+    )
 
 
 def host_isa() -> str:
@@ -108,11 +132,7 @@ def host_isa() -> str:
     return f"{machine}-{extension}"
 
 
-#: Signed 8-bit weights are no larger, but for -128.
-LARGEST_WEIGHT = 127
-
-
-def largest_exact_weight() -> int:
+def _exact_weights() -> int:
     """Return up to which size signed 8-bit weights have exact sums in ONNX Runtime on this machine.
 
     Without dot products it adds up pairs of products in 16 bits, on x86 of an unsigned byte and a signed
@@ -120,8 +140,8 @@ def largest_exact_weight() -> int:
     products of -128 and -128 overflows (tried in emulation, docs/reference/jetson.md).
     """
     if not _DOT_PRODUCTS.isdisjoint(_cpu_flags()):
-        return 128
-    return 127 if platform.machine() == "aarch64" else 64
+        return _LARGEST
+    return _LARGEST - 1 if platform.machine() == "aarch64" else _EXACT_ANYWHERE
 
 
 def _cpu_flags() -> frozenset[str]:

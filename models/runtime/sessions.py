@@ -215,17 +215,16 @@ def _as_it_is(threads: int | None, operators: Path | None) -> "ort.SessionOption
     return options
 
 
-def open_reference(path: Path, optimise: bool) -> "ort.InferenceSession":
-    """Load a whole model to compare with: optimised as users have it, or in little more than one value.
+def open_reference(path: Path) -> "ort.InferenceSession":
+    """Load a whole model to compare with, as it stands.
 
     Raises:
         SessionError: ONNX Runtime refuses it.
     """
-    options = session_options(optimise)
+    options = session_options(optimise=False)
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
-    if not optimise:  # weights stay mapped
-        options.add_session_config_entry("session.disable_prepacking", "1")
+    options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay mapped
     return open_session(str(path), options)
 
 

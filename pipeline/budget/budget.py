@@ -27,10 +27,14 @@ _WORDS = {
 
 
 class Budget:
-    """A ledger of ``total_bytes``: what each model holds, and what requests may take."""
+    """A ledger of ``total_bytes``: what each model holds, and what requests may take.
+
+    ``ceiling_bytes``: how much of it may be used now, less where the system lacks memory. Plans are made
+    within the ceiling, while what is held already may exceed it until models have given it back.
+    """
 
     def __init__(self, total_bytes: int) -> None:
-        self.total_bytes = total_bytes
+        self.total_bytes = self.ceiling_bytes = total_bytes
         #: Set aside for requests to all models.
         self.request_bytes = 0
         #: The needs that decide ``request_bytes`` where no setting does: then it grows with the budget.
@@ -49,7 +53,17 @@ class Budget:
 
     @property
     def free_bytes(self) -> int:
-        return self.total_bytes - self.used_bytes
+        """What may be held in addition; negative where the ceiling is exceeded."""
+        return self.ceiling_bytes - self.used_bytes
+
+    @property
+    def exceeded_bytes(self) -> int:
+        """By how much what is held exceeds the ceiling."""
+        return max(-self.free_bytes, 0)
+
+    @property
+    def is_lowered(self) -> bool:
+        return self.ceiling_bytes < self.total_bytes
 
     def reserve(self, name: str, memory: Mapping[str, int], in_turns: bool = False) -> None:
         """Reserve ``memory``, bytes by kind, for ``name``. ``in_turns``: as of Holding.
@@ -60,7 +74,7 @@ class Budget:
         holding = Holding(memory, in_turns)
         with self._changing:
             added = self._held.added(holding)
-            if sum(added.values()) > self.free_bytes:
+            if self.used_bytes + sum(added.values()) > self.total_bytes:
                 others = self.used_bytes - self.request_bytes
                 all_bytes = others + sum(added.values())
                 raise refusal(name, added, self, all_bytes, bool(self._held))
@@ -89,7 +103,7 @@ class Budget:
         """
         n_bytes = pool_bytes(self.total_bytes, needs, model_bytes) if chosen is None else chosen
         with self._changing:
-            free = self.free_bytes + self.request_bytes
+            free = self.total_bytes - self._held.n_bytes
             if n_bytes > free:
                 enough = (
                     smallest_budget(model_bytes, needs) if chosen is None else chosen + model_bytes
@@ -125,6 +139,7 @@ class Budget:
     def without(self, names: Collection[str]) -> "Budget":
         """Return a copy in which ``names`` hold nothing, for planning."""
         budget = Budget(self.total_bytes)
+        budget.ceiling_bytes = self.ceiling_bytes
         budget.request_bytes, budget._needs = self.request_bytes, self._needs
         budget._held = self._held.without(names)
         return budget
@@ -162,10 +177,17 @@ def refusal(
     enough = format_least(budget.total_for(all_bytes))
     # From the rounded budget, so that it is the difference of the two sizes in the message.
     excess = max(parse_size(enough) - budget.total_bytes, 0)
+    free = max(budget.free_bytes, 0)
+    if budget.is_lowered and parse_size(enough) <= budget.total_bytes:
+        return RefusedError(
+            f"model {name!r} does not fit now: needs {format_least(needed)} ({needed} bytes), free "
+            f"{format_size(free)} ({free} bytes) of {format_size(budget.ceiling_bytes)}: the system lacks "
+            f"memory, or its budget of {format_size(budget.total_bytes)} would be enough"
+        )
     return RefusedError(
         f"model {name!r} does not fit in the budget: needs {format_least(needed)} "
-        f"({needed} bytes), free {format_size(budget.free_bytes)} "
-        f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}; "
+        f"({needed} bytes), free {format_size(free)} "
+        f"({free} bytes) of {format_size(budget.total_bytes)}; "
         f"it needs {_parts(memory)}; a budget of {enough} is enough{for_all} "
         f"(excess {format_size(excess)}){remedy}"
     )

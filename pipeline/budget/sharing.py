@@ -428,6 +428,12 @@ def _least_sums(sharers: Sequence[Sharer]) -> dict[bool, int]:
     }
 
 
+def min_together_bytes(sharers: Sequence[Sharer], activations: Activations) -> int:
+    """Return the bytes of the least plans of all models together, in the way that takes least."""
+    sums = _least_sums(sharers)
+    return min(map(sums.__getitem__, _WAYS[activations]))
+
+
 def _refused(
     each: Sharer, budget: Budget, in_turns: bool, all_bytes: int, has_others: bool, hint: str
 ) -> RefusedError:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from models.errors import CompileError
+from models.compiler.writing.write import write_optimised
+from models.errors import CompileError, OnnxError
 from models.images.preprocess import Preprocess
 from models.network.fields import UNKNOWN
 from models.network.node import NamedTensor
@@ -66,12 +67,19 @@ class Reference:
         Raises:
             SessionError: ONNX Runtime refuses the model, or these inputs.
         """
-        session = open_reference(self.path, optimise)
+        session = open_reference(self._optimised if optimise else self.path)
         try:
             return run_session(session, inputs)
         finally:
             del session
             trim_heap()
+
+    @cached_property
+    def _optimised(self) -> Path:
+        try:
+            return write_optimised(self.path)
+        except OnnxError as exc:
+            raise SessionError(str(exc)) from exc
 
 
 class HasPorts(HasInputs, Protocol):

@@ -94,7 +94,7 @@ def _boundary(work: Compilation, last: _Boundary | None) -> _Boundary:
     if traits.random:
         raise CompileError(f"{work.path}: node {traits.random} draws numbers: nothing to compare")
     try:
-        session = open_reference(file, optimise=False)
+        session = open_reference(file)
         inputs = _drawn_inputs(work, session, traits) if last is None else last.inputs
         answers = tuple(run_session(session, item) for item in inputs)
     except SessionError as exc:

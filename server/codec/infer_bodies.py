@@ -110,7 +110,7 @@ def decode_at_once(body: bytes, framing: Framing, model: Signature) -> ModelRequ
 def text_that_is_here(received: bytes, framing: Framing, is_complete: bool) -> bytes | None:
     """Return the JSON of a body of which so much is ``received``; None: it is not all there."""
     length = framing.json_bytes
-    if framing.coding != "identity" or length == 0:
+    if framing.coding != "identity":
         return None
     if length is None:
         return received if is_complete else None

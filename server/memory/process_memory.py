@@ -45,6 +45,31 @@ def free_bytes(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Pat
     return available if limit is None else min(available, limit.free_bytes)
 
 
+#: Of the limit of a group an eighth shall stay free, and no more than what is left beside ``process_bytes``
+#: of pages of libraries when all else is used.
+_GROUP_RESERVE_BYTES, _GROUP_PART = 24 << 20, 8
+#: What shall stay available on the machine: a fiftieth, and between so much.
+_MACHINE_RESERVE_BYTES = 24 << 20, 256 << 20
+
+
+def lacking_bytes(
+    mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Path = _MEMORY
+) -> int | None:
+    """Return how much less is free than shall be, in the group or on the machine, whichever lacks more.
+
+    Negative where more is free; None: unknown.
+    """
+    lacking = []
+    if limit := memory_limit(mount, membership):
+        reserve = min(limit.limit_bytes // _GROUP_PART, _GROUP_RESERVE_BYTES)
+        lacking.append(reserve - limit.free_bytes)
+    total, available = (meminfo_bytes(name, memory) for name in ("MemTotal", "MemAvailable"))
+    if total and available:
+        low, high = _MACHINE_RESERVE_BYTES
+        lacking.append(min(max(total // 50, low), high) - available)
+    return max(lacking, default=None)
+
+
 def spare_bytes() -> int | None:
     """Return the bytes that this process may take before the system ends one, with swap; None: unknown."""
     free = free_bytes()

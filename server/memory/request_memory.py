@@ -78,7 +78,7 @@ class Trimming:
         ``scratch_bytes``: of the heap that kernels need again, for which no trim is worth its time.
         """
         budget, held_bytes = self._budget, self._held()
-        most = self._base_bytes() + budget.total_bytes
+        most = self._base_bytes() + budget.ceiling_bytes
         self._left_bytes = min(self._left_bytes, held_bytes)
         if held_bytes > max(most, self._left_bytes + scratch_bytes + _WORTH_BYTES):
             self._trim()

@@ -18,6 +18,7 @@ from server.access import Access
 from server.memory.process_memory import memory_limit
 from server.operation.line_queue import dropped_lines
 from server.operation.process import ProcessMemory, process_memory
+from server.operation.relieving import Relieving
 from server.repository.entry import Absence, Entry
 from server.requests.exchange import Exchanges
 from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL
@@ -131,9 +132,27 @@ def of_device(free_and_total: tuple[int, int] | None, is_lost: bool) -> Iterator
 def of_budget(budget: Budget) -> Iterator[Metric]:
     """Yield gauges of the budget."""
     yield _gauge("budget_bytes", "The budget", value=budget.total_bytes)
+    ceiling = budget.ceiling_bytes
+    yield _gauge("budget_ceiling_bytes", "What may be used while memory is scarce", value=ceiling)
+    exceeded = budget.exceeded_bytes
+    yield _gauge("budget_exceeded_bytes", "Held above it: pins, least plans", value=exceeded)
     yield _gauge("budget_used_bytes", "Reserved of it", value=budget.used_bytes)
     aside = budget.request_bytes
     yield _gauge("request_memory_bytes", "Of it, for requests in flight", value=aside)
+
+
+def of_pressure(relieving: Relieving) -> Iterator[Metric]:
+    """Yield how often memory was scarce, and what models gave back."""
+    info = _gauge("pressure_info", "1: what says that memory is scarce", "signals")
+    info.add_metric([relieving.signals], 1.0)
+    yield info
+    yield _counter("pressure_events", "Reported by systemd or the kernel", value=relieving.heard)
+    changes = _counter("ceiling_changes", "Of the budget's ceiling", "direction")
+    changes.add_metric(["down"], relieving.lowered)
+    changes.add_metric(["up"], relieving.raised)
+    yield changes
+    n_bytes = relieving.released_bytes
+    yield _counter("released_bytes", "By models while memory was scarce", value=n_bytes)
 
 
 def of_models(entries: Sequence[Entry]) -> Iterator[Metric]:

@@ -27,11 +27,13 @@ from server.metrics.collectors import (
     of_exchanges,
     of_logs,
     of_models,
+    of_pressure,
     of_process,
     of_reads,
 )
 from server.metrics.requests import RequestMetrics, text
 from server.operation.process import process_memory
+from server.operation.relieving import Relieving
 from server.repository.repository import Repository
 from server.requests.exchange import Exchanges
 from server.transport.registry import Registry
@@ -96,6 +98,8 @@ class Metrics:
         self._is_device_lost = False
         #: The connections of the transport, where there is one.
         self.connections: Registry | None = None
+        #: What follows memory pressure, where anything does.
+        self.relieving: Relieving | None = None
         #: What the process held before its models.
         self.base = process_memory()
         registry = CollectorRegistry()
@@ -119,6 +123,8 @@ class Metrics:
 
     def _of_server(self) -> Iterator[Metric]:
         yield from of_budget(self._budget)
+        if self.relieving is not None:
+            yield from of_pressure(self.relieving)
         yield from of_exchanges(self._exchanges)
         yield from of_device(self._device_memory, self._is_device_lost)
         yield from of_access(self._access)

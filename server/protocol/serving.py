@@ -19,7 +19,7 @@ from pipeline.budget.request_needs import (
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Arrays
 from server.codec.messages import ModelRequest
-from server.errors import LateError, NotServingError
+from server.errors import LateError
 from server.faults import outcome_of
 from server.metrics.requests import Passage
 from server.repository.entry import Use
@@ -61,8 +61,6 @@ class Inference:
     """
 
     use: Use
-    pack: Pack
-    manifest: Manifest
 
     def __init__(
         self, service: Service, exchange: Exchange, name: str, version: str | None
@@ -78,13 +76,17 @@ class Inference:
         self._timeout_seconds: float | None = None
 
     async def __aenter__(self) -> Self:
-        """Find the model; raises as Repository.use."""
-        repository = self.service.repository
-        use = repository.models.use(self.name, self._version)
-        if use is None:
-            use = await repository.found(self.name, self._version, self._limit)
-        self.use, self.pack, self.manifest = use, use.pack, use.pack.manifest
+        """Find the model; raises as Repository.find."""
+        self.use = await self.service.repository.find(self.name, self._version, self._limit)
         return self
+
+    @property
+    def pack(self) -> Pack:
+        return self.use.pack
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.use.pack.manifest
 
     async def __aexit__(
         self,
@@ -106,8 +108,7 @@ class Inference:
         self.service.metrics.requests.end(self.name, self.pack.version, outcome, seconds, passage)
         self._came()
         self._note_refusal(isinstance(error, LateError), seconds)
-        if self.use.uses is not None:
-            self.use.uses.end()
+        self.use.end()
 
     def _note_refusal(self, is_refused: bool, seconds: float) -> None:
         """Note whether a request that the gate let in before it was read was refused late.
@@ -188,10 +189,12 @@ class Inference:
 
         Raises:
             DisconnectedError: the client went away; the work for it alone was cancelled.
-            LateError: no answer could come in time. Otherwise as Repository.use, Worker.answer, ``keep``.
+            LateError: no answer could come in time. Otherwise as Repository.acquire, Worker.answer and
+            ``keep``.
         """
-        if self.use.worker is None:
-            await self._reload(question)
+        self.use = await self.service.repository.acquire(
+            self.use, self.name, self._version, self._left(question.timeout_seconds)
+        )
         worker, seconds_left = self.use.worker, self._left(question.timeout_seconds)
         assert worker is not None
         scratch_bytes = worker.engine.plan.scratch_bytes
@@ -225,16 +228,6 @@ class Inference:
             self.use.worker.line.came(self.exchange.expected)
             self.exchange.expected = None
 
-    async def _reload(self, question: ModelRequest) -> None:
-        """Load an evicted model again for ``question``, which was read without it."""
-        before, seconds_left = self.pack, self._left(question.timeout_seconds)
-        self.use = await self.service.repository.use(self.name, self._version, seconds_left)
-        self.pack, self.manifest = self.use.pack, self.use.pack.manifest
-        if not _take_the_same(before, self.pack):
-            raise NotServingError(
-                f"model {self.name!r}: its files were changed meanwhile; ask again"
-            )
-
     async def _hold(self, kept: Kept[Any]) -> None:
         """Hold the memory of the answer in place of that of the request."""
         pieces_bytes = RAW_ANSWER_BYTES if kept.is_raw else CODEC_BYTES
@@ -264,9 +257,3 @@ class Inference:
         if wanted <= passed:
             raise LateError(_PASSED.format(wanted), passed - wanted)
         return min(self._limit, wanted - passed)
-
-
-def _take_the_same(pack: Pack, other: Pack) -> bool:
-    """Return whether a request that is right for ``pack`` means the same to ``other``."""
-    one, two = pack.manifest, other.manifest
-    return (one.inputs, one.outputs, one.preprocess) == (two.inputs, two.outputs, two.preprocess)

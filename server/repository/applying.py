@@ -8,6 +8,7 @@ from typing import Any
 
 from models.packs.folders import clear_repository
 from models.sizes import format_size
+from pipeline.budget.budget import Budget
 from server.causes import attribution, because
 from server.errors import AwayError, ConflictError, NotFoundError, shown
 from server.faults import FAILURES, Code, Fault
@@ -19,6 +20,7 @@ from server.repository.changes import (
     Fetch,
     Limit,
     Load,
+    Relieve,
     Remove,
     Restore,
     Start,
@@ -26,7 +28,7 @@ from server.repository.changes import (
 )
 from server.repository.entry import Absence, Entry, Unloaded
 from server.repository.environment import RepositoryEnvironment
-from server.repository.executor import Executor
+from server.repository.executor import Executor, log_gone
 from server.repository.model_config import ModelConfig, ModelConfigError
 from server.repository.models import Models
 from server.repository.on_disk import Slot, missing_versions
@@ -47,7 +49,10 @@ _UNLOADED = Fault(Code.NOT_LOADED, "unloaded")
 
 
 class Applier:
-    """Applies changes to ``models``."""
+    """Applies changes to ``models``.
+
+    ``grow_later``: called when models may use memory of ``budget`` that is free now.
+    """
 
     def __init__(
         self,
@@ -60,6 +65,8 @@ class Applier:
         opener: Opener,
         executor: Executor,
         balancer: Balancer,
+        budget: Budget,
+        grow_later: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._models = models
@@ -69,6 +76,8 @@ class Applier:
         self._opener = opener
         self._executor = executor
         self._balancer = balancer
+        self._budget = budget
+        self._grow_later = grow_later
         self._evicts = settings.budget_policy == "evict-lru"
 
     async def apply(self, change: Change) -> Any:
@@ -97,11 +106,18 @@ class Applier:
                 work = self._fetch(slot)
             case CloseIdle(slot, seconds):
                 work = self._close_idle(slot, seconds)
+            case Relieve():
+                work = self._balancer.relieve(evicts=self._evicts)
             case Restore(slot, worker, reason):
                 work = self._restore(slot, worker, reason)
+        free_bytes = self._budget.free_bytes
         try:
             return await work
         finally:
+            # What an idle model leaves, or pressure takes, is the system's, and not of others.
+            is_of_system = isinstance(change, CloseIdle | Relieve)
+            if self._budget.free_bytes > free_bytes and not is_of_system:
+                self._grow_later()
             if not (isinstance(change, Load) and change.is_first):
                 self._opener.log_unprofiled()
 
@@ -157,7 +173,7 @@ class Applier:
             entry = self._models.known(slot_name, name)
             with because(why):
                 fault = Fault(Code.MISSING, why, permanent=False)
-                await self._executor.release(entry, fault, patiently=True)
+                await self._unserve(entry, fault)
             entry.version = slot_name.rpartition("/")[2]
         failures = []
         for slot in slots:
@@ -174,7 +190,8 @@ class Applier:
         if not entries:
             raise NotFoundError(f"model {shown(name)}: not in the repository")
         for entry in entries:
-            await self._executor.release(entry, _UNLOADED, "unloaded")
+            log_gone(entry, "unloaded")
+            await self._executor.close(entry, _UNLOADED, "unloaded")
             entry.most_bytes = None
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
@@ -184,9 +201,14 @@ class Applier:
             if entry.name in kept:
                 continue
             with because(gone):
-                await self._executor.release(entry, Fault(Code.MISSING, gone), patiently=True)
+                await self._unserve(entry, Fault(Code.MISSING, gone))
             if not entry.is_lost:
                 del self._models[entry.name]
+
+    async def _unserve(self, entry: Entry, fault: Fault) -> None:
+        """Close ``entry``, which is not to be served any more, after the requests that have found it."""
+        log_gone(entry, "unloaded")
+        await self._executor.close(entry, fault, patiently=True)
 
     async def _restore(self, slot: str, worker: Worker, reason: str) -> bool:
         entry = self._models.get(slot)
@@ -209,12 +231,13 @@ class Applier:
         return True
 
     async def _close_idle(self, slot: str, seconds: float) -> bool:
-        """Close a model that nobody uses; return whether. Its memory is the system's, and not of others."""
+        """Close a model that nobody uses; return whether."""
         entry = self._models.get(slot)
         if entry is None or not entry.is_idle(seconds):
             return False
         with because(f"no request for {seconds:g} s"):
-            await self._executor.release(entry, _IDLE, "evicted", patiently=True, grows=False)
+            log_gone(entry, "evicted")
+            await self._executor.close(entry, _IDLE, "evicted", patiently=True)
         entry.evictions += 1
         return True
 

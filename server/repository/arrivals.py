@@ -34,7 +34,7 @@ class Arrivals:
         self._started_at: dict[str, float] = {}
 
     async def use(self, model: str, version: str | None, limit_seconds: float) -> Use:
-        """Return a use of a model; as Repository.use."""
+        """Return a use of a model; as Repository.acquire."""
         until = self._clock() + limit_seconds
         while True:
             entry = self._models.find(model, version)

@@ -6,6 +6,7 @@ settings allow it, others are evicted. A model whose files have changed replaces
 request is lost. Calls never overlap: reconciling.py has one change made at a time.
 """
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -33,6 +34,7 @@ from server.repository.on_disk import Slot
 from server.repository.planning_threads import PlanningThreads, SearchProgress
 from server.repository.preparing import Prepared, Preparer
 from server.settings.per_model import ALL
+from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ T = TypeVar("T")
 
 
 class Balancer:
-    """Loads, replaces and limits ``models``. ``evictable``: models that may be evicted for others.
+    """Loads, replaces and limits ``models``.
 
     ``grow_later``: called when models may use memory that is free now.
     """
@@ -59,7 +61,7 @@ class Balancer:
         planning: PlanningThreads,
         grow_later: Callable[[], None],
         activations: Activations,
-        evictable: Collection[str],
+        settings: Settings,
     ) -> None:
         self._models = models
         self._catalog = catalog
@@ -68,7 +70,8 @@ class Balancer:
         self._executor = executor
         self._environment = environment
         self._activations = activations
-        self._evictable = evictable
+        self._evictable = settings.evictable
+        self._is_first_come = settings.budget_policy == "refuse"
         self._planning = planning
         self._grow_later = grow_later
         #: How far the search for new plans of the loaded models is; None: there is none.
@@ -239,6 +242,29 @@ class Balancer:
 
         await self._reached(decide)
 
+    async def relieve(self, *, evicts: bool) -> None:
+        """Let models hold no more than the ceiling of the budget, as far as they can.
+
+        What is cheapest to have again goes first, and no more than needed: free memory of the heap; idle
+        models, the longest unused first, where it ``evicts``; what models hold beyond smaller plans; then
+        models in use, after their requests. One that is pinned, or may not go, keeps its least.
+        """
+        with because("the system lacks memory", by_server=True):
+            await asyncio.to_thread(self._environment.trim_heap)
+            stages: list[Callable[[Fleet], FleetTarget]] = [Fleet.smaller]
+            if evicts:
+                stages = [partial(Fleet.fewer, is_used=False), Fleet.smaller, Fleet.fewer]
+            for stage in stages:
+                if self._budget.free_bytes >= 0:
+                    return
+                fleet = await self._fleet()
+                try:
+                    target = await self._decided(partial(stage, fleet))
+                except FAILURES as exc:
+                    _log.warning("memory is not given back: %s", exc)
+                    continue
+                await self._executor.converge(target, until=lambda: self._budget.free_bytes >= 0)
+
     async def grow(self) -> None:
         """Let the loaded models use free memory, each with the best plan that a search finds."""
         try:
@@ -292,10 +318,26 @@ class Balancer:
     async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> FleetTarget:
         """Return as Fleet.coming."""
         newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
+        claimed = self._claims(model.slot.name)
         others = {*fleet.places, model.slot.name, *self._models.withdrawn()}
-        return await self._decided(
-            lambda: fleet.coming(key, newcomer, self._catalog.others(others)), model
-        )
+        others.update(slot.name for slot in claimed)
+
+        def coming() -> FleetTarget:
+            minima = (self._catalog.least(slot) for slot in claimed if slot.is_as_seen())
+            claims = [minimum for minimum in minima if minimum is not None]
+            return fleet.coming(key, newcomer, self._catalog.others(others), claims)
+
+        return await self._decided(coming, model)
+
+    def _claims(self, newcomer: str) -> list[Slot]:
+        """Return what was admitted before the slot ``newcomer`` and is closed, since it was idle.
+
+        Where no model may take the memory of another, none takes theirs.
+        """
+        if not self._is_first_come:
+            return []
+        closed = [entry for entry in self._models.values() if entry.evicted]
+        return [entry.slot for entry in closed if entry.slot and entry.name != newcomer]
 
     async def _evictions(self, fleet: Fleet, slot: Slot) -> FleetTarget | None:
         """Return the target where the pack in ``slot`` fits, since others are gone; None: it does not."""

@@ -83,14 +83,21 @@ class Restore:
     reason: str
 
 
+@dataclass(frozen=True)
+class Relieve:
+    """Models hold no more than the ceiling of the budget, as far as they can; made before others."""
+
+
 #: Changes of what is desired of one model; others follow from what is observed.
 OF_MODEL = Load | Unload | Remove | Limit
-Change = Start | Load | Unload | Remove | Limit | Fetch | CloseIdle | Restore
+Change = Start | Load | Unload | Remove | Limit | Fetch | CloseIdle | Restore | Relieve
 
 
 def described(change: Change) -> str:
     """Return ``change`` in words, for the log."""
     if isinstance(change, Start):
         return "start"
+    if isinstance(change, Relieve):
+        return "giving memory back"
     kind = "close" if isinstance(change, CloseIdle) else type(change).__name__.lower()
     return f"{kind} of model {change.model if isinstance(change, OF_MODEL) else change.slot}"

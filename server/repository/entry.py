@@ -28,11 +28,11 @@ from server.repository.worker import Worker
 
 @dataclass
 class Use:
-    """A request's use of a model: ``worker`` answers, and is not closed before ``uses`` says that it ends.
+    """A request's use of the model that it has found: ``worker`` answers, and is not closed before its end.
 
-    Of a model that was evicted there is what is on disk, and neither. ``signature``: what it takes and
-    gives. ``infer_bytes``: what a request with tensors holds whose JSON is short. ``timeout_seconds``: as
-    Entry has it.
+    Of a model that is away there is what is on disk, and no worker before Repository.acquire.
+    ``signature``: what it takes and gives. ``infer_bytes``: what a request with tensors holds whose JSON is
+    short. ``timeout_seconds``: as Entry has it.
     """
 
     pack: Pack
@@ -41,6 +41,11 @@ class Use:
     timeout_seconds: float | None
     worker: Worker | None = None
     uses: Uses | None = None
+
+    def end(self) -> None:
+        """Let the model go."""
+        if self.uses is not None:
+            self.uses.end()
 
 
 IndexState = Literal["READY", "LOADING", "UNAVAILABLE"]
@@ -110,9 +115,10 @@ class Entry:
     ``slot``, ``version``: of the last load, or of the last try; ``weight_bytes``: of the last load.
     ``most_bytes``: the limit of its memory; None: its share of the budget. ``refusals``, ``evictions``,
     ``cold_starts``, ``cold_start_seconds``: how often it was refused for want of budget, was evicted, was
-    loaded for a request, and how long the latter took. ``waiting``: the requests that wait for the next
-    instance while there is none, which then use that. ``desired_until``: until when it is to be
-    loaded for requests that were refused since that takes longer than they had, on time.monotonic's clock.
+    loaded for a request, and how long the latter took. ``uses``: the requests that use its instance, or
+    wait for the next one while there is none, which then use that. ``desired_until``: until when it is to
+    be loaded for requests that were refused since that takes longer than they had, on time.monotonic's
+    clock.
     ``coming``: the future for which requests wait while it is away for a moment.
     ``deadline``: the setting; ``timeout_seconds``: that, or the value of its own configuration, for
     requests that have no timeout; None: the server's limit.
@@ -129,7 +135,7 @@ class Entry:
     evictions: int = 0
     cold_starts: int = 0
     cold_start_seconds: float = 0.0
-    waiting: Uses = field(default_factory=Uses)
+    uses: Uses = field(default_factory=Uses)
     desired_until: float = 0.0
     coming: "asyncio.Future[None] | None" = None
     deadline: float | None = None
@@ -148,7 +154,7 @@ class Entry:
         before = self.instance
         self.become(Unloaded(fault, cause))
         if before is not None:
-            self.waiting = Uses()
+            self.uses = Uses()
         return before
 
     @property
@@ -159,7 +165,7 @@ class Entry:
 
     def serve(self, instance: Instance) -> None:
         """Let ``instance`` answer from now on, also the requests that wait for the model."""
-        self.condition = instance
+        self.condition, self.uses = instance, instance.uses
         if self.coming is not None:
             self.coming.set_result(None)
             self.coming = None
@@ -250,11 +256,6 @@ class Entry:
         """The instance that answers, or that has left service; None also where one is opened, or lost."""
         condition = self.condition
         return condition if isinstance(condition, Instance) and condition.worker else None
-
-    @property
-    def uses(self) -> Uses:
-        """The requests that use the instance, or wait for one."""
-        return self.waiting if self.instance is None else self.instance.uses
 
     @property
     def worker(self) -> Worker | None:

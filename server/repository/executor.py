@@ -37,7 +37,6 @@ class Executor:
     """Changes the instances of ``models``, within ``budget``.
 
     ``patience_seconds``: the longest time from when a request has found a model to its answer.
-    ``grow_later``: called when models may use memory that is free now.
     """
 
     def __init__(
@@ -47,14 +46,12 @@ class Executor:
         opener: Opener,
         environment: RepositoryEnvironment,
         patience_seconds: float,
-        grow_later: Callable[[], None],
     ) -> None:
         self._models = models
         self._budget = budget
         self._opener = opener
         self._environment = environment
         self._patience = patience_seconds
-        self._grow_later = grow_later
         #: All that hold memory.
         self.instances: set[Instance] = set()
 
@@ -82,14 +79,20 @@ class Executor:
             else:
                 await self.reopen(entry, change.place)
 
-    async def converge(self, target: FleetTarget, closed: Mapping[str, Prepared] = _NONE) -> None:
+    async def converge(
+        self,
+        target: FleetTarget,
+        closed: Mapping[str, Prepared] = _NONE,
+        until: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Take the steps to ``target``, as far as possible: a step that fails is not taken again.
 
         ``closed``: models that are opened again for it; others that have left service stay away.
+        ``until``: no more steps are taken once it is true.
         """
         for name, model in closed.items():
             self._forsake(self._models[name], model)
-        while (change := step(target, self.plans(), self._budget)) is not None:
+        while not until() and (change := step(target, self.plans(), self._budget)) is not None:
             target, entry = target.without(change.name), self._models[change.name]
             if isinstance(change, Evict):
                 await self._evict(entry)
@@ -142,7 +145,7 @@ class Executor:
             As Opener.open; then it is as before, but if memory is lost of which it had none before.
         """
         before, condition = entry.instance, entry.condition
-        instance = Instance(entry.next_key, model, place, Uses() if before else entry.waiting)
+        instance = Instance(entry.next_key, model, place, Uses() if before else entry.uses)
         self.instances.add(instance)
         if before is None:
             entry.become(instance)
@@ -199,28 +202,12 @@ class Executor:
 
     async def _evict(self, entry: Entry) -> None:
         """Close ``entry``, whose memory another model needs; the next request to it loads it again."""
+        log_gone(entry, "evicted")
         if entry.fault is None:
-            await self.release(entry, _EVICTED, "evicted", patiently=True)
+            await self.close(entry, _EVICTED, "evicted", patiently=True)
             entry.evictions += 1
         else:
-            await self.release(entry, entry.fault, "evicted" if entry.may_pass else "failed")
-
-    async def release(
-        self,
-        entry: Entry,
-        fault: Fault,
-        cause: Absence = "failed",
-        *,
-        patiently: bool = False,
-        grows: bool = True,
-    ) -> None:
-        """Close ``entry`` as ``close``, and log it; where it ``grows``, others use its memory."""
-        if entry.instance is not None and grows:
-            self._grow_later()
-        if entry.instance is not None or entry.evicted:
-            what = "evicted" if cause == "evicted" else "unloaded"
-            _log.info("model %s: %s", entry.name, what, extra=attribution())
-        await self.close(entry, fault, cause, patiently=patiently)
+            await self.close(entry, entry.fault, "evicted" if entry.may_pass else "failed")
 
     async def close(
         self,
@@ -285,6 +272,12 @@ class Executor:
     def _closed(self, instance: Instance) -> None:
         instance.close()
         self.instances.discard(instance)
+
+
+def log_gone(entry: Entry, how: str) -> None:
+    """Log that ``entry``, if it is loaded or would come back, is served no longer: ``how`` it went."""
+    if entry.instance is not None or entry.evicted:
+        _log.info("model %s: %s", entry.name, how, extra=attribution())
 
 
 def _not_closed(name: str, exc: Exception) -> Fault:

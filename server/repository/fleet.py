@@ -15,7 +15,14 @@ from models.sizes import format_least
 from pipeline.budget.budget import Budget
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.holdings import Holding
-from pipeline.budget.sharing import Activations, Sharer, Shares, admission, share_out
+from pipeline.budget.sharing import (
+    Activations,
+    Sharer,
+    Shares,
+    admission,
+    min_together_bytes,
+    share_out,
+)
 from pipeline.fitting.wanted import PlanResult
 from pipeline.planning.plan import AnyPlan, PartitionedPlan
 from server.errors import FilesChangedError
@@ -186,17 +193,20 @@ class Fleet:
     def _serving(self) -> dict[str, Member]:
         return {name: each.rigid() for name, each in self.members.items() if each.serves}
 
-    def coming(self, key: str, newcomer: Sharer, absent: Iterable[Sharer]) -> FleetTarget:
+    def coming(
+        self, key: str, newcomer: Sharer, absent: Iterable[Sharer], claims: Sequence[Sharer] = ()
+    ) -> FleetTarget:
         """Return the plans with which ``newcomer``, the first, fits together with the others.
 
         ``key``: the name under which it will hold memory; ``absent``: models that are served and not
-        loaded: their least is kept free, after that of ``newcomer``.
+        loaded: their least is kept free, after that of ``newcomer``. ``claims``: of models that are closed,
+        and whose least is kept free before it.
 
         Raises:
             RefusedError: it does not fit. Otherwise why it cannot be planned.
         """
-        shares = self._shared([newcomer, *absent], [key], at_once=True)
-        own = shares.outcomes[len(self.places)]
+        shares = self._shared([*claims, newcomer, *absent], [key], len(claims), at_once=True)
+        own = shares.outcomes[len(self.places) + len(claims)]
         if not isinstance(own, PlanResult):
             raise own or RefusedError(f"model {newcomer.name!r} is not planned")
         return FleetTarget(self._planned(shares), Change(key, Place.of(own, shares.in_turns)))
@@ -233,17 +243,53 @@ class Fleet:
         gone = victims(newcomer, loaded, list(absent), room, self.activations)
         return None if gone is None else FleetTarget(gone=gone)
 
-    def _shared(self, others: Iterable[Sharer], gone: list[str], *, at_once: bool) -> Shares:
+    def fewer(self, *, is_used: bool = True) -> FleetTarget:
+        """Return the target where so many models are gone that the ceiling is met, longest unused first.
+
+        Of those that may go; ``is_used``: also ones that requests use, after idle ones.
+        """
+        budget, gone = self.budget, list[str]()
+        going = [member for member in self.members.values() if member.may_go]
+        for member in sorted(going, key=lambda member: (member.is_used, member.used_at)):
+            if budget.free_bytes >= 0 or (member.is_used and not is_used):
+                break
+            gone.append(member.sharer.name)
+            budget = budget.without(gone)
+        return FleetTarget(gone=gone)
+
+    def smaller(self) -> FleetTarget:
+        """Return smaller plans with which the models meet the ceiling, or the least where they cannot.
+
+        No model has a larger plan than now, and none that would take long to find.
+        """
+        budget = self.budget.without(())
+        budget.ceiling_bytes = max(budget.ceiling_bytes, self._min_bytes())
+        planned = replace(self, budget=budget)
+        plans = planned._planned(planned._shared([], [], at_once=True))
+        now = self.places
+        return FleetTarget({name: _smaller(plan, now[name]) for name, plan in plans.items()})
+
+    def _min_bytes(self) -> int:
+        """Return what is used at least, where all models that serve have their least."""
+        serving = self._serving
+        sharers = [member.sharer for member in serving.values()]
+        others = self.budget.without([*serving]).used_bytes
+        return others + min_together_bytes(sharers, self.activations)
+
+    def _shared(
+        self, others: Iterable[Sharer], gone: list[str], claims: int = 0, *, at_once: bool
+    ) -> Shares:
         """Plan the models that serve, and after them ``others``, with the memory of ``gone`` free.
 
-        ``at_once``: a plan that would take long to find is made by rules of thumb.
+        The first ``claims`` of the others are not given up for those after them. ``at_once``: a plan that
+        would take long to find is made by rules of thumb.
         """
         serving = self._serving
         sharers = [*(each.sharer for each in serving.values()), *others]
         if at_once:
             sharers = [each.hurried() for each in sharers]
         room = self.budget.without([*serving, *gone])
-        return share_out(sharers, room, self.activations, len(serving))
+        return share_out(sharers, room, self.activations, len(serving) + claims)
 
     def _planned(self, shares: Shares) -> dict[str, Place]:
         """Return the new plans of the models that serve; one that gets none, or stays, keeps its own."""
@@ -253,6 +299,12 @@ class Fleet:
             else place
             for (name, place), outcome in zip(self.places.items(), shares.outcomes, strict=False)
         }
+
+
+def _smaller(planned: Place, now: Place) -> Place:
+    """Return ``planned``, or where that is larger the plan of ``now``, in turns as ``planned`` is."""
+    is_larger = planned.fitted.plan.total_bytes > now.fitted.plan.total_bytes
+    return Place(now.fitted, planned.in_turns) if is_larger else planned
 
 
 def gaining(target: FleetTarget, now: Places) -> FleetTarget:
@@ -316,7 +368,8 @@ def _next(targets: Places, now: Places, budget: Budget, *, grows: bool) -> Chang
             added = _added(change, now, budget)
         if current is not None and change.place.is_like(current):
             continue
-        if added <= budget.free_bytes and (cheapest is None or added < cheapest[0]):
+        # Above the ceiling, what gives memory back is a step, though others have to follow.
+        if added <= max(budget.free_bytes, 0) and (cheapest is None or added < cheapest[0]):
             cheapest = added, change
     return cheapest and cheapest[1]
 

@@ -1,7 +1,7 @@
 """The models as the service knows them: the state of each slot."""
 
 from server.errors import NotFoundError, shown
-from server.repository.entry import Entry, Use
+from server.repository.entry import Entry
 from server.settings.per_model import of_model
 from server.settings.settings import Settings
 
@@ -44,18 +44,6 @@ class Models(dict[str, Entry]):
             if not candidates:
                 raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
         return max(candidates, key=lambda each: (each.answers, _number(each.version)))
-
-    def use(self, name: str, version: str | None = None) -> Use | None:
-        """Return a use that begins now, if the model is loaded; None: it is not, or there is no such one.
-
-        Raises:
-            As Entry.serving.
-        """
-        try:
-            entry = self.find(name, version)
-        except NotFoundError:
-            return None
-        return None if entry.instance is None else entry.use()
 
     def is_unloaded(self, model: str) -> bool:
         """Return whether a client has unloaded ``model``."""

@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.execution.shielded import run_to_completion
 from server.errors import BusyError, NotServingError
 from server.faults import traceable
-from server.repository.changes import OF_MODEL, Change, Generation, described
+from server.repository.changes import OF_MODEL, Change, Generation, Relieve, described
 from server.repository.planning_threads import PlanningThreads
 from server.requests.waiting import settle
 
@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 #: Changes that wait: a client may desire as many different ones as it can think of.
 MAX_CHANGES = 1024
+
+_RELIEF = Relieve()
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -181,8 +183,8 @@ class Reconciler:
                 return
 
     async def _step(self) -> None:
-        """Make the first change."""
-        change = next(iter(self._desired))
+        """Make the first change; memory that the system lacks is given back before all others."""
+        change = _RELIEF if _RELIEF in self._desired else next(iter(self._desired))
         desired, self._is_taking = self._desired.pop(change), True
         task = asyncio.get_running_loop().create_task(self._take(change), context=desired.context)
         await asyncio.wait({task})

@@ -13,8 +13,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from models.packs.pack import Pack
 from pipeline.budget.budget import Budget
@@ -27,6 +28,7 @@ from server.codec.messages import Signature
 from server.errors import (
     NotFoundError,
     NotLoadedError,
+    NotServingError,
     shown,
 )
 from server.faults import FAILURES, Code, Fault
@@ -42,6 +44,7 @@ from server.repository.changes import (
     Generation,
     Limit,
     Load,
+    Relieve,
     Remove,
     Restore,
     Start,
@@ -54,6 +57,7 @@ from server.repository.instances import Instance, State
 from server.repository.models import Models
 from server.repository.on_disk import (
     Presence,
+    Slot,
     is_model,
 )
 from server.repository.opening import Opener
@@ -70,6 +74,28 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _STOPPING = Fault(Code.NOT_SERVING, "the server is stopping")
+
+
+@dataclass(frozen=True)
+class Lack:
+    """What a model lacks that does not serve as it shall: ``workers`` have left service.
+
+    ``packs``: it fails as long as they are the same; none: it may be loaded as things are.
+    """
+
+    workers: frozenset[Worker] = frozenset()
+    packs: tuple[Slot, ...] = ()
+
+    @classmethod
+    def of(cls, entries: Collection[Entry], *, may_pass: bool) -> Self:
+        """Return what the model of ``entries`` lacks; ``may_pass``: it may be loaded in any case."""
+        workers = frozenset(entry.worker for entry in entries if entry.worker is not None)
+        if may_pass or any(entry.may_pass for entry in entries):
+            return cls(workers)
+        return cls(workers, tuple(entry.slot for entry in entries if entry.slot is not None))
+
+
+NOTHING_LACKS = Lack()
 
 
 class Repository:
@@ -90,9 +116,7 @@ class Repository:
         self._planning = PlanningThreads()
         self._reconciler = Reconciler(self._apply, self._grow, self._planning)
         grow_later = self._reconciler.grow_later
-        self._executor = Executor(
-            self.models, budget, self._opener, environment, patience, grow_later
-        )
+        self._executor = Executor(self.models, budget, self._opener, environment, patience)
         self._balancer = Balancer(
             self.models,
             catalog=self.catalog,
@@ -103,7 +127,7 @@ class Repository:
             planning=self._planning,
             grow_later=grow_later,
             activations=self._opener.activations,
-            evictable=settings.evictable,
+            settings=settings,
         )
         self._applier = Applier(
             settings,
@@ -114,10 +138,15 @@ class Repository:
             opener=self._opener,
             executor=self._executor,
             balancer=self._balancer,
+            budget=budget,
+            grow_later=grow_later,
         )
         self._arrivals = Arrivals(self.models, self._sent_for, settings.queue_limit)
-        #: Models that the server itself could not load, and that may be loaded later.
-        self.failed: set[str] = set()
+        #: Whether the system lacks memory.
+        self._is_pressed = False
+        #: Models that the server itself could not load, and that may be loaded later; what serves of them
+        #: is not what they shall be.
+        self._failed: set[str] = set()
         self._reading: dict[Path, asyncio.Task[Pack]] = {}
         self.presence = Presence(settings.repository)
 
@@ -137,6 +166,16 @@ class Repository:
     def instances(self) -> list[Instance]:
         """Return all instances that hold memory."""
         return list(self._executor.instances)
+
+    def lacking(self) -> dict[str, Lack]:
+        """Return what models lack that do not serve as they shall, and may if they are tried."""
+        lost: dict[str, list[Entry]] = {name: [] for name in self._failed}
+        for entry in self.entries():
+            if entry.may_pass or entry.may_change:
+                lost.setdefault(entry.model, []).append(entry)
+        return {
+            name: Lack.of(entries, may_pass=name in self._failed) for name, entries in lost.items()
+        }
 
     def workers(self, state: State) -> list[Worker]:
         """Return what answers requests to the instances in ``state``."""
@@ -220,13 +259,13 @@ class Repository:
 
         Where there is no room, another model may give some later.
         """
-        self.failed.discard(name)
+        self._failed.discard(name)
         try:
             yield
         except FAILURES as exc:
             fault = Fault.of(exc).settled
             if isinstance(exc, RefusedError) or not fault.permanent:
-                self.failed.add(name)
+                self._failed.add(name)
             raise
 
     async def unload(self, name: str) -> None:
@@ -235,7 +274,7 @@ class Repository:
         Raises:
             NotFoundError: no such model is known.
         """
-        self.failed.discard(name)
+        self._failed.discard(name)
         try:
             await self._reconciler.reached(Unload(name))
         except NotFoundError as exc:
@@ -243,14 +282,14 @@ class Repository:
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests; drop its entries."""
-        self.failed.discard(name)
+        self._failed.discard(name)
         await self._reconciler.reached(Remove(name))
 
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return an entry and its pack, as Models.find; of a model that is away, the pack on disk.
 
         Raises:
-            As ``use``.
+            As ``acquire``.
         """
         entry = await self._find(name, version)
         if entry.serves or not entry.answers or entry.slot is None:
@@ -258,7 +297,7 @@ class Repository:
         return entry, await self._on_disk(entry.slot.folder)
 
     async def _find(self, name: str, version: str | None) -> Entry:
-        """Return as Models.find; raises as ``use``."""
+        """Return as Models.find; raises as ``acquire``."""
         try:
             return self.models.find(name, version)
         except NotFoundError as exc:
@@ -280,36 +319,52 @@ class Repository:
         return await asyncio.shield(reading)
 
     async def check_answers(self, name: str, version: str | None = None) -> None:
-        """Check that a request would be answered, maybe after a load; raises as ``use``."""
+        """Check that a request would be answered, maybe after a load; raises as ``acquire``."""
         entry = await self._find(name, version)
         if not entry.answers:
             entry.serving()
 
-    async def found(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return as ``use`` of a model that is away; if the next request loads it, of its pack on disk.
+    async def find(self, name: str, version: str | None, limit_seconds: float) -> Use:
+        """Return a use of a model, which begins now; of one that the next request loads, its pack on disk.
 
-        So a request to a model that was evicted, or comes back, is read before it waits: its body may say
-        for how long.
+        So a request to a model that was evicted, or comes back, is read before it waits, in ``acquire``:
+        its body may say for how long. Where that pack cannot be read it waits here.
+
+        Raises:
+            As ``acquire``.
         """
-        try:
-            entry = self.models.find(name, version)
-            if entry.answers and entry.slot is not None:
+        entry = await self._find(name, version)
+        if entry.instance is not None:
+            return entry.use()
+        if entry.answers and entry.slot is not None:
+            with contextlib.suppress(*FAILURES):
                 pack = await self._on_disk(entry.slot.folder)
                 signature = Signature(pack.manifest.inputs, pack.manifest.outputs)
                 n_bytes = short_infer_bytes(pack.manifest)
                 return Use(pack, signature, n_bytes, entry.timeout_seconds)
-        except FAILURES:  # which ``use`` tells
-            pass
-        return await self.use(name, version, limit_seconds)
+        return await self._loaded(name, version, limit_seconds)
 
-    async def use(self, name: str, version: str | None, limit_seconds: float) -> Use:
-        """Return a use of a loaded model, which stays until the use ends; an evicted one is loaded first.
+    async def acquire(self, use: Use, name: str, version: str | None, limit_seconds: float) -> Use:
+        """Return a use of the model that was found as ``use``, where a worker answers until it ends.
+
+        An evicted model is loaded first.
 
         Raises:
             As Entry.serving; of a model that was evicted, as ``load``. BusyError: too many wait for it.
             DeadlineError: it was not loaded within ``limit_seconds``. NotLoadedError: it is in the
-            repository, but was never loaded.
+            repository, but was never loaded. NotServingError: it takes other requests than when it was
+            found.
         """
+        if use.worker is not None:
+            return use
+        acquired = await self._loaded(name, version, limit_seconds)
+        if not _take_the_same(use.pack, acquired.pack):
+            acquired.end()
+            raise NotServingError(f"model {name!r}: its files were changed meanwhile; ask again")
+        return acquired
+
+    async def _loaded(self, name: str, version: str | None, limit_seconds: float) -> Use:
+        """Return a use of a loaded model; raises as ``acquire``."""
         try:
             return await self._arrivals.use(name, version, limit_seconds)
         except NotFoundError as exc:
@@ -346,6 +401,24 @@ class Repository:
                 closed.append(entry.name)
         return closed
 
+    async def relieve(self, ceiling_bytes: int) -> None:
+        """Let models hold no more than ``ceiling_bytes`` of the budget, as far as they can; see Balancer.
+
+        Until ``ease`` none grows. From now on others are loaded within the ceiling only.
+
+        Raises:
+            NotServingError: the server ends.
+        """
+        self._budget.ceiling_bytes = ceiling_bytes
+        self._is_pressed = True
+        await self._reconciler.reached(Relieve())
+
+    def ease(self, ceiling_bytes: int) -> None:
+        """Let models use memory up to ``ceiling_bytes`` again: the system does not lack it now."""
+        self._budget.ceiling_bytes = ceiling_bytes
+        self._is_pressed = False
+        self._reconciler.grow_later()
+
     async def _sent_for(self, entry: Entry) -> bool:
         is_back: bool = await self._reconciler.reached(Fetch(entry.name))
         return is_back
@@ -373,6 +446,8 @@ class Repository:
                 self._reconciler.forget(change.model)
 
     async def _grow(self) -> None:
+        if self._is_pressed:  # until it is over, what models have is good enough
+            return
         with because("a better plan", by_server=True):
             await self._balancer.grow()
 
@@ -427,3 +502,9 @@ class Repository:
         for entry in self.entries():
             await self._executor.close(entry, _STOPPING)
         await asyncio.to_thread(self._opener.close)
+
+
+def _take_the_same(pack: Pack, other: Pack) -> bool:
+    """Return whether a request that is right for ``pack`` means the same to ``other``."""
+    one, two = pack.manifest, other.manifest
+    return (one.inputs, one.outputs, one.preprocess) == (two.inputs, two.outputs, two.preprocess)

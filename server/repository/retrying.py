@@ -18,8 +18,7 @@ from typing import Self
 from server.errors import system_hint
 from server.faults import FAILURES
 from server.repository.on_disk import FileStatus, Slot, look_at_pack
-from server.repository.repository import Repository
-from server.repository.worker import Worker
+from server.repository.repository import NOTHING_LACKS, Lack, Repository
 
 _log = logging.getLogger(__name__)
 
@@ -38,36 +37,36 @@ class Pauses:
 class Failure:
     """A model that does not serve as it shall. ``due``: when it is tried, after ``pause`` seconds.
 
-    ``reason``: why the last try failed, as the log has it; empty before the first. ``workers``: those that
-    have left service. ``files``: as they were at the last check, where it fails
-    as long as they are the same; None: there was none, or it may pass.
+    ``reason``: why the last try failed, as the log has it; empty before the first. ``lack``: what it lacked
+    at the last look. ``files``: as they were at the last check, where it fails as long as they are the
+    same; None: there was none, or it may pass.
     """
 
     due: float
     pause: float
     reason: str = ""
-    workers: frozenset[Worker] = frozenset()
+    lack: Lack = NOTHING_LACKS
     files: frozenset[FileStatus] | None = None
 
     @classmethod
-    def first(cls, now: float, pauses: Pauses, workers: Collection[Worker] = ()) -> Self:
+    def first(cls, now: float, pauses: Pauses, lack: Lack = NOTHING_LACKS) -> Self:
         """Return one that was not there before ``now``."""
-        return cls(now + pauses.first, pauses.first, workers=frozenset(workers))
+        return cls(now + pauses.first, pauses.first, lack=lack)
 
     def tried(self, now: float, pauses: Pauses, reason: str) -> Self:
         """Return the same after another try, for the case that it has failed."""
         pause = min(2 * self.pause, pauses.max)
         return replace(self, due=now + pause, pause=pause, reason=reason)
 
-    def observed(self, now: float, pauses: Pauses, workers: frozenset[Worker]) -> Self:
-        """Return the same at another look, where ``workers`` have left service.
+    def observed(self, now: float, pauses: Pauses, lack: Lack) -> Self:
+        """Return the same at another look, where ``lack`` is what it lacks.
 
-        One of them may have been loaded, have answered and be lost since the last look: then it is another
-        failure. One that has not answered was never back, and pauses go on growing.
+        One of the workers may have been loaded, have answered and be lost since the last look: then it is
+        another failure. One that has not answered was never back, and pauses go on growing.
         """
-        if any(worker.served.requests for worker in workers - self.workers):
-            return self.first(now, pauses, workers)
-        return replace(self, workers=workers)
+        if any(worker.served.requests for worker in lack.workers - self.lack.workers):
+            return self.first(now, pauses, lack)
+        return replace(self, lack=lack)
 
 
 def _files_of(packs: Iterable[Slot]) -> frozenset[FileStatus]:
@@ -120,42 +119,29 @@ class Retrier:
         """Let all be tried now, and models that were refused: something has changed, which may help."""
         entries = self._repository.entries()
         refused = {entry.model for entry in entries if entry.absence == "refused"}
-        self._early = refused | (self._observe().keys() - self._lasting())
+        lacking = self._repository.lacking().items()
+        self._early = refused | {name for name, lack in lacking if not lack.packs}
 
     def _observe(self) -> dict[str, Failure]:
         """Return the models that do not serve as they shall, and may if they are tried."""
-        workers: dict[str, set[Worker]] = {name: set() for name in self._repository.failed}
-        for entry in self._repository.entries():
-            if entry.may_pass or entry.may_change:
-                workers.setdefault(entry.model, set()).update(
-                    [entry.worker] if entry.worker else []
-                )
         now, before = self._clock(), self._failures
         return {
-            name: before[name].observed(now, self._pauses, frozenset(lost))
+            name: before[name].observed(now, self._pauses, lack)
             if name in before
-            else Failure.first(now, self._pauses, lost)
-            for name, lost in workers.items()
+            else Failure.first(now, self._pauses, lack)
+            for name, lack in self._repository.lacking().items()
         }
-
-    def _lasting(self) -> dict[str, list[Slot]]:
-        """Return the packs of models that fail as long as these are the same."""
-        models: dict[str, list[Slot]] = {}
-        for entry in self._repository.entries():
-            if entry.may_change and entry.slot is not None:
-                models.setdefault(entry.model, []).append(entry.slot)
-        may_pass = {entry.model for entry in self._repository.entries() if entry.may_pass}
-        others = may_pass | self._repository.failed
-        return {name: packs for name, packs in models.items() if name not in others}
 
     async def _checked(
         self, due: Collection[str], failures: Mapping[str, Failure]
     ) -> dict[str, Failure]:
         """Return those of ``due`` that fail as long as their files are the same, after a check of these."""
-        lasting = {name: packs for name, packs in self._lasting().items() if name in due}
         checked = {}
-        for name, packs in lasting.items():
+        for name in due:
             failure = failures[name]
+            packs = failure.lack.packs
+            if not packs:
+                continue
             files = await asyncio.to_thread(_files_of, packs)
             before = failure.files or frozenset(file for slot in packs for file in slot.seen)
             is_other = bool(files) and not files <= before

@@ -216,6 +216,13 @@ class MemorySettings(Group):
         "system; the next request loads it again. 600 of all models, resnet50=600 of one.",
     )
 
+    memory_pressure: Literal["auto", "events", "headroom", "off"] = Field(
+        "auto",
+        description="What makes models give memory back while the system lacks it. events: what systemd or "
+        "the kernel reports (PSI); headroom: what the control group and the machine leave free; auto: "
+        "both; off: neither.",
+    )
+
     @field_validator("close_after", mode="before")
     @classmethod
     def _idle_times(cls, value: object) -> object:

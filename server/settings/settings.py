@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,15 @@ class Settings(
         return parse_size(value) if isinstance(value, str) else value
 
 
-def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
+def load_settings(
+    flags: Mapping[str, Any],
+    config: Path | None = None,
+    memory: Callable[[], int] | None = None,
+) -> Settings:
     """Return the settings from ``flags`` (None values count as absent), environment and file.
 
-    The file is ``config``, or what LAYERSTREAM_CONFIG names.
+    The file is ``config``, or what LAYERSTREAM_CONFIG names. ``memory`` returns the bytes that are taken
+    where neither memory nor a budget is given; 0, or None: one of them must be.
 
     Raises:
         SettingsError: values are missing or wrong, or the file cannot be read.
@@ -82,8 +87,11 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
     except ValueError as exc:
         raise SettingsError(str(exc)) from exc
     sources = Sources(present, variables(os.environ, Settings.model_fields), file)
+    values = sources.values(os.environ, _SIZES)
+    if memory is not None and not values.keys() & {"memory", "budget"} and (free := memory()):
+        values["memory"] = free
     try:
-        return Settings(**sources.values(os.environ, _SIZES))
+        return Settings(**values)
     except ValidationError as exc:
         raise SettingsError(sources.faults(exc.errors(), Settings.model_fields)) from exc
 

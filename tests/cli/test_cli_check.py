@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.check import rounded
+from cli.measured import rounded, shortest
 from tests.cli.test_cli_compile import indices
 from tests.cli.test_cli_darknet import DETECTOR
 from tests.examples import over
@@ -79,7 +79,7 @@ def test_what_cannot_be_run_is_not_measured(
     fails = cli("check", written(indices(0, 5), tmp_path / "m.onnx"))
     assert fails.code == 0
     assert "not measured: it fails on drawn inputs: layer 'y' (Gather)" in fails.out
-    monkeypatch.setattr("cli.check.spare_bytes", lambda: 1)
+    monkeypatch.setattr("cli.measured.spare_bytes", lambda: 1)
     assert "not measured: there is too little memory now" in cli("check", packs.sources["tiny"]).out
 
 
@@ -89,3 +89,17 @@ def test_what_cannot_be_run_is_not_measured(
 )
 def test_figures_for_people(figure: float, text: str) -> None:
     assert rounded(figure) == text
+
+
+@over(
+    "delays, best, count",
+    [
+        ([2.0, 1.9, 1.0], 1.9, 2),  # the first two agree
+        ([0.2, 0.1, 0.105, 9.0], 0.1, 3),
+        ([0.1, 0.2, 0.3, 9.0], 0.1, 3),  # none agree, and they took their time
+    ],
+)
+def test_passes_are_repeated_until_two_agree(delays: list[float], best: float, count: int) -> None:
+    left = iter(delays)
+    assert shortest(lambda: next(left)) == best
+    assert len([*left]) == len(delays) - count

@@ -209,6 +209,7 @@ def test_pack_for_cuda_is_compiled_and_shown(cli: Cli, for_cuda: Path) -> None:
         "isa": "cuda-sm72",
         "block": 1,
         "onnxruntime": host_target().onnxruntime,
+        "exact_weights": 0,
     }
     assert "Conv+Relu" in {layer["operator"] for layer in shown["layer_table"]}
     assert "cuda-sm72" in cli("inspect", for_cuda).out

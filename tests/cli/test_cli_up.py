@@ -20,6 +20,7 @@ from cli.model_sources import (
     FailedCommandError,
     check_sources,
     pack_of,
+    recipes_beside,
     sources_of,
 )
 from cli.source_records import Source
@@ -99,7 +100,7 @@ def test_lines_to_copy_work_in_the_memory_that_suffices(
 @pytest.mark.slow
 def test_a_file_of_ultralytics_answers_with_names(tmp_path: Path) -> None:
     save_model(model_of(FILES["yolov8n"]), tmp_path / "yolov8n.onnx")
-    with running(tmp_path / "yolov8n.onnx", "--port", 0, "--memory", "256MiB") as process:
+    with running(tmp_path / "yolov8n.onnx", "--port", 0) as process:  # no memory: half of the free
         (answer,) = asked(process, 1)
     labels = {item["label"] for item in json.loads(answer)["detections"]}
     assert labels == {"person", "bicycle", "car"}
@@ -343,6 +344,21 @@ def test_options_are_of_one_file_and_recipes_lie_beside_each(
     assert (first.recipes, second.recipes) == (own, {})
     (alone,) = sources_of([onnx], labels, ["input=1,3"])
     assert (alone.recipes, alone.shapes) == ({**own, **labels}, ("input=1,3",))
+
+
+def test_configuration_files_belong_to_the_graphs_in_their_folder_or_below(tmp_path: Path) -> None:
+    (tmp_path / "onnx").mkdir()
+    next_to, below = tmp_path / "m.onnx", tmp_path / "onnx" / "m.onnx"
+    names = ["config.json", "processor_config.json", "preprocess_cfg.json"]
+    for file in (next_to, below, *(tmp_path / name for name in names)):
+        file.touch()
+    configs = {
+        "config": tmp_path / "config.json",
+        "preprocessor_config": tmp_path / "processor_config.json",
+    }
+    assert recipes_beside(next_to) == recipes_beside(below) == configs
+    (nearest := tmp_path / "onnx" / "config.json").touch()
+    assert recipes_beside(below) == {**configs, "config": nearest}
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_compiled(cli: Cli, onnx: Path) -> None:

@@ -124,6 +124,8 @@ _OFTEN = {
     "release": 1,
     "cancel": 6,
     "idle": 2,
+    "press": 2,
+    "ease": 1,
 }
 
 
@@ -154,8 +156,6 @@ class Fleet:
         self.alone: Before | None = None
         self.answered = 0
         self.hung = self.ends = False
-        # Names of models that were closed since they were idle, whatever the policy is.
-        self.closed_idle: set[str] = set()
         self.unloaded = {step.name for step in plot.steps if step.wish == "unload"}
 
     async def run(self) -> None:
@@ -179,6 +179,7 @@ class Fleet:
         self.alone = None
         self.world.failing.clear()
         self.world.release_hung()
+        self.repository.ease(self.world.budget.total_bytes)
         for _ in range(3):
             self.now += 1000
             self._begin(Step("time"))
@@ -259,15 +260,26 @@ class Fleet:
                 version = max(self.world.versions(name), default=0) + 1
                 self.world.write(name, version, step.contents)
                 await repository.load(name)
+            case _:
+                await self._happens(step.wish, name, number)
+
+    async def _happens(self, what: str, name: str, amount: int) -> None:
+        """Let happen ``what`` no client wishes."""
+        budget = self.world.budget
+        match what:
             case "watch":
                 await self._watch()
             case "idle":
                 await self._idle(name)
+            case "press":
+                await self.repository.relieve(max(budget.used_bytes - 2 * amount, 0))
+            case "ease":
+                self.repository.ease(budget.total_bytes)
             case "time":
-                self.now += number
+                self.now += amount
                 await self.retrier.step()
             case _:
-                raise AssertionError(step.wish)
+                raise AssertionError(what)
 
     async def _poll(self) -> None:
         if self.poller is not None:
@@ -278,13 +290,11 @@ class Fleet:
         for entry in self.repository.models.of(name):
             entry.uses.used_at -= 2.0
         await self.repository.close_idle()
-        self.closed_idle.add(name)
 
     async def _request(self, name: str, number: int) -> None:
         limit = 0.0 if number % 11 == 0 else 1000.0
-        use = await self.repository.found(name, None, limit)
-        if use.worker is None:
-            use = await self.repository.use(name, None, limit)
+        use = await self.repository.find(name, None, limit)
+        use = await self.repository.acquire(use, name, None, limit)
         assert use.worker is not None
         try:
             for _ in range(number if number % 2 else number % 7):
@@ -301,13 +311,12 @@ class Fleet:
                 raise AssertionError("a request did not wait for the next version") from exc
             raise
         finally:
-            if use.uses is not None:
-                use.uses.end()
+            use.end()
 
     @property
     def room_bytes(self) -> int:
         """What models may hold."""
-        return self.plot.budget - REQUEST_BYTES
+        return self.world.budget.ceiling_bytes - REQUEST_BYTES
 
     async def _watch(self) -> None:
         watching.give_up_leaving(self.repository, 2, 10)
@@ -405,7 +414,10 @@ class Before(NamedTuple):
         lost = len(fleet.world.kept) > self.kept
         if counts and not late and not lost and len(failed) <= 1:
             self._check_others(fleet, exc)
-        if not failed:
+        if not failed and self.step.wish == "press":
+            assert exc is None, f"memory is not given back: {exc}"
+            self._check_relieved(fleet)
+        elif not failed:
             self._check_done(fleet, exc)
 
     def _check_others(self, fleet: Fleet, exc: BaseException | None) -> None:
@@ -423,13 +435,29 @@ class Before(NamedTuple):
             entry = now[name]
             assert entry.serves or entry.evicted, f"{name} went: {entry.reason}"
             if entry.evicted:
-                is_idle = entry.model in fleet.closed_idle
-                assert fleet.plot.policy == "evict-lru" or is_idle, f"{name} was evicted"
-                is_evictable = not fleet.plot.pinned or entry.model == NAMES[0] or is_idle
+                assert fleet.plot.policy == "evict-lru", f"{name} was evicted"
+                is_evictable = not fleet.plot.pinned or entry.model == NAMES[0]
                 assert is_evictable, f"{name} was evicted"
             elif exc is not None and not fleet.plot.several and not gone and place:
                 assert entry.place is not None
                 assert entry.place.is_like(place), f"{name} is another than it was"
+
+    def _check_relieved(self, fleet: Fleet) -> None:
+        """Check that the ceiling is met, or each model has its least, and none may go."""
+        budget, evicts = fleet.world.budget, fleet.plot.policy == "evict-lru"
+        if not budget.exceeded_bytes or fleet.world.kept or fleet.hung:
+            return
+        for entry in fleet.repository.entries():
+            if entry.place is None or not entry.serves:
+                continue
+            may_go = evicts and (not fleet.plot.pinned or entry.model == NAMES[0])
+            assert not may_go, f"{entry.name} stays above the ceiling"
+            assert entry.prepared is not None
+            if not entry.prepared.is_there():  # it cannot be opened again
+                continue
+            contents = fleet.world.contents(entry.prepared.slot.folder)
+            resident = entry.place.fitted.plan.memory["resident"]
+            assert resident == contents.least, f"{entry.name} keeps more than its least"
 
     def _check_done(self, fleet: Fleet, exc: BaseException | None) -> None:
         step = self.step
@@ -475,11 +503,6 @@ class Before(NamedTuple):
     def _check_comes_back(self, fleet: Fleet, was: dict[str, Any], exc: BaseException) -> None:
         """Check that what was evicted has come back, where nothing is in its way."""
         room = fleet.room_bytes
-        if (
-            fleet.plot.policy == "refuse"
-        ):  # one that was closed while idle; others may have come since
-            packs = [entry.pack for entry in fleet.repository.entries() if entry.pack is not None]
-            room -= sum(pack.contents.least + pack.contents.arena for pack in packs)  # type: ignore[attr-defined]
         for _, _, _, absence, slot in was.values():
             contents = fleet.world.packs.get(_read(slot.folder / "manifest.json"))
             changed = [each.seen for each in _slots(fleet, self.step.name)] != [slot.seen]

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 from onnx.parser import parse_model
 
+from models.compiler.writing.write import write_graph, write_optimised
+from models.graphs.reader import graph_at
 from models.initial import initialise
-from models.runtime.sessions import open_session, session_options
+from models.runtime.sessions import open_reference
 from models.zoo.builder import SkeletonBuilder, ZooTensor
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -230,9 +232,14 @@ def shapes_of(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
 
 def answers(path: Path, inputs: Arrays, optimise: bool = False) -> dict[str, NDArray[Any]]:
     """Run the whole model in ``path``, every operator as it stands unless ``optimise`` is set."""
-    session = open_session(str(path), session_options(optimise=optimise))
+    session = open_reference(write_optimised(path) if optimise else path)
     names = [port.name for port in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+def exact_answers(path: Path, inputs: Arrays) -> dict[str, NDArray[Any]]:
+    """Run the whole model in ``path`` as it stands, with exact sums of products of bytes."""
+    return answers(write_graph(graph_at(path), path.with_name("exact.onnx")), inputs)
 
 
 def dynamic(dims: str) -> onnx.ModelProto:

@@ -24,7 +24,6 @@ from onnxruntime.quantization import (
 from PIL import Image
 
 from models.images.preprocess import Preprocess
-from models.packs.target import largest_exact_weight
 
 #: What is quantised: a usual choice each; None: all that ONNX Runtime's quantiser takes.
 OPERATORS: tuple[tuple[str, ...] | None, ...] = (
@@ -35,7 +34,6 @@ OPERATORS: tuple[tuple[str, ...] | None, ...] = (
     ("Conv", "Sigmoid", "AveragePool", "GlobalAveragePool", "Concat"),
     None,
 )
-_SEVEN_BITS = 127
 _LARGEST_INPUT = 3.0
 
 
@@ -105,7 +103,6 @@ class Drawn:
             self.form,
             op_types_to_quantize=None if self.operators is None else [*self.operators],
             per_channel=self.per_channel,
-            reduce_range=largest_exact_weight() < _SEVEN_BITS,
             activation_type=self.activations,
             weight_type=self.weights,
             extra_options=dict(self.options),

@@ -23,11 +23,14 @@ def test_results_come_and_listeners_are_called_here() -> None:
         return os.getpid()
 
     process = in_fork(
-        work, lambda *words: heard.append((os.getpid(), *words)), lambda text: heard.append((text,))
+        work,
+        lambda *words: heard.append((os.getpid(), *words)),
+        lambda text: heard.append((text,)),
+        meanwhile=lambda: heard.append((os.getpid(), "meanwhile")),
     )
     here = os.getpid()
     assert process != here
-    assert heard == [(here, "step", 1), ("odd",), (here, "step", 2)]
+    assert heard == [(here, "meanwhile"), (here, "step", 1), ("odd",), (here, "step", 2)]
 
 
 def test_an_error_comes_with_its_causes() -> None:

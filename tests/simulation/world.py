@@ -240,6 +240,7 @@ class _World:
             "allow_admin": True,
             "threads": 1,
             "poll_interval": 1.0,
+            "memory_pressure": "off",  # a real one is not the seed's
         }
         settings = Settings.model_validate({**fixed, **plan.settings})
         async with Service(settings, owns_process=True) as service:

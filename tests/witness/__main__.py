@@ -33,7 +33,7 @@ from models.compiler import compile_onnx
 from models.compiler.cutting.meter import Allocated, Meter
 from models.compiler.for_c import graph_for_c
 from models.packs.pack import Pack, open_pack
-from models.packs.target import host_target, largest_exact_weight
+from models.packs.target import host_target
 from models.records import plain, to_json
 from models.runtime.sessions import claim_process, use_threads
 from papers.cnn.of_pack import cnn_of_pack
@@ -274,7 +274,7 @@ def answer(outputs: Inputs) -> str:
 def machine(device: Device) -> str:
     """Return what facts depend on beside the code."""
     host = host_target()
-    products = "saturate" if largest_exact_weight() < 1 << 7 else "are exact"
+    products = "saturate" if host.exact_weights < 1 << 7 else "are exact"
     version = [str(COMPILER), "-dumpfullversion"]
     compiler = COMPILER and subprocess.run(version, capture_output=True, text=True, check=True)
     return (

@@ -16,6 +16,7 @@ from onnx import TensorProto
 
 from models.compiler.optimising.bodies import OpenLengths, rename_inner
 from models.compiler.optimising.by_onnx import check
+from models.compiler.optimising.exact_sums import ExactSums
 from models.compiler.optimising.refused_nodes import refusal
 from models.errors import CompileError, OnnxError
 from models.graphs.graph import DynamicValue, Graph, ValueTypes, with_weights_in
@@ -27,6 +28,7 @@ from models.graphs.writer import model_of, node_of
 from models.network.fields import STRINGS, UNKNOWN, Array
 from models.network.names import Op
 from models.network.node import Node
+from models.packs.target import host_target
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_session, reason, session_options
 
@@ -37,6 +39,7 @@ _MOVES_SCALES = "QDQPropagationTransformer"
 def write_reference(graph: Graph, folder: Path) -> Path:
     """Write ``graph`` as a file in ``folder``, next to its weights, which ONNX Runtime maps; return it."""
     file = folder / "reference.onnx"
+    graph = ExactSums(graph, host_target().exact_weights, folder).run()
     graph = with_weights_in(graph, file.with_suffix(".data"))
     file.write_bytes(model_of(with_open_branches(graph, folder), folder).SerializeToString())
     return file

@@ -141,7 +141,7 @@ def _form_of(operator: str) -> _Form | None:
     axes = {at: operand.axis for at, operand in enumerate(traits.operands)}
     along = {at: axis for at, axis in axes.items() if axis is not None}
     weights = [at for at in along if traits.operands[at].role == "weight"]
-    if traits.elements != "quantised" or not weights:
+    if traits.elements != "quantised" or not traits.layer or not weights:
         return None
     (weight,) = weights
     # Of a matrix columns, the last axis, are output channels.

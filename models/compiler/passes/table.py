@@ -19,6 +19,7 @@ from models.compiler.cutting.partition import (
 from models.compiler.optimising.along_rows import AlongRows
 from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
 from models.compiler.optimising.bodies import move_out
+from models.compiler.optimising.exact_sums import ExactSums
 from models.compiler.optimising.folded_norms import FoldNorms
 from models.compiler.optimising.integer_activations import (
     LeaveTypesToZeroPoints,
@@ -374,6 +375,16 @@ _OPTIMISED = (
         run=rewriter(lambda work: MoveBytes(work.graph)),
     ),
     Pass(
+        name="exact-sums",
+        reason="Sums of products of unsigned and signed bytes saturate on processors without dot products, "
+        "those of unsigned ones do not.",
+        needs=("correct-pools",),
+        level="layout",
+        error="same bits",
+        required=True,
+        run=rewriter(lambda work: ExactSums(work.graph, work.target.exact_weights, work.folder)),
+    ),
+    Pass(
         name="check-ports",
         reason="The Open Inference Protocol carries inputs and outputs of its own types alone.",
         needs=("correct-pools",),
@@ -605,7 +616,7 @@ _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-inte
     "write-over",
 }
 _OF_PACKS = {"dense-as-convolutions", "transposed-as-convolutions", "softmaxes-along-rows"} | {
-    *("store-by-row", "stream-quantised", "add-byte-tables"),
+    *("exact-sums", "store-by-row", "stream-quantised", "add-byte-tables"),
     *(step.name for step in _DIVIDED),
 }
 #: By target: a CPU whose convolutions have blocks of channels, any CPU, a GPU, C (which has no pieces).

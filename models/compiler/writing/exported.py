@@ -45,7 +45,7 @@ def exported_recipes(
     if recipe is not None:
         labels = exported.labels if len(exported.labels) == recipe.classes else ()
         return ExportedRecipes(exported_preprocess(exported, inputs), None, labels)
-    scores = _scores(outputs)
+    scores = length_of_scores(outputs)
     if scores and exported.task in (None, "classify"):
         labels = exported.labels if len(exported.labels) == scores else ()
         if exported.labels and not labels:
@@ -82,7 +82,7 @@ def _listed(forms: Forms) -> str:
     return ", ".join(f"{name!r} {dtype}{list(shape)}" for name, (dtype, shape) in forms.items())
 
 
-def _scores(outputs: Forms) -> int:
+def length_of_scores(outputs: Forms) -> int:
     """Return the length of the one output if that is a vector of scores, else 0."""
     if len(outputs) != 1:
         return 0

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
+from models.compiler.writing.configured import configured_recipes
 from models.compiler.writing.exported import exported_recipes
+from models.compiler.writing.hub_config import HubConfig
 from models.detection.heads import Forms
 from models.detection.recipe import Detection, head_fault
 from models.errors import CompileError
@@ -26,23 +28,34 @@ _CHANNELS = 4
 
 @dataclass(frozen=True)
 class Recipes:
-    """What the user gave; fields that are None or empty are left to the file's metadata."""
+    """What the user gave; fields that are None or empty are left to the file's metadata.
+
+    ``configs``: files that say what neither does, the first counts.
+    """
 
     preprocess: Preprocess | None = None
     detection: Detection | None = None
     segmentation: Segmentation | None = None
     labels: tuple[str, ...] = ()
     scores: Scores | None = None
+    configs: tuple[HubConfig, ...] = ()
 
 
 @dataclass(frozen=True)
 class RecipeRecords:
-    """Fields of the manifest."""
+    """Fields of the manifest. ``origins``: where the recipes and labels come from, by field."""
 
     preprocess: Preprocess | None
     classification: Classification | None
     detection: Detection | None
     segmentation: Segmentation | None
+    origins: Mapping[str, str]
+
+
+# Fields of recipes.
+_FIELDS = ("preprocess", "detection", "segmentation", "labels")
+# Where they come from; configuration files are named.
+_REQUESTED, _METADATA, _EXPORTER = "given", "metadata of layerstream", "metadata of the exporter"
 
 
 def recipe_records(
@@ -65,7 +78,14 @@ def recipe_records(
     if any(len(shape) > 1 and shape[0] != 1 for shape in shapes):
         # The file speaks of one image; a pack of several is for tensors.
         metadata = Metadata(sizes=metadata.sizes, memory=metadata.memory)
+        given = replace(given, configs=())
+    sources: list[tuple[str, Recipes | Metadata]] = [(_REQUESTED, given), (_METADATA, metadata)]
     metadata = _with_exported(source, graph, inputs, given, metadata, warn)
+    sources.append((_EXPORTER, metadata))
+    metadata, files = _with_configured(source, graph, inputs, given, metadata, warn)
+    origins = dict(files)
+    for origin, recipes in reversed(sources):
+        origins |= dict.fromkeys(_named_fields(recipes), origin)
     detection, segmentation = given.detection, given.segmentation
     if detection and segmentation:
         raise CompileError(f"{source}: --detection or --segmentation, not both")
@@ -82,14 +102,21 @@ def recipe_records(
         raise CompileError(f"{source}: --segmentation needs --preprocess: nothing places its mask")
     if detection is not None:
         detection = _detection(place, source, graph, detection, labels)
-        return RecipeRecords(preprocess, None, detection, None)
+        return RecipeRecords(preprocess, None, detection, None, origins)
     if segmentation is None and preprocess is not None and given.scores is None:
         segmentation = _recognised(graph, preprocess, len(labels))
     if segmentation is not None:
         segmentation = _segmentation(source, graph, segmentation, labels)
-        return RecipeRecords(preprocess, None, None, segmentation)
+        return RecipeRecords(preprocess, None, None, segmentation, origins)
     classification = _classification(place, graph, labels, given.scores)
-    return RecipeRecords(preprocess, classification, None, None)
+    return RecipeRecords(preprocess, classification, None, None, origins)
+
+
+def _named_fields(recipes: Recipes | Metadata) -> list[str]:
+    """Return the fields of recipes that ``recipes`` has, labels of boxes and masks among them."""
+    names = [name for name in _FIELDS if getattr(recipes, name)]
+    named = recipes.detection or recipes.segmentation
+    return [*names, "labels"] if named and named.labels else names
 
 
 def _with_exported(
@@ -113,6 +140,44 @@ def _with_exported(
         preprocess=recipes.preprocess,
         detection=recipes.detection,
         labels=recipes.labels,
+    )
+
+
+def _with_configured(
+    source: Path,
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    requested: Recipes,
+    metadata: Metadata,
+    warn: Warn,
+) -> tuple[Metadata, Mapping[str, str]]:
+    """Return ``metadata`` with what follows from configuration files, where it and the user say nothing.
+
+    The second result: the file that each field is of.
+    """
+    if not requested.configs:
+        return metadata, {}
+    recipes = configured_recipes(
+        requested.configs,
+        inputs,
+        _forms(graph),
+        requested.preprocess or metadata.preprocess,
+        lambda text: warn(f"{source}: {text}"),
+    )
+    labels = metadata.labels
+    detection, segmentation = metadata.detection, metadata.segmentation
+    if not (detection or segmentation or requested.detection or requested.segmentation):
+        detection, segmentation = recipes.detection, recipes.segmentation
+        labels = labels or recipes.labels
+    return (
+        replace(
+            metadata,
+            preprocess=recipes.preprocess,
+            detection=detection,
+            segmentation=segmentation,
+            labels=labels,
+        ),
+        recipes.origins,
     )
 
 

@@ -5,12 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+import onnxruntime as ort
+
 from models.compiler.cutting.layout import PlannedSpan, SpanLayout, span_bytes
+from models.compiler.optimising.by_onnxruntime import optimised
+from models.compiler.optimising.exact_sums import ExactSums
 from models.compiler.writing.storing import Bytes, Storing
 from models.graphs.graph import Graph, part_of, with_files
+from models.graphs.reader import graph_at
 from models.graphs.writer import model_of, tensors_at
 from models.packs.manifest import checksum
 from models.packs.records.spans import Span, Stored
+from models.packs.target import host_target
 
 
 def write_weights(
@@ -98,7 +104,26 @@ def write_model(
 
 
 def write_graph(graph: Graph, path: Path) -> Path:
-    """Write ``graph`` as the model ``path``, whose large weights lie in files next to it; return it."""
+    """Write ``graph`` as the model ``path``, whose large weights lie in files next to it; return it.
+
+    ONNX Runtime computes it with exact sums here.
+    """
+    graph = ExactSums(graph, host_target().exact_weights, path.parent).run()
     model = model_of(with_files(graph, path.with_suffix(".data")), path.parent, path.stem)
     path.write_bytes(model.SerializeToString())
     return path
+
+
+def write_optimised(path: Path) -> Path:
+    """Write what ONNX Runtime makes of the model ``path`` next to it, as ``write_graph`` does.
+
+    Raises:
+        OnnxError: it refuses the model.
+    """
+    # Files of passes, which may lie there, have other names.
+    source, result, written = (
+        path.with_name(f"{path.stem}-{name}.onnx") for name in ("source", "result", "optimised")
+    )
+    level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    graph = optimised(graph_at(path), source, result, level, path)
+    return write_graph(graph, written)

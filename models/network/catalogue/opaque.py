@@ -7,11 +7,14 @@ from models.network.records import (
     BIAS,
     DATA,
     PARAMETER,
+    SCALE,
     SHAPE,
     WEIGHT,
+    ZERO_POINT,
     OperandRecord,
     OperatorRecord,
     Versions,
+    along,
     record,
     sizing,
 )
@@ -35,6 +38,12 @@ def _variadic(
 
 
 _RECURRENT = (DATA, WEIGHT, WEIGHT, BIAS, PARAMETER, DATA)
+_COLUMNS, _SCALES, _ZEROS = along(WEIGHT, -1), along(SCALE, 0), along(ZERO_POINT, 0)
+_QUANTISED_LSTM = (
+    *(DATA, _COLUMNS, _COLUMNS, BIAS, PARAMETER, DATA, DATA, WEIGHT),
+    *[_SCALES, _ZEROS] * 2,
+)
+_QUANTISED_ATTENTION = (DATA, _COLUMNS, BIAS, SCALE, SCALE, PARAMETER, ZERO_POINT, _ZEROS, DATA)
 _FUSED_ATTENTION = (
     BIAS,
     PARAMETER,
@@ -59,6 +68,7 @@ ROWS = (
     _opaque(Op.Constant, (1, 9, 11, 12, 13, 19, 21, 23, 24, 25)),
     _opaque(Op.ConstantOfShape, (9, 20, 21, 23, 24, 25), sizing(SHAPE), limited="all"),
     _variadic(Op.Einsum, (12, 28)),
+    record(Op.DynamicQuantizeLSTM, (1,), _QUANTISED_LSTM, "opaque", "quantised", jumps=True),
     _opaque(Op.EyeLike, (9, 22), DATA, limited="all"),
     _opaque(Op.GRU, (7, 14, 22), *_RECURRENT),
     _opaque(Op.GridSample, (16, 20, 22), DATA, DATA),
@@ -71,6 +81,7 @@ ROWS = (
     ),
     _opaque(Op.NonZero, (9, 13), DATA, jumps=True, limited="all"),
     _opaque(Op.OneHot, (9, 11, 28), DATA, sizing(PARAMETER), PARAMETER),
+    record(Op.QAttention, (1,), _QUANTISED_ATTENTION, "attention", "quantised"),
     _opaque(Op.RNN, (7, 14, 22), *_RECURRENT),
     _opaque(Op.RandomNormal, (1, 22), draws=True, limited="all"),
     _opaque(Op.RandomNormalLike, (1, 22), DATA, draws=True, limited="all"),

@@ -160,8 +160,9 @@ class Ways:
         """Return these with no places but such where regions begin or end: all between is whole anyway."""
         last = len(self._places) - 1
         edges = {place: item for place, item in self._edges.items() if len(item.start)}
-        starts = [item.start for item in edges.values()]
-        kept = np.unique(np.concatenate([*starts, np.array([0, last, *edges], np.int64)]))
+        starts = [item.start.tolist() for item in edges.values()]
+        # np.unique would import numpy.ma, 1 MB.
+        kept = np.array(sorted({0, last, *edges}.union(*starts)), np.int64)
         if not last:
             return self
         whole, firsts = self._whole, kept[:-1]

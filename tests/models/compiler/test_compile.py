@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +77,7 @@ def test_pack_says_what_was_compiled(net: Compiled) -> None:
     assert manifest.source.file == net.source.name
     assert manifest.source.n_bytes == len(data)
     assert manifest.source.sha256 == hashlib.sha256(data).hexdigest()
-    assert manifest.target == host_target()
+    assert manifest.target == replace(host_target(), exact_weights=0)
     assert net.pack.name == net.source.stem
     assert net.pack.version == "1"
     source = onnx.load(net.source).graph

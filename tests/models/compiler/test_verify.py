@@ -23,7 +23,7 @@ from models.packs.target import Target
 from tests.models.compiler.cnns import cnn
 from tests.models.nets import parsed, written
 
-_BLOCKS_OF_8 = Target(isa="x86_64-avx2", block=8, onnxruntime="")
+_BLOCKS_OF_8 = Target(isa="x86_64-avx2", block=8, onnxruntime="", exact_weights=64)
 
 
 def passed(model: onnx.ModelProto, folder: Path, until: str, target: str = "plain") -> Compilation:
@@ -31,7 +31,7 @@ def passed(model: onnx.ModelProto, folder: Path, until: str, target: str = "plai
     source = written(model, folder / "m.onnx")
     work = folder / "work"
     work.mkdir()
-    plain = Target(isa="aarch64-generic", block=1, onnxruntime="")
+    plain = Target(isa="aarch64-generic", block=1, onnxruntime="", exact_weights=64)
     compilation = Compilation(read_graph(source).graph, source, work, plain)
     passes = TARGETS[target]
     end = max(index for index, step in enumerate(passes) if step.name == until)

@@ -178,21 +178,6 @@ def test_the_first_format_is_refused_with_the_command_that_compiles_it_again(
         open_pack(pack_folder)
 
 
-def test_fields_of_earlier_packs_are_not_read(pack_folder: Path, tiny_pack: Pack) -> None:
-    """Nor is it written again."""
-
-    def earlier(document: Document) -> None:
-        document["turned_softmaxes"] = [{"source": "a", "output": "b", "axis": 1}]
-        document["window_products"] = [{"source": "a", "output": "b", "windows": [{"kernel": 3}]}]
-        document["used_channels"] = {"a": 20}
-
-    path = edit(pack_folder, earlier)
-    opened = open_pack(pack_folder)
-    assert opened.manifest == tiny_pack.manifest
-    write_manifest(opened.manifest, path)
-    assert path.read_bytes() == (tiny_pack.folder / path.name).read_bytes()
-
-
 @pytest.mark.parametrize("version", [0, -1, "1", 1.5, None, [], 2.0])
 def test_nonsensical_format_versions_are_refused(version: object, pack_folder: Path) -> None:
     path = edit(pack_folder, put("format_version", version))

@@ -196,7 +196,7 @@ def test_a_layer_behind_a_depthwise_one_has_no_window(folder: Path) -> None:
         (STEM, ("quantised", STEM, "constants"), [], "1 is out of range"),
         (STEM, ("quantised", STEM, "layers", 0, "bias"), 99, "layers.0.bias: 99 is out of range"),
         (MAXIMA, ("quantised", MAXIMA, "source"), 99, "source: 99 is out of range"),
-        (MAXIMA, ("pieces", MAXIMA, "inputs", 1, "dtype"), "uint8", "layers.0.weights: input 1 is"),
+        (MAXIMA, ("pieces", MAXIMA, "inputs", 1, "dtype"), "bool", "layers.0.weights: input 1 is"),
         (MAXIMA, ("pieces", MAXIMA, "inputs", 0, "shape"), [1, 16, 16, 15], "source: input 0 is"),
         (AVERAGE, ("quantised", AVERAGE, "pixels"), 65, "source: input 0 is not uint8, 2080"),
     ],

@@ -298,7 +298,7 @@ class World:
         """Check the books, whenever they are others."""
         if self.budget._held is not self._books:
             self._books = self.budget._held
-            assert self.budget.free_bytes >= 0
+            assert self.budget.used_bytes <= self.budget.total_bytes
 
     def check_memory(self) -> None:
         """What is really held is within the budget, whatever its books say."""
@@ -311,7 +311,7 @@ class World:
         """Return the pack in ``folder``; raises as open_pack."""
         contents = self.contents(folder)
         manifest = SimpleNamespace(
-            weight_bytes=contents.full, resident_pieces=(), inputs=(), outputs=()
+            weight_bytes=contents.full, resident_pieces=(), inputs=(), outputs=(), preprocess=None
         )
         return SimpleNamespace(
             folder=folder,

@@ -73,6 +73,15 @@ SEQUENCES = {
         Step("poll"),
         policy="refuse",
     ),
+    "another comes while one is closed that nobody used": plot(
+        60,
+        written("a", 40, 60),
+        START,
+        Step("idle", "a"),
+        Step("upload", "b", 10, Contents(30, 50, 0)),
+        Step("request", "a", 3),
+        policy="refuse",
+    ),
     "who waits for a load finds another, and the model goes again": plot(
         60,
         written("a", 58, 78),

@@ -287,6 +287,21 @@ async def test_without_the_policy_nobody_goes(settings: SettingsFactory, packs: 
         assert loaded(service) == {"tiny", "pair"}
 
 
+async def test_without_the_policy_a_closed_model_keeps_its_memory(
+    settings: SettingsFactory, packs: Packs
+) -> None:
+    options = crowding(packs, budget_policy="refuse", close_after="tiny=600")
+    async with serving(settings(**options)) as service:
+        service.inside.repository.models["tiny"].uses.used_at -= 601
+        assert await service.inside.repository.close_idle() == ["tiny"]
+        error(await service.client.post("/v2/repository/models/twin/load"), 409, "'twin'")
+        await right(service, packs, "tiny")
+        assert loaded(service) == {"tiny", "pair"}
+        await service.client.post("/v2/repository/models/tiny/unload")
+        await service.client.post("/v2/repository/models/twin/load")
+        assert loaded(service) == {"twin", "pair"}, "a client has given it up"
+
+
 async def test_load_and_unload_by_hand(crowded: ServiceUnderTest, packs: Packs) -> None:
     assert (await crowded.client.post("/v2/repository/models/twin/load")).status_code == 200
     assert loaded(crowded) == {"twin", "pair"}

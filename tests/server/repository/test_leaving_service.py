@@ -43,12 +43,12 @@ def repository(packs: Packs, tmp_path: Path) -> Path:
 async def test_an_unload_waits_for_no_request_that_is_still_read(settings: SettingsFactory) -> None:
     """Unlike a model that goes for another one, or for its next version."""
     async with serving(settings(models=("tiny",), request_timeout=10 * LIMIT_SECONDS)) as service:
-        use = await service.inside.repository.use("tiny", None, LIMIT_SECONDS)
+        use = await service.inside.repository.find("tiny", None, LIMIT_SECONDS)
         assert use.uses is not None
         async with asyncio.timeout(LIMIT_SECONDS):
             await service.inside.repository.unload("tiny")
         assert len(use.uses) == 1
-        use.uses.end()
+        use.end()
 
 
 async def test_uses_are_over_with_the_last_one_however_often() -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +24,11 @@ from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE, load_profile, manifest_checksum, save_profile
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
+from server.repository import tuning
 from server.repository.entry import Entry
 from server.repository.tuning import Tuner
 from server.repository.worker import Worker
+from tests.examples import over
 from tests.pipeline.made_profiles import measured, profile
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -376,6 +379,28 @@ async def test_a_plan_that_cannot_be_opened_ends_the_race_and_the_model_serves_o
     clock.now += 600.0
     monkeypatch.setattr(opener, "reopen", reopen)
     assert await tuner.step() == "tiny"
+
+
+@over("unused_bytes", (0, 99, 101))
+def test_what_was_measured_is_raced_only_where_it_leaves_memory(unused_bytes: int) -> None:
+    """More than a sixteenth of what it may have."""
+    measured_one = SimpleNamespace(measured=True, sweep_seconds=1.0)
+    plan = SimpleNamespace(total_bytes=1600 - unused_bytes)
+    served = SimpleNamespace(
+        worker=SimpleNamespace(served=SimpleNamespace(steady_seconds=1.0)),
+        place=SimpleNamespace(fitted=SimpleNamespace(plan=plan, prediction=measured_one)),
+        limit_bytes=1600,
+    )
+    nothing: Any = None
+    tuner = Tuner(
+        **dict.fromkeys(("models", "budget", "reconciler", "planning", "preparer"), nothing),
+        executor=nothing,
+        limit_seconds=1.0,
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tuning, "_served", lambda _: served)
+        patched.setattr(tuner, "_refusal", lambda *_: "")
+        assert tuner._is_due(Entry("tiny")) == (unused_bytes > 100)
 
 
 def delays(service: ServiceUnderTest, seconds: float) -> None:

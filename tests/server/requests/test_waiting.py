@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from pipeline.execution.shielded import run_to_completion
-from server.requests.waiting import Aside
+from server.requests.waiting import Aside, Interruption
 from tests.server.support import LIMIT_SECONDS
 
 
@@ -37,6 +37,20 @@ async def test_an_error_of_the_work_is_raised() -> None:
 
     with pytest.raises(KeyError):
         await run_to_completion(fails())
+
+
+async def test_what_is_inside_ends_with_the_first_error_once_it_may_end() -> None:
+    async def waits() -> None:
+        with Interruption() as scope:
+            scope.end(KeyError("too early"))
+            await asyncio.sleep(0)
+            scope.arm()
+            scope.end(KeyError("first"))
+            scope.end(KeyError("second"))
+            await asyncio.Event().wait()
+
+    with pytest.raises(KeyError, match="first"):
+        await waits()
 
 
 async def test_work_aside_runs_on_few_threads_and_says_what_came_of_it() -> None:

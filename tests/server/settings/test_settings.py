@@ -250,6 +250,19 @@ def test_a_misspelt_variable_is_said(
         load_settings({"repository": "/packs"})
 
 
+def test_memory_of_the_caller_counts_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert load_settings({"repository": "/packs"}, memory=lambda: 1 << 30).memory == 1 << 30
+    assert (
+        load_settings({"repository": "/packs", "budget": "1MiB"}, memory=lambda: 1).memory is None
+    )
+    with pytest.raises(SettingsError, match=r"^budget: not given"):
+        load_settings({"repository": "/packs"}, memory=lambda: 0)  # what is free is not known
+    monkeypatch.setenv("LAYERSTREAM_MEMORY", "1MiB")
+    assert load_settings({"repository": "/packs"}, memory=lambda: 1).memory == 1 << 20
+
+
 def test_settings_do_not_change() -> None:
     settings = load_settings(dict(NEEDED))
     with pytest.raises(ValueError, match="frozen"):

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from models.network.operators.quantised import MAX_CONCATENATED, MAX_LAYERS, QuantisedTask
-from models.packs.target import largest_exact_weight
+from models.packs.target import host_target
 from pipeline.devices.integers.native_layers import fitted, taken_bytes
 from tests.examples import over
 from tests.pipeline.devices.elementwise.chains import library, needs_library
@@ -168,7 +168,7 @@ def test_sums_are_exact_and_rounded_once(
         expected = computed(network.model(), network.given)
         if seed == 0 and kind is not _average:
             assert len(np.unique(expected)) > 20  # or all would be the largest byte
-        if network.largest_weight <= largest_exact_weight():
+        if network.largest_weight <= host_target().exact_weights:
             assert np.array_equal(network.expected(), expected), seed
         for threads, workspace in ((1, SMALL), (2, 2 << 14), (3, LARGE)):
             assert np.array_equal(network.computed(threads, workspace), expected), (seed, threads)
