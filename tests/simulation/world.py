@@ -126,6 +126,7 @@ class _World:
         """Have what the service calls of the system be the simulation's, and watch some of its calls."""
         from models import whole_files
         from server.repository.planning_threads import PlanningThreads
+        from server.transport import connection
 
         self._machine.install()
         run, put, files = PlanningThreads.run, whole_files._put, self._files
@@ -137,6 +138,7 @@ class _World:
             files.note_replaced(path)
             put(partial, path)
 
+        setattr(connection, "has_unread", lambda transport: transport.has_unread)  # noqa: B010
         setattr(PlanningThreads, "run", watched)  # noqa: B010  mypy knows that it is a method
         setattr(whole_files, "_put", noted)  # noqa: B010
 
