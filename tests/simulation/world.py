@@ -125,6 +125,7 @@ class _World:
     def install(self) -> None:
         """Have what the service calls of the system be the simulation's, and watch some of its calls."""
         from models import whole_files
+        from server.repository import apart
         from server.repository.planning_threads import PlanningThreads
         from server.transport import connection
 
@@ -138,6 +139,7 @@ class _World:
             files.note_replaced(path)
             put(partial, path)
 
+        setattr(apart, "APART_BYTES", 1 << 62)  # noqa: B010  no process searches: it is not simulated
         setattr(connection, "has_unread", lambda transport: transport.has_unread)  # noqa: B010
         setattr(PlanningThreads, "run", watched)  # noqa: B010  mypy knows that it is a method
         setattr(whole_files, "_put", noted)  # noqa: B010
