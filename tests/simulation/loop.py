@@ -3,6 +3,7 @@
 import asyncio
 import asyncio.base_events
 import concurrent.futures
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ class Loop(asyncio.base_events.BaseEventLoop):
         self._is_woken = False
         self._clock_resolution = 1e-9
         self._threads: Executor | None = None
-        self._scheduled: list[asyncio.TimerHandle] = []
+        self._scheduled: list[Any] = []
         #: How often it has looked for what is ready.
         self.iterations = 0
 
@@ -46,10 +47,11 @@ class Loop(asyncio.base_events.BaseEventLoop):
         self._is_woken = False
         return []
 
-    @property
-    def timers(self) -> int:
-        """How many calls wait for their time."""
-        return sum(not handle.cancelled() for handle in self._scheduled)
+    def timers(self) -> Counter[tuple[int, str]]:
+        """Return which calls wait for their time, and how often: id of the object, name of its method."""
+        calls = [handle._callback for handle in self._scheduled if not handle.cancelled()]
+        methods = [call for call in calls if hasattr(call, "__self__")]
+        return Counter((id(call.__self__), call.__qualname__) for call in methods)
 
     def _process_events(self, event_list: list[Any]) -> None:
         pass

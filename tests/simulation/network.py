@@ -27,11 +27,18 @@ class Wire(asyncio.Transport):
         self.is_closed = False
         self._is_paused = False
         self._unread = bytearray()
+        #: What came before the connection began.
+        self.early = bytearray()
         self._unsent = bytearray()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return addresses."""
         return {"peername": (self._address, 1), "sockname": ("127.0.0.1", 80)}.get(name, default)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes have come that were not read."""
+        return bool(self._unread or self.early)
 
     def deliver(self, data: bytes) -> None:
         """Have ``data`` arrive."""
@@ -125,7 +132,7 @@ class Client:
         self.wire = Wire(address, read_delay)
         self.peer: Peer = registry.peer(address)
         self._address = address
-        self._early = bytearray()
+        self._early = self.wire.early
         self._read_to = 0
         self._is_connected = False
         #: When the first bytes of its first request were read.
@@ -155,7 +162,8 @@ class Client:
         return connection
 
     def _deliver(self) -> None:
-        early, self._early = bytes(self._early), bytearray()
+        early = bytes(self._early)
+        self._early.clear()
         if early:
             self._give(early)
 

@@ -33,7 +33,7 @@ def test_nothing_breaks() -> None:
     end = simulated("0", "--runs", "8", "--play", *map(str, _PLANS))
     assert end["runs"] == 8 + len(_PLANS)
     reached = end["reached"]
-    assert reached["infer: answered"] > 100
+    assert reached["infer: answered"] > 50
     assert reached["answers at the end"] >= end["runs"]
 
 
