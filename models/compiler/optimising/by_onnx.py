@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, defs, helper, shape_inference
 
+from models.compiler.optimising.refused_nodes import EXPORT_AGAIN, title
 from models.errors import OnnxError
 from models.graphs.graph import Graph
 from models.graphs.nodes import subgraphs, versions_of
@@ -32,9 +33,21 @@ def check(graph: Graph, file: Path, path: Path) -> None:
     try:
         onnx.checker.check_model(file)
     except onnx.checker.ValidationError as exc:
-        raise OnnxError(f"{path}: not valid: {' '.join(str(exc).split())[:400]}") from exc
+        fault = _unmade(graph) or " ".join(str(exc).split())[:400]
+        raise OnnxError(f"{path}: not valid: {fault}; {EXPORT_AGAIN}") from exc
     finally:
         file.unlink()
+
+
+def _unmade(graph: Graph) -> str:
+    """Return which node reads what none before it makes; empty: none does."""
+    available = {"", *graph.inputs, *graph.constants}
+    for node in graph.nodes:
+        for name in node.inputs:
+            if name not in available:
+                return f"{title(node)} reads {name!r}, which no node before it makes"
+        available.update(node.made)
+    return ""
 
 
 def _checkable(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -100,7 +100,10 @@ def check_agreement(nodes: Iterable[Node], shapes: Shapes, path: Path) -> None:
         faults = (check(node, shapes) for check in _checks(node))
         fault = next(filter(None, faults), None)
         if fault is not None:
-            raise CompileError(f"{path}: {name(node)}: {fault}")
+            raise CompileError(
+                f"{path}: {name(node)}: {fault}; name the lengths that it was exported for (--shape), "
+                "or export it again"
+            )
 
 
 def _reshape(node: Node, shapes: Shapes) -> str | None:

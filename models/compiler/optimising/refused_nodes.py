@@ -16,7 +16,10 @@ _NO_TYPE = re.compile(
     r"Type '(?:tensor\((\w+)\)|([^']+))' of input parameter \((.*?)\) of operator \((\w+)\) "
     r"in node \((.*?)\) is invalid"
 )
+_WRONG = re.compile(r"Node \((.*?)\) Op \((\w+)\) \[\w+Error\] (.+)", re.DOTALL)
 _TOO_NEW = re.compile(r"Opset (\d+) is under development.* is till opset (\d+)")
+#: What to do about a file that is wrong.
+EXPORT_AGAIN = "the file is wrong there: export it again"
 #: Before it operators had other attributes, for which few kernels are left.
 _FIRST_COMMON_OPSET = 7
 
@@ -43,6 +46,9 @@ def refusal(graph: Graph, text: str) -> str:
             f"node {name!r} ({operator}): its input {value!r} is {tensor or other}, which it does "
             "not take; export it with another type"
         )
+    if match := _WRONG.search(text):
+        name, operator, fault = match.groups()
+        return f"node {name!r} ({operator}): {fault.strip().rstrip('.')}; {EXPORT_AGAIN}"
     return text
 
 

@@ -309,7 +309,8 @@ def test_quantised_values_of_a_version_without_a_kernel(tmp_path: Path) -> None:
 def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:
     model = parsed("c (float[4] x) => (float[4] y) { y = Add(x, z)\n z = Relu(y) }")
     source = written(model, tmp_path / "m.onnx")
-    with refuses(OnnxError, source, "not valid", "sorted"):
+    fault = "(Add) reads 'z', which no node before it makes"
+    with refuses(OnnxError, source, "not valid", fault, "export it again"):
         compiled(source, tmp_path)
 
 
@@ -360,6 +361,15 @@ def test_names_of_graphs_must_be_text(inside: str, tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString().replace(b"Q1Q1", b"Q\xc2Q1"))
     with refuses(OnnxError, path, "not UTF-8"):
         read_onnx(path)
+
+
+def test_a_node_that_contradicts_its_inputs_is_named_with_a_hint(tmp_path: Path) -> None:
+    text = "m (float[2,3] x) => (float[2,5] y) <float[4,5] w = {%s}> { y = MatMul(x, w) }"
+    model = parsed(text % ", ".join("1" * 20))
+    model.graph.node[0].name = "head/fc"
+    source = written(model, tmp_path / "m.onnx")
+    with refuses(OnnxError, source, "node 'head/fc' (MatMul)", "export it again"):
+        compiled(source, tmp_path)
 
 
 def test_messages_do_not_name_working_files(tmp_path: Path) -> None:
