@@ -48,6 +48,8 @@ class AttributeField(IntEnum):
     """AttributeProto: ``INTS`` holds many numbers."""
 
     NAME = 1
+    F = 2
+    I = 3  # noqa: E741  as ONNX calls it
     INTS = 8
     TYPE = 20
 

@@ -42,6 +42,7 @@ from pipeline.devices.base import (
     StoppableLaunch,
 )
 from pipeline.devices.device_memory import HostMemory, Memory, Use
+from pipeline.devices.elementwise.attention import native_attention
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
@@ -280,9 +281,9 @@ class _KernelHeap(HostMemory):
 class CpuDevice(HostDevice):
     """Runs pieces with ``threads`` threads (models/runtime/sessions.py: whose they are).
 
-    ``native``: what the native library computes, where there is one: operators on elements in one pass, and
-    quantised layers. Several threads are those of a session that does its jobs; where ONNX Runtime does not
-    take our operator, quantised layers have one thread, and operators on elements stay ONNX Runtime's.
+    ``native``: what the native library computes, where there is one: operators on elements in one pass,
+    attention, and quantised layers. Several threads are those of a session that does its jobs; where ONNX
+    Runtime does not take our operator, quantised layers have one thread, and others stay ONNX Runtime's.
     """
 
     name = "cpu"
@@ -293,8 +294,10 @@ class CpuDevice(HostDevice):
         self.threads = threads_of_device(threads)
         library = find_library()
         self._operators = library.path if isinstance(library, Library) else None
+        self._has_attention = False
         if isinstance(library, Library) and native:
-            shares = self.threads > 1 and why_not_shared(library.path) is None
+            self._has_attention = why_not_shared(library.path) is None
+            shares = self.threads > 1 and self._has_attention
             bind = self._bind_chain if shares else None
             if shares or self.threads == 1:
                 self.one_pass = OnePass(library, bind)
@@ -319,7 +322,17 @@ class CpuDevice(HostDevice):
             integers=None if self.quantised is None else self.quantised.tasks,
             chains=None if self.one_pass is None else self.one_pass.kernel,
             joins=can_join if self.joins else lambda graph: False,
+            scratch_bytes=self._scratch_bytes,
         )
+
+    def _scratch_bytes(self, graph: bytes) -> int | None:
+        attention = native_attention(graph) if self._has_attention else None
+        return None if attention is None else self.threads * attention.thread_bytes
+
+    def _loaded(self, graph: bytes) -> bytes:
+        """Return a pack's ``graph`` as it is loaded: with operators of ours where they compute the same."""
+        attention = native_attention(graph) if self._has_attention else None
+        return graph if attention is None else attention.graph
 
     def _bind_chain(self, graph: bytes, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
         return self.kept(graph, self._make_chain).bind(inputs, outputs)
@@ -328,9 +341,12 @@ class CpuDevice(HostDevice):
         return _opened(lambda: open_piece(graph, self.threads, self._operators))
 
     def make(self, graph: bytes) -> Kernel:  # a pack's: it has no operators of ours
-        return _opened(lambda: open_piece(graph, self.threads))
+        loaded = self._loaded(graph)
+        operators = None if loaded is graph else self._operators
+        return _opened(lambda: open_piece(loaded, self.threads, operators))
 
     def join(self, graphs: Sequence[bytes]) -> Kernel:
+        graphs = list(map(self._loaded, graphs))
         try:
             joined = join_graphs(graphs)
         except (JoinError, WireError) as exc:

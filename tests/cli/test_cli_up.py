@@ -30,6 +30,7 @@ from models.packs.target import host_target
 from pipeline.checking import Depth
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import MemoryLimit, process_bytes
+from server.settings.settings import Settings
 from tests.models.exporters import FILES, model_of
 from tests.server.support import BAD, FAILED, LIMIT_SECONDS, Cli, Packs
 
@@ -449,7 +450,22 @@ def test_packs_lie_next_to_a_link_to_a_file(
     assert not (onnx.parent / ".layerstream").exists()
 
 
-def test_memory_that_is_not_there_is_refused(cli: Cli, packs: Packs, tmp_path: Path) -> None:
+def test_memory_that_is_not_there_is_refused(
+    cli: Cli, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = (packs.repository / "tiny", "--repository", tmp_path / "packs", "--port", 0)
     assert "more than" in cli("up", *given, "--memory", "900TiB").err
+    monkeypatch.setattr("cli.up.free_bytes", lambda: 0)  # the system does not say
     assert "--memory instead" in cli("up", *given).err
+
+
+def test_without_memory_half_of_what_is_free_is_taken(
+    cli: Cli, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Settings] = []
+    monkeypatch.setattr("cli.up.serving", lambda settings, _: served.append(settings()))
+    monkeypatch.setattr("cli.up.free_bytes", lambda: 1 << 30)
+    given = (packs.repository / "tiny", "--repository", tmp_path / "packs", "--port", 0)
+    assert "half of what is free is taken, 512.0 MiB" in cli("up", *given).err
+    assert cli("up", *given, "--budget", "16MiB").err == ""
+    assert [(item.memory, item.budget) for item in served] == [(1 << 29, None), (None, 16 << 20)]

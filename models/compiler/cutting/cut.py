@@ -15,6 +15,7 @@ from models.compiler.analysis.pieces import CutPiece, Slice
 from models.compiler.cutting.chains import NodeChain, slices
 from models.compiler.cutting.chunks import chunks, rows_a_chunk
 from models.graphs.graph import Graph
+from models.network.catalogue import traits_of
 from models.packs.records.pieces import ValueBytes
 from models.packs.target import Target
 
@@ -52,6 +53,9 @@ def cut(
             return [resident]
         if layer.start in chains:
             return list(slices(graph, chains[layer.start]))
+        if traits_of(graph.nodes[layer.start].operator).access == "attention":
+            # A kernel of a device takes it whole, and by itself; what it allocates is large.
+            return [cutter.whole(layer.start, layer.stop)]
         rows = rows_a_chunk(graph, layer, target, chunk_bytes)
         return [] if rows is None else list(chunks(graph, layer, rows))
 

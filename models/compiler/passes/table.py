@@ -18,6 +18,7 @@ from models.compiler.cutting.partition import (
 )
 from models.compiler.optimising.along_rows import AlongRows
 from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
+from models.compiler.optimising.attention import FindAttention
 from models.compiler.optimising.bodies import move_out
 from models.compiler.optimising.exact_sums import ExactSums
 from models.compiler.optimising.folded_norms import FoldNorms
@@ -158,6 +159,16 @@ _WRITTEN = (
         error="same bits",
         required=True,
         run=lambda work: check_limits(work.graph, work.path),
+    ),
+    Pass(
+        name="find-attention",
+        reason="Attention in operators of its own makes a tensor of scores; one operator makes some at a "
+        "time.",
+        needs=("infer-types",),
+        level="meaning",
+        error="within a bound",
+        required=False,
+        run=rewriter(lambda work: FindAttention(work.graph)),
     ),
     Pass(
         name="dense-as-convolutions",
@@ -607,6 +618,7 @@ def listed(passes: Iterable[Pass], but: Collection[str] = ()) -> tuple[Pass, ...
 
 _IN_BLOCKS = {"optimise-unblocked", "layout", "find-bottlenecks"}
 _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-integers"} | {
+    "find-attention",
     "softmaxes-along-rows",
     "stream-quantised",
     "order-nodes",
@@ -615,7 +627,12 @@ _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-inte
     "find-chains",
     "write-over",
 }
-_OF_PACKS = {"dense-as-convolutions", "transposed-as-convolutions", "softmaxes-along-rows"} | {
+_OF_PACKS = {
+    "find-attention",
+    "dense-as-convolutions",
+    "transposed-as-convolutions",
+    "softmaxes-along-rows",
+} | {
     *("exact-sums", "store-by-row", "stream-quantised", "add-byte-tables"),
     *(step.name for step in _DIVIDED),
 }

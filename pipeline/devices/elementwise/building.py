@@ -17,7 +17,10 @@ BUILT = Path(__file__).with_name("built")
 
 # No -ffast-math: NaN, infinities and subnormal numbers are as IEEE 754 has them, and nothing is contracted.
 _FLAGS = ("-std=c11", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
-_FOR_ALL = ("chain.c", "custom_operator.c", "expansion.c", "jobs.c", "processors.c")
+_FOR_ALL = (
+    *("attention_operator.c", "chain.c", "custom_operator.c", "expansion.c", "jobs.c"),
+    "processors.c",
+)
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mprefer-vector-width=512")
 #: The processors that kernels are made for, and their flags, by machine.

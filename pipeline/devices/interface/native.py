@@ -7,6 +7,7 @@ assertions say to the compiler where ctypes has each member.
 from typing import get_args
 
 from models.network.activations import Arithmetic, Kind
+from models.network.names import Op
 from models.network.operators.quantised import BYTES, MAX_CONCATENATED, MAX_LAYERS
 from models.packs.records.spans import Encoding
 from models.packs.storing import BLOCK_NUMBERS, DICTIONARY_BYTES, MAX_BITS, PLANES, WHOLE_BITS
@@ -57,8 +58,11 @@ MAX_AXES = 8
 WORTH_SHARING = 16 << 10
 #: What turns a signed byte into an unsigned one, by exclusive or.
 FLIP = 0x80
+#: Rows of queries that a thread computes attention of, keys of a tile, and the largest head.
+ATTENTION_ROWS, ATTENTION_KEYS, MAX_HEAD = 192, 64, 128
 #: Operators of ours in graphs of ONNX Runtime: their domain, their names, the attribute of a chain.
 DOMAIN, CHAIN, JOB, PROGRAM = "layerstream", "Chain", "Job", "program"
+ATTENTION = Op.MultiHeadAttention.op_type
 
 _CHAINS: tuple[Entry, ...] = (
     KernelList(
@@ -79,7 +83,21 @@ _CHAINS: tuple[Entry, ...] = (
     ),
     Texts(
         "Operators of ours in graphs of ONNX Runtime, and the attribute of a chain.",
-        {"DOMAIN_NAME": DOMAIN, "CHAIN_NAME": CHAIN, "JOB_NAME": JOB, "PROGRAM_NAME": PROGRAM},
+        {
+            "DOMAIN_NAME": DOMAIN,
+            "CHAIN_NAME": CHAIN,
+            "JOB_NAME": JOB,
+            "ATTENTION_NAME": ATTENTION,
+            "PROGRAM_NAME": PROGRAM,
+        },
+    ),
+    Constants(
+        "Rows of queries that a thread computes attention of, keys of a tile, and the largest head.",
+        {
+            "ATTENTION_ROWS": ATTENTION_ROWS,
+            "ATTENTION_KEYS": ATTENTION_KEYS,
+            "MAX_HEAD": MAX_HEAD,
+        },
     ),
     Structure(
         "One tensor of a chain: as many elements as the chain has, or one for each channel: element i of "

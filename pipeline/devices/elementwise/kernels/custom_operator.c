@@ -1,6 +1,6 @@
 // The operators of the domain `layerstream`: what is ours inside a graph of ONNX Runtime, on its threads.
 //
-// `Job` does what the thread that runs it was handed (jobs.h). `Chain` is a chain: inputs and outputs are
+// `MultiHeadAttention` is in attention_operator.c. `Job` does what the thread that runs it was handed (jobs.h). `Chain` is a chain: inputs and outputs are
 // floats, its attribute `program` is integers (operator_node.py writes them):
 //   inputs, outputs, axes, steps; the length of each axis of an output; plane and width of each input;
 //   operator, to, a, b, and the bits of p and q of each step.
@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attention_operator.h"
 #include "chain.h"
 #include "jobs.h"
 #include "onnxruntime.h"
@@ -26,25 +27,12 @@ struct node {
     struct step steps[];
 };
 
-#define CALL(functions, number, type) ((type *)(functions)[number])
-#define TRY(call)                   \
-    do {                            \
-        status *failed = (call);    \
-        if (failed) return failed;  \
-    } while (0)
-
-static status *invalid(table functions, const char *message) {
-    return CALL(functions, CREATE_STATUS, create_status)(INVALID_ARGUMENT, message);
-}
-
 static float number_of(int64_t bits) {
     const uint32_t low = (uint32_t)bits;
     float number;
     memcpy(&number, &low, sizeof number);
     return number;
 }
-
-static int within(int64_t number, int64_t least, int64_t end) { return number >= least && number < end; }
 
 _Static_assert(MAX_TENSORS + MAX_BLOCKS <= 32, "a bit for each place");
 
@@ -238,10 +226,11 @@ static status *run_job(void *made, run_context *context) {
 
 static const char *job_name(const struct custom_operator *self) { return (void)self, JOB_NAME; }
 
-static struct custom_operator job_operator;
+static struct custom_operator job_operator, attention_operator;
 
-// As a chain, but for what it is called, makes and does.
-static void describe_job(void) {
+// As a chain, but for what they are called, make and do.
+static void describe_others(void) {
+    attention_operator = attention_like(&chain_operator);
     job_operator = chain_operator;
     job_operator.name = job_name;
     job_operator.create = create_job;
@@ -254,9 +243,10 @@ static status *the_domain(table functions, domain **found) {
     static int is_whole;
     if (!made) TRY(CALL(functions, CREATE_DOMAIN, create_domain)(DOMAIN_NAME, &made));
     if (!is_whole) {
-        describe_job();
+        describe_others();
         TRY(CALL(functions, ADD_OPERATOR, add_operator)(made, &chain_operator));
         TRY(CALL(functions, ADD_OPERATOR, add_operator)(made, &job_operator));
+        TRY(CALL(functions, ADD_OPERATOR, add_operator)(made, &attention_operator));
     }
     is_whole = 1;
     *found = made;

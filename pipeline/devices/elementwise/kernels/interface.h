@@ -31,7 +31,13 @@ enum {
 #define DOMAIN_NAME "layerstream"
 #define CHAIN_NAME "Chain"
 #define JOB_NAME "Job"
+#define ATTENTION_NAME "MultiHeadAttention"
 #define PROGRAM_NAME "program"
+
+// Rows of queries that a thread computes attention of, keys of a tile, and the largest head.
+enum {
+    ATTENTION_ROWS = 192, ATTENTION_KEYS = 64, MAX_HEAD = 128,
+};
 
 // One tensor of a chain: as many elements as the chain has, or one for each channel: element i of the chain
 // takes number (i / plane) * width + i % width of it. `plane` 0: the first kind.

@@ -19,8 +19,12 @@ enum function {
     ADD_OPERATOR = 27,
     ADD_DOMAIN = 28,
     TENSOR_DATA = 51,
+    N_LENGTHS = 61,
+    LENGTHS = 62,
     N_ELEMENTS = 64,
     SHAPE = 65,
+    NUMBER = 85,
+    INTEGER = 86,
     INPUT_COUNT = 88,
     OUTPUT_COUNT = 89,
     INPUT = 90,
@@ -47,7 +51,7 @@ struct base {
 
 enum status_code { FAIL = 1, INVALID_ARGUMENT = 2 };
 enum element_type { FLOAT = 1 };
-enum characteristic { VARIADIC = 2 };
+enum characteristic { REQUIRED = 0, OPTIONAL = 1, VARIADIC = 2 };
 
 typedef status *create_status(int code, const char *message);
 typedef status *create_domain(const char *name, domain **made);
@@ -59,7 +63,11 @@ typedef status *output(run_context *of, size_t number, const int64_t *shape, siz
 typedef status *tensor_data(value *of, void **found);
 typedef status *shape_of(const value *of, shape **made);
 typedef status *n_elements(const shape *of, size_t *found);
+typedef status *count_lengths(const shape *of, size_t *found);
+typedef status *lengths_of(const shape *of, int64_t *found, size_t n);
 typedef void release_shape(shape *made);
+typedef status *number_attribute(const node_info *of, const char *name, float *found);
+typedef status *integer_attribute(const node_info *of, const char *name, int64_t *found);
 // `found` NULL: only counts.
 typedef status *integers(const node_info *of, const char *name, int64_t *found, size_t *n_found);
 typedef status *parallel_for(const run_context *in, void (*part)(void *, size_t), size_t n_parts,
@@ -91,5 +99,18 @@ struct custom_operator {
     int (*last_version)(const struct custom_operator *);
     void *newer[4];
 };
+
+#define CALL(functions, number, type) ((type *)(functions)[number])
+#define TRY(call)                   \
+    do {                            \
+        status *failed = (call);    \
+        if (failed) return failed;  \
+    } while (0)
+
+static inline status *invalid(table functions, const char *message) {
+    return CALL(functions, CREATE_STATUS, create_status)(INVALID_ARGUMENT, message);
+}
+
+static inline int within(int64_t number, int64_t least, int64_t end) { return number >= least && number < end; }
 
 #endif

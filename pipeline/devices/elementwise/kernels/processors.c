@@ -7,6 +7,7 @@ struct processor {
     const char *name;
     kernel *const *kernels;
     const struct expansions *expansions;
+    attention_part *attention;
     const struct integers *integers, *dot_products;
     int (*can_run)(void), (*has_dot_products)(void);
 };
@@ -14,9 +15,11 @@ struct processor {
 #if defined(__x86_64__)
 extern kernel *const kernels_avx2[N_OPERATORS];
 extern const struct expansions expansions_avx2;
+extern attention_part attention_part_avx2;
 extern const struct integers integers_avx2;
 extern kernel *const kernels_avx512[N_OPERATORS];
 extern const struct expansions expansions_avx512;
+extern attention_part attention_part_avx512;
 extern const struct integers integers_avx512, integers_avx512vnni;
 
 static int has_avx2(void) {
@@ -32,19 +35,21 @@ static int has_vnni(void) { return __builtin_cpu_supports("avx512vnni"); }
 static int never(void) { return 0; }
 
 static const struct processor processors[] = {
-    {"avx512", kernels_avx512, &expansions_avx512, &integers_avx512, &integers_avx512vnni, has_avx512, has_vnni},
-    {"avx2", kernels_avx2, &expansions_avx2, &integers_avx2, NULL, has_avx2, never},
+    {"avx512", kernels_avx512, &expansions_avx512, attention_part_avx512, &integers_avx512, &integers_avx512vnni,
+     has_avx512, has_vnni},
+    {"avx2", kernels_avx2, &expansions_avx2, attention_part_avx2, &integers_avx2, NULL, has_avx2, never},
 };
 #elif defined(__aarch64__)
 extern kernel *const kernels_neon[N_OPERATORS];
 extern const struct expansions expansions_neon;
+extern attention_part attention_part_neon;
 extern const struct integers integers_neon;
 
 static int always(void) { return 1; }
 static int never(void) { return 0; }
 
 static const struct processor processors[] = {
-    {"neon", kernels_neon, &expansions_neon, &integers_neon, NULL, always, never},
+    {"neon", kernels_neon, &expansions_neon, attention_part_neon, &integers_neon, NULL, always, never},
 };
 #else
 #error "no kernels for this processor"
@@ -52,6 +57,7 @@ static const struct processor processors[] = {
 
 kernel *const *kernels;
 const struct expansions *expansions;
+attention_part *attention_kernel;
 const struct integers *integer_kernels;
 static const char *chosen = "";
 
@@ -61,6 +67,7 @@ int elementwise_choose(const char *name) {
         if ((!*name || !strcmp(name, each->name)) && each->can_run()) {
             kernels = each->kernels;
             expansions = each->expansions;
+            attention_kernel = each->attention;
             integer_kernels = each->has_dot_products() ? each->dot_products : each->integers;
             chosen = each->name;
             return 1;

@@ -3,6 +3,7 @@
 #include "target.h"
 
 #include "arithmetic.c"
+#include "attention.c"
 #include "bounded.c"
 #include "error_function.c"
 #include "expand_numbers.c"

@@ -309,10 +309,17 @@ _SCALES = _f(1, 1, 2, 2)
 
 #: What is measured when it is compiled.
 MEASURED_CASES: tuple[Case, ...] = (
-    _case("Attention", _ROWS, _ROWS, _ROWS, opset=23, q_num_heads=4, kv_num_heads=4),
+    _case("Attention", _ROWS, _ROWS, _ROWS, opset=23, q_num_heads=4, kv_num_heads=4, softcap=9.0),
+    _case("Attention", _ROWS, _ROWS, _ROWS, opset=24, q_num_heads=4, kv_num_heads=4),
+    _case("Attention", *["f 1,4,512,16"] * 3, "f 512,512", opset=24),
     _case("Attention", *["f 1,4,512,16"] * 3, opset=23),
     _case("Attention", *["f 1,4,512,16"] * 3, opset=23, is_causal=1),
     _case(f"{CONTRIB}.MultiHeadAttention", _ROWS, _ROWS, _ROWS, num_heads=4),
+    _case(
+        f"{CONTRIB}.MultiHeadAttention",
+        *(_ROWS, _ROWS, _ROWS, None, None, "f 1,4,512,512"),
+        num_heads=4,
+    ),
     _case(f"{CONTRIB}.Attention", _ROWS, "w 64,192", "w 192", num_heads=4),
     _case(
         f"{CONTRIB}.QAttention",
