@@ -453,19 +453,19 @@ def test_packs_lie_next_to_a_link_to_a_file(
 def test_memory_that_is_not_there_is_refused(
     cli: Cli, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = (packs.repository / "tiny", "--repository", tmp_path / "packs", "--port", 0)
-    assert "more than" in cli("up", *given, "--memory", "900TiB").err
+    words = (packs.repository / "tiny", "--repository", tmp_path / "packs", "--port", 0)
+    assert "more than" in cli("up", *words, "--memory", "900TiB").err
     monkeypatch.setattr("cli.up.free_bytes", lambda: 0)  # the system does not say
-    assert "--memory instead" in cli("up", *given).err
+    assert "--memory instead" in cli("up", *words).err
 
 
-def test_without_memory_half_of_what_is_free_is_taken(
+def test_without_memory_half_of_what_is_free_is_reserved(
     cli: Cli, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[Settings] = []
     monkeypatch.setattr("cli.up.serving", lambda settings, _: served.append(settings()))
     monkeypatch.setattr("cli.up.free_bytes", lambda: 1 << 30)
-    given = (packs.repository / "tiny", "--repository", tmp_path / "packs", "--port", 0)
-    assert "half of what is free is taken, 512.0 MiB" in cli("up", *given).err
-    assert cli("up", *given, "--budget", "16MiB").err == ""
+    words = (packs.repository / "tiny", "--repository", tmp_path / "packs", "--port", 0)
+    assert "half of what is free is taken, 512.0 MiB" in cli("up", *words).err
+    assert cli("up", *words, "--budget", "16MiB").err == ""
     assert [(item.memory, item.budget) for item in served] == [(1 << 29, None), (None, 16 << 20)]
