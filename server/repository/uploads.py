@@ -146,14 +146,16 @@ class Uploads:
     def __init__(self, repository: Repository, compiler: Compiler) -> None:
         self._repository = repository
         self._compiler = compiler
-        #: Ends what is compiled now, since the system lacks memory; returns whether anything was.
-        self.end_compiling = compiler.end
         self._underway: dict[str, Upload | None] = {}
         self._turns = Turns("a file to be compiled", _LINE)
 
     def steps(self) -> dict[str, UploadStep]:
         """Return the step of each upload that is under way, by name."""
         return {name: upload.step for name, upload in self._underway.items() if upload is not None}
+
+    def end_compiling(self) -> bool:
+        """End what is compiled, since the system lacks memory; return whether anything was."""
+        return self._compiler.end()
 
     @contextlib.asynccontextmanager
     async def upload(
