@@ -243,12 +243,12 @@ class FindAttention(AttentionPatterns):
                 else self.constant(f"{mask}/none", np.array(0, np.float32))
                 for name in sides
             ]
-        elif array.dtype == "bool":  # as ONNX Runtime's Attention, which never hides all
-            lowest = np.array(np.finfo(np.float32).min, np.float32)
+        elif array.dtype == "bool":
+            hidden = np.array(-np.inf, np.float32)
             condition = mask
             order = [
                 self.constant(f"{mask}/none", np.array(0, np.float32)),
-                self.constant(f"{mask}/hidden", lowest),
+                self.constant(f"{mask}/hidden", hidden),
             ]
         else:
             return mask if array.dtype == "float32" else None

@@ -109,7 +109,9 @@ class AttentionPatterns(Rewriter):
                 return None
             masks = (self._causal(node, *tokens),)
         queries, keys, values, _ = read
-        return AttentionMatch(queries, keys, values, False, scale, masks, "")
+        # Where a mask leaves a query nothing this operator makes zeros.
+        guard = self.constant(f"{node.output}/zero", np.array(0, np.float32)) if read[_MASK] else ""
+        return AttentionMatch(queries, keys, values, False, scale, masks, guard)
 
     def _causal(self, node: Node, tokens: int) -> str:
         mask = np.triu(np.full((tokens, tokens), -np.inf, np.float32), 1)

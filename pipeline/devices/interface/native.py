@@ -59,7 +59,7 @@ WORTH_SHARING = 16 << 10
 #: What turns a signed byte into an unsigned one, by exclusive or.
 FLIP = 0x80
 #: Rows of queries that a thread computes attention of, keys of a tile, and the largest head.
-ATTENTION_ROWS, ATTENTION_KEYS, MAX_HEAD = 192, 64, 128
+ATTENTION_ROWS, ATTENTION_KEYS, MAX_HEAD = 192, 60, 128
 #: Operators of ours in graphs of ONNX Runtime: their domain, their names, the attribute of a chain.
 DOMAIN, CHAIN, JOB, PROGRAM = "layerstream", "Chain", "Job", "program"
 ATTENTION = Op.MultiHeadAttention.op_type

@@ -35,11 +35,11 @@ static inline lanes all_lanes(float x) { return vdupq_n_f32(x); }
 static inline lanes fma_lanes(lanes a, lanes b, lanes c) { return vfmaq_f32(c, a, b); }
 #endif
 
-// Columns of a block of products; partial sums of a row, as many on every processor.
-// Numbers of a line of the cache, and rows of a later tile that are fetched meanwhile.
-enum { COLUMNS = 2 * N_LANES, N_PARTIAL = 16, LINE = 16, FETCHED = 2 };
-_Static_assert(ATTENTION_ROWS % PANEL == 0, "whole panels");
-_Static_assert(ATTENTION_KEYS % COLUMNS == 0 && MAX_HEAD % COLUMNS == 0, "whole blocks");
+// Columns of a block of products, and rows that are computed at once; numbers of a line of the cache, and rows
+// of a later tile that are fetched meanwhile.
+enum { COLUMNS = 2 * N_LANES, GROUP = N_LANES == 16 ? 96 : 48, LINE = 16, FETCHED = 15 };
+_Static_assert(GROUP % PANEL == 0 && GROUP % COLUMNS == 0 && ATTENTION_ROWS % GROUP == 0, "whole blocks");
+_Static_assert(ATTENTION_KEYS % PANEL == 0 && MAX_HEAD % COLUMNS == 0, "whole blocks");
 
 static const float LEAST = -87.0f;  // below it exp x counts as zero
 
@@ -71,43 +71,21 @@ static inline __attribute__((always_inline)) void multiply_panel(int adds, float
     }
 }
 
-// Queries as panels [channel][PANEL], times the scale; rows that fill the last one are zero.
+// Queries as groups [channel][GROUP], times the scale; rows that fill the last one are zero.
 static void take_queries(float *to, const struct attention *of, const float *from, size_t n_rows) {
     const size_t step = of->n_heads * of->head;
-    for (size_t first = 0; first < n_rows; first += PANEL, to += of->head * PANEL)
-        for (size_t row = 0; row < PANEL; row++)
+    for (size_t first = 0; first < n_rows; first += GROUP, to += of->head * GROUP)
+        for (size_t row = 0; row < GROUP; row++)
             for (size_t i = 0; i < of->head; i++)
-                to[i * PANEL + row] = first + row < n_rows ? of->scale * from[(first + row) * step + i] : 0.0f;
+                to[i * GROUP + row] = first + row < n_rows ? of->scale * from[(first + row) * step + i] : 0.0f;
 }
 
-// Keys as [channel][key], zero behind the last one.
-static void take_keys(float *to, const struct attention *of, const float *from, size_t n) {
-    const size_t step = of->n_heads * of->head;
-    for (size_t key = 0; key < n; key++)
-        for (size_t i = 0; i < of->head; i++) to[i * ATTENTION_KEYS + key] = from[key * step + i];
-    for (size_t i = 0; n < ATTENTION_KEYS && i < of->head; i++)
-        memset(to + i * ATTENTION_KEYS + n, 0, (ATTENTION_KEYS - n) * sizeof *to);
-}
-
-// Values as [key][channel], channels filled up with zeros.
-static void take_values(float *to, const struct attention *of, const float *from, size_t n) {
-    const size_t step = of->n_heads * of->value_head, width = padded(of->value_head);
-    for (size_t key = 0; key < n; key++, to += width) {
-        memcpy(to, from + key * step, of->value_head * sizeof *to);
-        memset(to + of->value_head, 0, (width - of->value_head) * sizeof *to);
+// Keys or values as [key][width], channels and keys filled up with zeros.
+static void take_tokens(float *to, const float *from, size_t step, size_t head, size_t width, size_t n) {
+    for (size_t key = 0; key < ATTENTION_KEYS; key++, to += width) {
+        if (key < n) memcpy(to, from + key * step, head * sizeof *to);
+        memset(key < n ? to + head : to, 0, (key < n ? width - head : width) * sizeof *to);
     }
-}
-
-// Of the ATTENTION_KEYS scores of a row: the largest; NaN may be lost, and comes back from the exponential.
-static float largest(const float *scores) {
-    float parts[N_PARTIAL];
-    memcpy(parts, scores, sizeof parts);
-    for (int key = N_PARTIAL; key < ATTENTION_KEYS; key += N_PARTIAL)
-        for (int i = 0; i < N_PARTIAL; i++)
-            parts[i] = scores[key + i] > parts[i] ? scores[key + i] : parts[i];
-    float result = parts[0];
-    for (int i = 1; i < N_PARTIAL; i++) result = parts[i] > result ? parts[i] : result;
-    return result;
 }
 
 static inline float power(float x) {
@@ -116,44 +94,72 @@ static inline float power(float x) {
     return x < LEAST ? 0.0f : value;
 }
 
-// Makes exp(score - most) of scores in place, and returns their sum.
-static float weigh(float *scores, float most) {
-    float parts[N_PARTIAL] = {0};
-    for (int key = 0; key < ATTENTION_KEYS; key += N_PARTIAL)
-        EACH_ALONE for (int i = 0; i < N_PARTIAL; i++) {
-            const float weight = power(scores[key + i] - most);
-            scores[key + i] = weight;
-            parts[i] += weight;
-        }
-    float result = 0.0f;
-    for (int i = 0; i < N_PARTIAL; i++) result += parts[i];
-    return result;
-}
-
 // Asks for keys or values of some of the rows that come in the next tile: they lie apart, so no processor does.
 static inline void fetch_rows(const float *from, size_t step, size_t length, size_t first, size_t end) {
     for (size_t row = first; row < end; row++)
         for (size_t i = 0; i < length; i += LINE) __builtin_prefetch(from + row * step + i);
 }
 
-// What is known of a row after some tiles.
+// What is known of the rows of a group after some tiles.
 struct so_far {
-    float most, sum;
+    float most[GROUP], sum[GROUP];
 };
 
-// Makes weights of the scores of a row, and fits `made` to the maximum that is there now.
-static void take_scores(struct so_far *row, float *scores, const float *bias, size_t n, float *made, size_t width) {
-    if (bias)
-        for (size_t key = 0; key < n; key++) scores[key] += bias[key];
-    for (size_t key = n; key < ATTENTION_KEYS; key++) scores[key] = -__builtin_inff();
-    const float now = largest(scores), most = now > row->most ? now : row->most;
-    // Where all is masked so far, weights are zero and not exp(-inf + inf).
-    const float from = most == -__builtin_inff() ? 0.0f : most;
-    const float rest = power(row->most - from);
-    row->most = most;
-    row->sum = fma_(row->sum, rest, weigh(scores, from));
-    if (rest == 1.0f) return;
-    for (size_t i = 0; i < width; i++) made[i] *= rest;
+// Makes weights of `n` scores [key][GROUP], and what the results so far are multiplied by to fit to them. All
+// rows at once: one after the other waits for itself.
+static void weigh(struct so_far *rows, float *scores, size_t n, float *rest) {
+    float most[GROUP], from[GROUP], sum[GROUP];
+    memcpy(most, rows->most, sizeof most);
+    for (size_t key = 0; key < n; key++)
+        EACH_ALONE for (int row = 0; row < GROUP; row++)
+            most[row] = scores[key * GROUP + row] > most[row] ? scores[key * GROUP + row] : most[row];
+    EACH_ALONE for (int row = 0; row < GROUP; row++) {
+        // Where all is masked so far, weights are zero and not exp(-inf + inf).
+        from[row] = most[row] == -__builtin_inff() ? 0.0f : most[row];
+        rest[row] = power(rows->most[row] - from[row]);
+        sum[row] = rows->sum[row] * rest[row];
+    }
+    for (size_t key = 0; key < n; key++)
+        EACH_ALONE for (int row = 0; row < GROUP; row++) {
+            const float weight = power(scores[key * GROUP + row] - from[row]);
+            scores[key * GROUP + row] = weight;
+            sum[row] += weight;
+        }
+    memcpy(rows->most, most, sizeof most);
+    memcpy(rows->sum, sum, sizeof sum);
+}
+
+static void add_bias(float *scores, const float *bias, size_t step, size_t n_rows, size_t n) {
+    for (size_t row = 0; row < n_rows; row++, bias += step)
+        for (size_t key = 0; key < n; key++) scores[key * GROUP + row] += bias[key];
+}
+
+// The keys of one tile, and what all rows of a part are computed of.
+struct tile {
+    const float *keys, *values, *bias;
+    size_t n, head, width, query_step;
+};
+
+// Adds to `made`, rows of `width`, what the keys of a tile give a group of queries, of which `n_rows` are there.
+static void take_tile(const struct tile *tile, struct so_far *rows, float *made, const float *queries,
+                      size_t n_rows) {
+    float scores[ATTENTION_KEYS * GROUP] __attribute__((aligned(64)));
+    float rest[GROUP];
+    if (n_rows < GROUP) memset(scores, 0, sizeof scores);
+    for (size_t key = 0; key < tile->n; key += PANEL)
+        for (size_t row = 0; row < n_rows; row += COLUMNS)
+            multiply_panel(0, scores + key * GROUP + row, GROUP, tile->keys + key * tile->head, tile->head, 1,
+                           queries + row, GROUP, tile->head);
+    if (tile->bias) add_bias(scores, tile->bias, tile->query_step, n_rows, tile->n);
+    weigh(rows, scores, tile->n, rest);
+    for (size_t row = 0; row < n_rows; row++) {
+        if (rest[row] == 1.0f) continue;
+        for (size_t i = 0; i < tile->width; i++) made[row * tile->width + i] *= rest[row];
+    }
+    for (size_t row = 0; row < n_rows; row += PANEL)
+        for (size_t column = 0; column < tile->width; column += COLUMNS)
+            multiply_panel(1, made + row * tile->width + column, tile->width, scores + row, 1, GROUP,
+                           tile->values + column, tile->width, tile->n);
 }
 
 void NAMED(attention_part)(void *argument, size_t number) {
@@ -166,50 +172,45 @@ void NAMED(attention_part)(void *argument, size_t number) {
     const size_t key_step = of->n_heads * of->head, value_step = of->n_heads * of->value_head;
     // On the heap, where it goes back: what a stack of a thread has touched stays.
     const size_t n_queries = ATTENTION_ROWS * of->head, n_made = ATTENTION_ROWS * width;
-    const size_t n_keys = ATTENTION_KEYS * of->head, n_values = ATTENTION_KEYS * width;
-    float *queries = aligned_alloc(LINE * sizeof *queries, (n_queries + n_made + n_keys + n_values) * sizeof *queries);
+    const size_t n_values = ATTENTION_KEYS * width, n_keys = ATTENTION_KEYS * of->head;
+    const size_t n_all = (n_queries + n_made + n_keys + n_values + LINE - 1) / LINE * LINE;
+    float *queries = aligned_alloc(LINE * sizeof *queries, n_all * sizeof *queries);
     if (!queries) {
         __atomic_store_n(&of->failed, 1, __ATOMIC_RELAXED);
         return;
     }
-    float *made = queries + n_queries, *keys = made + n_made, *values = keys + n_keys;
-    float scores[PANEL * ATTENTION_KEYS] __attribute__((aligned(64)));
-    struct so_far rows[ATTENTION_ROWS];
+    float *made = queries + n_queries, *values = made + n_made, *keys = values + n_values;
+    struct so_far rows[ATTENTION_ROWS / GROUP];
+    for (size_t row = 0; row < ATTENTION_ROWS; row++) {
+        rows[row / GROUP].most[row % GROUP] = -__builtin_inff();
+        rows[row / GROUP].sum[row % GROUP] = 0.0f;
+    }
     const size_t first_row = image * of->n_queries + first;
     take_queries(queries, of, of->queries + first_row * key_step + head * of->head, n_rows);
-    memset(made, 0, (n_rows + PANEL - 1) / PANEL * PANEL * width * sizeof *made);
-    for (size_t row = 0; row < n_rows; row++) rows[row] = (struct so_far){-__builtin_inff(), 0.0f};
+    memset(made, 0, (n_rows + GROUP - 1) / GROUP * GROUP * width * sizeof *made);
     const float *bias = of->bias;
     if (bias) bias += image * of->image_step + head * of->head_step + first * of->query_step;
     const float *all_keys = of->keys + image * of->n_keys * key_step + head * of->head;
     const float *all_values = of->values + image * of->n_keys * value_step + head * of->value_head;
     for (size_t key = 0; key < of->n_keys; key += ATTENTION_KEYS) {
         const size_t n = of->n_keys - key < ATTENTION_KEYS ? of->n_keys - key : ATTENTION_KEYS;
-        take_keys(keys, of, all_keys + key * key_step, n);
-        take_values(values, of, all_values + key * value_step, n);
+        take_tokens(keys, all_keys + key * key_step, key_step, of->head, of->head, n);
+        take_tokens(values, all_values + key * value_step, value_step, of->value_head, width, n);
         size_t fetched = key + n;
-        for (size_t panel = 0; panel < n_rows; panel += PANEL) {
-            const size_t more = fetched + FETCHED < of->n_keys ? fetched + FETCHED : of->n_keys;
-            if (more <= key + 2 * ATTENTION_KEYS) {
-                fetch_rows(all_keys, key_step, of->head, fetched, more);
-                fetch_rows(all_values, value_step, of->value_head, fetched, more);
-                fetched = more;
-            }
-            float *panel_made = made + panel * width;
-            for (size_t column = 0; column < n; column += COLUMNS)
-                multiply_panel(0, scores + column, ATTENTION_KEYS, queries + panel * of->head, 1, PANEL, keys + column,
-                               ATTENTION_KEYS, of->head);
-            for (size_t row = 0; row < PANEL && panel + row < n_rows; row++)
-                take_scores(&rows[panel + row], scores + row * ATTENTION_KEYS,
-                            bias ? bias + (panel + row) * of->query_step + key : NULL, n, panel_made + row * width,
-                            width);
-            for (size_t column = 0; column < width; column += COLUMNS)
-                multiply_panel(1, panel_made + column, width, scores, ATTENTION_KEYS, 1, values + column, width, n);
+        for (size_t row = 0; row < n_rows; row += GROUP) {
+            const size_t left = of->n_keys - fetched, more = fetched + (left < FETCHED ? left : FETCHED);
+            fetch_rows(all_keys, key_step, of->head, fetched, more);
+            fetch_rows(all_values, value_step, of->value_head, fetched, more);
+            fetched = more;
+            const struct tile tile = {
+                keys, values, bias ? bias + row * of->query_step + key : NULL, n, of->head, width, of->query_step};
+            take_tile(&tile, &rows[row / GROUP], made + row * width, queries + row * of->head,
+                      n_rows - row < GROUP ? n_rows - row : GROUP);
         }
     }
     float *to = of->made + first_row * value_step + head * of->value_head;
     for (size_t row = 0; row < n_rows; row++)
         for (size_t i = 0; i < of->value_head; i++)
-            to[row * value_step + i] = made[row * width + i] / rows[row].sum;
+            to[row * value_step + i] = made[row * width + i] / rows[row / GROUP].sum[row % GROUP];
     free(queries);
 }

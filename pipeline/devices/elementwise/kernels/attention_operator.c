@@ -83,7 +83,8 @@ static int take_shapes(const struct attention_node *node, const struct tensor_re
     const struct tensor_read *bias = &inputs[BIAS];
     if (!bias->data) return 1;
     const int64_t *lengths = bias->lengths;
-    if (bias->n_lengths != MAX_LENGTHS || lengths[2] != queries->lengths[1] || lengths[3] != keys->lengths[1]) return 0;
+    if (bias->n_lengths != MAX_LENGTHS || lengths[2] != queries->lengths[1] || lengths[3] != keys->lengths[1])
+        return 0;
     if ((lengths[0] != 1 && lengths[0] != queries->lengths[0]) || (lengths[1] != 1 && lengths[1] != node->n_heads))
         return 0;
     to->query_step = to->n_keys;

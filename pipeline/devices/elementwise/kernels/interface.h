@@ -36,7 +36,7 @@ enum {
 
 // Rows of queries that a thread computes attention of, keys of a tile, and the largest head.
 enum {
-    ATTENTION_ROWS = 192, ATTENTION_KEYS = 64, MAX_HEAD = 128,
+    ATTENTION_ROWS = 192, ATTENTION_KEYS = 60, MAX_HEAD = 128,
 };
 
 // One tensor of a chain: as many elements as the chain has, or one for each channel: element i of the chain

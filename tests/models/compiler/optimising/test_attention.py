@@ -132,6 +132,16 @@ def test_a_query_that_a_mask_leaves_nothing_is_zero_where_it_was() -> None:
     np.testing.assert_allclose(result, computed(original, arrays), rtol=1e-5, atol=1e-5)
 
 
+@over("name, hidden", [("mask", -np.inf), ("choice", False)])
+def test_a_query_that_attention_of_onnx_masks_wholly_is_zero(name: str, hidden: float) -> None:
+    original = graph(*ATTENTIONS[name])
+    arrays = drawn(original)
+    arrays["m" if name == "mask" else "c"][..., 2, :] = hidden
+    result = computed(FindAttention(original).run(), arrays)
+    assert not result[:, :, 2].any()
+    np.testing.assert_allclose(result, computed(original, arrays), rtol=1e-5, atol=1e-5)
+
+
 TOKENS = """
     a = Reshape(x, split) q = Transpose<perm = [0, 2, 1, 3]>(a)
     b = Reshape(z, split) {keys}
