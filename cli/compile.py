@@ -22,7 +22,7 @@ from cli.arguments import (
     size,
 )
 from cli.compiling import CompileRequest, compile_request
-from cli.model_sources import CONFIGS, RECIPES, recipes_beside
+from cli.model_sources import RECIPES, recipes_beside
 from cli.printing.output import fail, tell
 from cli.printing.steps import steps
 from models.packs.names import CPU, STORES, Store, loses_bits
@@ -36,10 +36,6 @@ _STORED_AS: Mapping[str, Store] = {"half": "fp16", "mixed": "int8"}
 
 def _recipe(name: str, what: str) -> Any:
     return typer.Option(help=f"{what} Default: F{RECIPES[name]} beside F.onnx.")
-
-
-def _config(name: str, what: str) -> Any:
-    return typer.Option(help=f"{what} Default: {' or '.join(CONFIGS[name])} next to F.onnx.")
 
 
 def compile_(
@@ -58,10 +54,15 @@ def compile_(
     ] = None,
     config: Annotated[
         Path | None,
-        _config("config", "JSON file of the model: labels, task; of timm pictures, too."),
+        typer.Option(
+            help="JSON file of Hugging Face or timm: labels. Default: config.json next to F.onnx."
+        ),
     ] = None,
-    preprocessor_config: Annotated[
-        Path | None, _config("preprocessor_config", "JSON file: how a picture becomes the input.")
+    image_config: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file of Hugging Face or OpenCLIP: pictures. Default: theirs next to F.onnx."
+        ),
     ] = None,
     scores: Annotated[
         str | None, typer.Option(help="What the output holds: probabilities or logits.")
@@ -158,7 +159,7 @@ def compile_(
         "detection": detection,
         "segmentation": segmentation,
         "config": config,
-        "preprocessor_config": preprocessor_config,
+        "image_config": image_config,
     }
     request = CompileRequest(
         source=source,

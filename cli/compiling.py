@@ -187,7 +187,7 @@ def _recipes(files: Mapping[str, Path]) -> dict[str, Any]:
         "segmentation": read_segmentation,
     }
     recipes = {name: read(files[name]) for name, read in readers.items() if name in files}
-    configs = (files[name] for name in ("preprocessor_config", "config") if name in files)
+    configs = (files[name] for name in ("image_config", "config") if name in files)
     return {**recipes, "configs": tuple(map(read_config, configs))}
 
 

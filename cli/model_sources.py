@@ -49,7 +49,7 @@ RECIPES = {
 }
 #: Options of ``compile`` that are files as Hugging Face, timm and OpenCLIP call them, the first counts.
 CONFIGS = {
-    "preprocessor_config": (
+    "image_config": (
         "preprocessor_config.json",
         "processor_config.json",
         "preprocess_cfg.json",

@@ -224,9 +224,9 @@ class MemorySettings(Group):
 
     memory_pressure: Literal["auto", "events", "headroom", "off"] = Field(
         "auto",
-        description="What makes models give memory back while the system lacks it. events: what systemd or "
-        "the kernel reports (PSI); headroom: what the control group and the machine leave free; auto: "
-        "both; off: neither.",
+        description="Signals, after which models give memory back. events: what systemd or the kernel "
+        "reports (PSI) while the system lacks memory; headroom: what the control group and the machine "
+        "leave free; auto: both; off: neither.",
     )
 
     @field_validator("close_after", "idle_after", mode="before")

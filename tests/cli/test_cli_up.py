@@ -355,7 +355,7 @@ def test_configuration_files_belong_to_the_graphs_in_their_folder_or_below(tmp_p
         file.touch()
     configs = {
         "config": tmp_path / "config.json",
-        "preprocessor_config": tmp_path / "processor_config.json",
+        "image_config": tmp_path / "processor_config.json",
     }
     assert recipes_beside(next_to) == recipes_beside(below) == configs
     (nearest := tmp_path / "onnx" / "config.json").touch()

@@ -166,7 +166,8 @@ async def test_a_camera_leaves_nothing(
     key = add_key(tmp_path / "keys", "camera", "infer")
     shutil.copytree(packs.repository / "pair", tmp_path / "packs" / "pair")
     values = {"repository": tmp_path / "packs", "budget": 128 << 20, "keys": tmp_path / "keys"}
-    async with serving(Settings.model_validate({**values, "deepstack": True})) as service:
+    values |= {"deepstack": True, "memory_pressure": "off"}
+    async with serving(Settings.model_validate(values)) as service:
         service.client.headers["authorization"] = f"Bearer {key}"
         field = b'--b\r\nContent-Disposition: form-data; name="api_key"\r\n\r\n%b\r\n'
         work = form(service, "/v1/vision/detection", field % key.encode())

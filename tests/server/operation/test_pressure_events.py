@@ -31,9 +31,11 @@ class Loop:
         del self.readers[fd]
 
     def read_ready(self) -> None:
-        for fd, callback in list(self.readers.items()):
-            if select.select([fd], [], [], 0)[0]:
-                callback()
+        ready = select.poll()  # which takes descriptors of any size
+        for fd in self.readers:
+            ready.register(fd, select.POLLIN)
+        for fd, _ in ready.poll(0):
+            self.readers[fd]()
 
 
 class Heard:
