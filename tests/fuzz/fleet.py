@@ -508,12 +508,19 @@ class Before(NamedTuple):
             changed = [each.seen for each in _slots(fleet, self.step.name)] != [slot.seen]
             if absence != "evicted" or contents is None or changed or not contents.whole:
                 continue
-            fits = contents.least + contents.arena <= room and contents.need < REQUEST_BYTES
+            # Under "refuse" none makes room, also where pressure leaves less than all were admitted for.
+            refuses = fleet.plot.policy == "refuse" and room < fleet.plot.budget - REQUEST_BYTES
+            left = room - (self._others_bytes(fleet) if refuses else 0)
+            fits = contents.least + contents.arena <= left and contents.need < REQUEST_BYTES
             blocked = fleet.world.kept or fleet.repository.workers(State.STUCK)
-            # While the system lacks memory, no model makes room for one that was closed.
-            pressed = fleet.world.budget.ceiling_bytes < fleet.plot.budget
-            refuses = pressed and fleet.plot.policy == "refuse"
-            assert not fits or blocked or refuses, f"it does not come back: {exc}"
+            assert not fits or blocked, f"it does not come back: {exc}"
+
+    def _others_bytes(self, fleet: Fleet) -> int:
+        """Return what the other models take at least, each with activations of its own."""
+        slots = [entry.slot for entry in fleet.repository.entries()]
+        others = [slot for slot in slots if slot is not None and slot.model != self.step.name]
+        packs = [fleet.world.packs.get(_read(slot.folder / "manifest.json")) for slot in others]
+        return sum(fleet.plot.budget if one is None else one.least + one.arena for one in packs)
 
     def _check_followed(self, fleet: Fleet) -> None:
         """Check that what serves is what is on disk."""

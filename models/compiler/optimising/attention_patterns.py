@@ -12,15 +12,10 @@ from models.network.names import Op
 from models.network.node import Node
 
 _RANKS = (3, 4)
-_BY_HEADS = [0, 2, 1, 3]
-# From here on Softmax is of one axis, and Reshape and Expand take lengths as inputs.
-_OPSET = 13
 #: What is added to a score so that it counts for nothing, whatever it is.
 _MASKED = -1e30
 # Of a mask that is_causal stands for.
 _MAX_MASK_BYTES = 4 << 20
-# Numbers that reshapes and transposes are tried on.
-_MAX_TRIED = 1 << 24
 #: Attributes with which ONNX's Attention is MultiHeadAttention, but for those of heads and scale.
 _DEFAULTS = {"softcap": 0.0, "qk_matmul_output_mode": 0, "softmax_precision": 1}
 _HEADS_AND_SCALE = {"scale", "q_num_heads", "kv_num_heads", "is_causal"}
