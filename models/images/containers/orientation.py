@@ -4,10 +4,9 @@ import re
 import struct
 import zlib
 
-from models.images.containers.source import ContainerError
+from models.images.containers.source import UPRIGHT, ContainerError
 
 _TAG = 0x0112
-_UPRIGHT = 1
 _PREFIX = b"Exif\0\0"
 _ORDERS = {b"II": "<", b"MM": ">"}
 # Types of TIFF that the tag may have: SHORT and LONG; and bytes of those that fit where its value stands.
@@ -36,7 +35,7 @@ def exif_orientation(block: bytes) -> int | None:
             if tag != _TAG or not 0 < n_values * _SIZES.get(kind, 0) <= _INLINE_BYTES:
                 continue
             if kind not in _TYPES or n_values != 1:
-                return _UPRIGHT
+                return UPRIGHT
             return in_range(struct.unpack_from(order + _TYPES[kind], block, entry + 8)[0])
     except struct.error:
         return None
@@ -45,7 +44,7 @@ def exif_orientation(block: bytes) -> int | None:
 
 def in_range(value: int) -> int:
     """Return ``value`` if it is an orientation, else that of an upright picture."""
-    return value if 1 <= value <= 8 else _UPRIGHT
+    return value if 1 <= value <= 8 else UPRIGHT
 
 
 def xmp_orientation(packet: bytes) -> int | None:
@@ -87,4 +86,4 @@ class Orientation:
     @property
     def value(self) -> int:
         """1 to 8; 1 where nothing says it."""
-        return self._exif or self._xmp or _UPRIGHT
+        return self._exif or self._xmp or UPRIGHT

@@ -10,6 +10,8 @@ from typing import BinaryIO
 
 from models.images.placement import Size
 
+#: Of EXIF's orientations, 1 to 8, that of a picture which nothing turns.
+UPRIGHT = 1
 #: Chunks, segments, blocks or strips that a file may have: each takes a step of Python to pass.
 MAX_SEGMENTS = 1 << 16
 _BLOCK_BYTES = 1 << 16
@@ -17,6 +19,10 @@ _BLOCK_BYTES = 1 << 16
 
 class ContainerError(Exception):
     """The file is damaged, or is of a kind that is not read; the message says why, without the file."""
+
+
+class UnknownKindError(ContainerError):
+    """The file is no picture, or none of a kind that is read."""
 
 
 class EndError(ContainerError):
@@ -97,7 +103,7 @@ class Container:
     views: Callable[[PictureSource], tuple[DecoderView, ...]]
     #: Bytes a decoder takes in addition to pixels, and to the file itself.
     work_bytes: int = 0
-    orientation: int = 1
+    orientation: int = UPRIGHT
     #: Whether the decoder makes smaller pixels in less memory: at a half, a quarter or an eighth.
     shrinks: bool = False
 

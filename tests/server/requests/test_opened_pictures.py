@@ -259,6 +259,7 @@ def test_a_process_that_decodes(saved: Saved) -> None:
     path = saved(convert(gradient()), kind, **options)
     code = (
         "import sys; from pathlib import Path; from server.requests import pictures\n"
+        "assert 'PIL' not in sys.modules\n"
         "before = set(sys.modules)\n"
         "try: pictures.decode(Path(sys.argv[1]), pictures.PictureLimits(1, 1))\n"
         "except pictures.InvalidRequestError: print(len(set(sys.modules) - before))\n"
@@ -351,3 +352,14 @@ def test_a_png_is_turned_as_it_says_before_its_pixels() -> None:
     behind = data[:at] + data[at + size : -12] + data[at : at + size] + data[-12:]
     assert decode(io.BytesIO(data), LIMITS).size == (HEIGHT, WIDTH)
     assert decode(io.BytesIO(behind), LIMITS).size == (WIDTH, HEIGHT)
+
+
+def test_where_pillow_has_no_memory_the_next_picture_is_decoded(
+    saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(gradient(), "PNG")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "server.requests.decoding", None)  # as where mapping it fails
+        with pytest.raises(MemoryError, match="Pillow"):
+            decode(path, LIMITS)
+    assert decode(path, LIMITS).size == (WIDTH, HEIGHT)
