@@ -38,6 +38,8 @@ from models.processes import CODE, child_environment
 _MIB = 1 << 20
 _PACKAGES = ("models", "loader", "pipeline", "server", "layerstream", "cli")
 _REQUESTS = 1000
+#: Of bytecode: as usual, and as a server has it.
+_LEVELS = [0, 2]
 #: Anonymous memory and pages of files, in bytes.
 Figures = tuple[float, float]
 
@@ -52,7 +54,7 @@ _MODULES: Mapping[str, str] = {
     "FastAPI, Starlette": "fastapi",
     "uvicorn": "uvicorn",
     "Prometheus": "prometheus_client",
-    "Pillow": "PIL.Image; PIL.Image.preinit()",
+    "Pillow, with the first picture": "PIL.Image; PIL.Image.preinit()",
     "server": "server.serve",
     "Typer, the command line": "cli.serve",
 }
@@ -95,8 +97,10 @@ for _ in range(20):
 def compile_bytecode() -> None:
     """Compile our modules and all that is installed; those that are compiled stay as they are."""
     for folder in (*(CODE / name for name in _PACKAGES), Path(sysconfig.get_paths()["purelib"])):
-        compileall.compile_dir(folder, quiet=2)
-    compileall.compile_dir(Path(sysconfig.get_paths()["stdlib"]), maxlevels=2, quiet=2)
+        compileall.compile_dir(folder, quiet=2, optimize=_LEVELS)
+    compileall.compile_dir(
+        Path(sysconfig.get_paths()["stdlib"]), maxlevels=2, quiet=2, optimize=_LEVELS
+    )
 
 
 def _run(code: str, *arguments: str) -> Any:
@@ -194,11 +198,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tables", nargs="*", choices=[*_TABLES], default=[*_TABLES])
+    parser.add_argument(
+        "tables", nargs="*", metavar="TABLE", help=f"{', '.join(_TABLES)}; default: all"
+    )
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
+    if unknown := {*options.tables} - {*_TABLES}:
+        parser.error(f"no such table: {', '.join(sorted(unknown))}")
     compile_bytecode()
-    for name in options.tables:
+    for name in options.tables or _TABLES:
         print(f"| {name} | anonymous | files |\n|---|---:|---:|")
         for row, (anonymous, files) in _TABLES[name](options.runs):
             print(f"| {row} | {anonymous / _MIB:.1f} | {files / _MIB:.1f} |", flush=True)

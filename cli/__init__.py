@@ -4,11 +4,9 @@ import errno
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-import typer
-
-from cli.commands import program
 from cli.printing.output import OutputError, Warnings, fail, occupy_descriptors, standard_output
 from models.runtime.sessions import claim_process
 from server.errors import system_hint
@@ -25,6 +23,22 @@ _NO_THREAD = "can't start new thread"
 
 def main() -> None:
     """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure, 130 after Ctrl-C."""
+    run_process(_command_line)
+
+
+def _command_line() -> object:
+    import typer
+
+    from cli.commands import program
+
+    try:
+        return program()(standalone_mode=False)
+    except typer.TyperException as exc:
+        fail(exc.format_message() or "no command given", BAD_INPUT)
+
+
+def run_process(command: Callable[[], object]) -> None:
+    """Run ``command`` as all that this process does, and exit as ``main``."""
     occupy_descriptors()
     claim_process()
     if sys.stderr is None:
@@ -33,7 +47,7 @@ def main() -> None:
     logging.lastResort = Warnings(logging.WARNING)  # serve has handlers of its own
     try:
         with standard_output():
-            code = program()(standalone_mode=False)
+            code = command()
     except SystemExit:  # completion has answered; the errors below are not worth their imports
         raise
     except OutputError as exc:
@@ -41,8 +55,6 @@ def main() -> None:
         if exc.errno == errno.EPIPE:
             sys.exit(FAILURE)
         fail(str(exc), FAILURE)
-    except typer.TyperException as exc:
-        fail(exc.format_message() or "no command given", BAD_INPUT)
     except _bad_input() as exc:
         from server.faults import may_pass
 

@@ -6,8 +6,7 @@ here what settings and sources take alone, and the service when all packs are ma
 
 import os
 import signal
-import threading
-from collections.abc import Sequence
+from functools import partial
 from inspect import Parameter, Signature
 from pathlib import Path
 from types import FrameType
@@ -28,7 +27,8 @@ from cli.model_sources import (
     sources_of,
 )
 from cli.printing.output import lose_output_where_there_is_none, tell, warn
-from cli.serve import given, parameter, parameters, serving, suffices
+from cli.serve import given, parameter, parameters
+from cli.serving import Launch, serving
 from cli.source_records import Source
 from models.errors import ModelError, printable
 from models.packs.folders import clear_repository
@@ -37,7 +37,7 @@ from pipeline.checking import Depth
 from pipeline.execution.errors import InputError
 from server.memory.process_memory import free_bytes, given_bytes, resolved_budget
 from server.preflight import check_start
-from server.settings.settings import Settings, load_settings
+from server.settings.settings import load_settings
 
 _OURS = ("repository", "models", "model")
 
@@ -63,9 +63,10 @@ def up(
     sources = sources_of(paths, recipes, shape or ())
     folder = repository or paths[0].absolute().parent / REPOSITORY
     named = {"repository": str(folder), "models": ",".join(source.name for source in sources)}
-    settings = load_settings({**given(flags), **named}, config, _half_of_free_bytes)
+    flags = {**given(flags), **named}
+    settings = load_settings(flags, config, partial(_half_of_free_bytes, flags))
     if "budget_policy" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"budget_policy": "evict-lru"})
+        flags["budget_policy"] = "evict-lru"
     signal.signal(signal.SIGTERM, _exit)  # the process that compiles ends, too
     # Looked at first: compiling would be in vain.
     shapes_of(shape)
@@ -81,13 +82,16 @@ def up(
     compiled = [source for source in sources if failures[source.name] is None]
     if not compiled:  # a service manager tries a failure again, bad input never
         raise typer.Exit(FAILURE if FAILURE in failures.values() else BAD_INPUT)
-    settings = settings.model_copy(update={"models": tuple(source.name for source in compiled)})
-    serving(lambda: settings, _Told(settings, compiled))
+    flags["models"] = ",".join(source.name for source in compiled)
+    files = tuple((source.name, str(source.files[0])) for source in compiled)
+    serving(Launch(flags, None if config is None else str(config), files))
 
 
-def _half_of_free_bytes() -> int:
+def _half_of_free_bytes(flags: dict[str, Any]) -> int:
+    """Return half of what is free, and add it to ``flags``: later there may be less."""
     n_bytes = free_bytes() // 2
     if n_bytes:
+        flags["memory"] = f"{n_bytes}B"
         tell(f"--memory: not given, so half of what is free is taken, {format_size(n_bytes)}")
     return n_bytes
 
@@ -112,44 +116,6 @@ def _failure(source: Source, repository: Path, isa: str, check: Depth) -> int | 
         warn(str(failure))
     print(printable(f"# {source.name} is not served: {failure}"), flush=True)
     return status
-
-
-class _Told:
-    """Prints once for each model the command that asks it, as soon as it answers, or why it does not."""
-
-    def __init__(self, settings: Settings, sources: Sequence[Source]) -> None:
-        self._settings = settings
-        self._waiting = {source.name: source for source in sources}
-        self._turn = threading.Lock()  # one look may go on while the last one begins
-
-    def __call__(self, service: "Service", place: str, all_were_tried: bool) -> None:
-        with self._turn:
-            for entry in service.repository.entries():
-                if entry.name in self._waiting and (entry.answers or all_were_tried):
-                    _say(self._settings, entry, place, self._waiting.pop(entry.name))
-            absent = all_were_tried and not all(
-                entry.answers for entry in service.repository.entries()
-            )
-            if absent and (enough := suffices(self._settings)):
-                print(f"# {enough}", flush=True)
-
-
-def _say(settings: Settings, entry: "Entry", place: str, source: Source) -> None:
-    from cli.questions import question
-    from models.packs.pack import read_pack
-    from server.faults import FAILURES
-
-    try:
-        if entry.answers:
-            # Of one that is evicted only its file is there.
-            pack = entry.pack or read_pack(settings.repository / entry.name)
-            manifest = pack.manifest
-            line = question(manifest, entry.name, place, settings, source.files[0])
-        else:
-            line = f"# {entry.name} is not served: {entry.reason}"
-    except FAILURES as exc:
-        line = f"# {entry.name}: {exc}"
-    print(printable(line), flush=True)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
@@ -203,5 +169,4 @@ up.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 if TYPE_CHECKING:
-    from server.repository.entry import Entry
-    from server.service import Service
+    pass

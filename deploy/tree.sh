@@ -41,9 +41,10 @@ rm -rf "$packages/bin" "$packages/hatchling" "$packages/trove_classifiers" "$pac
     "$packages"/trove_classifiers-* "$packages"/numpy/*/tests "$packages/numpy/tests" "$packages/onnx/backend/test"
 printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n' >"$tree/pyvenv.cfg"
 ln -s /usr/bin/python3.11 "$tree/bin/python"
-printf '#!/opt/layerstream/bin/python\nimport sys\n\nfrom cli import main\n\nsys.exit(main())\n' >"$tree/bin/layerstream"
+printf '#!/opt/layerstream/bin/python\nimport sys\n\nfrom cli.__main__ import start\n\nsys.exit(start())\n' >"$tree/bin/layerstream"
 # Bytecode is never looked up against its source: the service may not write a newer one, and times of files vary.
-"$python" -m compileall -q --invalidation-mode unchecked-hash -s "$tree" -p /opt/layerstream "$packages" >/dev/null
+# That without docstrings is a server's.
+"$python" -m compileall -q -o 0 -o 2 --invalidation-mode unchecked-hash -s "$tree" -p /opt/layerstream "$packages" >/dev/null
 find "$tree" -type d -exec chmod 755 {} +
 find "$tree" -type f -exec chmod 644 {} +
 chmod 755 "$tree/bin/layerstream"

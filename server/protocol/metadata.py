@@ -62,7 +62,7 @@ async def live() -> dict[str, bool]:
     "GET",
     "/v2/health/ready",
     response_model=schemas.ServerReady,
-    responses={503: {"model": schemas.ServerReady, "description": schemas.ServerReady.__doc__}},
+    responses={503: {"model": schemas.ServerReady}},
 )
 async def ready(service: CurrentService) -> Answer:
     """200 when a model serves (strict_readiness: all) and the repository is there; else 503 with why."""

@@ -1,5 +1,6 @@
 """/openapi.json, and /docs, which shows it."""
 
+import inspect
 import json
 import re
 from importlib.resources import files
@@ -11,8 +12,10 @@ from fastapi.openapi.utils import get_openapi
 
 from server.errors import NotFoundError
 from server.protocol.answers import FILE_HEADERS, Answer, Headers, file_answer, listed, page_headers
+from server.protocol.docstrings import restore_docstrings
 from server.protocol.documentation import Document, referenced_schemas
 from server.protocol.routing import CurrentRequest, Route, serves
+from server.protocol.schemas import REFERENCED
 
 # The operator decides whether a key is asked for.
 _KEYS = {"key": {"type": "http", "scheme": "bearer"}}
@@ -23,6 +26,11 @@ _REFERENCE = re.compile(r'"#/components/schemas/(\w+)"')
 
 def document(app: FastAPI) -> Document:
     """Return what FastAPI says of ``app``, with the schemas that routes refer to, and keys."""
+    routes = [route for route in app.routes if isinstance(route, Route)]
+    defined = [*(inspect.unwrap(route.endpoint) for route in routes), *REFERENCED.values()]
+    restore_docstrings(definition.__module__ for definition in defined)
+    for route in routes:
+        route.describe()
     described = get_openapi(
         title=app.title,
         version=app.version,

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from server.errors import shown
 from server.faults import Code, Fault
 from server.protocol.answers import REQUEST, Answer, as_error, as_json
+from server.protocol.docstrings import text_of
 from server.protocol.documentation import errors, json_answer
 from server.protocol.http_request import HttpRequest, Rules, path_within
 from server.service import Service
@@ -62,9 +63,11 @@ class Route(APIRoute):
             responses = {**responses, **errors(401, model=self.rules.error)}
         model = options.get("response_model")
         options["response_description"] = "The answer."
+        #: What it answers with, where that is JSON of one schema.
+        self.answered: type[BaseModel] | None = None
         if inspect.isclass(model) and issubclass(model, BaseModel):
             # By reference: FastAPI would make a validator, and answers are not validated.
-            options["response_description"] = model.__doc__
+            self.answered = model
             options["response_model"] = None
             responses = {**responses, 200: json_answer(model, responses.get(200, {}))}
         options["responses"] = responses
@@ -72,6 +75,15 @@ class Route(APIRoute):
         methods = self.methods or set()
         #: The methods that are answered: HEAD is GET without the body.
         self.allowed = sorted({*methods, "HEAD"} if "GET" in methods else methods)
+
+    def describe(self) -> None:
+        """Take the descriptions that documents show from the docstrings of endpoint and schema."""
+        self.description = text_of(inspect.unwrap(self.endpoint))
+        if self.answered is not None:
+            self.response_description = text_of(self.answered)
+        for response in self.responses.values():
+            if "model" in response:
+                response["description"] = text_of(response["model"])
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child_scope = super().matches(scope)

@@ -1,0 +1,108 @@
+"""Another interpreter in the place of this one: without docstrings, assertions and the command line.
+
+A server holds 6 MiB less so. Its bytecode (-OO) lies beside the usual one, and is written once. Where it
+cannot be, an interpreter would compile everything at each start and hold more, so this one goes on.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import cache_from_source, find_spec
+from pathlib import Path
+
+from models.processes import child_environment, python_command
+
+_FLAG = "-OO"
+_OPTIMIZATION = "2"
+#: What a server imports, a module of ours first: where these have bytecode, all modules have.
+_IMPORTED = ("server.serve", "fastapi", "numpy", "asyncio")
+#: Of the process that writes bytecode: 4 s on a quiet core.
+_SECONDS = 120.0
+# Of a file of bytecode, which names its source's time and size: magic number, flags, time, size.
+_FLAGS, _SOURCE = slice(4, 8), slice(8, 16)
+
+
+class _Process:
+    """Whether something else runs here than the command."""
+
+    is_replaceable = False
+
+
+def allow_another() -> None:
+    """Say that nothing but the command line runs in this process, so that another may take its place."""
+    _Process.is_replaceable = True
+
+
+def replace(module: str, *arguments: str, kept: Sequence[int] = ()) -> None:
+    """Run ``module`` of ours in this process, with another interpreter; return where that is not to be.
+
+    The process stays the same to the system: number, descriptors 0 to 2 and those that are ``kept``,
+    environment, limits.
+    """
+    if not _Process.is_replaceable or sys.flags.optimize or not _has_bytecode():
+        return
+    for descriptor in kept:
+        os.set_inheritable(descriptor, True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        command = _command("-m", module, *arguments)
+        os.execve(sys.executable, command, _environment())  # noqa: S606
+    except OSError:  # no memory for it
+        return
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of this process, with the folders in which modules of ours are found."""
+    ours = child_environment()
+    return {**os.environ, **{name: ours[name] for name in ours if name.startswith("PYTHON")}}
+
+
+def _command(*arguments: str) -> list[str]:
+    interpreter, *flags = python_command("")[:-2]
+    return [interpreter, _FLAG, *flags, *arguments]
+
+
+def _has_bytecode() -> bool:
+    """Return whether the other interpreter finds bytecode; write it where that is missing and can be."""
+    files = [Path(spec.origin) for name in _IMPORTED if (spec := find_spec(name)) and spec.origin]
+    if all(map(_is_compiled, files)):
+        return True
+    if sys.dont_write_bytecode or not all(map(_is_writable, files)):
+        return False
+    command = _command("-c", f"import {_IMPORTED[0]}")
+    try:
+        subprocess.run(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+            timeout=_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return all(map(_is_compiled, files))
+
+
+def _is_compiled(source: Path) -> bool:
+    """Return whether there is bytecode of ``source`` as it is now."""
+    try:
+        with Path(cache_from_source(source, optimization=_OPTIMIZATION)).open("rb") as file:
+            head = file.read(_SOURCE.stop)
+        state = source.stat()
+    except OSError:
+        return False
+    if any(head[_FLAGS]):  # it names a digest of the source, or nothing
+        return True
+    fields = (int(state.st_mtime), state.st_size)
+    return head[_SOURCE] == b"".join((field & 0xFFFFFFFF).to_bytes(4, "little") for field in fields)
+
+
+def _is_writable(source: Path) -> bool:
+    folder = Path(cache_from_source(source)).parent
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
