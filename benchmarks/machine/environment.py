@@ -109,7 +109,10 @@ def copy_environment(folder: Path, *distributions: str) -> Environment:
         shutil.copytree(_PROJECT / name, folder / "project" / name)
     (packages / "project.pth").write_text(f"{folder / 'project'}\n")
     # Modules without bytecode yet would be compiled, and written, while we measure.
-    environment.run("-m", "compileall", "-q", str(folder / "project"), str(packages))
+    # That of a server has no docstrings (-OO); the standard library's was copied as it is.
+    levels = ("-m", "compileall", "-q", "-o", "0", "-o", "2")
+    environment.run(*levels, str(folder / "project"), str(packages))
+    environment.run(*levels, "-x", "/lib2to3/", str(folder / "base/lib" / _PYTHON))
     _copy_libraries(environment)
     return environment
 
