@@ -14,7 +14,7 @@ from pipeline.planning.plan import Choice
 from pipeline.planning.row_variant import Variants
 
 #: Version of the planner: plans of another version are not used. It grows with each change of its choices.
-PLANNER_VERSION = 16
+PLANNER_VERSION = 17
 # A model is served in a few budgets, and a frontier has at most 41 plans.
 MOST_PLANS = 64
 # With other numbers of threads, and for the arena alone.

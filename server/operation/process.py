@@ -12,8 +12,8 @@ from pathlib import Path
 #: A thread gives way so soon to one that waits for the interpreter; by itself it takes 5 ms, and a sweep
 #: waits anew for each of its kernels.
 _TURN_SECONDS = 0.0005
-#: What libraries import when it is first used: by a search for places, and by answers that stream. 1.5 MiB.
-IMPORTED_LATE = ("numpy.random", "anyio._backends._asyncio")
+#: What libraries import when it is first used, by answers that stream: 0.5 MiB.
+IMPORTED_LATE = ("anyio._backends._asyncio",)
 
 
 def take_short_turns() -> None:
