@@ -1,7 +1,7 @@
 """``python -m cli`` is the ``layerstream`` command."""
 
 from cli import main
-from cli.interpreter import allow_another
+from models.interpreter import allow_another
 
 
 def start() -> None:

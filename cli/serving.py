@@ -1,4 +1,4 @@
-"""The process that serves, in an interpreter of its own where that saves memory (cli/interpreter.py).
+"""The process that serves, in an interpreter of its own where that saves memory (models/interpreter.py).
 
 ``python -m cli.serving DESCRIPTOR`` reads from the descriptor what the command line was asked.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli import run_process
-from cli.interpreter import replace
+from models.interpreter import replace
 from server.settings.settings import Settings, load_settings, warn_of_variables
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from models.interpreter import servers_are_lean
 from models.sizes import format_least, format_size
 from pipeline.budget.errors import RefusedError
 from server.settings.settings import Settings
@@ -164,9 +165,10 @@ def _number(path: Path) -> int:
 # itself").
 
 _MIB = 1 << 20
-#: Anonymous memory of the interpreter and imported modules: 67.5 MiB. Planning the least memory of a model
-#: leaves 1.6 MiB more each time, in caches and holes of the heap (models of 4 to 98 MB).
-_INTERPRETER_BYTES = 68 * _MIB
+#: Anonymous memory of interpreter and imported modules: 66.4 MiB, and 60.6 without docstrings. Planning
+#: the least memory of a model leaves 1.6 MiB more each time, in caches and holes of the heap (models of 4
+#: to 98 MB).
+_INTERPRETER_BYTES, _LEAN_INTERPRETER_BYTES = 67 * _MIB, 61 * _MIB
 _MODEL_BYTES = 8 * _MIB // 5
 #: Page tables, sockets, stacks in the kernel: 1.7 to 2.7 MiB.
 _KERNEL_BYTES = 3 * _MIB
@@ -182,7 +184,8 @@ _GRPC_BYTES = 12 * _MIB
 
 def process_bytes(models: int, *, grpc: bool = False) -> int:
     """Return an upper bound of the bytes that a process with so many models takes beside the budget."""
-    own = _INTERPRETER_BYTES + _KERNEL_BYTES + _HOLES_BYTES + _LIBRARY_BYTES
+    interpreter = _LEAN_INTERPRETER_BYTES if servers_are_lean() else _INTERPRETER_BYTES
+    own = interpreter + _KERNEL_BYTES + _HOLES_BYTES + _LIBRARY_BYTES
     return own + models * _MODEL_BYTES + (_GRPC_BYTES if grpc else 0)
 
 

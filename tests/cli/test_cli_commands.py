@@ -124,7 +124,7 @@ def test_a_server_imports_nothing_that_only_other_commands_show() -> None:
     assert not {*unused, "grpc", "PIL"} & imported
     own = {name for name in imported if name.startswith("cli.")}
     assert own <= {
-        f"cli.{name}" for name in ("interpreter", "serving", "printing", "printing.output")
+        f"cli.{name}" for name in ("serving", "printing", "printing.output")
     }
 
 

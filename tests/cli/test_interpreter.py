@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import interpreter
+from models import interpreter
 from server.protocol import schemas
 from server.protocol.docstrings import restore_from_source
 from tests.server.support import Packs, serving_port

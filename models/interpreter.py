@@ -15,6 +15,7 @@ from models.processes import child_environment, python_command
 
 _FLAG = "-OO"
 _OPTIMIZATION = "2"
+_WITHOUT_DOCSTRINGS = 2  # of sys.flags.optimize
 #: What a server imports, a module of ours first: where these have bytecode, all modules have.
 _IMPORTED = ("server.serve", "fastapi", "numpy", "asyncio")
 #: Of the process that writes bytecode: 4 s on a quiet core.
@@ -40,7 +41,10 @@ def replace(module: str, *arguments: str, kept: Sequence[int] = ()) -> None:
     The process stays the same to the system: number, descriptors 0 to 2 and those that are ``kept``,
     environment, limits.
     """
-    if not _Process.is_replaceable or sys.flags.optimize or not _has_bytecode():
+    if sys.flags.optimize >= _WITHOUT_DOCSTRINGS or not _Process.is_replaceable:
+        return
+    _Process.is_replaceable = _write_bytecode()
+    if not _Process.is_replaceable:
         return
     for descriptor in kept:
         os.set_inheritable(descriptor, True)
@@ -50,7 +54,7 @@ def replace(module: str, *arguments: str, kept: Sequence[int] = ()) -> None:
         command = _command("-m", module, *arguments)
         os.execve(sys.executable, command, _environment())  # noqa: S606
     except OSError:  # no memory for it
-        return
+        _Process.is_replaceable = False
 
 
 def _environment() -> dict[str, str]:
@@ -59,22 +63,38 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **{name: ours[name] for name in ours if name.startswith("PYTHON")}}
 
 
+def servers_are_lean() -> bool:
+    """Return whether a server has such an interpreter: this process, or one that this command line starts.
+
+    False before the first of them has written the bytecode.
+    """
+    is_lean = sys.flags.optimize >= _WITHOUT_DOCSTRINGS
+    return is_lean or (_Process.is_replaceable and _has_bytecode())
+
+
 def _command(*arguments: str) -> list[str]:
     interpreter, *flags = python_command("")[:-2]
     return [interpreter, _FLAG, *flags, *arguments]
 
 
+def _files() -> list[Path]:
+    specs = map(find_spec, _IMPORTED)
+    return [Path(spec.origin) for spec in specs if spec is not None and spec.origin]
+
+
 def _has_bytecode() -> bool:
-    """Return whether the other interpreter finds bytecode; write it where that is missing and can be."""
-    files = [Path(spec.origin) for name in _IMPORTED if (spec := find_spec(name)) and spec.origin]
-    if all(map(_is_compiled, files)):
+    return all(map(_is_compiled, _files()))
+
+
+def _write_bytecode() -> bool:
+    """Write what is missing, in another process; return whether all is there."""
+    if _has_bytecode():
         return True
-    if sys.dont_write_bytecode or not all(map(_is_writable, files)):
+    if sys.dont_write_bytecode or not all(map(_is_writable, _files())):
         return False
-    command = _command("-c", f"import {_IMPORTED[0]}")
     try:
         subprocess.run(  # noqa: S603
-            command,
+            _command("-c", f"import {_IMPORTED[0]}"),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -84,7 +104,7 @@ def _has_bytecode() -> bool:
         )
     except (OSError, subprocess.SubprocessError):
         return False
-    return all(map(_is_compiled, files))
+    return _has_bytecode()
 
 
 def _is_compiled(source: Path) -> bool:
