@@ -153,6 +153,8 @@ class Fleet:
         self.seen: set[str] = set()
         self.rested = True
         self.tasks: list[tuple[Step, asyncio.Task[None]]] = []
+        #: What was seen on disk of the pack that each name served last.
+        self.served: dict[str, object] = {}
         self.alone: Before | None = None
         self.answered = 0
         self.hung = self.ends = False
@@ -368,6 +370,8 @@ class Fleet:
             assert entry.place is not None
             assert held.get(entry.name) == entry.place.fitted.plan.memory, f"{shown}: {held}"
             engine = entry.worker.engine
+            if entry.serves and entry.prepared is not None:
+                self.served[entry.name] = entry.prepared.slot.seen
             if entry.serves:
                 assert engine in engines, f"{shown}, and its engine is not open"
                 assert engine.plan == entry.place.fitted.plan, shown
@@ -503,13 +507,15 @@ class Before(NamedTuple):
     def _check_comes_back(self, fleet: Fleet, was: dict[str, Any], exc: BaseException) -> None:
         """Check that what was evicted has come back, where nothing is in its way."""
         room = fleet.room_bytes
-        for _, _, _, absence, slot in was.values():
+        for name, (_, _, _, absence, slot) in was.items():
             contents = fleet.world.packs.get(_read(slot.folder / "manifest.json"))
             changed = [each.seen for each in _slots(fleet, self.step.name)] != [slot.seen]
             if absence != "evicted" or contents is None or changed or not contents.whole:
                 continue
-            # Under "refuse" none makes room, also where pressure leaves less than all were admitted for.
-            refuses = fleet.plot.policy == "refuse" and room < fleet.plot.budget - REQUEST_BYTES
+            # Under "refuse" none makes room, also where pressure leaves less than all were admitted for, and
+            # for a pack that was written since.
+            is_other = room < fleet.plot.budget - REQUEST_BYTES or fleet.served.get(name) != slot.seen
+            refuses = fleet.plot.policy == "refuse" and is_other
             left = room - (self._others_bytes(fleet) if refuses else 0)
             fits = contents.least + contents.arena <= left and contents.need < REQUEST_BYTES
             blocked = fleet.world.kept or fleet.repository.workers(State.STUCK)
