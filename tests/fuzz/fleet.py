@@ -512,8 +512,8 @@ class Before(NamedTuple):
             changed = [each.seen for each in _slots(fleet, self.step.name)] != [slot.seen]
             if absence != "evicted" or contents is None or changed or not contents.whole:
                 continue
-            # Under "refuse" none makes room, also where pressure leaves less than all were admitted for, and
-            # for a pack that was written since.
+            # Under "refuse" none makes room, also where pressure leaves less than all were admitted for,
+            # and for a pack that was written since.
             is_other = room < fleet.plot.budget - REQUEST_BYTES or fleet.served.get(name) != slot.seen
             refuses = fleet.plot.policy == "refuse" and is_other
             left = room - (self._others_bytes(fleet) if refuses else 0)
