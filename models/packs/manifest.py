@@ -47,6 +47,8 @@ _CHECKSUM = re.compile(rb'\{\n"checksum": "([0-9a-f]{16})",\n')
 class _HasSpan(Protocol):
     @property
     def span(self) -> int | None: ...
+    @property
+    def streamed_span(self) -> int | None: ...
 
 
 class _Described(Protocol):
@@ -105,7 +107,8 @@ class Measures:
     @property
     def largest_chunk_bytes(self: _Described) -> int:
         """The longest streamed span: the smallest ring that can run it."""
-        return max((span.length for span in self.spans if not span.resident), default=0)
+        spans = (piece.streamed_span for piece in self.pieces)
+        return max((self.spans[span].length for span in spans if span is not None), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,8 +105,8 @@ def _layer_names(program: Program) -> dict[int, str]:
         span: layer.name
         for layer in program.layers
         for piece in program.pieces[layer.first_piece : layer.end_piece]
-        if piece.span is not None
-        for span in range(piece.span, piece.span + piece.n_spans)
+        if (first := piece.span if piece.table_span is None else piece.table_span) is not None
+        for span in range(first, first + piece.n_spans)
     }
 
 
