@@ -165,6 +165,19 @@ class Manifest(Measures, Record):
         return self.detection or self.segmentation or self.classification
 
     @property
+    def index_limits(self) -> dict[str, int]:
+        """The inputs that are, as they come, indices of tables whose rows are read, and how many rows."""
+        ports = {(port.value, port.dtype, port.shape): port.name for port in self.inputs}
+        limits: dict[str, int] = {}
+        for piece in self.pieces:
+            if piece.page_checksums is not None:
+                indices, table = sorted(piece.inputs, key=lambda operand: operand.kind == "span")
+                name = ports.get((indices.index, indices.dtype, indices.shape))
+                if name is not None:
+                    limits[name] = min(limits.get(name, table.shape[0]), table.shape[0])
+        return limits
+
+    @property
     def resident_pieces(self) -> list[ResidentPiece]:
         """What is not streamed."""
         return [piece.resident for piece in self.pieces if piece.resident is not None]

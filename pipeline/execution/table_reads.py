@@ -25,11 +25,8 @@ from pipeline.devices.base import Launch
 from pipeline.execution import deadlines
 from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.errors import DrainError, InputError
-from pipeline.program.kernels import TableLookup
+from pipeline.program.kernels import LOOKUP_DEPTH, TableLookup
 from pipeline.program.program import PreparedPiece, Program, made_at
-
-#: Reads of pages in flight at once: disks have more of these ready together, and each is short.
-DEPTH = 4
 
 # What a request may ask for.
 
@@ -158,7 +155,7 @@ class TableReads:
         self._reader = reader
         self._client: PoolClient | None = None
         if self._tables:
-            self._client = pool.client(program.name, DEPTH)
+            self._client = pool.client(program.name, LOOKUP_DEPTH)
 
     def bind(self, lookup: TableLookup, inputs: Sequence[Any], outputs: Sequence[Any]) -> Launch:
         """Return what makes the rows of ``lookup``: of indices and checksums, in memory of the host.
@@ -212,7 +209,7 @@ class TableReads:
             Range(start + page * PAGE_BYTES, PAGE_BYTES, f"{int(checksums[page]):016x}")
             for page in pages
         ]
-        share = -(-len(ranges) // DEPTH)
+        share = -(-len(ranges) // LOOKUP_DEPTH)
         self.claim.give()
         self._wait_for(
             [

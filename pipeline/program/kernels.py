@@ -56,6 +56,10 @@ class IntegerTask:
     together_bytes: int
 
 
+#: Reads of pages of tables in flight at once: each is short, and disks have several ready together.
+LOOKUP_DEPTH = 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLookup:
     """Rows of a table that lie in weights.bin, read while a request runs: those that its indices name.

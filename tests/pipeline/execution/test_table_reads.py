@@ -30,10 +30,10 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError, DeadlineError, DrainError, InputError
 from pipeline.execution.lane import Lane
 from pipeline.execution.opened import open_pipeline, opened
-from pipeline.execution.table_reads import DEPTH, waves
+from pipeline.execution.table_reads import waves
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, partitioned
-from pipeline.program.kernels import TableLookup
+from pipeline.program.kernels import LOOKUP_DEPTH, TableLookup
 from pipeline.program.partitions import Cuts
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
@@ -467,4 +467,4 @@ def test_reads_in_flight_are_limited(program: Program, pack: Pack, device: CpuDe
         opened(program, replace(planned(program)), device, pool, reader) as engine,
     ):
         engine.run(inputs())
-    assert max(counts) <= DEPTH + 2
+    assert max(counts) <= LOOKUP_DEPTH + 2
