@@ -219,6 +219,7 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     check_bottlenecks(path, manifest)
     check_programs(path, manifest)
     check_quantised(path, manifest)
+    _check_lookups(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
 
@@ -320,6 +321,25 @@ def _check_table(where: str, manifest: Manifest, piece: Piece, checksums: Operan
     pages = span.length // PAGE_BYTES
     if (checksums.kind, checksums.dtype, checksums.shape) != ("span", "uint64", (pages,)):
         raise PackError(f"{where}: not {pages} checksums")
+
+
+def _check_lookups(path: Path, manifest: Manifest) -> None:
+    """Check that what reads rows of a table is nothing else, and no segment of what runs otherwise."""
+    ranges = (
+        *(("alternatives", item.first_piece, item.end_piece) for item in manifest.alternatives),
+        *(("row_values", item.first_piece, item.end_piece) for item in manifest.row_values),
+        *(("row_operators", item.first_piece, item.end_piece) for item in manifest.row_operators),
+        *(("bottlenecks", item.first_piece, item.end_piece) for item in manifest.bottlenecks),
+    )
+    for index, piece in enumerate(manifest.pieces):
+        if piece.page_checksums is None:
+            continue
+        field = f"{path}: pieces.{index}.page_checksums"
+        if piece.resident or piece.elementwise or piece.quantised is not None:
+            raise PackError(f"{field}: of a piece that is something else")
+        for kind, first, end in ranges:
+            if first <= index < end:
+                raise PackError(f"{field}: of a piece in {kind}")
 
 
 def _is_plain(span: Span) -> bool:

@@ -243,13 +243,30 @@ class TableReads:
                 started += 1
         except Exception as exc:  # noqa: BLE001  raised below: others may still be writing
             error = exc
-        for _ in range(started):
-            try:
-                error = results.get(timeout=deadlines.DRAIN_SECONDS) or error
-            except queue.Empty:
-                raise DrainError(
-                    f"{self._reader.name}: rows of a table have not come in "
-                    f"{deadlines.DRAIN_SECONDS:.0f} s"
-                ) from None
+        left = started
+        try:
+            while left:
+                error = _next(results, self._reader.name) or error
+                left -= 1
+        except DrainError:
+            raise
+        except BaseException:  # an interrupt: what was started writes to memory that goes
+            for _ in range(left):
+                _next(results, self._reader.name)
+            raise
         if error is not None:
             raise error
+
+
+def _next(results: "queue.SimpleQueue[LoaderError | None]", source: str) -> LoaderError | None:
+    """Return what became of the next read that ends.
+
+    Raises:
+        DrainError: none ended for as long as a disk may take.
+    """
+    try:
+        return results.get(timeout=deadlines.DRAIN_SECONDS)
+    except queue.Empty:
+        raise DrainError(
+            f"{source}: rows of a table have not come in {deadlines.DRAIN_SECONDS:.0f} s"
+        ) from None

@@ -15,11 +15,12 @@ from onnx.parser import parse_model
 
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.tables import MIN_TABLE_BYTES, page_checksums
+from models.compiler.passes.table import TARGETS
 from models.errors import PackError
 from models.packs.checks import check_manifest
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack, read_pack
-from models.packs.records.pieces import PAGE_BYTES, Piece, max_pages
+from models.packs.records.pieces import PAGE_BYTES, Alternative, JoinedPieces, Piece, max_pages
 from models.packs.records.spans import Stored, StoredPart
 from models.packs.target import named_target
 from tests.examples import over
@@ -115,6 +116,10 @@ def test_a_gpu_streams_tables(target: str, tmp_path: Path) -> None:
     assert len(lookups(compiled(embedding(), tmp_path, options))) == (target != "cuda-sm72")
 
 
+def test_c_has_no_pieces_and_no_tables() -> None:
+    assert "find-tables" not in {step.name for target in ("c", "gpu") for step in TARGETS[target]}
+
+
 def test_without_the_pass_the_table_is_one_chunk(tmp_path: Path) -> None:
     pack = compiled(embedding(), tmp_path, CompileOptions(without=("find-tables",)))
     assert not lookups(pack)
@@ -191,6 +196,7 @@ def _stored(manifest: Manifest) -> Manifest:
     return replace(manifest, spans=tuple(spans))
 
 
+MERGED = (JoinedPieces(graph=0, n_chunks=1),)
 FAULTS: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     "fewer checksums": (lambda m: _checksums(m, shape=(274,)), "not 275 checksums"),
     "of another type": (lambda m: _checksums(m, dtype="int64"), "not 275 checksums"),
@@ -208,6 +214,12 @@ FAULTS: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
         "does not lie at the beginning of span 1",
     ),
     "stored in parts": (_stored, "does not lie at the beginning of span 1"),
+    "a chunk": (
+        lambda m: replace(
+            m, alternatives=(Alternative(first_piece=0, end_piece=1, joined=MERGED),)
+        ),
+        "of a piece in alternatives",
+    ),
     "more inputs": (
         lambda m: _piece(m, inputs=(*m.pieces[0].inputs, m.pieces[0].inputs[0])),
         "of a piece that is no Gather",
