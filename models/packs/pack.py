@@ -132,7 +132,8 @@ def _manifest(path: Path) -> Manifest:
     except NotJsonError as exc:
         raise PackError(f"{path}: {exc}") from exc
     except FieldError as exc:
-        with contextlib.suppress(NotJsonError):  # a fault of a field may come before one of the text
+        # A fault of a field may come before one of the text.
+        with contextlib.suppress(NotJsonError):
             _check_version(path, parse(text))
         raise PackError(f"{path}: {exc}") from exc
     raise _damaged(path, "it has no checksum")
