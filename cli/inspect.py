@@ -177,6 +177,9 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     if summary["unrolled"]:
         yield "unrolled", unrolled(summary["unrolled"])
+    if summary["tables"]:
+        sizes = few([format_size(n_bytes) for n_bytes in summary["tables"]], ", ")
+        yield "tables", f"{sizes}: rows are read as a request needs them"
     if summary["bottlenecks"]:
         yield "bottlenecks", bottlenecks(summary["bottlenecks"])
     one_pass = dict(summary["one_pass"])

@@ -89,6 +89,13 @@ def summary_of(pack: Pack, cpu: Device, *, with_costs: bool = True) -> dict[str,
         "source_sizes": manifest.source_sizes and plain(manifest.source_sizes),
         "designed": manifest.designed and _designed(manifest.designed),
         "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],
+        "tables": [
+            table.n_bytes
+            for piece in manifest.pieces
+            if piece.page_checksums is not None
+            for table in piece.inputs
+            if table.kind == "span"
+        ],
         "bottlenecks": [
             {"channels": item.channels, "groups": list(item.sizes)} for item in manifest.bottlenecks
         ],

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -205,7 +205,8 @@ def _write_pack(
     graph, pieces = parts.graph, parts.pieces
     layout = lay_out(graph, pieces)
     progress("write")
-    storing = _storing(graph, target, options)
+    tables = {table.name for piece in pieces if piece.page_checksums for table in piece.weights}
+    storing = _storing(graph, target, options, tables)
     spans = write_weights(graph, layout, folder / "weights.bin", storing)
     store = options.store
     if storing is not None:
@@ -263,8 +264,10 @@ def _write_pack(
     write_manifest(manifest, folder / "manifest.json")
 
 
-def _storing(graph: Graph, target: Target, options: CompileOptions) -> Storing | None:
-    """Return how weights are stored; None: as kernels read them."""
+def _storing(
+    graph: Graph, target: Target, options: CompileOptions, tables: Collection[str]
+) -> Storing | None:
+    """Return how weights are stored, ``tables`` as they are; None: all as kernels read them."""
     dequantised = graph.dequantised
     if target.capability is not None:
         dequantised = dict.fromkeys(dequantised, "a GPU reads weights as they are stored")
@@ -273,7 +276,7 @@ def _storing(graph: Graph, target: Target, options: CompileOptions) -> Storing |
     given = "" in dequantised.values()
     if options.store == "fp32" and not given:
         return None
-    return Storing(graph, target, options.store)
+    return Storing(graph, target, options.store, tables)
 
 
 def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> None:

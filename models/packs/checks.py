@@ -10,6 +10,8 @@ from models.network.fields import UNKNOWN
 from models.packs.manifest import Manifest
 from models.packs.program_checks import check_programs, check_quantised
 from models.packs.records.pieces import (
+    INDEX_TYPES,
+    PAGE_BYTES,
     TENSOR_ALIGNMENT,
     Alternative,
     JoinedPieces,
@@ -17,7 +19,7 @@ from models.packs.records.pieces import (
     Piece,
     channel_axis,
 )
-from models.packs.records.spans import SPAN_ALIGNMENT, Span, Stored
+from models.packs.records.spans import SPAN_ALIGNMENT, Span, Stored, StoredPart
 from models.packs.row_checks import check_bottlenecks, check_rows
 from models.packs.storing import least_length, part_fault
 from models.segmentation import segmentation_fault
@@ -217,6 +219,7 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     check_bottlenecks(path, manifest)
     check_programs(path, manifest)
     check_quantised(path, manifest)
+    _check_lookups(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
 
@@ -275,6 +278,8 @@ def _check_pieces(path: Path, manifest: Manifest) -> None:
         if not piece.outputs:
             raise PackError(f"{where}.outputs: none")
         _check_operands(where, manifest, piece)
+        if piece.page_checksums is not None:
+            _check_table(f"{where}.page_checksums", manifest, piece, piece.page_checksums)
     if unused:
         raise PackError(f"{path}: spans.{min(unused)}: no piece streams it")
     for number, layer in enumerate(manifest.layers):
@@ -295,6 +300,52 @@ def _check_operands(where: str, manifest: Manifest, piece: Piece) -> None:
         raise PackError(f"{where}.span: {piece.span}: a resident piece streams nothing")
     if any(operand.kind == "span" for operand in piece.outputs):
         raise PackError(f"{where}.outputs: a piece cannot write to weights")
+
+
+def _check_table(where: str, manifest: Manifest, piece: Piece, checksums: Operand) -> None:
+    """Check that ``piece`` can only be a Gather of rows of a table, whose pages have ``checksums``."""
+    tables = [operand for operand in piece.inputs if operand.kind == "span"]
+    values = [operand for operand in piece.inputs if operand.kind == "value"]
+    if (len(tables), len(values), len(piece.outputs)) != (1, 1, 1) or piece.span is None:
+        raise PackError(f"{where}: of a piece that is no Gather of rows of its span")
+    (table,), (indices,), (output,) = tables, values, piece.outputs
+    span = manifest.spans[piece.span]
+    if table.index != piece.span or table.offset or not _is_plain(span):
+        raise PackError(f"{where}: the table does not lie at the beginning of span {piece.span}")
+    shape = (*indices.shape, *table.shape[1:])
+    if not table.shape or indices.dtype not in INDEX_TYPES or indices.is_loose:
+        raise PackError(f"{where}: {indices.dtype}{list(indices.shape)} say no rows of a table")
+    if (output.dtype, output.shape) != (table.dtype, shape):
+        raise PackError(f"{where}: {list(output.shape)} are not the rows, which are {list(shape)}")
+    _check_operand(where, manifest, None, checksums)
+    pages = span.length // PAGE_BYTES
+    if (checksums.kind, checksums.dtype, checksums.shape) != ("span", "uint64", (pages,)):
+        raise PackError(f"{where}: not {pages} checksums")
+
+
+def _check_lookups(path: Path, manifest: Manifest) -> None:
+    """Check that what reads rows of a table is nothing else, and no segment of what runs otherwise."""
+    ranges = (
+        *(("alternatives", item.first_piece, item.end_piece) for item in manifest.alternatives),
+        *(("row_values", item.first_piece, item.end_piece) for item in manifest.row_values),
+        *(("row_operators", item.first_piece, item.end_piece) for item in manifest.row_operators),
+        *(("bottlenecks", item.first_piece, item.end_piece) for item in manifest.bottlenecks),
+    )
+    for index, piece in enumerate(manifest.pieces):
+        if piece.page_checksums is None:
+            continue
+        field = f"{path}: pieces.{index}.page_checksums"
+        if piece.resident or piece.elementwise or piece.quantised is not None:
+            raise PackError(f"{field}: of a piece that is something else")
+        for kind, first, end in ranges:
+            if first <= index < end:
+                raise PackError(f"{field}: of a piece in {kind}")
+
+
+def _is_plain(span: Span) -> bool:
+    """Return whether the bytes of ``span`` lie in the file as they are in memory."""
+    plain = StoredPart(encoding="bytes", offset=0, length=span.length)
+    return span.stored is None or span.stored.parts == (plain,)
 
 
 def _check_loose(where: str, manifest: Manifest, piece: Piece, operand: Operand) -> None:

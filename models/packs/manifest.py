@@ -47,6 +47,8 @@ _CHECKSUM = re.compile(rb'\{\n"checksum": "([0-9a-f]{16})",\n')
 class _HasSpan(Protocol):
     @property
     def span(self) -> int | None: ...
+    @property
+    def streamed_span(self) -> int | None: ...
 
 
 class _Described(Protocol):
@@ -105,7 +107,8 @@ class Measures:
     @property
     def largest_chunk_bytes(self: _Described) -> int:
         """The longest streamed span: the smallest ring that can run it."""
-        return max((span.length for span in self.spans if not span.resident), default=0)
+        spans = (piece.streamed_span for piece in self.pieces)
+        return max((self.spans[span].length for span in spans if span is not None), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +163,19 @@ class Manifest(Measures, Record):
     def named(self) -> Detection | Segmentation | Classification | None:
         """What has labels, where anything may."""
         return self.detection or self.segmentation or self.classification
+
+    @property
+    def index_limits(self) -> dict[str, int]:
+        """The inputs that are, as they come, indices of tables whose rows are read, and how many rows."""
+        ports = {(port.value, port.dtype, port.shape): port.name for port in self.inputs}
+        limits: dict[str, int] = {}
+        for piece in self.pieces:
+            if piece.page_checksums is not None:
+                indices, table = sorted(piece.inputs, key=lambda operand: operand.kind == "span")
+                name = ports.get((indices.index, indices.dtype, indices.shape))
+                if name is not None:
+                    limits[name] = min(limits.get(name, table.shape[0]), table.shape[0])
+        return limits
 
     @property
     def resident_pieces(self) -> list[ResidentPiece]:

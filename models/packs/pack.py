@@ -1,5 +1,6 @@
 """Open a pack and check all that is in it (docs/reference/pack-format.md, "Reading")."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -131,7 +132,9 @@ def _manifest(path: Path) -> Manifest:
     except NotJsonError as exc:
         raise PackError(f"{path}: {exc}") from exc
     except FieldError as exc:
-        _check_version(path, parse(text))
+        # A fault of a field may come before one of the text.
+        with contextlib.suppress(NotJsonError):
+            _check_version(path, parse(text))
         raise PackError(f"{path}: {exc}") from exc
     raise _damaged(path, "it has no checksum")
 

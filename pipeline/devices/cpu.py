@@ -323,6 +323,7 @@ class CpuDevice(HostDevice):
             chains=None if self.one_pass is None else self.one_pass.kernel,
             joins=can_join if self.joins else lambda graph: False,
             scratch_bytes=self._scratch_bytes,
+            reads_rows=True,
         )
 
     def _scratch_bytes(self, graph: bytes) -> int | None:

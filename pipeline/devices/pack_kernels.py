@@ -11,7 +11,15 @@ from pipeline.devices.base import Block, Device, DeviceError, Launch, nothing
 from pipeline.devices.device_memory import Memory
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.programs import NativeProgram, native_program
-from pipeline.program.kernels import Chain, CopyKernel, FillKernel, IntegerTask, Kernel, OrtGraph
+from pipeline.program.kernels import (
+    Chain,
+    CopyKernel,
+    FillKernel,
+    IntegerTask,
+    Kernel,
+    OrtGraph,
+    TableLookup,
+)
 from pipeline.program.program import Program
 
 
@@ -26,14 +34,22 @@ class KernelCall(NamedTuple):
     outputs: Sequence[Any]
 
 
+#: Returns what reads rows of a table and writes them to its output.
+BindLookup = Callable[[TableLookup, Sequence[Any], Sequence[Any]], Launch]
 #: Writes rows of a request to an array of their shape.
 PutRows = Callable[[NDArray[Any]], None]
 
 
 class PackKernels:
-    """Binds kernels of ``program`` on ``device`` to memory."""
+    """Binds kernels of ``program`` on ``device`` to memory.
 
-    def __init__(self, program: Program, device: Device) -> None:
+    ``bind_lookup``: binds what reads rows of tables; None: there is nothing to read them from.
+    """
+
+    def __init__(
+        self, program: Program, device: Device, bind_lookup: BindLookup | None = None
+    ) -> None:
+        self._bind_lookup = bind_lookup
         self._program = program
         self._graphs = program.pack.graphs
         self._device = device
@@ -51,9 +67,11 @@ class PackKernels:
         match kernel:
             case OrtGraph(graph, resident):
                 loaded = self._device.load(self._graphs[graph])
-                if resident:
-                    return loaded.attach(inputs, outputs)
-                return loaded.bind(inputs, outputs, scratch)
+                return (
+                    loaded.attach(inputs, outputs)
+                    if resident
+                    else loaded.bind(inputs, outputs, scratch)
+                )
             case Chain():
                 one_pass, program, arrays = self._chain(kernel, inputs, outputs)
                 bound = one_pass.bind(program, arrays, self._jobs)
@@ -66,6 +84,10 @@ class PackKernels:
                 task, constants = self._program.quantised[kernel.task], self._graphs[kernel.graph]
                 workspace = kernel.workspace_bytes
                 return self._quantised.bind(task, constants, workspace, inputs, outputs)
+            case TableLookup():
+                if self._bind_lookup is None:
+                    raise self._other_plan()
+                return self._bind_lookup(kernel, inputs, outputs)
             case CopyKernel(pairs):
                 return _sequence([self._copier(inputs[a], outputs[b]) for a, b in pairs])
             case FillKernel(value):
@@ -100,7 +122,7 @@ class PackKernels:
                 if node is None:
                     raise self._other_plan()
                 return node, arrays[: program.n_inputs], arrays[program.n_inputs :]
-            case IntegerTask() | CopyKernel() | FillKernel():
+            case IntegerTask() | TableLookup() | CopyKernel() | FillKernel():
                 raise self._other_plan()
             case _:
                 assert_never(kernel)

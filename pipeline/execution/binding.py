@@ -18,6 +18,7 @@ from pipeline.devices.device_memory import Memory
 from pipeline.devices.pack_kernels import KernelCall, PackKernels
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.lane import LaneMemory, LaneRun
+from pipeline.execution.table_reads import TableReads
 from pipeline.planning.calls import KernelGroup, Layers, PlanCall, launches_of
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
@@ -29,15 +30,18 @@ def bind_steps(
     device: Device,
     memory: EngineMemory,
     running: Callable[[], LaneRun],
+    tables: TableReads,
 ) -> list[Launch]:
     """Return the steps of ``plan``; ``running`` returns the lanes of the sweep where there may be several.
+
+    ``tables``: reads rows of them.
 
     Lanes share sessions, which the device keeps, and have bindings of their own.
 
     Raises:
         DeviceError: a piece cannot be loaded.
     """
-    kernels, layers = PackKernels(program, device), program.layers_by_place()
+    kernels, layers = PackKernels(program, device, tables.bind), program.layers_by_place()
     bound = [_Binder(kernels, each, memory.scratch).steps(plan, layers) for each in memory.lanes]
     if len(bound) == 1:
         return bound[0]

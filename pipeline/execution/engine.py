@@ -28,6 +28,7 @@ from pipeline.execution.leases import ArenaLease, SharedLease
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, SweepTally
 from pipeline.execution.streaming import StreamRunner
 from pipeline.execution.sweep import Sweeper, sweeper_for
+from pipeline.execution.table_reads import checked_inputs
 from pipeline.execution.weight_reads import WeightReads, load_residents, read_ahead_again
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
@@ -129,6 +130,9 @@ class Carrier:
     def _sweep(self, run: LaneRun, record: Recorder | None, claim: ComputeClaim) -> SweepStatistics:
         verified = self._verify or not self._verified
         self._reads.verify, self._reads.deadline = verified, run.deadline
+        tables = self._reads.tables
+        tables.deadline, tables.cancelled, tables.claim = run.deadline, run.all_stopped, claim
+        n_bytes = tables.n_bytes
         try:
             statistics = self.sweeper.run(run.deadline, run.all_stopped, record, claim)
         except BaseException:
@@ -136,11 +140,12 @@ class Carrier:
             raise
         self._verified = True
         self.tally.sweeps += 1
-        self.tally.read_bytes += self._read_bytes
+        n_bytes = self._read_bytes + tables.n_bytes - n_bytes
+        self.tally.read_bytes += n_bytes
         self.tally.stall_seconds += statistics.stall_seconds
-        if not verified and not self._read_bytes:
+        if not verified and not n_bytes:
             return statistics
-        return statistics._replace(read_bytes=self._read_bytes, verified=verified)
+        return statistics._replace(read_bytes=n_bytes, verified=verified)
 
 
 _NOBODY = LaneRun(())
@@ -178,7 +183,7 @@ class Engine(Answering):
         self._reader = reader
         self._broken: DrainError | DeviceLostError | None = None
         self._session_bytes = 0
-        self._expected = ExpectedInputs(program.inputs)
+        self._expected = ExpectedInputs(program.inputs, checked_inputs(program))
         self._lock = threading.Lock()
         self._is_open = self._is_asleep = False
         self._populating: threading.Thread | None = None
@@ -210,7 +215,8 @@ class Engine(Answering):
         with no_collections():  # of garbage that was there before: it is not of the sessions
             before = heap_bytes() or 0
             kernels = bind_steps(
-                self.program, self.plan, self._device, self._memory, lambda: carrier.running
+                *(self.program, self.plan, self._device, self._memory),
+                *(lambda: carrier.running, self._reads.tables),
             )
             self._session_bytes = max((heap_bytes() or 0) - before, 0)
         starts = (self._reads.start_read, self._reads.start_copy)
@@ -350,7 +356,7 @@ class Engine(Answering):
 
     @property
     def reads_nothing(self) -> bool:
-        return not self.plan.reads and not self._device.asynchronous
+        return not (self.plan.reads or self.plan.reads_rows or self._device.asynchronous)
 
     @property
     def takes_turns(self) -> bool:

@@ -1,6 +1,6 @@
 """A lane, one of several requests in a sweep: its tensors, and its part of the memory."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from pipeline.devices.device_memory import Memory
 from pipeline.execution.deadlines import check_limits
 from pipeline.execution.errors import CancelledError, DeadlineError, InputError
 from pipeline.execution.given import Arrays, GivenRows, Take, Tensor, Tensors, copies
+from pipeline.execution.table_reads import Table
 from pipeline.planning.calls import Argument, UnsizedValue
 from pipeline.planning.plan import Plan, Space
 from pipeline.program.program import Program
@@ -125,9 +126,13 @@ def _last(lanes: Sequence[Lane]) -> float | None:
 
 
 class ExpectedInputs:
-    """What ``ports`` take, known before the first request comes."""
+    """What ``ports`` take, known before the first request comes.
 
-    def __init__(self, ports: tuple[Port, ...]) -> None:
+    ``tables``: of the inputs that are indices, what they say rows of.
+    """
+
+    def __init__(self, ports: tuple[Port, ...], tables: Mapping[str, Table]) -> None:
+        self._tables = tables
         self._ports = {port.name: port for port in ports}
         self._required = {port.name for port in ports if port.default is None}
         self._numbers = {
@@ -138,8 +143,14 @@ class ExpectedInputs:
         """Check that ``inputs`` are exactly that; those with a default may be left out.
 
         Raises:
-            InputError: one is unknown, missing, or of another dtype or shape.
+            InputError: one is unknown, missing, or of another dtype or shape; an index is no row.
         """
+        self._check_ports(inputs)
+        for name, table in self._tables.items():
+            if name in inputs:
+                table.check(np.asarray(inputs[name]))
+
+    def _check_ports(self, inputs: Tensors) -> None:
         for name in inputs:
             tensor, like = inputs[name], self._numbers.get(name)
             if like is None or tensor.shape != like[0] or tensor.dtype != like[1]:

@@ -21,6 +21,7 @@ from pipeline.execution import deadlines
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError
 from pipeline.execution.streaming import PassStream
+from pipeline.execution.table_reads import TableReads
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 
@@ -40,7 +41,8 @@ class WeightReads:
     """Reads of the model of ``program`` through ``pool``, which it is a client of until it is closed.
 
     ``verify``: whether the spans that are read from now on are compared with their checksums.
-    ``deadline``: of the sweep that runs, on time.monotonic's clock.
+    ``deadline``: of the sweep that runs, on time.monotonic's clock. ``tables``: read rows of tables, which
+    come when a kernel asks for them.
     """
 
     def __init__(
@@ -68,7 +70,12 @@ class WeightReads:
         #: Reads in flight that bring weights to the arena.
         self._into_arena: set[int] = set()
         # Last: where this raises, no client of the pool is left.
-        self._client = pool.client(program.name, plan.choice.depth)
+        self.tables = TableReads(program, pool, reader)
+        try:
+            self._client = pool.client(program.name, plan.choice.depth)
+        except BaseException:
+            self.tables.close()
+            raise
         self._stream: Stream | None = None
 
     @property
@@ -161,6 +168,7 @@ class WeightReads:
     def close(self) -> None:
         """Leave the pool; nothing is in flight."""
         self._reads, self._stream = (), None
+        self.tables.close()
         self._pool.forget(self._client)
 
     def _read(self, index: int) -> _Read:

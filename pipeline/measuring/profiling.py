@@ -159,7 +159,7 @@ def profile_pack(
     progress(0, 3)
     with file_reads(pack, disk) as reads:
         doing("reads and copies")
-        curve = _reads(reads, measured)
+        curve = _reads(reads, measured, with_pages=bool(program.tables))
         copy_times = _copies(program, device, reads.buffer.n_bytes, reads.n_bytes)
         progress(1, 3)
         doing("kernels")
@@ -176,7 +176,11 @@ def profile_pack(
         manifest=manifest_checksum(pack),
         machine=machine,
         date=now.isoformat(timespec="seconds"),
-        reads=tuple(item for item in curve if item.n_bytes in sizes(n_bytes)),
+        reads=tuple(
+            item
+            for item in curve
+            if item.n_bytes in sizes(n_bytes) or (item.n_bytes == PAGE_BYTES and program.tables)
+        ),
         copies=copy_times,
         pieces=pieces,
         resident=of(delays),
@@ -202,9 +206,18 @@ def file_reads(pack: Pack, disk: Disk) -> Iterator[FileReads]:
         buffer.close()
 
 
-def _reads(reads: FileReads, measured: Iterable[ReadTime]) -> tuple[ReadTime, ...]:
-    """Return ``measured`` with the sizes and depths that it lacks of this file."""
+def _reads(
+    reads: FileReads, measured: Iterable[ReadTime], *, with_pages: bool
+) -> tuple[ReadTime, ...]:
+    """Return ``measured`` with the sizes and depths that it lacks of this file.
+
+    ``with_pages``: also of pages of tables, anywhere in the file.
+    """
     curve = {(item.n_bytes, item.depth): item for item in measured}
+    for depth in DEPTHS if with_pages else ():
+        if (PAGE_BYTES, depth) not in curve:
+            seconds = Distribution.of(list(reads.pages(depth)))
+            curve[PAGE_BYTES, depth] = ReadTime(n_bytes=PAGE_BYTES, depth=depth, seconds=seconds)
     for n_bytes, depth in product(sizes(reads.n_bytes), DEPTHS):
         if (n_bytes, depth) not in curve:
             seconds = Distribution.of(list(reads.row(n_bytes, depth, turn=0)))

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 
 from models.network.fields import STRINGS, Array
 from models.network.node import NamedTensor
+from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from models.runtime.sessions import wait_until_quiet
 from pipeline.devices.base import Device
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
 from pipeline.execution.opened import opened
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import Plan, PlanError
 from pipeline.profiles.delay_limits import SweepLimits
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import services
 
@@ -43,11 +44,19 @@ def random_inputs(
 ) -> dict[str, NDArray[Any]]:
     """Return one input set: standard normal numbers, integers of 0 and 1, or all the same.
 
-    So small an integer is an index of nearly everything. Dimensions that only a run gives are 1.
-    ``required_only``: without the inputs that have a default.
+    So small an integer is an index of nearly everything; of large tables random indices name any rows.
+    Dimensions that only a run gives are 1. ``required_only``: without the inputs that have a default.
     """
     ports = network.required_inputs if required_only else network.inputs
-    return random_tensors({port.name: port for port in ports}, seed, kind)
+    tensors = random_tensors({port.name: port for port in ports}, seed, kind)
+    manifest = network.pack.manifest if isinstance(network, Program) else network
+    if isinstance(manifest, Manifest) and kind == "random":
+        generator = np.random.default_rng(seed)
+        for name, limit in manifest.index_limits.items():
+            if name in tensors:
+                like = tensors[name]
+                tensors[name] = generator.integers(0, limit, like.shape).astype(like.dtype)
+    return tensors
 
 
 def random_tensors(arrays: Mapping[str, Array], seed: int, kind: Kind) -> dict[str, NDArray[Any]]:
@@ -152,8 +161,10 @@ def measure_limits(
     """Measure what the operations of ``plan`` do not exceed in ``runs`` sweeps, one after the other.
 
     Raises:
-        LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
+        PlanError: the network computes which rows of a table are read. LoaderError: weights.bin cannot be
+            read. DeviceError: a kernel cannot be loaded or fails.
     """
+    _check_lookups(program, plan)
     seen = []
     with opened(program, plan, device) as engine:
         sweeps = measured_sweeps(engine, random_inputs(program))
@@ -164,3 +175,23 @@ def measure_limits(
             seen.append((served, sweep.delay_seconds))
             progress(number + 1, runs)
     return SweepLimits.of(plan, seen)
+
+
+def _check_lookups(program: Program, plan: Plan) -> None:
+    """Check that drawn inputs read as many rows of tables as a request may: random reads of any rows.
+
+    Raises:
+        PlanError: a plan reads rows by indices that the network computes.
+    """
+    ports = {
+        port.value for port in program.inputs if port.name in program.pack.manifest.index_limits
+    }
+    for step in plan.steps:
+        if not isinstance(step, PreparedPiece) or step.table_span is None:
+            continue
+        value = step.inputs[0].index
+        if value not in ports:
+            raise PlanError(
+                f"{program.name}: no bound: which rows of a table are read {program.values[value].name!r} "
+                "says, which the network computes; `--without find-tables` compiles it without such reads"
+            )

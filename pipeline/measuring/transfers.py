@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from loader.buffers import PAGE_BYTES, Buffer
 from loader.errors import LoaderError
 from loader.pool.jobs import ReadJob
@@ -26,6 +28,10 @@ _ROW_BYTES = 16 << 20
 _TIMEOUT_SECONDS = 60.0
 
 Ended = tuple[int, Exception | None]
+
+
+# Of single pages, which rows of tables lie in, so many are read one after the other by one of the reads.
+_PAGES_A_READ = 16
 
 
 def sizes(largest_bytes: int) -> list[int]:
@@ -55,11 +61,14 @@ class FileReads:
         Raises:
             LoaderError: one failed, or did not end.
         """
+        return self._take([(Range(offset, length, ""),) for offset, length in ranges], depth)
+
+    def _take(self, reads: Sequence[tuple[Range, ...]], depth: int) -> Iterator[float]:
         ended: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         started: list[float] = []
-        for _ in ranges[:depth]:
-            self._start(ranges, started, depth, ended)
-        for _ in ranges:
+        for _ in reads[:depth]:
+            self._start(reads, started, depth, ended)
+        for _ in reads:
             try:
                 number, error = ended.get(timeout=_TIMEOUT_SECONDS)
             except queue.Empty:
@@ -67,8 +76,8 @@ class FileReads:
             if error is not None:
                 raise error
             seconds = time.perf_counter() - started[number]
-            if len(started) < len(ranges):
-                self._start(ranges, started, depth, ended)
+            if len(started) < len(reads):
+                self._start(reads, started, depth, ended)
             yield seconds
 
     def row(self, n_bytes: int, depth: int, turn: int) -> Iterator[float]:
@@ -78,22 +87,32 @@ class FileReads:
         offsets = [(turn * count + number) % places * n_bytes for number in range(count)]
         return self.take([(offset, n_bytes) for offset in offsets], depth)
 
+    def pages(self, depth: int) -> Iterator[float]:
+        """Yield what reading a page takes, anywhere in the file, while ``depth`` of them are in flight."""
+        generator = np.random.default_rng(0)
+        count = _READS * depth
+        starts = generator.integers(0, max(self.n_bytes // PAGE_BYTES, 1), (count, _PAGES_A_READ))
+        reads = [
+            tuple(Range(int(page) * PAGE_BYTES, PAGE_BYTES, "") for page in row) for row in starts
+        ]
+        return (seconds / _PAGES_A_READ for seconds in self._take(reads, depth))
+
     def _start(
         self,
-        ranges: Sequence[tuple[int, int]],
+        reads: Sequence[tuple[Range, ...]],
         started: list[float],
         depth: int,
         ended: queue.SimpleQueue[Ended],
     ) -> None:
         number = len(started)
-        offset, length = ranges[number]
+        length = sum(item.length for item in reads[number])
         place = number % depth * (self.buffer.n_bytes // depth // PAGE_BYTES * PAGE_BYTES)
         place = place if place + length <= self.buffer.n_bytes else 0
         started.append(time.perf_counter())
         self.pool.submit(
             ReadJob(
                 self.reader,
-                (Range(offset, length, ""),),
+                reads[number],
                 self.buffer.bytes[place : place + length].data,
                 False,
                 lambda error, seconds: ended.put((number, error)),

@@ -12,7 +12,9 @@ from itertools import chain
 from models.network.macs import macs, weight_count
 from pipeline.planning.make import chunk_limit
 from pipeline.planning.plan import Plan
+from pipeline.planning.streaming import PAGE_BYTES
 from pipeline.program.choice import choose_pieces, finest_positions
+from pipeline.program.kernels import LOOKUP_DEPTH, TableLookup
 from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import Action, Compute, Region, RegionPlan, launches
 from pipeline.program.row_network import RowNetwork
@@ -140,9 +142,18 @@ class Estimates:
         for position, step in enumerate(plan.steps):
             if isinstance(step, PreparedPiece):
                 launch = KERNEL_SECONDS if position in joined else LAUNCH_SECONDS
-                yield launch + sum(self.times.pieces[piece] for piece in next(whole))
+                seconds = sum(self.times.pieces[piece] for piece in next(whole))
+                yield launch + seconds + self._lookup(step)
             else:
                 yield LAUNCH_SECONDS + next(phases)
+
+    def _lookup(self, step: PreparedPiece) -> float:
+        """Return about what reading rows of a table takes: 0 of a step that reads none."""
+        kernel = step.kernel
+        if not isinstance(kernel, TableLookup):
+            return 0.0
+        pages = math.prod(step.inputs[0].shape) * (1 + kernel.row_bytes / PAGE_BYTES)
+        return pages * self.times.read(PAGE_BYTES, LOOKUP_DEPTH) / LOOKUP_DEPTH
 
     def _of_phases(self, plan: RegionPlan) -> list[float]:
         """Return what each phase of a region takes; kept, since plans share regions."""

@@ -7,7 +7,8 @@ from pipeline.planning.estimates import Estimates
 from pipeline.planning.plan import Plan
 from pipeline.planning.words import brief
 from pipeline.program.channels import bottleneck_of
-from pipeline.program.program import Program
+from pipeline.program.kernels import TableLookup
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import ChannelCut, Region, RowCut
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 from pipeline.timing.durations import Durations
@@ -25,6 +26,7 @@ def explain(plan: Plan, estimates: Estimates) -> tuple[str, ...]:
         seconds = sum(estimates.kernels(plan))
         return (
             f"all weights stay in memory: the delay is that of the kernels, about {_ms(seconds)}",
+            *_tables(plan, estimates),
         )
     names = _layer_names(estimates.program)
     durations = estimates.durations(plan)
@@ -32,7 +34,21 @@ def explain(plan: Plan, estimates: Estimates) -> tuple[str, ...]:
         _bottleneck(plan, durations, names),
         *_kept(plan, estimates.program, names),
         *_reads(plan, durations),
+        *_tables(plan, estimates),
     )
+
+
+def _tables(plan: Plan, estimates: Estimates) -> Iterator[str]:
+    """Yield how rows of each table are read, if they are."""
+    names = _layer_names(estimates.program)
+    for step in plan.steps:
+        kernel = step.kernel if isinstance(step, PreparedPiece) else None
+        if isinstance(kernel, TableLookup):
+            yield (
+                f"rows of the table of layer {names[kernel.span]!r}, "
+                f"{brief(kernel.rows * kernel.row_bytes)}, are read as a request needs them, through "
+                f"{brief(kernel.buffer_bytes)}"
+            )
 
 
 def _bottleneck(plan: Plan, durations: Durations, names: Mapping[int, str]) -> str:
@@ -105,8 +121,8 @@ def _layer_names(program: Program) -> dict[int, str]:
         span: layer.name
         for layer in program.layers
         for piece in program.pieces[layer.first_piece : layer.end_piece]
-        if piece.span is not None
-        for span in range(piece.span, piece.span + piece.n_spans)
+        if (first := piece.span if piece.table_span is None else piece.table_span) is not None
+        for span in range(first, first + piece.n_spans)
     }
 
 

@@ -18,7 +18,8 @@ from pipeline.planning.streaming import (
 from pipeline.planning.words import chunk_advice, sized
 from pipeline.program.choice import SameSpans
 from pipeline.program.lives import lifetimes, never_whole
-from pipeline.program.program import Program
+from pipeline.program.prepare import with_table
+from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import Region
 from pipeline.program.sessions import session_bytes
 from pipeline.program.steps import (
@@ -59,7 +60,7 @@ def make_plan(
     if not reads_into_arena(program, architecture):
         regions = tuple(map(_in_ring, regions))
     limit = chunk_limit(program, architecture, choice)
-    steps = choose_steps(program, limit, regions)
+    steps = _with_tables(program, architecture, choice, choose_steps(program, limit, regions))
     kept = _resident_spans(program, architecture, choice, steps)
     streamed = streamed_units(program, steps, set(kept))
     _check_ring(program, architecture, choice, streamed)
@@ -102,6 +103,24 @@ def make_plan(
     if choice.joined_bytes == SMALLEST_LAUNCHES:
         return smallest_launches(program, plan)
     return joined(program, plan, choice.joined_bytes) if choice.joined_bytes else plan
+
+
+def _with_tables(
+    program: Program, architecture: Architecture, choice: Choice, steps: tuple[Step, ...]
+) -> tuple[Step, ...]:
+    """Return ``steps`` with the tables in memory that are to stay there.
+
+    What comes there through staging stays in the file: staging would be as large.
+    """
+    if not program.tables or architecture.copies:
+        return steps
+    stays = (
+        program.tables if architecture.resident else program.tables.intersection(choice.resident)
+    )
+    return tuple(
+        with_table(step) if isinstance(step, PreparedPiece) and step.table_span in stays else step
+        for step in steps
+    )
 
 
 def of_weights(architecture: Architecture, program: Program) -> Architecture:

@@ -15,6 +15,7 @@ from struct import Struct
 from typing import Any, Literal, NamedTuple, Self
 
 from models.records import NonNegativeInt, PositiveInt
+from pipeline.program.program import PreparedPiece
 from pipeline.program.region_plan import Region
 from pipeline.program.steps import Step, spans_of
 from pipeline.program.work import macs_ratio
@@ -210,6 +211,13 @@ class Plan:
             for read in {loads[span] for span in spans if span in loads}:
                 users[read] = range(users[read].start if users[read] else step, step + 1)
         return tuple(users)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a step reads rows of a table, which are no part of ``reads``."""
+        return any(
+            isinstance(step, PreparedPiece) and step.table_span is not None for step in self.steps
+        )
 
     @property
     def weight_bytes(self) -> int:

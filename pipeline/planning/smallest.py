@@ -149,7 +149,11 @@ def _more_weights(
     program: Program, plan: Plan, most: int
 ) -> Iterator[tuple[tuple[int, ...], int | None]]:
     """Yield the spans that stay, from the smallest on, or rings, that take up to ``most`` bytes more."""
-    streamed = [number for number, span in enumerate(program.spans) if not span.resident]
+    streamed = [
+        number
+        for number, span in enumerate(program.spans)
+        if not span.resident and number not in program.tables
+    ]
     lengths = sorted(program.spans[number].length for number in streamed)
     ring = plan.ring_bytes + plan.staging_bytes
     sums = zip(lengths, accumulate(lengths), strict=True)

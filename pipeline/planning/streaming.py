@@ -92,11 +92,14 @@ def needed_bytes(architecture: Architecture, units: Sequence[Unit]) -> int:
 def loading_bytes(program: Program, architecture: Architecture) -> int:
     """Return where the disk writes resident spans to that are copied, one after the other: the largest.
 
-    Of all spans, resident or not, so that it does not depend on which are.
+    Of all spans, resident or not, so that it does not depend on which are; tables do not pass through it.
     """
     if not (architecture.copies or program.expands):
         return 0
-    return max((span.file_length for span in program.spans), default=0)
+    lengths = (
+        span.file_length for index, span in enumerate(program.spans) if index not in program.tables
+    )
+    return max(lengths, default=0)
 
 
 def streaming(

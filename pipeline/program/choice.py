@@ -61,7 +61,8 @@ def _by_layer(program: Program) -> Iterator[list[int]]:
     """Yield the spans of each layer."""
     for layer in program.layers:
         pieces = program.pieces[layer.first_piece : layer.end_piece]
-        yield [piece.span for piece in pieces if piece.span is not None]
+        spans = (piece.span if piece.table_span is None else piece.table_span for piece in pieces)
+        yield [span for span in spans if span is not None]
 
 
 # How chunks of a layer become one piece, as an alternative says.

@@ -6,7 +6,7 @@ Plans count what a kernel takes (sessions.py), and engines bind it (pipeline/dev
 from dataclasses import dataclass
 from typing import Literal
 
-from models.packs.records.pieces import Elementwise
+from models.packs.records.pieces import Elementwise, Operands
 
 #: How a kernel is one of several in a launch: "freeing" what it allocates when it has run, or "keeping" it
 #: until the launch has ended.
@@ -56,6 +56,27 @@ class IntegerTask:
     together_bytes: int
 
 
+#: Reads of pages of tables in flight at once: each is short, and disks have several ready together.
+LOOKUP_DEPTH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLookup:
+    """Rows of a table that lie in weights.bin, read while a request runs: those that its indices name.
+
+    The table is ``rows`` rows of ``row_bytes`` at the beginning of span ``span``. It reads indices and the
+    checksums of pages, and makes the rows. ``buffer_bytes``: pages that are read at once. ``graph_inputs``:
+    what graph ``graph`` reads, which does the same with the whole table in memory.
+    """
+
+    span: int
+    rows: int
+    row_bytes: int
+    buffer_bytes: int
+    graph: int
+    graph_inputs: Operands
+
+
 @dataclass(frozen=True, slots=True)
 class CopyKernel:
     """Copies between memory: of each pair the input with the first number to the output with the second."""
@@ -70,4 +91,4 @@ class FillKernel:
     value: float
 
 
-Kernel = OrtGraph | Chain | IntegerTask | CopyKernel | FillKernel
+Kernel = OrtGraph | Chain | IntegerTask | TableLookup | CopyKernel | FillKernel

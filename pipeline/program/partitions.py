@@ -83,6 +83,9 @@ class Cuts:
         whole, own = self._program, range(first, end)
         operands = (operand for piece in whole.pieces[first:end] for operand in piece.inputs)
         used = {operand.index for operand in operands if operand.kind == "span"}
+        used |= {
+            span for piece in whole.pieces[first:end] if (span := piece.table_span) is not None
+        }
         return replace(
             whole,
             own=own,

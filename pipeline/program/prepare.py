@@ -7,12 +7,19 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import prod
 from typing import Protocol, TypeVar
 
 from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedTask
 from models.packs.pack import Pack
-from models.packs.records.pieces import ElementProgram, Elementwise, Operand
+from models.packs.records.pieces import (
+    PAGE_BYTES,
+    ElementProgram,
+    Elementwise,
+    Operand,
+    max_pages,
+)
 from models.packs.records.row_parts import RowOperator, unrolled_bytes
 from models.runtime.joined_graphs import is_one
 from pipeline.program.choice import joined_pieces
@@ -24,6 +31,7 @@ from pipeline.program.kernels import (
     Joining,
     Kernel,
     OrtGraph,
+    TableLookup,
 )
 from pipeline.program.program import PreparedAlternative, PreparedJoin, PreparedPiece, Program
 from pipeline.program.shared_memory import PlacedValues
@@ -48,6 +56,7 @@ class Abilities:
     chooses for quantised layers and for operators on elements that it has kernels for. ``joins``: whether a
     serialised piece, whose values are floats of 32 bits, may be one of several in a session.
     ``scratch_bytes``: what its kernel of a serialised piece allocates, None where the pack says it.
+    ``reads_rows``: whether a kernel may read rows of a table while it runs.
     """
 
     threads: int | None = None
@@ -55,6 +64,7 @@ class Abilities:
     chains: ChainChoice | None = None
     joins: Callable[[bytes], bool] = lambda graph: False
     scratch_bytes: Callable[[bytes], int | None] = lambda graph: None
+    reads_rows: bool = False
 
 
 class Able(Protocol):
@@ -75,6 +85,8 @@ def prepare(pack: Pack, device: Able) -> Program:
         program = _with_tasks(program, able.integers)
     if able.chains is not None and program.programs:
         program = with_chains(program, able.chains)
+    if able.reads_rows:
+        program = with_lookups(program)
     return _with_joins(program, able.joins)
 
 
@@ -231,6 +243,61 @@ def _is_whole(operand: Operand, graph_inputs: Collection[tuple[int, str, Shape]]
     return operand.kind == "value" and operand.offset == 0 and form in graph_inputs
 
 
+# Which tables stay in the file: rows of them are read while a request runs.
+
+#: What is read at once, unless the rows of a request are fewer, or one is larger.
+_BUFFER_BYTES = 256 << 10
+#: What a lookup holds for each index beside the rows: its number, and where it comes in their order.
+_INDEX_BYTES = 96
+
+
+def with_lookups(program: Program) -> Program:
+    """Return ``program`` with rows of tables read alone, unless a plan keeps a table (``with_table``)."""
+    compiled = program.pack.manifest.pieces
+    pieces = zip(program.pieces, compiled, strict=True)
+    return replace(
+        program,
+        pieces=tuple(
+            piece if item.page_checksums is None else _lookup(piece, item.page_checksums)
+            for piece, item in pieces
+        ),
+    )
+
+
+def _lookup(piece: PreparedPiece, checksums: Operand) -> PreparedPiece:
+    (table,) = (operand for operand in piece.inputs if operand.kind == "span")
+    (indices,) = (operand for operand in piece.inputs if operand.kind == "value")
+    row_bytes, count = table.n_bytes // table.shape[0], prod(indices.shape)
+    row_pages = max_pages(row_bytes)
+    pages = max(min(_BUFFER_BYTES // PAGE_BYTES, count * row_pages), row_pages)
+    kernel = TableLookup(
+        span=table.index,
+        rows=table.shape[0],
+        row_bytes=row_bytes,
+        buffer_bytes=pages * PAGE_BYTES,
+        graph=piece.graph,
+        graph_inputs=piece.inputs,
+    )
+    return piece._replace(
+        kernel=kernel,
+        span=None,
+        inputs=(indices, checksums),
+        scratch_bytes=kernel.buffer_bytes + _INDEX_BYTES * count,
+    )
+
+
+def with_table(piece: PreparedPiece) -> PreparedPiece:
+    """Return ``piece``, which reads rows of a table, with the table in memory: it allocates nothing."""
+    kernel = piece.kernel
+    assert isinstance(kernel, TableLookup)
+    return piece._replace(
+        kernel=OrtGraph(kernel.graph, resident=False),
+        span=kernel.span,
+        inputs=kernel.graph_inputs,
+        scratch_bytes=0,
+    )
+
+
 # What kernels allocate, and which may be one of several in a launch.
 
 
@@ -275,7 +342,7 @@ def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:
                 return not resident and joins(graphs[graph])
             case Chain():
                 return kernel.node_bytes is not None
-            case IntegerTask() | CopyKernel() | FillKernel():
+            case IntegerTask() | TableLookup() | CopyKernel() | FillKernel():
                 return False
 
     every = (join for alternative in program.alternatives for join in alternative.joined)

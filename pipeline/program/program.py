@@ -27,7 +27,7 @@ from models.packs.records.ports import Port
 from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import Span
 from models.packs.target import Target
-from pipeline.program.kernels import Joining, Kernel, OrtGraph
+from pipeline.program.kernels import Joining, Kernel, OrtGraph, TableLookup
 
 # Pieces with what runs them: part of a program, never of a file. A network has hundreds, made again for
 # each decision: named tuples, which take a third of the time of data classes.
@@ -50,6 +50,16 @@ class PreparedPiece(NamedTuple):
     scratch_bytes: int
     unrolled: Unrolled | None
     reads_rows: bool
+
+    @property
+    def streamed_span(self) -> int | None:
+        """The first span that it streams."""
+        return self.span
+
+    @property
+    def table_span(self) -> int | None:
+        """The span of the table that it reads rows of, if it does."""
+        return self.kernel.span if isinstance(self.kernel, TableLookup) else None
 
     @classmethod
     def of(cls, piece: Piece, kernel: Kernel) -> Self:
@@ -212,6 +222,11 @@ class Program(Measures):
         return self.pack.manifest.least_chunk_bytes
 
     @property
+    def tables(self) -> frozenset[int]:
+        """The spans of which rows are read, unless a plan keeps them in memory."""
+        return self.made(_tables)
+
+    @property
     def own_pieces(self) -> tuple[PreparedPiece, ...]:
         return self.pieces[self.own.start : self.own.stop]
 
@@ -227,6 +242,11 @@ class Program(Measures):
         """Return what the inputs hold that a request leaves out."""
         arrays = ((port.name, port.default_array()) for port in self.inputs)
         return {name: array for name, array in arrays if array is not None}
+
+
+def _tables(program: Program) -> frozenset[int]:
+    spans = (piece.table_span for piece in program.pieces)
+    return frozenset(span for span in spans if span is not None)
 
 
 def program_checksum(program: Program) -> str:

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 
 from models.packs.records.pieces import Operand
 from pipeline.program.choice import BINDING_BYTES
-from pipeline.program.kernels import Chain, CopyKernel, FillKernel, IntegerTask, Kernel, OrtGraph
+from pipeline.program.kernels import (
+    Chain,
+    CopyKernel,
+    FillKernel,
+    IntegerTask,
+    Kernel,
+    OrtGraph,
+    TableLookup,
+)
 from pipeline.program.program import PreparedPiece, Program
 from pipeline.program.region_plan import (
     Action,
@@ -26,6 +34,8 @@ from pipeline.program.steps import MOVE_BYTES, Step, regions_of
 
 #: Of a session's bytes, those that it takes whatever it runs. Measured 19 to 23 KB.
 SESSION_BYTES = 19_000
+#: Of what reads rows of a table, with the reads of one buffer: ranges, jobs, their calls. Measured 20 KB.
+LOOKUP_BYTES = 24 << 10
 
 Shape = tuple[int, ...]
 
@@ -81,6 +91,8 @@ class Opened:
             case IntegerTask():
                 self.other_bytes += times * kernel.bound_bytes
                 self.together[kernel.together_bytes] += times
+            case TableLookup():
+                self.other_bytes += times * LOOKUP_BYTES
             case CopyKernel(pairs):
                 self.other_bytes += times * MOVE_BYTES * len(pairs)
             case FillKernel():
@@ -157,7 +169,7 @@ def _in_run(piece: PreparedPiece) -> int | ChainNode:
         case Chain(elementwise=item, node_bytes=int(n_bytes)):
             read, made = item.ports(piece.inputs, piece.outputs)
             return ChainNode(item.program, tuple(_shapes([*read, *made])), n_bytes)
-        case Chain() | IntegerTask() | CopyKernel() | FillKernel():
+        case Chain() | IntegerTask() | TableLookup() | CopyKernel() | FillKernel():
             raise AssertionError("planned as one of several")
 
 

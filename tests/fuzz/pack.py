@@ -24,9 +24,11 @@ from models.packs.pack import open_pack
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
 from pipeline.program.choice import choose_pieces, chunk_sizes, streamed_bytes
+from pipeline.program.prepare import with_lookups
 from pipeline.program.program import PreparedPiece, Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.fuzz.rows import check_regions
+from tests.models.compiler.cutting.test_tables import embedding
 from tests.models.compiler.test_resident import selection
 from tests.models.detector import square_finder
 from tests.models.nets import CHUNK_BYTES, concat, residual, written
@@ -77,7 +79,7 @@ def attempt(folder: Path) -> bool:
         if not str(exc).isprintable() or str(folder) not in str(exc):
             raise AssertionError(f"not one line that names the file: {str(exc)!r}") from exc
         return False
-    program = Program.as_compiled(pack)
+    program = with_lookups(Program.as_compiled(pack))
     for limit in (0, *chunk_sizes(program)[:4], None):
         check_joined(program, choose_pieces(program, limit))
     check_regions(program)
@@ -236,7 +238,7 @@ def run_examples(run: Callable[[int], bool], seconds: float, first: int) -> int:
 
 
 def sound_packs(folder: Path) -> list[Path]:
-    """Compile networks: chunks and a resident span, values joined, one that detects, a resident piece."""
+    """Compile networks: chunks, a resident span, values joined, a detector, a resident piece, a table."""
     options = CompileOptions(chunk_bytes=CHUNK_BYTES)
     packs = []
     folder.mkdir()
@@ -246,6 +248,7 @@ def sound_packs(folder: Path) -> list[Path]:
         ("joined", concat()),
         ("detector", square_finder()),
         ("resident", resident),
+        ("table", embedding()),
     ):
         packs.append(compile_onnx(written(model, folder / f"{name}.onnx"), folder / name, options))
     return packs

@@ -51,7 +51,14 @@ from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
 from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
-from pipeline.program.kernels import Chain, CopyKernel, FillKernel, IntegerTask, OrtGraph
+from pipeline.program.kernels import (
+    Chain,
+    CopyKernel,
+    FillKernel,
+    IntegerTask,
+    OrtGraph,
+    TableLookup,
+)
 from pipeline.program.prepare import prepare
 from pipeline.program.program import PreparedJoin, PreparedPiece, Program
 from pipeline.program.region_plan import ChannelCut, Cut, Region, RowCut
@@ -144,6 +151,8 @@ def kind(program: Program, piece: PreparedPiece | PreparedJoin) -> str:
             return "joins" if piece.graph in program.joins else "onnxruntime"
         case IntegerTask():
             return "integers"
+        case TableLookup():
+            return "table"
         case Chain() | CopyKernel():
             return "elements"
         case FillKernel():

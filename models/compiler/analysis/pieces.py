@@ -19,7 +19,8 @@ class CutPiece:
     """Nodes [first_node, end_node) of the graph, or one chunk of a single node.
 
     ``inputs`` and ``outputs`` are keyed by the names that the nodes use. ``region`` makes it a resident
-    piece, whose weights are inside it (models/compiler/cutting/piece_models.py).
+    piece, whose weights are inside it (models/compiler/cutting/piece_models.py). ``page_checksums``: of its
+    only weight, a table of which rows are read alone.
     """
 
     first_node: int
@@ -29,6 +30,7 @@ class CutPiece:
     weights: tuple[Slice, ...]
     shared_weights: tuple[Slice, ...] = ()
     region: OpaqueRegion | None = None
+    page_checksums: Slice | None = None
 
 
 @dataclass(frozen=True)

@@ -120,4 +120,5 @@ def _counts(divided: CutGraph) -> dict[str, int]:
         "pieces": len(divided.pieces),
         "graphs": len(divided.graphs),
         "alternatives": len(divided.alternatives),
+        "tables read by rows": sum(piece.page_checksums is not None for piece in divided.pieces),
     }

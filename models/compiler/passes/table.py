@@ -16,6 +16,7 @@ from models.compiler.cutting.partition import (
     share_memory,
     write_over,
 )
+from models.compiler.cutting.tables import find_tables
 from models.compiler.optimising.along_rows import AlongRows
 from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
 from models.compiler.optimising.attention import FindAttention
@@ -578,6 +579,16 @@ _DIVIDED = (
         required=True,
         run=lambda work: load_bottlenecks(work.divided, work.fault),
     ),
+    Pass(
+        name="find-tables",
+        reason="Of a large table a request needs a few rows: pages with checksums of their own can be "
+        "read alone.",
+        needs=("load-pieces",),
+        level="pieces",
+        error="same bits",
+        required=False,
+        run=lambda work: find_tables(work.divided),
+    ),
 )
 
 #: All, in the order in which they run. What is written for ONNX Runtime is written again where weights
@@ -626,6 +637,7 @@ _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-inte
     "group-quantised",
     "find-chains",
     "write-over",
+    "find-tables",
 }
 _OF_PACKS = {
     "find-attention",

@@ -168,6 +168,9 @@ class PieceDescriber:
             unrolled=self._unrolled(piece, graph),
             elementwise=self.programs.piece(piece),
             quantised=self.quantised.piece(piece, self._data[graph]),
+            page_checksums=None
+            if piece.page_checksums is None
+            else self._operand(piece.page_checksums, None),
         )
 
     def _operand(self, part: Slice, own: int | None) -> Operand:

@@ -10,7 +10,7 @@ or folded batch norms into them, matters nothing: a channel of such numbers has 
 magnitude over one of the integers from 1 to 128.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,12 +97,16 @@ def _channels(node: Node, target: Target) -> ChannelAxis | None:
 class Storing:
     """Stores the spans of ``graph`` as ``store`` says.
 
-    ``kept``: layers whose weights it cannot hold, and why.
+    ``tables``: constants of which rows are read alone, so that they stay as they are. ``kept``: layers
+    whose weights it cannot hold, and why.
     """
 
-    def __init__(self, graph: Graph, target: Target, store: Store) -> None:
+    def __init__(
+        self, graph: Graph, target: Target, store: Store, tables: Collection[str] = ()
+    ) -> None:
         self.kept: dict[str, str] = {}
         self._graph = graph
+        self._tables = tables
         # Weights have names of ONNX Runtime's by now; `inspect` shows the layers.
         self._layers = {name: node.label for node in graph.nodes for name in node.inputs[1:2]}
         self._store = store
@@ -119,10 +123,13 @@ class Storing:
         """
         content = span_bytes(self._graph, span)
         plain = (StoredPart(encoding="bytes", offset=0, length=span.length),)
+        unchanged = Stored(offset=offset, length=span.length, parts=plain), content
+        if any(part.name in self._tables for part in span.parts):
+            return unchanged
         parts, pieces = self._encoded(span, content)
         length = align(least_length(parts), SPAN_ALIGNMENT)
         if length >= span.length:
-            return Stored(offset=offset, length=span.length, parts=plain), content
+            return unchanged
         data = np.zeros(length, np.uint8)
         for (part, start), piece in zip(places(parts), pieces, strict=True):
             data[start : start + stored_bytes(part)] = piece

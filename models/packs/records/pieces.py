@@ -65,6 +65,15 @@ class Elementwise(Record):
 
 
 TENSOR_ALIGNMENT = 64
+#: Rows of a table are read in pages, each with a checksum of its own.
+PAGE_BYTES = 4096
+#: What says which rows of a table.
+INDEX_TYPES = ("int32", "int64")
+
+
+def max_pages(row_bytes: int) -> int:
+    """Return the most pages that a row touches, wherever it begins."""
+    return (row_bytes + PAGE_BYTES - 2) // PAGE_BYTES + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +154,9 @@ class Piece(Record):
     ``span``: its weights. ``scratch_bytes`` bounds what the kernel allocates while it runs, with as many
     threads as the compiler's machine has; with others, ``unrolled`` does. ``elementwise``: all that it
     computes, where that is operators on elements that are worth one pass over them. ``quantised``: the
-    number of the task of quantised layers that it is.
+    number of the task of quantised layers that it is. ``page_checksums``: of a Gather of rows of a table,
+    which is all that the span holds, so that rows can be read alone: uint64, the xxh3-64 of each
+    ``PAGE_BYTES`` of the span.
     """
 
     graph: Count
@@ -157,6 +168,12 @@ class Piece(Record):
     unrolled: Annotated[Unrolled, SHARED] | None = None
     elementwise: Annotated[Elementwise, SHARED] | None = None
     quantised: Count | None = None
+    page_checksums: Operand | None = None
+
+    @property
+    def streamed_span(self) -> int | None:
+        """The span that comes whole for each request; None: there is none, or rows of it are read."""
+        return self.span if self.page_checksums is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,7 +161,11 @@ class WholePieces:
         the coarsest chunks, there is nothing to try.
         """
         least = max(self._program.largest_chunk_bytes, 1)
-        weights = sum(span.length for span in self._program.spans)
+        weights = sum(
+            span.length
+            for index, span in enumerate(self._program.spans)
+            if index not in self._program.tables
+        )
         if all(span.resident for span in self._program.spans):
             return np.array([max(least, weights)], np.int64)
         most = max(weights if self._only_activations else min(self.most, weights), least)

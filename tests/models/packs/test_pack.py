@@ -12,7 +12,7 @@ import pytest
 
 from models.errors import PackError
 from models.packs.folders import FORMAT_VERSION, find_pack, versions
-from models.packs.manifest import write_manifest
+from models.packs.manifest import with_checksum, write_manifest
 from models.packs.pack import FILES, Pack, open_pack
 from models.packs.target import host_target
 from pipeline.program.program import Program
@@ -111,6 +111,13 @@ def test_manifest_that_is_not_json_is_refused(content: bytes, pack_folder: Path)
 def test_json_that_is_no_manifest_is_refused(content: str, pack_folder: Path) -> None:
     path = pack_folder / "manifest.json"
     path.write_text(content)
+    with refuses(PackError, path):
+        open_pack(pack_folder)
+
+
+def test_a_field_that_is_wrong_before_text_that_is_no_json_is_refused(pack_folder: Path) -> None:
+    path = pack_folder / "manifest.json"
+    path.write_bytes(with_checksum(b'{\n"unknown": 1,\n"format_version": '))
     with refuses(PackError, path):
         open_pack(pack_folder)
 

@@ -18,9 +18,17 @@ from pipeline.devices.pack_kernels import KernelCall, PackKernels
 from pipeline.execution.opened import opened
 from pipeline.planning.joined_launches import joined
 from pipeline.planning.make import make_plan
-from pipeline.program.kernels import Chain, CopyKernel, FillKernel, IntegerTask, Kernel, OrtGraph
+from pipeline.program.kernels import (
+    Chain,
+    CopyKernel,
+    FillKernel,
+    IntegerTask,
+    Kernel,
+    OrtGraph,
+    TableLookup,
+)
 from pipeline.program.prepare import prepare
-from pipeline.program.sessions import Opened
+from pipeline.program.sessions import LOOKUP_BYTES, Opened
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
 from tests.models.nets import CHUNK_BYTES, answers, inputs_for, parsed, written
@@ -92,8 +100,8 @@ def check_choice(kernel: Kernel, of_file: Piece | JoinedPieces, device: CpuDevic
         case CopyKernel():
             assert device.one_pass is not None
             assert of_file.elementwise is not None
-        case IntegerTask() | FillKernel():
-            raise AssertionError("of no integers, and of no region")
+        case IntegerTask() | TableLookup() | FillKernel():
+            raise AssertionError("of no integers, no table, and no region")
 
 
 def bind(kernel: Kernel, *ports: list[Any]) -> Callable[[], None]:
@@ -144,6 +152,10 @@ SAMPLES: dict[type, tuple[Kernel, int]] = {
     IntegerTask: (
         IntegerTask(task=0, graph=0, workspace_bytes=9, bound_bytes=5, together_bytes=70),
         5,
+    ),
+    TableLookup: (
+        TableLookup(span=0, rows=9, row_bytes=4, buffer_bytes=4096, graph=0, graph_inputs=()),
+        LOOKUP_BYTES,
     ),
     CopyKernel: (CopyKernel(((0, 0),)), 512),
     FillKernel: (FillKernel(0.0), 512),
