@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 from models.detection.recipe import head_fault
+from models.embedding import embedding_fault
 from models.errors import PackError
 from models.network.fields import UNKNOWN
 from models.packs.manifest import Manifest
@@ -21,6 +22,7 @@ from models.packs.records.spans import SPAN_ALIGNMENT, Span, Stored
 from models.packs.row_checks import check_bottlenecks, check_rows
 from models.packs.storing import least_length, part_fault
 from models.segmentation import segmentation_fault
+from models.text.recipe import text_fault
 
 # What a manifest says of weights.bin must be possible: spans, and how they are stored in it.
 
@@ -347,9 +349,13 @@ def _check_recipes(path: Path, manifest: Manifest) -> None:
         raise PackError(f"{path}: preprocess: its tensor is not the input")
     outputs = {port.name: (port.dtype, port.shape) for port in manifest.outputs}
     detection, segmentation = manifest.detection, manifest.segmentation
+    embedding, text = manifest.embedding, manifest.text
+    required = {port.name: port for port in manifest.required_inputs}
     for fault in (
         detection and head_fault(detection, outputs),
         segmentation and segmentation_fault(segmentation, outputs),
+        embedding and embedding_fault(embedding, outputs),
+        text and text_fault(text, required),
     ):
         if fault is not None:
             raise PackError(f"{path}: {fault}")

@@ -28,6 +28,7 @@ from server.protocol.answers import Answer
 from server.protocol.errors import reported
 from server.protocol.infer import kept_outputs
 from server.protocol.serving import Inference, Kept
+from server.protocol.texts import with_tokens
 from server.requests.exchange import Exchange
 
 # An answer to the message that it is, each tensor copied once.
@@ -123,6 +124,7 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> Answer:
                 request = message.request(model.use.signature, call.left_seconds)
                 del message  # the message goes, its tensors stay
                 await exchange.hold(model.use.infer_bytes)
+            request = await with_tokens(model, request)
 
             def keep(outputs: Arrays) -> Kept[list[Output]]:
                 kept = kept_outputs(request.wanted, manifest, "identity", outputs)

@@ -420,6 +420,22 @@ class Statistics(Schema):
     model_stats: list[ModelStatistics]
 
 
+class Embedded(Schema):
+    """A vector; ``delay_ms`` of the model alone.
+
+    Of a text ``tokens``, which the model saw, and whether it has more (``truncated``); of an image its
+    size.
+    """
+
+    model_name: str
+    model_version: str
+    embedding: list[float]
+    tokens: PositiveInt | None = None
+    truncated: bool | None = None
+    image: ImageSize | None = None
+    delay_ms: float
+
+
 class IndexRequest(OpenSchema):
     """``ready``: only models that serve."""
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
 
+from models.text.tokenizer import Tokenizer
 from pipeline.execution.answering import Answering
 from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.errors import DeadlineError
@@ -39,7 +40,8 @@ class Worker:
     """Answers requests with the engine ``running``, ``engine.callers`` sweeps at a time.
 
     At most ``limit`` requests wait. ``dispatcher``: of all workers on the machine. ``batching``: how
-    requests may share sweeps, as far as the plan has lanes.
+    requests may share sweeps, as far as the plan has lanes. ``tokenizer``: of a model that takes texts; it
+    stays when the engine is opened again, and is let go of when the worker is closed.
 
     Raises:
         RuntimeError: the system gives no thread; ``running`` is the caller's.
@@ -51,7 +53,9 @@ class Worker:
         limit: int,
         dispatcher: Dispatcher | None = None,
         batching: Batching = ALONE,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
+        self.tokenizer = tokenizer
         self.served = ServedEngine(running)
         self._dispatcher = dispatcher or Dispatcher()
         self._callers = self.engine.callers
@@ -270,6 +274,7 @@ class Worker:
         """Wait until nothing of a closed worker runs any more, and close the engine; blocks."""
         self.line.wait_until_over()
         self._dispatcher.forget(self.line.key)
+        self.tokenizer = None
         self.engine.close()
 
     def _wait_unless_abandoned(self) -> None:

@@ -20,6 +20,7 @@ import pytest_asyncio
 from onnx import TensorProto, helper
 
 from models.compiler import CompileOptions, compile_onnx
+from models.embedding import Embedding
 from models.graphs.metadata import PREPROCESS as DESCRIBED
 from models.graphs.metadata import write_metadata
 from models.packs.pack import open_pack
@@ -66,6 +67,9 @@ def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("finder", "idle", "painter", "root"):
         compile_onnx(folder / f"{name}.onnx", found / name)
     compile_onnx(packs.sources["twin"], found / "zlarge", CompileOptions(preprocess=PREPROCESS))
+    recipe = Embedding(output="logits", normalise=True)
+    options = CompileOptions(preprocess=PREPROCESS, embedding=recipe)
+    compile_onnx(packs.sources["twin"], found / "seer", options)
     shutil.copytree(packs.repository / "tiny", found / "tiny")
     (found / "damaged" / "1").mkdir(parents=True)
     return found
@@ -81,7 +85,8 @@ async def service(repository: Path, packs: Packs) -> AsyncIterator[ServiceUnderT
         "request_memory": 8 << 20,
     }
     served = [
-        open_pack(repository / name) for name in ("finder", "idle", "painter", "root", "tiny")
+        open_pack(repository / name)
+        for name in ("finder", "idle", "painter", "root", "seer", "tiny")
     ]
     auto = ARCHITECTURES["auto"]
     least = sum(smallest_plan(Program.as_compiled(pack), auto).total_bytes for pack in served)
@@ -138,6 +143,7 @@ def inference() -> Iterator[Case]:
         (f"{MODEL}:classify", image(), "tiny"),
         (f"{MODEL}:classify", {"files": {"photo": picture()}}, "tiny"),
         (f"{MODEL}:detect", image(), "finder"),
+        (f"{MODEL}:embed", image(), "seer"),
         (f"{MODEL}:segment", image(), "painter"),
         (f"{MODEL}:segment", image(params={"format": "png"}), "painter"),
         (f"{MODEL}:infer", image(), "tiny"),
@@ -155,6 +161,8 @@ def inference() -> Iterator[Case]:
     yield Case("post", f"{MODEL}:classify", 400, "tiny", image(params={"top_k": 0}))
     yield Case("post", f"{MODEL}:classify", 400, "finder", image())
     yield Case("post", f"{MODEL}:detect", 400, "finder", image(params={"score_threshold": "x"}))
+    yield Case("post", f"{MODEL}:embed", 400, "seer", image(params={"dimensions": 3}))
+    yield Case("post", f"{MODEL}:embed", 400, "tiny", image())
     yield Case("post", f"{MODEL}:segment", 400, "painter", image(params={"size": "x"}))
 
 
@@ -240,7 +248,7 @@ async def test_every_documented_status_is_given(document: Document) -> None:
     rare |= {("post", LOAD, 500), ("post", REPLAN, 500)}
     # These take a process that compiles: tests/server/repository/uploads.
     rare |= {("post", UPLOAD, status) for status in (200, 409, 500, 503, 504)}
-    inference = ("/infer", ":classify", ":detect", ":segment", ":infer")
+    inference = ("/infer", ":classify", ":detect", ":embed", ":segment", ":infer")
     rare |= {("post", f"{MODEL}{end}", status) for end in inference for status in (500, 504)}
     # A client that stops sending: tests/server/requests/test_stalls.py.
     takes = (INDEX, LOAD, UNLOAD, REPLAN, UPLOAD)
