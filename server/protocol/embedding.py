@@ -29,6 +29,7 @@ from server.protocol.texts import (
     text_fields,
     token_request,
     tokenised,
+    vector_bytes,
 )
 
 ROUTER = APIRouter(tags=["inference"], route_class=Route)
@@ -85,7 +86,7 @@ async def _of_text(
 ) -> tuple[Vector, dict[str, Any]]:
     """Return the vector of the text in the body, and what is known of it; raises as ``tokenised``."""
     text = await read_text(request, model)
-    tokens = await tokenised(model, text, None)
+    tokens = await tokenised(model, text, None, later_bytes=vector_bytes(model))
     del text
     answer = await model.compute_part(*question(model, tokens, dimensions, None))
     await model.hold_answer(answer)
@@ -122,16 +123,20 @@ def embedding_of(model: Inference) -> Embedding:
     return embedding
 
 
+def width_of(model: Inference) -> int:
+    """Return how many numbers a vector of ``model`` has, where no request asks for fewer."""
+    recipe = embedding_of(model)
+    ports = (port for port in model.manifest.outputs if port.name == recipe.output)
+    return recipe.width(next(ports).shape)
+
+
 def check_dimensions(model: Inference, dimensions: int | None) -> None:
     """Check that vectors of ``model`` may have so many ``dimensions``; None: as they are.
 
     Raises:
         InvalidRequestError: they may not.
     """
-    recipe = embedding_of(model)
-    width = recipe.width(
-        next(port.shape for port in model.manifest.outputs if port.name == recipe.output)
-    )
+    recipe, width = embedding_of(model), width_of(model)
     if dimensions is None or dimensions == width or dimensions in recipe.matryoshka:
         return
     others: Sequence[int] = sorted(recipe.matryoshka)

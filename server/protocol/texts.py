@@ -122,11 +122,18 @@ def check_text(text: str, where: str = TEXT) -> None:
 
 
 async def tokenised(
-    model: Inference, text: str, timeout_seconds: float | None, where: str = TEXT
+    model: Inference,
+    text: str,
+    timeout_seconds: float | None,
+    where: str = TEXT,
+    reserved_work: int = 0,
+    later_bytes: int = 0,
 ) -> Tokens:
     """Return the tokens of ``text``, when its model is loaded; the request then holds what it held.
 
     ``timeout_seconds``: of the request; None: as the model has it. ``where``: how errors call the text.
+    ``reserved_work``: how many bytes for tokenising it holds already. ``later_bytes``: that it holds then,
+    where it held less.
 
     Raises:
         InvalidRequestError: it is empty, no text, or too long for its tokens to be known. TooLargeError:
@@ -145,7 +152,8 @@ async def tokenised(
     tokens = Tokens((), ())
     with exchange.within(model.left(timeout_seconds), limit_seconds=model.limit_seconds):
         for cut_bytes in recipe.cuts(n_bytes):
-            await _hold(exchange, reserved_bytes + work_bytes(cut_bytes))
+            more_bytes = max(work_bytes(cut_bytes) - reserved_work, 0)
+            await _hold(exchange, reserved_bytes + more_bytes)
             prepared = recipe.prepared(recipe.cut(text, cut_bytes))
             try:
                 tokens = await model.service.aside.do(tokenizer.encode, prepared)
@@ -158,7 +166,7 @@ async def tokenised(
                 f"{where}: {n_bytes:,} bytes, of which {cut_bytes:,} are {len(tokens.ids)} tokens; the "
                 f"model takes {recipe.max_tokens}, and no more bytes are read for them"
             )
-        await exchange.hold(reserved_bytes)
+        await exchange.hold(max(reserved_bytes, later_bytes))
     if max(tokens.ids, default=0) >= recipe.vocabulary:
         raise InvalidRequestError(
             f"{where}: the tokenizer made a token that the model does not have"

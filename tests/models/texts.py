@@ -12,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.writing.text_config import Measuring, read_text_config
+from models.packs.pack import Pack
+from models.text.fakes import WordTokenizer
 from models.text.measuring import TokenizerFacts
 
 TOKENS, WIDTH, VOCABULARY = 16, 8, 64
@@ -118,6 +120,14 @@ def compile_encoder(
     pack = folder / "repository" / "encoder"
     compile_onnx(source, pack, CompileOptions(text=text, **options))
     return pack
+
+
+OPENING = "server.repository.environment.RepositoryEnvironment.open_tokenizer"
+
+
+def open_fake(environment: object, pack: Pack) -> WordTokenizer | None:
+    """Stand for ``OPENING``: a tokenizer without a file or a library."""
+    return None if pack.manifest.text is None else WordTokenizer(pack.manifest.text)
 
 
 def expected_tokens(source: Path, ids: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float32]:

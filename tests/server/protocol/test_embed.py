@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from models.compiler import CompileOptions, compile_onnx
 from models.embedding import Embedding
 from models.images.preprocess import Preprocess
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from models.text.fakes import WordTokenizer
 from server.repository.environment import RepositoryEnvironment
 from server.repository.worker import Worker
@@ -22,16 +22,17 @@ from server.settings.settings import Settings
 from tests.examples import over
 from tests.models.nets import parsed
 from tests.models.texts import (
+    OPENING,
     TOKENIZER_BYTES,
     TOKENS,
     WIDTH,
     compile_encoder,
     expected_tokens,
+    open_fake,
     write_files,
 )
 from tests.server.support import ServiceUnderTest, arrays, error, picture, serving
 
-OPENING = "server.repository.environment.RepositoryEnvironment.open_tokenizer"
 _open = RepositoryEnvironment.open_tokenizer
 URL = "/v2/models/encoder:embed"
 BUDGET = 64 << 20
@@ -71,14 +72,10 @@ def has_tokenizer(worker: Worker) -> bool:
     return worker.tokenizer is not None
 
 
-def fake(environment: object, pack: Pack) -> WordTokenizer | None:
-    return None if pack.manifest.text is None else WordTokenizer(pack.manifest.text)
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def texts(folder: Path) -> AsyncIterator[ServiceUnderTest]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OPENING, fake)
+        patch.setattr(OPENING, open_fake)
         async with serving(settings_of(folder)) as service:
             yield service
 
@@ -238,7 +235,7 @@ async def test_tokens_are_counted(texts: ServiceUnderTest) -> None:
 
 async def test_the_tokenizer_is_released_with_its_model(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OPENING, fake)
+        patch.setattr(OPENING, open_fake)
         async with serving(settings_of(folder, model_control="explicit")) as service:
             await service.client.post("/v2/repository/models/encoder/load")
             worker, used = service.worker("encoder"), service.inside.budget.used_bytes

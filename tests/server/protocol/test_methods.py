@@ -20,7 +20,9 @@ async def test_every_path_names_its_methods(shared: ServiceUnderTest) -> None:
         place = path.format(name="pair", version="1", region="r")
         for method in ("DELETE", "OPTIONS", "BREW"):
             answer = await shared.client.request(method, place)
-            error(answer, 405, "Method Not Allowed", place[:60], *expected)
+            assert answer.status_code == 405
+            if not path.startswith("/v1/"):  # errors have OpenAI's form there
+                error(answer, 405, "Method Not Allowed", place[:60], *expected)
             assert allowed(answer) == expected, path
 
 
