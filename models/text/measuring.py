@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from models.processes import child_environment, python_command
 from models.records import FieldError, Record, read_json
-from models.text.tokenizer import TokenizerError, library_tokenizer
+from models.text.tokenizer import INSTALL, NoLibraryError, TokenizerError, library_tokenizer
 
 _SECONDS = 120
 #: A tokenizer of 250,000 tokens takes 277 MB; this is an address space that no machine lends for one.
@@ -40,8 +41,10 @@ def measured(path: Path, pad_token: str | None = None) -> TokenizerFacts:
     """Return the facts of the tokenizer in the file ``path``; blocks for as long as loading it takes.
 
     Raises:
-        TokenizerError: the library is not there, the file is damaged, or it takes too long.
+        NoLibraryError: the library is not there. TokenizerError: the file is damaged, or it takes too long.
     """
+    if find_spec("tokenizers") is None:
+        raise NoLibraryError(f"{path}: the library that reads it is missing: {INSTALL}")
     command = python_command(
         "models.text.measuring", str(path), *([pad_token] if pad_token else [])
     )

@@ -19,7 +19,11 @@ _PANIC = "PanicException"
 
 
 class TokenizerError(ModelError):
-    """The file of a tokenizer cannot be used, or there is no library for it."""
+    """The file of a tokenizer cannot be used."""
+
+
+class NoLibraryError(TokenizerError):
+    """The library that reads tokenizers is not installed."""
 
 
 class Tokenizer(Protocol):
@@ -42,7 +46,7 @@ def library_tokenizer(path: Path, data: bytes) -> Any:
     try:
         import tokenizers
     except ImportError as exc:
-        raise TokenizerError(f"{path}: the library that reads it is missing: {INSTALL}") from exc
+        raise NoLibraryError(f"{path}: the library that reads it is missing: {INSTALL}") from exc
     try:
         tokenizer = tokenizers.Tokenizer.from_buffer(data)
     except BaseException as exc:

@@ -99,7 +99,9 @@ async def infer(asked: CurrentRequest, name: str, version: str | None = None) ->
             request = await read_tensors(
                 exchange, framing, use.signature, use.infer_bytes, model.check
             )
-        request = await with_tokens(model, request, asked.client.more_headers)
+        request, tokens = await with_tokens(model, request)
+        if tokens is not None and tokens.is_cut:
+            asked.client.more_headers.append(cut_header(tokens))
         keep = partial(kept_outputs, request.wanted, model.manifest, coding)
         outputs = await model.compute(request, keep)
         answer = ModelAnswer(name, model.pack.version, request.id, outputs)

@@ -199,22 +199,21 @@ def vector_bytes(model: Inference) -> int:
 
 
 async def with_tokens(
-    model: Inference, request: ModelRequest, more_headers: Any = None
-) -> ModelRequest:
-    """Return ``request`` with tokens in place of a text, where it has one; raises as ``tokenised``.
+    model: Inference, request: ModelRequest
+) -> tuple[ModelRequest, Tokens | None]:
+    """Return ``request`` with tokens in place of a text, and these; None: it has no text.
 
-    ``more_headers``: of the answer, where one says that the text was cut.
+    Raises:
+        As ``tokenised``.
     """
     if TEXT not in request.inputs or model.manifest.text is None:
-        return request
+        return request, None
     started = time.perf_counter()
     (text,) = request.inputs[TEXT].flat
     tokens = await tokenised(model, text, request.timeout_seconds, f"input {TEXT!r}")
-    if tokens.is_cut and more_headers is not None:
-        more_headers.append(cut_header(tokens))
-    by_tokens = token_request(model, tokens)
+    inputs = token_request(model, tokens).inputs
     seconds = request.decoding_seconds + time.perf_counter() - started
-    return request._replace(inputs=by_tokens.inputs, decoding_seconds=seconds)
+    return request._replace(inputs=inputs, decoding_seconds=seconds), tokens
 
 
 def cut_header(tokens: Tokens) -> tuple[bytes, bytes]:

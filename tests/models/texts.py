@@ -24,7 +24,7 @@ _MEAN = {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True}
 
 
 def encoder(
-    tokens: int = TOKENS, rows: int = VOCABULARY, inputs: Sequence[str] = ("attention_mask",)
+    tokens: int | str = TOKENS, rows: int = VOCABULARY, inputs: Sequence[str] = ("attention_mask",)
 ) -> onnx.ModelProto:
     """A vector for each token: of a table, and of the mean of all tokens that the mask has."""
     generator = np.random.default_rng(5)

@@ -15,7 +15,7 @@ from models.network.fields import Array
 from models.network.names import Op
 from models.text.measuring import TokenizerFacts
 from models.text.recipe import IDS, POSITIONS, TextInput, inputs_fault
-from models.text.tokenizer import TokenizerError
+from models.text.tokenizer import NoLibraryError, TokenizerError
 
 # Outputs that are one vector each, by the names that exporters of transformers and sentence-transformers
 # give them; then the vectors of tokens.
@@ -64,7 +64,10 @@ def text_records(
         if fault is not None:
             warn(f"{source}: {config.tokenizer.name}: {fault}; left out: it takes no texts")
         else:
-            records = _with_text(source, read, inputs, config, records)
+            try:
+                records = _with_text(source, read, inputs, config, records)
+            except NoLibraryError as exc:
+                warn(f"{source}: {exc}; left out: it takes no texts")
     embedding, origin = _embedding(
         requested.embedding, config if records.text else None, outputs, warn, source
     )
@@ -119,6 +122,8 @@ def _with_text(
 def _facts(source: Path, config: TextConfig) -> TokenizerFacts:
     try:
         return config.measure(config.tokenizer, config.pad_token)
+    except NoLibraryError:
+        raise
     except TokenizerError as exc:
         raise CompileError(f"{source}: {exc}") from exc
 

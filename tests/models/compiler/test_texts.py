@@ -231,6 +231,18 @@ def test_a_network_of_pictures_has_no_use_for_a_tokenizer(tmp_path: Path) -> Non
     assert not (pack / "tokenizer.json").exists()
 
 
+def test_a_network_has_tensors_where_the_library_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.text.measuring.find_spec", lambda name: None)
+    write_files(tmp_path)
+    warnings: list[str] = []
+    manifest = manifest_of(compile_encoder(tmp_path, measure=measured, warn=warnings.append))
+    assert (manifest.text, manifest.embedding) == (None, None)
+    (warning,) = warnings
+    assert "pip install 'layerstream[text]'" in warning
+
+
 def test_a_recipe_comes_before_files(tmp_path: Path) -> None:
     write_files(tmp_path)
     recipe = Embedding(output="last_hidden_state", pooling="cls")

@@ -16,6 +16,7 @@ from models.embedding import Embedding
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from models.text.fakes import WordTokenizer
+from server.grpc.messages import inference_pb2 as messages
 from server.repository.environment import RepositoryEnvironment
 from server.repository.worker import Worker
 from server.settings.settings import Settings
@@ -31,6 +32,7 @@ from tests.models.texts import (
     open_fake,
     write_files,
 )
+from tests.server.grpc.stubs import calling
 from tests.server.support import ServiceUnderTest, arrays, error, picture, serving
 
 _open = RepositoryEnvironment.open_tokenizer
@@ -165,6 +167,31 @@ async def test_a_text_stands_for_the_tensors_of_an_infer_request(texts: ServiceU
         await texts.client.post("/v2/models/encoder:infer", json={"text": "word " * 40}),
     ):
         assert answer.headers["x-text-truncated"] == str(TOKENS)
+
+
+async def test_a_text_over_grpc(texts: ServiceUnderTest) -> None:
+    direct = await texts.client.post("/v2/models/encoder:infer", json={"text": "one two"})
+    message = messages.ModelInferRequest(model_name="encoder")
+    port = message.inputs.add(name="text", datatype="BYTES", shape=[1])
+    port.contents.bytes_contents.append(b"")
+    async with calling(texts.inside) as client:
+        for text, count in (("one two", None), ("word " * 40, TOKENS)):
+            port.contents.bytes_contents[0] = text.encode()
+            answer = await client("ModelInfer", message)
+            assert dict(answer.parameters).keys() == (
+                set() if count is None else {"text_truncated"}
+            )
+            if count is None:
+                (output,) = answer.raw_output_contents
+                expected = arrays(direct)["last_hidden_state"]
+                np.testing.assert_array_equal(
+                    np.frombuffer(output, np.float32).reshape(expected.shape), expected
+                )
+            else:
+                assert answer.parameters["text_truncated"].int64_param == count
+        port.contents.bytes_contents[0] = b"\xff"
+        refused = await client.refused("ModelInfer", message)
+        assert "not UTF-8" in (refused.details() or "")
 
 
 async def test_a_text_or_tokens(texts: ServiceUnderTest) -> None:
