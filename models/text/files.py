@@ -12,6 +12,13 @@ _COMPANIONS = (TOKENIZER_CONFIG, CONFIG, SENTENCE_CONFIG, PROMPTS, MODULES)
 MODULE_CONFIG = "config.json"
 #: Tokens that were added are listed in some: of 100,000 they are a few MB.
 _MAX_BYTES = 8 << 20
+_QUOTED = 80
+
+
+def quoted(value: object) -> str:
+    """Return ``value``, which a file has, as messages quote it: at most so many characters."""
+    text = ascii(value)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
 def companions(tokenizer: Path) -> tuple[Path, ...]:
@@ -22,7 +29,14 @@ def companions(tokenizer: Path) -> tuple[Path, ...]:
     except ValueError:
         modules = []
     paths += [tokenizer.parent / path / MODULE_CONFIG for _, path in modules if path]
-    return tuple(dict.fromkeys(path for path in paths if path.is_file()))
+    return tuple(dict.fromkeys(path for path in paths if _is_file(path)))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a file says where another is, in a name that is too long
+        return False
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -54,7 +68,7 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
         if not isinstance(kind, str) or not isinstance(folder, str):
             raise ValueError(f"{path}: an entry without type and path")
         if Path(folder).is_absolute() or ".." in Path(folder).parts:
-            raise ValueError(f"{path}: path {folder!r} leaves the folder")
+            raise ValueError(f"{path}: path {quoted(folder)} leaves the folder")
         modules.append((kind.rpartition(".")[2], folder))
     return modules
 

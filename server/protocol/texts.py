@@ -12,6 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
 
 from models.text.recipe import TextInput, Tokens, text_inputs, work_bytes
+from models.text.tokenizer import Tokenizer
 from pipeline.budget.request_needs import SHORT_CODEC_BYTES, embedding_bytes, tensor_bytes
 from server.codec.framing import check_not_encoded
 from server.codec.messages import TEXT, ModelRequest, WantedOutput, first_error
@@ -20,6 +21,7 @@ from server.errors import InvalidRequestError
 from server.protocol.http_request import HttpRequest
 from server.protocol.serving import Inference
 from server.requests.exchange import Exchange
+from server.service import Service
 
 #: The header of an answer to a text of which the model saw a part: how many tokens that is.
 CUT = b"x-text-truncated"
@@ -69,7 +71,16 @@ async def read_object(request: HttpRequest) -> dict[str, Any]:
     while not exchange.is_read:
         await exchange.hold(2 * max(len(body), exchange.declared_bytes) + SHORT_CODEC_BYTES)
         body += await exchange.part()
-    await exchange.hold(len(body) + _parsed_bytes(body))
+    await exchange.hold(len(body) + parsed_bytes(body))
+    return parsed_object(body)
+
+
+def parsed_object(body: bytes | bytearray) -> dict[str, Any]:
+    """Return the JSON object that ``body`` is.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
@@ -79,7 +90,7 @@ async def read_object(request: HttpRequest) -> dict[str, Any]:
     return document
 
 
-def _parsed_bytes(body: bytearray) -> int:
+def parsed_bytes(body: bytes | bytearray) -> int:
     """Return what the JSON ``body`` takes as objects of Python, at most.
 
     Raises:
@@ -156,7 +167,7 @@ async def tokenised(
             await _hold(exchange, reserved_bytes + more_bytes)
             prepared = recipe.prepared(recipe.cut(text, cut_bytes))
             try:
-                tokens = await model.service.aside.do(tokenizer.encode, prepared)
+                tokens = await model.service.aside.do(_encoded, model.service, tokenizer, prepared)
             except ValueError as exc:
                 raise InvalidRequestError(f"{where}: {exc}") from None
             if tokens.is_cut or cut_bytes == n_bytes:
@@ -173,6 +184,14 @@ async def tokenised(
         )
     model.service.metrics.requests.text(model.name, len(tokens.ids), tokens.is_cut)
     return tokens
+
+
+def _encoded(service: Service, tokenizer: Tokenizer, text: str) -> Tokens:
+    """Return the tokens of ``text``; blocks, raises as Tokenizer.encode."""
+    try:
+        return tokenizer.encode(text)
+    finally:
+        service.trimming.look()  # here, since its work has just been freed
 
 
 async def _hold(exchange: Exchange, n_bytes: int) -> None:

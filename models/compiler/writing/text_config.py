@@ -18,6 +18,7 @@ from models.text.files import (
     PROMPTS,
     SENTENCE_CONFIG,
     TOKENIZER_CONFIG,
+    quoted,
     read_modules,
     read_object,
 )
@@ -179,7 +180,7 @@ def _prompt(prompts: Mapping[str, Any], reasons: list[str]) -> str:
         return ""
     prompt = by_name.get(name) if isinstance(by_name, dict) and isinstance(name, str) else None
     if not isinstance(prompt, str):
-        reasons.append(f"{PROMPTS}: there is no prompt {name!r}")
+        reasons.append(f"{PROMPTS}: there is no prompt {quoted(name)}")
         return ""
     return prompt
 
@@ -196,7 +197,7 @@ def _vector(folder: Path, has_prompt: bool, dimensions: object) -> PooledVector 
     kinds = [kind for kind, _ in modules]
     usual = ["Transformer", "Pooling", "Normalize"]
     if kinds not in (usual, usual[:2]):
-        raise ValueError(f"{folder / MODULES}: {', '.join(kinds)}: no recipe does what they do")
+        raise ValueError(f"{folder / MODULES}: {quoted(kinds)}: no recipe does what they do")
     path = folder / modules[1][1] / MODULE_CONFIG
     config = read_object(path)
     if not config:
@@ -208,6 +209,6 @@ def _vector(folder: Path, has_prompt: bool, dimensions: object) -> PooledVector 
     if isinstance(mode, list) and len(mode) == 1:
         (mode,) = mode
     if not isinstance(mode, str) or mode not in _POOLINGS:
-        raise ValueError(f"{path}: pooling {mode!r}: no recipe has it")
+        raise ValueError(f"{path}: pooling {quoted(mode)}: no recipe has it")
     count = dimensions if isinstance(dimensions, int) and _is_limit(dimensions) else None
     return PooledVector(_POOLINGS[mode], kinds == usual, count)

@@ -268,6 +268,12 @@ def test_a_pack_without_its_tokenizer(tmp_path: Path) -> None:
         open_pack(pack)
 
 
+def test_a_tokenizer_needs_as_much_as_its_file(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    with pytest.raises(CompileError, match=r"text\.memory_bytes: 1, and its file has 2"):
+        compile_encoder(tmp_path, measure=measuring(n_bytes=1))
+
+
 def test_files_that_change_a_pack(tmp_path: Path) -> None:
     tokenizer = write_files(tmp_path, config={})
     names = {path.relative_to(tmp_path).as_posix() for path in companions(tokenizer)}
@@ -312,7 +318,7 @@ def test_a_tokenizer_is_measured_in_another_process(trained: Path, tmp_path: Pat
 def test_tokens_are_those_of_the_library(trained: Path, tmp_path: Path) -> None:
     shutil.copyfile(trained, tmp_path / "tokenizer.json")
     write_files(tmp_path, sentence_bert_config={"max_seq_length": 6})
-    facts = TokenizerFacts(vocabulary=9, added=2, memory_bytes=1, pad_id=0)
+    facts = TokenizerFacts(vocabulary=9, added=2, memory_bytes=1 << 20, pad_id=0)
     pack = open_pack(compile_encoder(tmp_path, measure=lambda path, token: facts))
     assert pack.manifest.text is not None
     tokenizer = HubTokenizer(tmp_path / "tokenizer.json", read_tokenizer(pack), pack.manifest.text)

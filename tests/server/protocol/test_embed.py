@@ -272,6 +272,21 @@ async def test_the_tokenizer_is_released_with_its_model(folder: Path) -> None:
             assert used - service.inside.budget.used_bytes > TOKENIZER_BYTES
 
 
+async def test_an_evicted_model_is_loaded_for_a_text(folder: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        shutil.copytree(folder / "repository" / "encoder", tmp_path / "repository" / name)
+    changes = {"budget_policy": "evict-lru", "request_memory": 4 << 20}
+    settings = settings_of(tmp_path, budget=8 << 20, **changes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OPENING, open_fake)
+        async with serving(settings) as service:
+            for name in ("first", "second", "first"):
+                answer = await service.client.post(f"/v2/models/{name}:embed", json={"text": "one"})
+                assert answer.status_code == 200, answer.text
+                (loaded,) = [entry for entry in service.inside.repository.entries() if entry.worker]
+                assert loaded.name == name
+
+
 async def test_a_budget_that_is_too_small_for_the_tokenizer(folder: Path) -> None:
     settings = settings_of(folder, budget=3 << 20, request_memory=2 << 20)
     async with serving(settings) as service:
