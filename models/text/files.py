@@ -12,7 +12,7 @@ _COMPANIONS = (TOKENIZER_CONFIG, CONFIG, SENTENCE_CONFIG, PROMPTS, MODULES)
 MODULE_CONFIG = "config.json"
 #: Tokens that were added are listed in some: of 100,000 they are a few MB.
 _MAX_BYTES = 8 << 20
-_QUOTED = 80
+_QUOTED, _MAX_NAME = 80, 200
 
 
 def quoted(value: object) -> str:
@@ -69,6 +69,8 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
             raise ValueError(f"{path}: an entry without type and path")
         if Path(folder).is_absolute() or ".." in Path(folder).parts:
             raise ValueError(f"{path}: path {quoted(folder)} leaves the folder")
+        if len(folder) > _MAX_NAME:
+            raise ValueError(f"{path}: path {quoted(folder)} is too long")
         modules.append((kind.rpartition(".")[2], folder))
     return modules
 

@@ -1,7 +1,7 @@
 """OpenAI's endpoint of vectors, for programs that speak its protocol (openai, LangChain, LlamaIndex).
 
-Texts of one request are tokenised and computed one after the other, within one deadline and one
-reservation of memory.
+Texts of one request are computed in order, as many at a time as a pass of the model carries, within one
+deadline and one reservation of memory.
 """
 
 import asyncio
@@ -155,22 +155,31 @@ async def _answers(model: Inference, body: EmbeddingsRequest) -> _Answers:
             longest = max(longest, len(item.encode()))
         else:
             _check_ids(item, recipe.max_tokens, recipe.vocabulary, inputs.named(index))
-    work = max(work_bytes(next(recipe.cuts(longest))), vector_bytes(model))
-    all_bytes = _FLOAT_BYTES * len(inputs.items) * width_of(model)
     exchange, seconds = model.exchange, model.limit_seconds
+    worker = await model.acquire(seconds)
+    batch_size = worker.engine.plan.batch_size
+    work = max(work_bytes(next(recipe.cuts(longest))), batch_size * vector_bytes(model))
+    all_bytes = _FLOAT_BYTES * len(inputs.items) * width_of(model)
     with exchange.within(model.left(seconds), limit_seconds=seconds):
         await exchange.hold(exchange.lease.held_bytes + all_bytes + work)
     answers: _Answers = []
-    for index, item in enumerate(inputs.items):
-        if isinstance(item, str):
-            tokens = await tokenised(model, item, seconds, inputs.named(index), work)
-        else:
-            tokens = Tokens(item, [0] * len(item))
-            model.service.metrics.requests.text(model.name, len(item), False)
-        vector = (await model.compute_part(*question(model, tokens, body.dimensions, seconds))).what
-        answers.append((finite(embedding, vector), tokens._replace(types=())))
+    for start in range(0, len(inputs.items), batch_size):
+        stop = min(start + batch_size, len(inputs.items))
+        group = [await _tokens(model, inputs, index, work) for index in range(start, stop)]
+        questions = [question(model, tokens, body.dimensions, seconds) for tokens in group]
+        for tokens, vector in zip(group, await model.compute_all(questions), strict=True):
+            answers.append((finite(embedding, vector), tokens._replace(types=())))
         await asyncio.sleep(0)  # short inferences run on this thread
     return answers
+
+
+async def _tokens(model: Inference, inputs: Inputs, index: int, work: int) -> Tokens:
+    """Return the tokens of an input; ``work``: bytes that the request holds for that."""
+    item = inputs.items[index]
+    if isinstance(item, str):
+        return await tokenised(model, item, model.limit_seconds, inputs.named(index), work)
+    model.service.metrics.requests.text(model.name, len(item), False)
+    return Tokens(item, [0] * len(item))
 
 
 def _check_ids(ids: Sequence[int], max_tokens: int, vocabulary: int, where: str) -> None:

@@ -1,7 +1,8 @@
 """A request to a model, from finding the model to the answer: what infer, classify and detect share."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -24,7 +25,7 @@ from server.faults import outcome_of
 from server.metrics.requests import Passage
 from server.repository.entry import Use
 from server.repository.worker import Worker
-from server.requests.exchange import Exchange, TimeLimit
+from server.requests.exchange import ClientOfSeveral, Exchange, LeavingClient, TimeLimit
 from server.service import Service
 
 A = TypeVar("A")
@@ -200,6 +201,30 @@ class Inference:
         await self.hold_answer(answer)
         return answer.what
 
+    async def compute_all(
+        self, questions: Sequence[tuple[ModelRequest, Callable[[Arrays], Kept[A]]]]
+    ) -> list[A]:
+        """Return what is kept of the outputs of each of ``questions``, which share passes where they may.
+
+        Raises:
+            As ``compute_part``: the first error; nothing is computed any more then.
+        """
+        if len(questions) == 1:
+            return [(await self.compute_part(*questions[0])).what]
+        waiting: dict[ClientOfSeveral, Callable[[], None]] = {}
+        client = self.exchange.client
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(
+                        self.compute_part(*question, ClientOfSeveral(client, waiting))
+                    )
+                    for question in questions
+                ]
+        except ExceptionGroup as exc:
+            raise exc.exceptions[0] from None
+        return [task.result().what for task in tasks]
+
     async def acquire(self, timeout_seconds: float | None) -> Worker:
         """Return what answers, when the model is loaded; raises as Repository.acquire, and LateError."""
         self.use = await self.service.repository.acquire(
@@ -209,9 +234,14 @@ class Inference:
         return self.use.worker
 
     async def compute_part(
-        self, question: ModelRequest, keep: Callable[[Arrays], Kept[A]]
+        self,
+        question: ModelRequest,
+        keep: Callable[[Arrays], Kept[A]],
+        client: LeavingClient | None = None,
     ) -> Kept[A]:
         """Return what ``keep`` takes of the outputs; the request holds the memory that it held.
+
+        ``client``: whose request it is; None: the exchange's.
 
         Raises:
             DisconnectedError: the client went away; the work for it alone was cancelled.
@@ -233,7 +263,11 @@ class Inference:
         try:
             self._came()
             answer = await worker.answer(
-                question.inputs, seconds_left, take, question.priority, self.exchange
+                question.inputs,
+                seconds_left,
+                take,
+                question.priority,
+                client or self.exchange.client,
             )
         except DeadlineError as exc:
             limit_seconds = self._given(question.timeout_seconds)

@@ -26,7 +26,7 @@ from server.errors import DisconnectedError, LateError
 from server.faults import Code, Fault
 from server.repository.served_engine import ComputedAnswer, Running, ServedEngine
 from server.repository.working import EngineChange, Job, Underway, jobs_of
-from server.requests.exchange import Client, Exchange
+from server.requests.exchange import LeavingClient
 from server.requests.waiting import settle, tell
 from server.scheduling.agenda import Expected
 from server.scheduling.dispatcher import Dispatcher
@@ -143,12 +143,12 @@ class Worker:
         limit_seconds: float,
         take: Take[T],
         priority: int,
-        exchange: Exchange,
+        client: LeavingClient,
     ) -> ComputedAnswer[T]:
         """Answer a request: at once if that takes very little time, else it waits in line.
 
-        Cancelling this cancels only the work for this request, as does its client when it leaves
-        ``exchange``. ``take`` runs on the computing thread; see Engine.answer. ``priority``: as clients
+        Cancelling this cancels only the work for this request, as does ``client`` when it leaves.
+        ``take`` runs on the computing thread; see Engine.answer. ``priority``: as clients
         number it.
 
         Raises:
@@ -158,7 +158,7 @@ class Worker:
         """
         self.min_limit_seconds = min(self.min_limit_seconds, limit_seconds)
         if not (self.served.is_quick and self.line.idle):
-            return await self._queued(inputs, limit_seconds, take, priority, exchange.client)
+            return await self._queued(inputs, limit_seconds, take, priority, client)
         # On this thread, the event loop's, while the worker's own sleeps.
         late = self.served.usual_seconds - limit_seconds
         if late > 0:
@@ -171,7 +171,7 @@ class Worker:
         limit_seconds: float,
         take: Take[T],
         priority: int,
-        client: Client | None,
+        client: LeavingClient | None,
     ) -> ComputedAnswer[T]:
         """Queue a request of ``client`` and wait for what its future ends with; raises as ``answer``."""
         job = Job.within(limit_seconds, inputs, take, priority, self._deadline(limit_seconds))

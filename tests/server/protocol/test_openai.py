@@ -1,7 +1,9 @@
 """OpenAI's endpoint of vectors: what its clients send and read, by a model whose tokenizer is a fake."""
 
+import asyncio
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,11 @@ import pytest_asyncio
 from numpy.typing import NDArray
 
 from models.embedding import Embedding
+from models.text.fakes import WordTokenizer
+from models.text.recipe import Tokens
+from server.errors import InvalidRequestError
+from server.protocol.serving import Inference
+from server.requests.exchange import ClientOfSeveral
 from server.settings.settings import Settings
 from tests.examples import over
 from tests.models.texts import (
@@ -23,6 +30,7 @@ from tests.models.texts import (
     open_fake,
     write_files,
 )
+from tests.server.requests.test_exchange import Client
 from tests.server.support import ServiceUnderTest, serving
 
 URL = "/v1/embeddings"
@@ -178,3 +186,75 @@ async def test_one_answer_is_counted_for_all_texts_of_a_request(texts: ServiceUn
     before = await counted()
     await ask(texts, input=["one", "two", "three"])
     assert [b - a for a, b in zip(before, await counted(), strict=True)] == [1, 9]
+
+
+# Several texts in one pass, and a client that leaves meanwhile.
+
+
+class Leaving(Client):
+    """A client that knows what is called when it leaves."""
+
+    called: Callable[[], None] | None = None
+
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        self.called = leaves
+
+
+async def test_texts_share_passes_where_the_plan_has_a_batch(
+    texts: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.repository.served_engine.ServedEngine.is_quick", False)
+    inputs = [f"text {index}" for index in range(12)]
+    expected = vectors(await ask(texts, input=inputs))
+    values = {"lanes": 4, "budget": 64 << 20, "threads": 1, "memory_pressure": "off"}
+    repository = texts.inside.settings.repository
+    async with serving(Settings.model_validate({**values, "repository": repository})) as laned:
+        served = laned.worker("encoder").served
+        assert served.engine.plan.batch_size == 4
+        document = await ask(laned, input=inputs)
+        assert (served.requests, document["usage"]["prompt_tokens"]) == (12, 48)
+        assert served.sweeps < 12
+        np.testing.assert_allclose(vectors(document), expected, atol=1e-6)
+        tokenizer = laned.worker("encoder").tokenizer
+        assert isinstance(tokenizer, WordTokenizer)
+        monkeypatch.setattr(tokenizer, "encode", lambda text: Tokens([VOCABULARY], [0]))
+        several = {"model": "encoder", "input": ["a", "b"]}
+        refused(await laned.client.post(URL, json=several), 400, "input.0")
+        assert laned.inside.request_memory.used_bytes == 0
+
+
+async def test_the_first_error_ends_what_is_computed_with_it(
+    texts: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled: list[int] = []
+
+    async def computed(model: Inference, question: int, keep: object, client: object) -> None:
+        if question == 1:
+            raise InvalidRequestError("the second")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(question)
+
+    monkeypatch.setattr(Inference, "compute_part", computed)
+    with texts.inside.exchanges.exchange(Client()) as exchange:
+        model = Inference(texts.inside, exchange, "encoder", None)
+        questions: Any = [(index, None) for index in range(3)]
+        with pytest.raises(InvalidRequestError, match="the second"):
+            await model.compute_all(questions)
+    assert sorted(cancelled) == [0, 2]
+
+
+async def test_a_client_that_leaves_ends_all_that_is_computed_for_it() -> None:
+    client, left, others = Leaving(), list[int](), dict[ClientOfSeveral, Callable[[], None]]()
+    several = [ClientOfSeveral(client, others) for _ in range(3)]
+    for index, item in enumerate(several):
+        item.on_leave(partial(left.append, index))
+    several[1].on_leave(None)
+    called = client.called
+    assert called is not None
+    called()
+    assert left == [0, 2]
+    several[0].on_leave(None)
+    several[2].on_leave(None)
+    assert client.called is None
