@@ -217,6 +217,7 @@ PARTS = (
     "scratch_bytes",
     "session_bytes",
     "object_bytes",
+    "tokenizer_bytes",
     "io_bytes",
 )
 #: More than any machine has: without a budget, only other limits count.

@@ -52,6 +52,15 @@ def compile_(
     segmentation: Annotated[
         Path | None, _recipe("segmentation", "TOML file: which output is a mask, and how.")
     ] = None,
+    embedding: Annotated[
+        Path | None, _recipe("embedding", "TOML file: which output is a vector, and how.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="tokenizer.json of Hugging Face: texts. Default: the one next to F.onnx."
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -158,6 +167,8 @@ def compile_(
         "preprocess": preprocess,
         "detection": detection,
         "segmentation": segmentation,
+        "embedding": embedding,
+        "tokenizer": tokenizer,
         "config": config,
         "image_config": image_config,
     }

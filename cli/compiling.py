@@ -176,7 +176,9 @@ def _options(
 def _recipes(files: Mapping[str, Path]) -> dict[str, Any]:
     """Return what is in ``files``, by their options."""
     from models.compiler.writing.hub_config import read_config
+    from models.compiler.writing.text_config import read_text_config
     from models.detection.recipe import read_detection
+    from models.embedding import read_embedding
     from models.images.preprocess import read_labels, read_preprocess
     from models.segmentation import read_segmentation
 
@@ -185,10 +187,12 @@ def _recipes(files: Mapping[str, Path]) -> dict[str, Any]:
         "preprocess": read_preprocess,
         "detection": read_detection,
         "segmentation": read_segmentation,
+        "embedding": read_embedding,
     }
     recipes = {name: read(files[name]) for name, read in readers.items() if name in files}
     configs = (files[name] for name in ("image_config", "config") if name in files)
-    return {**recipes, "configs": tuple(map(read_config, configs))}
+    text = read_text_config(files["tokenizer"]) if "tokenizer" in files else None
+    return {**recipes, "configs": tuple(map(read_config, configs)), "text": text}
 
 
 def _observers(request: CompileRequest) -> "Iterator[Observer]":

@@ -32,8 +32,10 @@ from cli.printing.sentences import (
     stored,
     takes,
     tensor,
+    texts,
     typed,
     unrolled,
+    vectors,
 )
 from cli.printing.steps import planning
 from cli.printing.summary import evaluated, summary_of
@@ -130,6 +132,10 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "input", given(port)
     if manifest.preprocess:
         yield "pictures", picture(manifest.preprocess) + _origin(manifest, "preprocess")
+    if manifest.text:
+        yield "texts", texts(manifest.text) + _origin(manifest, "max_tokens")
+        tokenizer_bytes = format_size(manifest.text.memory_bytes)
+        yield "tokenizer", f"takes {tokenizer_bytes}{_origin(manifest, 'tokenizer')}"
     for port in manifest.outputs:
         yield "output", f"{port.name}: {tensor(port)}"
     yield from _found(manifest)
@@ -147,6 +153,8 @@ def _found(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yield facts about a model's answers to a picture."""
     if manifest.detection:
         yield "detects", detector(manifest.detection) + _origin(manifest, "detection")
+    if manifest.embedding:
+        yield "vectors", vectors(manifest, manifest.embedding) + _origin(manifest, "embedding")
     if manifest.segmentation:
         yield "segments", segmenter(manifest.segmentation) + _origin(manifest, "segmentation")
     named = manifest.named

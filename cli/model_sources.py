@@ -46,6 +46,7 @@ RECIPES = {
     "preprocess": ".preprocess.toml",
     "detection": ".detection.toml",
     "segmentation": ".segmentation.toml",
+    "embedding": ".embedding.toml",
 }
 #: Options of ``compile`` that are files as Hugging Face, timm and OpenCLIP call them, the first counts.
 CONFIGS = {
@@ -56,6 +57,7 @@ CONFIGS = {
         "open_clip_config.json",
     ),
     "config": ("config.json",),
+    "tokenizer": ("tokenizer.json",),
 }
 # The folder of graphs beside such files, as exporters for transformers.js write it.
 _GRAPHS = "onnx"

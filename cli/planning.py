@@ -113,7 +113,7 @@ def check_models(workers: Mapping[str, int], models: Collection[str]) -> None:
 # What ``plan`` says of packs that share a budget: the document of --json, and the tables.
 
 #: What PARTS are called where people read.
-_PART_HEADS = ("weights", "activations", "scratch", "sessions", "objects", "tensors")
+_PART_HEADS = ("weights", "activations", "scratch", "sessions", "objects", "tokenizer", "tensors")
 
 
 def planned(candidate: Candidate, fitted: PlanResult, hint: str, kept: bool) -> dict[str, Any]:
@@ -208,10 +208,13 @@ def print_plans(document: dict[str, Any], explain: bool) -> None:
             for row in shown
         ),
     )
+    columns = dict(zip(PARTS, _PART_HEADS, strict=True))
+    if not any(row["tokenizer_bytes"] for row in shown):
+        del columns["tokenizer_bytes"]
     print_table(
         f"Its memory in {unit.name}",
-        ("model", *_PART_HEADS),
-        ((row["model"], *(unit.show(row[part]) for part in PARTS)) for row in shown),
+        ("model", *columns.values()),
+        ((row["model"], *(unit.show(row[part]) for part in columns)) for row in shown),
     )
     if document["budget_bytes"] is not None:
         say(shares(document["budget_bytes"], document["total_bytes"], document["request_bytes"]))

@@ -23,13 +23,14 @@ _CHANNELS = {1, 3}
 _STRING_BYTES = 4
 #: Where none lies beside the model: one that no model knows better than others.
 _ANY_PICTURE = Path(photographs.__file__).with_name("coffee.jpg")
+_ANY_TEXT = '{"text": "A cat sits on the mat."}'
 _PICTURES = (".jpg", ".jpeg", ".png", ".webp")
 
 
 def question(manifest: Manifest, name: str, place: str, settings: Settings, source: Path) -> str:
     """Return the command that asks the model ``name`` of ``manifest``, which ``place`` serves.
 
-    A photograph where it takes one, that which lies beside ``source``, its file; else zeros.
+    A text or a photograph where it takes one, the picture next to ``source``, its file; else zeros.
     """
     model = f"{_base(place)}/v2/models/{name}"
     curl = ["curl", "-fsS", *_access(place, settings)]
@@ -38,6 +39,9 @@ def question(manifest: Manifest, name: str, place: str, settings: Settings, sour
         known = "" if picture else "  # any photograph: put one of what it knows in its place"
         body = f"@{picture or _ANY_PICTURE}"
         return shlex.join([*curl, "--data-binary", body, f"{model}:{manifest.verb}"]) + known
+    if manifest.text is not None:
+        verb = "infer" if manifest.embedding is None else "embed"
+        return shlex.join([*curl, "-d", _ANY_TEXT, f"{model}:{verb}"])
     ports = manifest.required_inputs
     return _with_tensors(curl, ports, model) + recipe_hint(ports, source)
 

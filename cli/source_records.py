@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.packs.folders import FORMAT_VERSION, NO_SOURCES, SOURCES_FILE
+from models.text.files import companions
 from models.whole_files import whole_file
 from pipeline.execution.errors import InputError
 
@@ -56,7 +57,9 @@ def _options_of(source: Source, isa: str) -> dict[str, Any]:
 def all_files(source: Source, external: Sequence[Path]) -> tuple[Path, ...]:
     """Return the files of ``source``, its recipes, and ``external``, to which they refer."""
     recipes = (source.recipes[option] for option in sorted(source.recipes))
-    return (*source.files, *recipes, *external)
+    tokenizer = source.recipes.get("tokenizer")
+    text_files = companions(tokenizer) if tokenizer else ()
+    return tuple(dict.fromkeys((*source.files, *recipes, *text_files, *external)))
 
 
 def stats_of(source: Source, external: Sequence[Path]) -> list[list[Any]]:

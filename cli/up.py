@@ -149,6 +149,7 @@ def _signature() -> Signature:
                 "how a picture becomes its input (TOML)",
                 "heads, anchors, classes (TOML)",
                 "which output is a mask (TOML)",
+                "which output is a vector (TOML)",
             ),
             strict=True,
         )

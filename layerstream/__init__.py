@@ -83,6 +83,7 @@ def compile(  # noqa: A001  as the command is called
     preprocess: Recipe = None,
     detection: Recipe = None,
     segmentation: Recipe = None,
+    embedding: Recipe = None,
     store: Store = "fp32",
     target: str = "cpu",
     version: int = 1,
@@ -102,6 +103,7 @@ def compile(  # noqa: A001  as the command is called
         preprocess: how a picture becomes the input: a TOML file, or a mapping of what would be in it.
         detection: the same of what outputs are boxes.
         segmentation: the same of which is a mask.
+        embedding: the same of which is a vector.
         store: how weights lie in the file; computed with float32.
         target: "cpu": this machine's; "aarch64-generic", "cuda-sm72", ...: as `layerstream compile` takes.
         version: of the model, from 1 on.
@@ -113,6 +115,7 @@ def compile(  # noqa: A001  as the command is called
     # Onnx is not needed by a program that only runs models.
     from models.compiler import CompileOptions, compile_onnx
     from models.detection.recipe import Detection
+    from models.embedding import Embedding
     from models.images.preprocess import Preprocess, read_labels
     from models.packs.target import named_target
     from models.progress import silent
@@ -133,6 +136,7 @@ def compile(  # noqa: A001  as the command is called
         preprocess=recipe_of(preprocess, Preprocess),
         detection=recipe_of(detection, Detection),
         segmentation=recipe_of(segmentation, Segmentation),
+        embedding=recipe_of(embedding, Embedding),
         force=force,
         target=compiled_for,
         measure=device_measure(compiled_for),

@@ -15,7 +15,16 @@ from server.operation.process import installed_version
 from server.page import routes as page
 from server.page.looks import Looks
 from server.page.state import Watchers, current_state
-from server.protocol import deepstack, infer, metadata, openapi, recognition, repository
+from server.protocol import (
+    deepstack,
+    embedding,
+    infer,
+    metadata,
+    openai,
+    openapi,
+    recognition,
+    repository,
+)
 from server.protocol.answers import Answer
 from server.protocol.http_request import RequestMiddleware
 from server.protocol.routing import RulesOfPaths, no_route
@@ -27,6 +36,8 @@ from server.settings.settings import Settings
 _ROUTERS: tuple[APIRouter, ...] = (
     infer.TENSORS,
     recognition.ROUTER,
+    embedding.ROUTER,
+    openai.ROUTER,
     infer.PICTURES,
     metadata.SERVER,
     metadata.HEALTH,

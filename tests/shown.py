@@ -23,6 +23,7 @@ import onnx
 from models.darknet.skeleton import CFG
 from tests.documents import ROOT, Block, read
 from tests.models.nets import parsed
+from tests.models.texts import encoder, write_files
 
 COCO = [f"object {number}" for number in range(80)]
 COMMANDS = ("sh", "console", "python")  # the languages of blocks that run
@@ -267,6 +268,20 @@ def texts_pack(kit: Kit, folder: Path) -> None:
     kit.pack(folder / "repository/model", folder / "model.onnx", "--shape", "tokens=1,4")
 
 
+def text_encoder(kit: Kit, folder: Path) -> None:
+    """What docs/how-to/text.md names: an encoder of any length, and a tokenizer of few words."""
+    from tokenizers import BertWordPieceTokenizer
+
+    model = folder / "minilm/onnx/model.onnx"
+    model.parent.mkdir(parents=True)
+    onnx.save(encoder("tokens", rows=100), model)
+    tokenizer = BertWordPieceTokenizer()
+    text = (ROOT / "docs/how-to/text.md").read_text("utf-8")
+    tokenizer.train_from_iterator([text], vocab_size=100, show_progress=False)
+    tokenizer.save(str(folder / "minilm/tokenizer.json"))
+    write_files(folder / "minilm")
+
+
 def changed_model(kit: Kit, folder: Path) -> None:
     two_packs(kit, folder)
     classifier(kit, folder)
@@ -309,6 +324,7 @@ SHOWN = (
         ),
         asks=True,
     ),
+    Shown("docs/how-to/text.md", text_encoder, ("vectors.toml",)),
     Shown("docs/how-to/coming-from.md", others_files),
     Shown("docs/how-to/up.md", files_and_a_pack),
     Shown("docs/how-to/budget.md", two_packs),
@@ -385,6 +401,7 @@ APART = (
     Apart("docs/tutorials/arm-board.md", "scp", "another machine"),
     Apart("docs/how-to/install.md", "bootstrap", _INSTALLS),
     Apart("docs/how-to/production.md", "make deb", "root and systemd; tools/check_package.sh"),
+    Apart("docs/how-to/text.md", "from openai", "openai, which is not installed"),
     Apart("docs/how-to/embed.md", "mount(", "tests/layerstream/test_embed.py runs it"),
     Apart("docs/how-to/embed.md", "write_models", "tests/layerstream/test_embed.py runs it"),
     Apart("docs/how-to/gpu.md", "serve", "a GPU"),

@@ -84,6 +84,7 @@ USED = (
     ),
     Used("pymoo.core.problem.Problem", "_evaluate", "papers/applications/reduction.py"),
     Used("pymoo.core.mutation.Mutation", "_do", "papers/applications/reduction.py"),
+    Used("tokenizers.models.BPE", "_resize_cache", "models/text/tokenizer.py"),
     Used("logging", "_srcfile", "server/operation/logs.py"),
 )
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.detection.recipe import Detection
+from models.embedding import Embedding
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.packs.manifest import Manifest
@@ -15,6 +16,7 @@ from models.packs.records.ports import DesignedLayer, DesignedMemory, Port, Sour
 from models.packs.target import Target
 from models.segmentation import Segmentation
 from models.sizes import format_least, format_size
+from models.text.recipe import TextInput
 from server.errors import few
 
 _RESIZED = {
@@ -147,6 +149,23 @@ def segmenter(segmentation: Segmentation) -> str:
     if segmentation.threshold is not None:
         return f"{segmentation.output}: what is above {segmentation.threshold:g}"
     return f"{segmentation.output}: a class for each pixel"
+
+
+def texts(text: TextInput) -> str:
+    """Return how texts become tokens, in words."""
+    before = f", {text.prompt!r} before each" if text.prompt else ""
+    return f"up to {text.max_tokens:,} tokens of {text.vocabulary:,}{before}"
+
+
+def vectors(manifest: Manifest, embedding: Embedding) -> str:
+    """Return how the outputs become a vector, in words."""
+    width = embedding.width(
+        next(port.shape for port in manifest.outputs if port.name == embedding.output)
+    )
+    pooled = "" if embedding.pooling == "none" else f"{embedding.pooling} of "
+    others = f", or {', '.join(map(str, embedding.matryoshka))}" if embedding.matryoshka else ""
+    length = ", of length 1" if embedding.normalise else ""
+    return f"{width}{others} numbers, {pooled}{embedding.output}{length}"
 
 
 def machine(target: Target) -> str:

@@ -85,6 +85,8 @@ def summary_of(pack: Pack, cpu: Device, *, with_costs: bool = True) -> dict[str,
         "detection": manifest.detection and _detector(manifest.detection),
         "segmentation": manifest.segmentation
         and plain(manifest.segmentation, leave_out={"labels"}),
+        "text": manifest.text and plain(manifest.text),
+        "embedding": manifest.embedding and plain(manifest.embedding),
         "origins": dict(manifest.origins),
         "source_sizes": manifest.source_sizes and plain(manifest.source_sizes),
         "designed": manifest.designed and _designed(manifest.designed),

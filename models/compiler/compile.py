@@ -29,6 +29,7 @@ from models.compiler.writing.describe import (
 from models.compiler.writing.describe_programs import ProgramDescriber, QuantisedDescriber
 from models.compiler.writing.recipes import recipe_records
 from models.compiler.writing.storing import Storing
+from models.compiler.writing.texts import text_records
 from models.compiler.writing.write import (
     is_shorter,
     unstored,
@@ -41,7 +42,7 @@ from models.graphs.inputs import take_defaults
 from models.graphs.traits import infinite_weights
 from models.packs.building import Unfinished, building, check_destination
 from models.packs.folders import FORMAT_VERSION
-from models.packs.manifest import Manifest, write_manifest
+from models.packs.manifest import TOKENIZER, Manifest, write_manifest
 from models.packs.names import Store
 from models.packs.pack import read_pack
 from models.packs.target import Target, host_target
@@ -198,7 +199,9 @@ def _write_pack(
     before_pieces = [step for step in passes if step.level != "pieces"]
     progress("optimise")
     run(work, before_pieces, progress, observers=options.observers)
-    recipes = recipe_records(path, work.graph, options, metadata, frozenset(defaults), options.warn)
+    optional = frozenset(defaults)
+    recipes = recipe_records(path, work.graph, options, metadata, optional, options.warn)
+    texts = text_records(path, read, work.graph, optional, options, options.warn)
     progress("cut")
     run(work, passes[len(before_pieces) :], progress, observers=options.observers)
     parts = work.divided
@@ -217,6 +220,8 @@ def _write_pack(
     if storing is None:
         write_model(graph, name, layout, spans, folder / "model.onnx")
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
+    if texts.tokenizer is not None:
+        shutil.copyfile(texts.tokenizer, folder / TOKENIZER)
     values = value_records(graph, parts.aliases)
     index = {value.name: position for position, value in enumerate(values)}
     sizes = Sizes(
@@ -254,7 +259,9 @@ def _write_pack(
         classification=recipes.classification,
         detection=recipes.detection,
         segmentation=recipes.segmentation,
-        origins=dict(recipes.origins),
+        text=texts.text,
+        embedding=texts.embedding,
+        origins={**recipes.origins, **texts.origins},
         source_sizes=metadata.sizes,
         designed=metadata.memory,
         parameters=source.parameters,

@@ -5,9 +5,10 @@ import math
 from pathlib import Path
 
 from models.detection.recipe import head_fault
+from models.embedding import embedding_fault
 from models.errors import PackError
 from models.network.fields import UNKNOWN
-from models.packs.manifest import Manifest
+from models.packs.manifest import TOKENIZER, Manifest
 from models.packs.program_checks import check_programs, check_quantised
 from models.packs.records.pieces import (
     INDEX_TYPES,
@@ -23,6 +24,7 @@ from models.packs.records.spans import SPAN_ALIGNMENT, Span, Stored, StoredPart
 from models.packs.row_checks import check_bottlenecks, check_rows
 from models.packs.storing import least_length, part_fault
 from models.segmentation import segmentation_fault
+from models.text.recipe import TextInput, text_fault
 
 # What a manifest says of weights.bin must be possible: spans, and how they are stored in it.
 
@@ -392,15 +394,28 @@ def _check_operand(where: str, manifest: Manifest, own: int | None, operand: Ope
         )
 
 
+def _tokenizer_fault(text: TextInput, manifest: Manifest) -> str | None:
+    """Return why a tokenizer cannot take as little as ``text`` says; None: it can."""
+    file_bytes = manifest.files[TOKENIZER].n_bytes
+    if text.memory_bytes >= file_bytes:
+        return None
+    return f"text.memory_bytes: {text.memory_bytes}, and its file has {file_bytes}"
+
+
 def _check_recipes(path: Path, manifest: Manifest) -> None:
     inputs = [(port.dtype, port.shape) for port in manifest.required_inputs]
     if manifest.preprocess is not None and inputs != [("float32", manifest.preprocess.shape)]:
         raise PackError(f"{path}: preprocess: its tensor is not the input")
     outputs = {port.name: (port.dtype, port.shape) for port in manifest.outputs}
     detection, segmentation = manifest.detection, manifest.segmentation
+    embedding, text = manifest.embedding, manifest.text
+    required = {port.name: port for port in manifest.required_inputs}
     for fault in (
         detection and head_fault(detection, outputs),
         segmentation and segmentation_fault(segmentation, outputs),
+        embedding and embedding_fault(embedding, outputs),
+        text and text_fault(text, required),
+        text and _tokenizer_fault(text, manifest),
     ):
         if fault is not None:
             raise PackError(f"{path}: {fault}")

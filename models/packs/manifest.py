@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import xxhash
 
 from models.detection.recipe import Detection
+from models.embedding import Embedding
 from models.images.preprocess import Preprocess
 from models.network.fields import Count
 from models.network.operators.quantised import Quantised
@@ -33,6 +34,10 @@ from models.packs.records.spans import FileRecord, Span
 from models.packs.target import Target
 from models.records import Record, plain, read_json
 from models.segmentation import Segmentation
+from models.text.recipe import TextInput
+
+#: The file of the tokenizer, where a model takes texts.
+TOKENIZER = "tokenizer.json"
 
 
 def checksum(data: bytes | memoryview) -> str:
@@ -65,7 +70,7 @@ class _Described(Protocol):
 
 
 #: What can be asked of a model with a photograph, as it stands behind its name and a colon.
-Verb = Literal["classify", "detect", "segment", "infer"]
+Verb = Literal["classify", "detect", "segment", "embed", "infer"]
 
 
 class Measures:
@@ -141,6 +146,8 @@ class Manifest(Measures, Record):
     classification: Classification | None = None
     detection: Detection | None = None
     segmentation: Segmentation | None = None
+    text: TextInput | None = None
+    embedding: Embedding | None = None
     origins: dict[str, str] = field(default_factory=dict)
     source_sizes: SourceSizes | None = None
     designed: DesignedMemory | None = None
@@ -157,6 +164,8 @@ class Manifest(Measures, Record):
             return "detect"
         if self.segmentation is not None:
             return "segment"
+        if self.embedding is not None:
+            return "embed"
         return "infer" if self.classification is None else "classify"
 
     @property

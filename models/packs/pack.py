@@ -11,6 +11,7 @@ from models.errors import PackError, absent
 from models.packs.checks import check_manifest
 from models.packs.folders import FORMAT_VERSION, find_pack
 from models.packs.manifest import (
+    TOKENIZER,
     Manifest,
     checksum,
     read_manifest,
@@ -185,6 +186,8 @@ def _check_inside(file: Path) -> None:
 def _check_files(folder: Path, manifest: Manifest) -> None:
     path = folder / "manifest.json"
     expected = [name for name in FILES if name != GRAPH or not manifest.expands]
+    if manifest.text is not None:
+        expected.append(TOKENIZER)
     if set(manifest.files) != set(expected):
         raise PackError(
             f"{path}: files: expected {', '.join(expected)}, got {list(manifest.files)}"
@@ -196,6 +199,22 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
         if size != record.n_bytes:
             state = "truncated" if size < record.n_bytes else "too long"
             raise PackError(f"{file}: {state}: {size} bytes, the manifest says {record.n_bytes}")
+
+
+def read_tokenizer(pack: Pack) -> bytes:
+    """Return the file of the tokenizer of a ``pack`` that takes texts.
+
+    Raises:
+        PackError: it is damaged, or cannot be read.
+    """
+    path = pack.folder / TOKENIZER
+    try:
+        data = path.read_bytes()
+    except OSError as exc:
+        raise PackError(f"{path}: {exc.strerror or exc}") from exc
+    if checksum(data) != pack.manifest.files[TOKENIZER].checksum:
+        raise PackError(f"{path}: damaged: its checksum is not the manifest's")
+    return data
 
 
 def _graphs(folder: Path, manifest: Manifest) -> tuple[bytes, ...]:

@@ -23,6 +23,7 @@ _WORDS = {
     "io": "inputs and outputs",
     "sessions": "ONNX Runtime",
     "objects": "Python",
+    "tokenizer": "the tokenizer",
 }
 
 

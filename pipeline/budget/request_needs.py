@@ -3,6 +3,7 @@
 Only calculated from manifests; docs/explanation/architecture/request-memory.md, "What requests may take".
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
@@ -40,6 +41,7 @@ _SHARE = 8
 _MOST_BYTES = 64 << 20
 # Tensors of one request have room if they are at most one part in so many of the budget.
 _TENSOR_SHARE = 4
+_FLOAT_BYTES = 4
 # Where models would not fit beside a usual pool, it shrinks to so many times the least.
 _SHRUNK = 2
 
@@ -109,6 +111,8 @@ def _taken_bytes(manifest: Manifest, verb: Verb) -> int:
         return WORK_BYTES + box_mask_bytes(manifest)
     if verb == "segment":
         return mask_bytes(manifest) + MASK_WORK_BYTES
+    if verb == "embed":
+        return embedding_bytes(manifest)
     return tensor_bytes(manifest.outputs)
 
 
@@ -164,8 +168,26 @@ def picture_bytes(manifest: Manifest) -> int:
     )
 
 
+def text_bytes(manifest: Manifest) -> int:
+    """Return what a request with a usual text holds, which fills the network; 0: the model takes none."""
+    text = manifest.text
+    return 0 if text is None else infer_bytes(manifest) + text.usual_work_bytes
+
+
+def embedding_bytes(manifest: Manifest) -> int:
+    """Return what making one vector of the outputs takes, in addition to inputs; 0: there is no recipe."""
+    embedding = manifest.embedding
+    if embedding is None:
+        return 0
+    port = next(port for port in manifest.outputs if port.name == embedding.output)
+    return _FLOAT_BYTES * (math.prod(port.shape) + embedding.width(port.shape))
+
+
 class Need(NamedTuple):
-    """The bytes that requests to one model take: with tensors, and with a photograph (0: it takes none)."""
+    """The bytes that requests to one model take: with tensors, and with a photograph (0: it takes none).
+
+    Of a model that takes texts, ``infer_bytes`` is enough for a text.
+    """
 
     infer_bytes: int
     picture_bytes: int
@@ -173,7 +195,7 @@ class Need(NamedTuple):
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Return the needs of requests to the model of ``manifest``."""
-        return cls(infer_bytes(manifest), picture_bytes(manifest))
+        return cls(max(infer_bytes(manifest), text_bytes(manifest)), picture_bytes(manifest))
 
     @property
     def least_bytes(self) -> int:

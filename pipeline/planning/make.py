@@ -99,6 +99,7 @@ def make_plan(
         session_bytes=session_bytes(program, steps, choice.lanes),
         object_bytes=object_bytes(program, steps, choice.lanes),
         io_bytes=sum(port.n_bytes for port in program.inputs if port.default is not None),
+        tokenizer_bytes=program.tokenizer_bytes,
     )
     if choice.joined_bytes == SMALLEST_LAUNCHES:
         return smallest_launches(program, plan)

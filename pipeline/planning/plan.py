@@ -172,6 +172,7 @@ class Plan:
     session_bytes: int
     object_bytes: int
     io_bytes: int
+    tokenizer_bytes: int = 0
 
     @property
     def launches(self) -> int:
@@ -259,6 +260,8 @@ class Plan:
             "io": self.io_bytes,
             "sessions": self.session_bytes,
             "objects": self.object_bytes,
+            # Of models that take texts alone.
+            **({"tokenizer": self.tokenizer_bytes} if self.tokenizer_bytes else {}),
         }
 
     @property
@@ -334,7 +337,7 @@ class PartitionedPlan:
     def memory(self) -> dict[str, int]:
         """Bytes by kind, as of a plan; edges are counted with the arenas."""
         kinds = self.partitions[0].memory
-        memory = {kind: sum(plan.memory[kind] for plan in self.partitions) for kind in kinds}
+        memory = {kind: sum(plan.memory.get(kind, 0) for plan in self.partitions) for kind in kinds}
         return {**memory, "arena": memory["arena"] + self.edge_bytes}
 
     @property

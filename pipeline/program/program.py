@@ -227,6 +227,12 @@ class Program(Measures):
         return self.made(_tables)
 
     @property
+    def tokenizer_bytes(self) -> int:
+        """What the tokenizer of a model that takes texts takes; of its parts the first has it."""
+        text = self.pack.manifest.text
+        return 0 if text is None or self.own.start else text.memory_bytes
+
+    @property
     def own_pieces(self) -> tuple[PreparedPiece, ...]:
         return self.pieces[self.own.start : self.own.stop]
 
@@ -253,7 +259,8 @@ def program_checksum(program: Program) -> str:
     """Return the checksum of all that planners look at: of the file, and of what was decided."""
     decided = [getattr(program, each.name) for each in fields(program) if each.init][1:]
     rest = (program.graphs, program.programs, program.target)
-    return checksum(f"{program.name} {rest} {decided}".encode())
+    tokenizer = f" {program.tokenizer_bytes}" if program.tokenizer_bytes else ""
+    return checksum(f"{program.name} {rest} {decided}{tokenizer}".encode())
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from models.network.fields import STRINGS
+from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.datatypes import DATATYPES, datatype
 from server.errors import InvalidRequestError, few, shown
@@ -30,11 +31,24 @@ class WantedOutput(NamedTuple):
     n_classes: int = 0
 
 
-class Signature:
-    """What a model takes and gives: ``inputs`` and ``outputs`` by name, in the order of its manifest."""
+#: The input that holds a text in place of all others, of a model that takes texts.
+TEXT = "text"
+TEXT_PORT = Port(name=TEXT, value=0, dtype=STRINGS, shape=(1,))
 
-    def __init__(self, inputs: Iterable[Port], outputs: Iterable[Port]) -> None:
+
+class Signature:
+    """What a model takes and gives: ``inputs`` and ``outputs`` by name, in the order of its manifest.
+
+    ``accepts_text``: a request may have one string, called ``TEXT``, in place of its tokens.
+    """
+
+    def __init__(
+        self, inputs: Iterable[Port], outputs: Iterable[Port], accepts_text: bool = False
+    ) -> None:
         self.inputs = {port.name: port for port in inputs}
+        self.accepts_text = accepts_text
+        if accepts_text:
+            self.inputs[TEXT] = TEXT_PORT
         #: How errors name each input.
         self.named = {name: f"input {shown(name)}" for name in self.inputs}
         self.outputs = {port.name: port for port in outputs}
@@ -43,6 +57,11 @@ class Signature:
             is_binary: tuple(WantedOutput(name, is_binary) for name in self.outputs)
             for is_binary in (False, True)
         }
+
+
+def signature_of(manifest: Manifest) -> Signature:
+    """Return what the model of ``manifest`` takes and gives."""
+    return Signature(manifest.inputs, manifest.outputs, manifest.text is not None)
 
 
 class ModelRequest(NamedTuple):
@@ -284,8 +303,12 @@ def matched_inputs(fields: InferRequest, model: Signature) -> list[tuple[str, Re
             raise InvalidRequestError(f"{where} is given twice")
         check_tensor(where, tensor.datatype, tensor.shape, port)
         found[port.name] = where, tensor, port
+    if model.accepts_text and TEXT in found:
+        if len(found) > 1:
+            raise InvalidRequestError(f"{model.named[TEXT]}: a text, or its tokens, not both")
+        return list(found.values())
     for name, port in model.inputs.items():
-        if name not in found and port.default is None:
+        if name not in found and port.default is None and port is not TEXT_PORT:
             raise InvalidRequestError(f"{model.named[name]} is missing")
     return list(found.values())
 

@@ -8,6 +8,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
+from models.text.recipe import Tokens
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.request_needs import SHORT_CODEC_BYTES
 from pipeline.execution.given import Arrays
@@ -28,17 +29,25 @@ from server.protocol.answers import Answer
 from server.protocol.errors import reported
 from server.protocol.infer import kept_outputs
 from server.protocol.serving import Inference, Kept
+from server.protocol.texts import with_tokens
 from server.requests.exchange import Exchange
 
 # An answer to the message that it is, each tensor copied once.
 
 _RAW_FIELD = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
+# The parameter for the header of HTTP.
+_CUT = "text_truncated"
 _ANSWER_FIELD = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 
-def _encoded(answer: ModelAnswer, in_stream: bool = False) -> bytes:
-    """Return ``answer`` as a ModelInferResponse, ``in_stream`` inside of a ModelStreamInferResponse."""
+def _encoded(answer: ModelAnswer, in_stream: bool = False, tokens: Tokens | None = None) -> bytes:
+    """Return ``answer`` as a ModelInferResponse, ``in_stream`` inside of a ModelStreamInferResponse.
+
+    ``tokens``: of the text in the request; where that has more, a parameter is their count.
+    """
     head = _head(answer)
+    if tokens is not None and tokens.is_cut:
+        head.parameters[_CUT].int64_param = len(tokens.ids)
     if in_stream:
         _mark_final(head)
     parts: list[bytes | memoryview] = [head.SerializeToString()]
@@ -123,6 +132,7 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> Answer:
                 request = message.request(model.use.signature, call.left_seconds)
                 del message  # the message goes, its tensors stay
                 await exchange.hold(model.use.infer_bytes)
+            request, tokens = await with_tokens(model, request)
 
             def keep(outputs: Arrays) -> Kept[list[Output]]:
                 kept = kept_outputs(request.wanted, manifest, "identity", outputs)
@@ -130,7 +140,7 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> Answer:
 
             outputs = await model.compute(request, keep)
             answer = ModelAnswer(name, model.pack.version, request.id, outputs)
-            return Answer(_encoded(answer, in_stream))
+            return Answer(_encoded(answer, in_stream, tokens))
     except FAILURES as exc:
         if not in_stream or isinstance(exc, DisconnectedError):
             raise

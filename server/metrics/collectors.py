@@ -230,6 +230,8 @@ def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
         engine = entry.worker.engine
         # Models share sessions of equal pieces: what one added when it was opened says nothing later.
         sessions = {"sessions": engine.plan.memory["sessions"]}
+        if entry.worker.tokenizer is not None:
+            sessions["tokenizer"] = engine.plan.memory["tokenizer"]
         measured = Holding(engine.statistics().memory | sessions, engine.takes_turns)
         for kind, n_bytes in measured.private.items():
             memory.add_metric([entry.name, kind], n_bytes)

@@ -194,6 +194,9 @@ class _Figures:
         default_factory=lambda: {stage: [0, 0.0] for stage in STAGES}
     )
     read_bytes: int = 0
+    #: Tokens of texts, and texts of which the model saw a part.
+    tokens: int = 0
+    cut_texts: int = 0
 
 
 class RequestMetrics:
@@ -246,6 +249,12 @@ class RequestMetrics:
             ("stall", statistics.stall_seconds),
         )
 
+    def text(self, model: str, tokens: int, is_cut: bool) -> None:
+        """Count a text of so many ``tokens``; ``is_cut``: it has more."""
+        figures = self._models[model]
+        figures.tokens += tokens
+        figures.cut_texts += is_cut
+
     def preprocess(self, model: str, seconds: float) -> None:
         """Observe how long an image took to become a tensor."""
         self._add(model, ("preprocess", seconds))
@@ -282,9 +291,18 @@ class RequestMetrics:
         read = CounterMetricFamily(
             "layerstream_read_bytes", "Weight bytes read from the disk", labels=["model"]
         )
+        tokens = CounterMetricFamily(
+            "layerstream_text_tokens", "Tokens of texts, special ones among them", labels=["model"]
+        )
+        cut = CounterMetricFamily(
+            "layerstream_truncated_texts", "Texts that the model saw in part", labels=["model"]
+        )
         for model in models:
             if (figures := self._models.get(model)) is None:
                 continue
+            if figures.tokens:
+                tokens.add_metric([model], figures.tokens)
+                cut.add_metric([model], figures.cut_texts)
             for outcome, ended in figures.outcomes.items():
                 requests.add_metric([model, outcome], ended)
             so_far = [sum(figures.delays[: index + 1]) for index in range(len(_BOUNDS))]
@@ -293,7 +311,7 @@ class RequestMetrics:
             for stage, (count, total) in figures.stages.items():
                 stages.add_metric([model, stage], int(count), total)
             read.add_metric([model], figures.read_bytes)
-        yield from (requests, delays, stages, read)
+        yield from (requests, delays, stages, read, tokens, cut)
 
 
 # The metrics of Triton Inference Server beside ours, so that dashboards made for it show something.

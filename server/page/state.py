@@ -126,7 +126,12 @@ def _model(entry: Entry, root: Path) -> dict[str, Any]:
 
 
 def _image(manifest: Manifest) -> dict[str, Any]:
-    """Return how the page may ask with an image: the verb in ``takes``, or in ``takes_none`` why not."""
+    """Return how the page may ask with an image, or with a text (``takes_text``).
+
+    The verb is in ``takes``, or in ``takes_none`` why there is none.
+    """
+    if manifest.text is not None:
+        return {"takes": "infer" if manifest.embedding is None else "embed", "takes_text": True}
     shown: dict[str, Any] = {"takes": manifest.verb}
     if manifest.verb is None:
         shown["takes_none"] = "it was compiled without --preprocess"

@@ -107,11 +107,12 @@ def as_json(
 
 def as_error(
     fault: Fault,
-    fields: Mapping[str, Any] | None = None,
+    document: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Return ``fault`` as an answer; ``fields``, ``headers``: those it has in addition."""
-    document = {**(fields or {}), **fault.document}
+    """Return ``fault`` as an answer: ``document``, or its own; ``headers``: those it has in addition."""
+    if document is None:
+        document = fault.document
     return as_json(document, fault.code.status, {**hints_of(fault), **(headers or {})})
 
 

@@ -33,7 +33,11 @@ from server.requests.exchange import headers_named
 ROUTER = APIRouter(
     tags=["cameras"],
     route_class=route_class(
-        Rules(admitted="form", error=schemas.CameraError, failed={"success": False})
+        Rules(
+            admitted="form",
+            error=schemas.CameraError,
+            document=lambda fault: {"success": False, **fault.document},
+        )
     ),
 )
 _FIELDS = ("api_key", "min_confidence")

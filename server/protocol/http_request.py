@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -28,20 +28,25 @@ from server.transport.intake import PAUSE_SECONDS
 Admission = Admitted | Literal["admin"]
 
 
+def plain_document(fault: Fault) -> Mapping[str, Any]:
+    """Return the fields of an error of ours."""
+    return fault.document
+
+
 @dataclass(frozen=True)
 class Rules:
     """What must be known of a request before it is routed.
 
     ``admitted``: which clients may send it. ``body``: which limit its body has. ``is_probe``: whether it is
     a health check or a scrape, which comes every few seconds. ``error``: the schema of its errors;
-    ``failed``: their other fields than the message.
+    ``document``: returns the fields of one.
     """
 
     admitted: Admission = "infer"
     body: Kind = "body"
     is_probe: bool = False
     error: type[BaseModel] = schemas.Error
-    failed: Mapping[str, Any] = field(default_factory=dict)
+    document: Callable[[Fault], Mapping[str, Any]] = plain_document
 
     @property
     def of_other_methods(self) -> "Rules":
@@ -200,7 +205,7 @@ class HttpRequest:
             await self._error(fault).send(self.exchange)
 
     def _error(self, fault: Fault) -> Answer:
-        return as_error(fault, self._rules.failed)
+        return as_error(fault, self._rules.document(fault))
 
     def begin_trace(self, tracing: Tracing) -> Trace:
         """Begin its trace."""

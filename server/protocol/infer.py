@@ -47,7 +47,7 @@ from server.protocol.documentation import (
     json_of,
     takes,
 )
-from server.protocol.http_request import path_within
+from server.protocol.http_request import HttpRequest, path_within
 from server.protocol.pictures import read_picture
 from server.protocol.routing import (
     CACHED_PATHS,
@@ -58,6 +58,14 @@ from server.protocol.routing import (
     serves,
 )
 from server.protocol.serving import Inference, Kept, array_bytes
+from server.protocol.texts import (
+    TextRequest,
+    cut_header,
+    read_text,
+    token_request,
+    tokenised,
+    with_tokens,
+)
 from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES, Exchange
 from server.service import Service
@@ -91,6 +99,9 @@ async def infer(asked: CurrentRequest, name: str, version: str | None = None) ->
             request = await read_tensors(
                 exchange, framing, use.signature, use.infer_bytes, model.check
             )
+        request, tokens = await with_tokens(model, request)
+        if tokens is not None and tokens.is_cut:
+            asked.client.more_headers.append(cut_header(tokens))
         keep = partial(kept_outputs, request.wanted, model.manifest, coding)
         outputs = await model.compute(request, keep)
         answer = ModelAnswer(name, model.pack.version, request.id, outputs)
@@ -167,7 +178,7 @@ class PictureQuery(BaseModel):
     *of_model(":infer"),
     response_model=schemas.InferResponse,
     responses={**also(BINARY), **errors(*INFERENCE)},
-    openapi_extra=takes(PICTURE),
+    openapi_extra=takes({**PICTURE, **json_of(TextRequest)}),
 )
 async def infer_picture(
     asked: CurrentRequest,
@@ -175,16 +186,28 @@ async def infer_picture(
     query: Annotated[PictureQuery, Query()],
     version: str | None = None,
 ) -> Answer:
-    """Run the model on the image (raw body, or the file of a multipart form): all outputs, as `/infer`."""
+    """Run the model on an image (raw body, or the file of a form) or a text (JSON): as `/infer`."""
     coding = answer_coding(asked.headers)
     async with Inference(asked.service, asked.exchange, name, version) as model:
-        with model.reading():
-            picture, _ = await read_picture(asked, model, "infer")
+        question = await _question(asked, model)
         wanted = model.use.signature.all_outputs[query.binary_data_output]
         keep = partial(kept_outputs, wanted, model.manifest, coding)
-        outputs = await model.compute(picture, keep)
+        outputs = await model.compute(question, keep)
         answer = ModelAnswer(name, model.pack.version, None, outputs)
         return await _sent(asked.exchange, answer, coding)
+
+
+async def _question(request: HttpRequest, model: Inference) -> ModelRequest:
+    """Return the image or the text of the body as inputs of ``model``; raises as what reads them."""
+    if model.manifest.text is None:
+        with model.reading():
+            picture, _ = await read_picture(request, model, "infer")
+        return picture
+    text = await read_text(request, model)
+    tokens = await tokenised(model, text, None, later_bytes=model.use.infer_bytes)
+    if tokens.is_cut:
+        request.client.more_headers.append(cut_header(tokens))
+    return token_request(model, tokens)
 
 
 def _sent(exchange: Exchange, answer: ModelAnswer, coding: Coding) -> Awaitable[Answer]:

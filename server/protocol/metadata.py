@@ -1,6 +1,7 @@
 """Answers about the server and its models: health, metadata, configuration, statistics."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -11,6 +12,7 @@ from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
+from server.codec.messages import TEXT_PORT
 from server.errors import InvalidRequestError, NotServingError, UnsupportedError, shown
 from server.faults import reason_of
 from server.operation.process import installed_version
@@ -182,9 +184,10 @@ def _shapes(manifest: Manifest) -> dict[str, Any]:
             {
                 **_config_tensor(port, is_batch),
                 "format": "FORMAT_NONE",
-                "optional": port.default is not None,
+                # A text stands in place of all others.
+                "optional": port.default is not None or manifest.text is not None,
             }
-            for port in manifest.inputs
+            for port in _inputs(manifest)
         ],
         "output": [
             {**_config_tensor(port, is_batch), "label_filename": ""} for port in manifest.outputs
@@ -201,6 +204,11 @@ def _config_tensor(port: Port, is_batch: bool) -> dict[str, Any]:
 
 
 # Metadata and readiness of one model.
+
+
+def _inputs(manifest: Manifest) -> Sequence[Port]:
+    """Return the inputs of a model, last the text that may stand in place of all others."""
+    return (*manifest.inputs, *([TEXT_PORT] if manifest.text is not None else []))
 
 
 def _tensor_metadata(port: Port) -> dict[str, Any]:
@@ -225,7 +233,7 @@ async def model_metadata(
         "name": name,
         "versions": service.repository.models.versions(name),
         "platform": _PLATFORM,
-        "inputs": [_tensor_metadata(port) for port in pack.manifest.inputs],
+        "inputs": [_tensor_metadata(port) for port in _inputs(pack.manifest)],
         "outputs": [_tensor_metadata(port) for port in pack.manifest.outputs],
         "parameters": {
             "weight_bytes": pack.manifest.weight_bytes,

@@ -33,9 +33,15 @@ _DOES: dict[Verb, tuple[str, str]] = {
     "classify": ("classify images", "--preprocess, or its output is not a vector of scores"),
     "detect": ("detect objects", "--detection"),
     "segment": ("segment images", "--segmentation"),
+    "embed": ("make vectors of images", "--preprocess"),
     "infer": ("take images", "--preprocess"),
 }
-_INSTEAD = {"classify": "classifies them", "detect": "detects objects", "segment": "segments them"}
+_INSTEAD = {
+    "classify": "classifies them",
+    "detect": "detects objects",
+    "segment": "segments them",
+    "embed": "makes vectors of them",
+}
 
 
 async def begin_picture(asked: HttpRequest, wanted: Collection[str] = ()) -> "SentPicture":

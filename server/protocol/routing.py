@@ -113,7 +113,7 @@ class Route(APIRoute):
         methods = ", ".join(self.allowed)
         message = f"Method Not Allowed: {shown(path)} takes {methods}"
         fault = Fault(Code.METHOD_NOT_ALLOWED, message)
-        return as_error(fault, self.rules.failed, {"Allow": methods})
+        return as_error(fault, self.rules.document(fault), {"Allow": methods})
 
 
 class DirectRoute(Route):

@@ -420,6 +420,65 @@ class Statistics(Schema):
     model_stats: list[ModelStatistics]
 
 
+class Embedded(Schema):
+    """A vector; ``delay_ms`` of the model alone.
+
+    Of a text ``tokens``, which the model saw, and whether it has more (``truncated``); of an image its
+    size.
+    """
+
+    model_name: str
+    model_version: str
+    embedding: list[float]
+    tokens: PositiveInt | None = None
+    truncated: bool | None = None
+    image: ImageSize | None = None
+    delay_ms: float
+
+
+class OpenAiFault(Schema):
+    """Why there is no answer: in one line, and in a word for programs."""
+
+    message: str
+    type: Literal["invalid_request_error", "server_error"]
+    param: None
+    code: str = Field(json_schema_extra={"enum": [*Code]})
+
+
+class OpenAiError(Schema):
+    """An error in the form of OpenAI."""
+
+    error: OpenAiFault
+
+
+class EmbeddingItem(Schema):
+    """The vector of an input: floats, or their little-endian bytes as base64.
+
+    ``truncated``: the model saw the first tokens alone.
+    """
+
+    object: Literal["embedding"]
+    index: NonNegativeInt
+    embedding: list[float] | str
+    truncated: Literal[True] | None = None
+
+
+class TokenUsage(Schema):
+    """How many tokens the model saw."""
+
+    prompt_tokens: NonNegativeInt
+    total_tokens: NonNegativeInt
+
+
+class EmbeddingList(Schema):
+    """A vector for each input, in their order."""
+
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: TokenUsage
+
+
 class IndexRequest(OpenSchema):
     """``ready``: only models that serve."""
 

@@ -1,7 +1,8 @@
 """A request to a model, from finding the model to the answer: what infer, classify and detect share."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -23,8 +24,8 @@ from server.errors import LateError
 from server.faults import outcome_of
 from server.metrics.requests import Passage
 from server.repository.entry import Use
-from server.repository.served_engine import ComputedAnswer
-from server.requests.exchange import Exchange, TimeLimit
+from server.repository.worker import Worker
+from server.requests.exchange import ClientOfSeveral, Exchange, LeavingClient, TimeLimit
 from server.service import Service
 
 A = TypeVar("A")
@@ -68,8 +69,9 @@ class Inference:
         self.service, self.exchange = service, exchange
         self.name, self._version = name, version
         self._limit = service.settings.request_timeout
-        self._decoding_seconds = 0.0
-        self._answer: ComputedAnswer[Any] | None = None
+        #: Of all inferences that it takes: decoding its inputs, waiting in line, computing.
+        self._decoding_seconds, self._queue_seconds, self._infer_seconds = 0.0, 0.0, 0.0
+        self._batch_size = 0
         self._encodes_since = 0.0
         # Whether it was checked while its body came, and the timeout in it.
         self._was_checked = False
@@ -97,13 +99,13 @@ class Inference:
         """Count the request, and let the model go."""
         seconds = time.monotonic() - self.exchange.arrived_at
         outcome, passage = outcome_of(error), None
-        if error is None and self._answer is not None:
+        if error is None and self._batch_size:
             passage = Passage(
-                queue=self._answer.queue_seconds,
+                queue=self._queue_seconds,
                 compute_input=self._decoding_seconds,
-                compute_infer=self._answer.statistics.delay_seconds,
+                compute_infer=self._infer_seconds,
                 compute_output=time.perf_counter() - self._encodes_since,
-                lanes=self._answer.lanes,
+                lanes=self._batch_size,
             )
         self.service.metrics.requests.end(self.name, self.pack.version, outcome, seconds, passage)
         self._came()
@@ -121,8 +123,13 @@ class Inference:
 
     @property
     def delay_ms(self) -> float:
-        """What the sweep took that computed it."""
-        return 0.0 if self._answer is None else self._answer.statistics.delay_seconds * 1e3
+        """How long it was computed."""
+        return self._infer_seconds * 1e3
+
+    @property
+    def limit_seconds(self) -> float:
+        """Within how many seconds of its first byte a request is answered that names no timeout."""
+        return self._given()
 
     def reading(self, *, names_timeout: bool = False) -> TimeLimit:
         """Return a context in which the request is read, within a limit of time.
@@ -137,12 +144,12 @@ class Inference:
         self.exchange.check_length()
         if self.use.worker is not None:
             named = names_timeout or self.use.timeout_seconds is None
-            self.use.worker.check_room(None if named else self._left())
+            self.use.worker.check_room(None if named else self.left())
         self.exchange.check_room()
         # A request whose answer would be late does not wait any longer for its body or for memory.
         if names_timeout:
             return self.exchange.within(self._limit)
-        return self.exchange.within(self._left(), limit_seconds=self._given())
+        return self.exchange.within(self.left(), limit_seconds=self._given())
 
     def check(self, timeout_seconds: float | None, n_bytes: int = 0) -> float | None:
         """Check, before all of the request has come, that it would be let in with this timeout.
@@ -158,7 +165,7 @@ class Inference:
             As ``reading``.
         """
         self._timeout_seconds = timeout_seconds
-        seconds_left, lease = self._left(timeout_seconds), self.exchange.lease
+        seconds_left, lease = self.left(timeout_seconds), self.exchange.lease
         if self._was_checked:
             worker = self.use.worker
             is_slow = seconds_left < (1 - _EARLY_OF_TIME) * self._given(timeout_seconds)
@@ -188,15 +195,60 @@ class Inference:
         """Return what ``keep`` takes of the outputs, before the next sweep overwrites them.
 
         Raises:
-            DisconnectedError: the client went away; the work for it alone was cancelled.
-            LateError: no answer could come in time. Otherwise as Repository.acquire, Worker.answer and
-            ``keep``.
+            As ``compute_part``, and Exchange.hold.
         """
+        answer = await self.compute_part(question, keep)
+        await self.hold_answer(answer)
+        return answer.what
+
+    async def compute_all(
+        self, questions: Sequence[tuple[ModelRequest, Callable[[Arrays], Kept[A]]]]
+    ) -> list[A]:
+        """Return what is kept of the outputs of each of ``questions``, which share passes where they may.
+
+        Raises:
+            As ``compute_part``: the first error; nothing is computed any more then.
+        """
+        if len(questions) == 1:
+            return [(await self.compute_part(*questions[0])).what]
+        waiting: dict[ClientOfSeveral, Callable[[], None]] = {}
+        client = self.exchange.client
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(
+                        self.compute_part(*question, ClientOfSeveral(client, waiting))
+                    )
+                    for question in questions
+                ]
+        except ExceptionGroup as exc:
+            raise exc.exceptions[0] from None
+        return [task.result().what for task in tasks]
+
+    async def acquire(self, timeout_seconds: float | None) -> Worker:
+        """Return what answers, when the model is loaded; raises as Repository.acquire, and LateError."""
         self.use = await self.service.repository.acquire(
-            self.use, self.name, self._version, self._left(question.timeout_seconds)
+            self.use, self.name, self._version, self.left(timeout_seconds)
         )
-        worker, seconds_left = self.use.worker, self._left(question.timeout_seconds)
-        assert worker is not None
+        assert self.use.worker is not None
+        return self.use.worker
+
+    async def compute_part(
+        self,
+        question: ModelRequest,
+        keep: Callable[[Arrays], Kept[A]],
+        client: LeavingClient | None = None,
+    ) -> Kept[A]:
+        """Return what ``keep`` takes of the outputs; the request holds the memory that it held.
+
+        ``client``: whose request it is; None: the exchange's.
+
+        Raises:
+            DisconnectedError: the client went away; the work for it alone was cancelled.
+            LateError: no answer could come in time. Otherwise as ``acquire``, Worker.answer and ``keep``.
+        """
+        worker = await self.acquire(question.timeout_seconds)
+        seconds_left = self.left(question.timeout_seconds)
         scratch_bytes = worker.engine.plan.scratch_bytes
 
         def take(
@@ -211,16 +263,21 @@ class Inference:
         try:
             self._came()
             answer = await worker.answer(
-                question.inputs, seconds_left, take, question.priority, self.exchange
+                question.inputs,
+                seconds_left,
+                take,
+                question.priority,
+                client or self.exchange.client,
             )
         except DeadlineError as exc:
             limit_seconds = self._given(question.timeout_seconds)
             raise DeadlineError(f"no answer within {limit_seconds:g} s") from exc
-        await self._hold(answer.outputs)
         self.service.metrics.requests.sweep(self.name, answer.statistics, answer.queue_seconds)
-        self._decoding_seconds, self._answer = question.decoding_seconds, answer
-        self._encodes_since = time.perf_counter()
-        return answer.outputs.what
+        self._decoding_seconds += question.decoding_seconds
+        self._queue_seconds += answer.queue_seconds
+        self._infer_seconds += answer.statistics.delay_seconds
+        self._batch_size = answer.lanes
+        return answer.outputs
 
     def _came(self) -> None:
         """Let its line expect it no longer: it joins, or has ended."""
@@ -228,22 +285,23 @@ class Inference:
             self.use.worker.line.came(self.exchange.expected)
             self.exchange.expected = None
 
-    async def _hold(self, kept: Kept[Any]) -> None:
+    async def hold_answer(self, answer: Kept[Any]) -> None:
         """Hold the memory of the answer in place of that of the request."""
-        pieces_bytes = RAW_ANSWER_BYTES if kept.is_raw else CODEC_BYTES
-        if kept.n_bytes <= SHORT_CODEC_BYTES:
+        pieces_bytes = RAW_ANSWER_BYTES if answer.is_raw else CODEC_BYTES
+        if answer.n_bytes <= SHORT_CODEC_BYTES:
             pieces_bytes = SHORT_CODEC_BYTES
-        n_bytes = kept.n_bytes + pieces_bytes
+        n_bytes = answer.n_bytes + pieces_bytes
         # A small amount that is held and enough is not worth changing.
         if not n_bytes <= self.exchange.lease.held_bytes <= SMALL_BYTES:
             with self.exchange.within(self._limit, "there was no memory for the answer"):
                 await self.exchange.hold(n_bytes)
+        self._encodes_since = time.perf_counter()
 
     def _given(self, wanted: float | None = None) -> float:
-        """Return the limit that the client knows, not what is left of it; ``wanted``: as ``_left``."""
+        """Return the limit that the client knows, not what is left of it; ``wanted``: as ``left``."""
         return min(wanted or self.use.timeout_seconds or self._limit, self._limit)
 
-    def _left(self, wanted: float | None = None) -> float:
+    def left(self, wanted: float | None = None) -> float:
         """Return within how many seconds the answer must come; ``wanted``: the timeout of the request.
 
         Raises:

@@ -15,8 +15,10 @@ from loader.cores import cores_for
 from loader.pool.pool import ReadPool
 from loader.readers.files import ReplaceableReader, open_reader
 from loader.readers.interface import Reader
-from models.packs.pack import Pack, open_pack, read_pack
+from models.packs.manifest import TOKENIZER
+from models.packs.pack import Pack, open_pack, read_pack, read_tokenizer
 from models.runtime.heap import give_back, trim_heap
+from models.text.tokenizer import HubTokenizer, Tokenizer
 from pipeline.budget.request_needs import Need
 from pipeline.budget.search import Search
 from pipeline.budget.sharing import Sharer, partitioned_sharer, shared_space, sharer
@@ -172,9 +174,26 @@ class RepositoryEnvironment:
         self._next_core += workers
         return Running(pipeline, readers[0])
 
-    def worker(self, running: Running, dispatcher: Dispatcher, batching: Batching) -> Worker:
+    def open_tokenizer(self, pack: Pack) -> Tokenizer | None:
+        """Return the tokenizer of ``pack``; None: it takes no texts. Blocks.
+
+        Raises:
+            PackError: it is damaged, or the library that reads it is missing.
+        """
+        text = pack.manifest.text
+        if text is None:
+            return None
+        return HubTokenizer(pack.folder / TOKENIZER, read_tokenizer(pack), text)
+
+    def worker(
+        self,
+        running: Running,
+        dispatcher: Dispatcher,
+        batching: Batching,
+        tokenizer: Tokenizer | None,
+    ) -> Worker:
         """Return a worker that answers with ``running``; raises as Worker."""
-        return Worker(running, self._settings.queue_limit, dispatcher, batching)
+        return Worker(running, self._settings.queue_limit, dispatcher, batching, tokenizer)
 
     # Threads and the heap
 

@@ -18,7 +18,8 @@ import xxhash
 from models.errors import PackError, absent
 from models.images.preprocess import read_labels
 from models.packs.folders import is_model_name, versions
-from models.packs.pack import FILES, Pack, read_pack
+from models.packs.manifest import TOKENIZER
+from models.packs.pack import FILES, Pack, read_pack, read_tokenizer
 from models.packs.records.spans import Span
 from pipeline.execution.shielded import run_to_completion
 from server.errors import AwayError, NotFoundError, shown
@@ -26,7 +27,7 @@ from server.repository.model_config import FILE, ModelConfig, read_model_config
 
 #: A change of one of these files makes it another pack. The file of found plans is not among them, since
 #: the service itself writes it.
-PACK_FILES = ("manifest.json", *FILES, "profile.json")
+PACK_FILES = ("manifest.json", *FILES, TOKENIZER, "profile.json")
 
 #: Path, device, inode, size and last change in nanoseconds of a file; of each file that is there.
 FileStatus = tuple[str, int, int, int, int]
@@ -261,6 +262,8 @@ def check_whole(folder: Path) -> None:
         PackError: bytes are not those of the manifest. OSError: no access.
     """
     pack = read_pack(folder)
+    if pack.manifest.text is not None:
+        read_tokenizer(pack)
     with pack.weights_path.open("rb", buffering=0) as file:
         for span in {span.file_offset: span for span in pack.manifest.spans}.values():
             if _checksum(file.fileno(), span) != span.checksum:

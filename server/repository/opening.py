@@ -4,6 +4,7 @@ import contextlib
 import logging
 from pathlib import Path
 
+from models.text.tokenizer import Tokenizer
 from pipeline.budget.budget import Budget
 from pipeline.budget.sharing import Activations
 from pipeline.execution.errors import DrainError
@@ -68,7 +69,9 @@ class Opener:
         with naming(name):
             self._budget.reserve(key, place.fitted.plan.memory, place.in_turns)
             try:
-                worker = self._started(self._running(model, place), model.slot)
+                # Before the engine: a library that is missing is said before weights are read.
+                tokenizer = self._environment.open_tokenizer(model.pack)
+                worker = self._started(self._running(model, place), model.slot, tokenizer)
             except DrainError:
                 raise  # the disk may still write to the reserved memory
             except BaseException:
@@ -79,7 +82,7 @@ class Opener:
                 self._unprofiled[model.pack.folder] = name
         return worker
 
-    def _started(self, running: Running, slot: Slot) -> Worker:
+    def _started(self, running: Running, slot: Slot, tokenizer: Tokenizer | None) -> Worker:
         """Return a worker of ``running``; if it cannot start, close the engine.
 
         Raises:
@@ -87,7 +90,7 @@ class Opener:
         """
         batching = batching_of(self._settings, slot)
         try:
-            return self._environment.worker(running, self._dispatcher, batching)
+            return self._environment.worker(running, self._dispatcher, batching, tokenizer)
         except BaseException as exc:
             running.engine.close()
             if running.engine.broken:

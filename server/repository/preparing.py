@@ -25,7 +25,7 @@ from pipeline.profiles.profile import MeasuredPlan, Profile, ProfileError
 from pipeline.profiles.profile_file import save_profile
 from pipeline.program.program import Program, letting_go
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.codec.messages import Signature
+from server.codec.messages import Signature, signature_of
 from server.errors import NotServingError
 from server.memory.process_memory import free_bytes
 from server.repository.apart import SearchApart
@@ -99,7 +99,7 @@ class Prepared:
     @cached_property
     def signature(self) -> Signature:
         """What the model takes and gives."""
-        return Signature(self.pack.manifest.inputs, self.pack.manifest.outputs)
+        return signature_of(self.pack.manifest)
 
     @cached_property
     def infer_bytes(self) -> int:

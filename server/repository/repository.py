@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.budget.budget import Budget
 from pipeline.budget.errors import RefusedError
@@ -24,7 +25,7 @@ from pipeline.budget.request_needs import short_infer_bytes
 from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
 from server.causes import because
-from server.codec.messages import Signature
+from server.codec.messages import signature_of
 from server.errors import (
     NotFoundError,
     NotLoadedError,
@@ -336,7 +337,7 @@ class Repository:
         if entry.answers and entry.slot is not None:
             with contextlib.suppress(*FAILURES):
                 pack = await self._on_disk(entry.slot.folder)
-                signature = Signature(pack.manifest.inputs, pack.manifest.outputs)
+                signature = signature_of(pack.manifest)
                 n_bytes = short_infer_bytes(pack.manifest)
                 return Use(pack, signature, n_bytes, entry.timeout_seconds)
         return await self._loaded(name, version, limit_seconds)
@@ -532,4 +533,8 @@ class Repository:
 def _take_the_same(pack: Pack, other: Pack) -> bool:
     """Return whether a request that is right for ``pack`` means the same to ``other``."""
     one, two = pack.manifest, other.manifest
-    return (one.inputs, one.outputs, one.preprocess) == (two.inputs, two.outputs, two.preprocess)
+    return _signature(one) == _signature(two)
+
+
+def _signature(manifest: Manifest) -> tuple[object, ...]:
+    return manifest.inputs, manifest.outputs, manifest.preprocess, manifest.text, manifest.embedding

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
 
+from models.text.tokenizer import Tokenizer
 from pipeline.execution.answering import Answering
 from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.errors import DeadlineError
@@ -25,7 +26,7 @@ from server.errors import DisconnectedError, LateError
 from server.faults import Code, Fault
 from server.repository.served_engine import ComputedAnswer, Running, ServedEngine
 from server.repository.working import EngineChange, Job, Underway, jobs_of
-from server.requests.exchange import Client, Exchange
+from server.requests.exchange import LeavingClient
 from server.requests.waiting import settle, tell
 from server.scheduling.agenda import Expected
 from server.scheduling.dispatcher import Dispatcher
@@ -39,7 +40,8 @@ class Worker:
     """Answers requests with the engine ``running``, ``engine.callers`` sweeps at a time.
 
     At most ``limit`` requests wait. ``dispatcher``: of all workers on the machine. ``batching``: how
-    requests may share sweeps, as far as the plan has lanes.
+    requests may share sweeps, as far as the plan has lanes. ``tokenizer``: of a model that takes texts; it
+    stays when the engine is opened again, and is let go of when the worker is closed.
 
     Raises:
         RuntimeError: the system gives no thread; ``running`` is the caller's.
@@ -51,7 +53,9 @@ class Worker:
         limit: int,
         dispatcher: Dispatcher | None = None,
         batching: Batching = ALONE,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
+        self.tokenizer = tokenizer
         self.served = ServedEngine(running)
         self._dispatcher = dispatcher or Dispatcher()
         self._callers = self.engine.callers
@@ -139,12 +143,12 @@ class Worker:
         limit_seconds: float,
         take: Take[T],
         priority: int,
-        exchange: Exchange,
+        client: LeavingClient,
     ) -> ComputedAnswer[T]:
         """Answer a request: at once if that takes very little time, else it waits in line.
 
-        Cancelling this cancels only the work for this request, as does its client when it leaves
-        ``exchange``. ``take`` runs on the computing thread; see Engine.answer. ``priority``: as clients
+        Cancelling this cancels only the work for this request, as does ``client`` when it leaves.
+        ``take`` runs on the computing thread; see Engine.answer. ``priority``: as clients
         number it.
 
         Raises:
@@ -154,7 +158,7 @@ class Worker:
         """
         self.min_limit_seconds = min(self.min_limit_seconds, limit_seconds)
         if not (self.served.is_quick and self.line.idle):
-            return await self._queued(inputs, limit_seconds, take, priority, exchange.client)
+            return await self._queued(inputs, limit_seconds, take, priority, client)
         # On this thread, the event loop's, while the worker's own sleeps.
         late = self.served.usual_seconds - limit_seconds
         if late > 0:
@@ -167,7 +171,7 @@ class Worker:
         limit_seconds: float,
         take: Take[T],
         priority: int,
-        client: Client | None,
+        client: LeavingClient | None,
     ) -> ComputedAnswer[T]:
         """Queue a request of ``client`` and wait for what its future ends with; raises as ``answer``."""
         job = Job.within(limit_seconds, inputs, take, priority, self._deadline(limit_seconds))
@@ -270,6 +274,7 @@ class Worker:
         """Wait until nothing of a closed worker runs any more, and close the engine; blocks."""
         self.line.wait_until_over()
         self._dispatcher.forget(self.line.key)
+        self.tokenizer = None
         self.engine.close()
 
     def _wait_unless_abandoned(self) -> None:

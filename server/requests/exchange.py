@@ -32,7 +32,14 @@ _LATE_SECONDS = 1.0
 Kind = Literal["body", "upload"]
 
 
-class Client(Protocol):
+class LeavingClient(Protocol):
+    """The other end of a request, as what is computed for it has it."""
+
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        """Have ``leaves`` called when it leaves, or at once where it has; None: nothing any more."""
+
+
+class Client(LeavingClient, Protocol):
     """The other end of a request, as what carries it has it."""
 
     @property
@@ -81,11 +88,31 @@ class Client(Protocol):
     async def send(self, data: bytes, more: bool = False) -> None:
         """Send a part of the answer, the last one where there is no ``more``; wait until it can be."""
 
-    def on_leave(self, leaves: Callable[[], None] | None) -> None:
-        """Have ``leaves`` called when it leaves, or at once where it has; None: nothing any more."""
-
     def abort(self) -> None:
         """Cut it off."""
+
+
+class ClientOfSeveral:
+    """The client for which several things are computed at once; each of them has one of these.
+
+    ``others``: the callbacks of all of them, called when ``client`` leaves.
+    """
+
+    def __init__(
+        self, client: LeavingClient, others: dict["ClientOfSeveral", Callable[[], None]]
+    ) -> None:
+        self._client, self._others = client, others
+
+    def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        if leaves is None:
+            self._others.pop(self, None)
+        else:
+            self._others[self] = leaves
+        self._client.on_leave(self._all_leave if self._others else None)
+
+    def _all_leave(self) -> None:
+        for leaves in [*self._others.values()]:
+            leaves()
 
 
 class BodyLimit(NamedTuple):

@@ -24,7 +24,7 @@ from models.compiler.cutting.row_nodes import RowNode
 from models.compiler.cutting.scratch import Sizes
 from models.compiler.writing.describe_programs import ProgramDescriber, QuantisedDescriber
 from models.graphs.graph import Graph
-from models.packs.manifest import checksum
+from models.packs.manifest import TOKENIZER, checksum
 from models.packs.records.pieces import (
     Alternative,
     GraphRange,
@@ -58,9 +58,9 @@ def source_record(path: Path) -> SourceFile:
 def file_records(folder: Path) -> dict[str, FileRecord]:
     """Return size and checksum of the files in ``folder``."""
     records = {"weights.bin": FileRecord(n_bytes=(folder / "weights.bin").stat().st_size)}
-    for name in ("model.onnx", "pieces.bin"):
+    for name in ("model.onnx", "pieces.bin", TOKENIZER):
         if not (folder / name).exists():
-            continue  # what no other runtime could read the weights of
+            continue  # what no other runtime could read the weights of; it takes no texts
         data = (folder / name).read_bytes()
         records[name] = FileRecord(n_bytes=len(data), checksum=checksum(data))
     return records

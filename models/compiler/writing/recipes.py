@@ -9,8 +9,10 @@ from typing import get_args
 from models.compiler.writing.configured import configured_recipes
 from models.compiler.writing.exported import exported_recipes
 from models.compiler.writing.hub_config import HubConfig
+from models.compiler.writing.text_config import TextConfig
 from models.detection.heads import Forms
 from models.detection.recipe import Detection, head_fault
+from models.embedding import Embedding
 from models.errors import CompileError
 from models.graphs.graph import Graph
 from models.graphs.inputs import Warn
@@ -30,7 +32,8 @@ _CHANNELS = 4
 class Recipes:
     """What the user gave; fields that are None or empty are left to the file's metadata.
 
-    ``configs``: files that say what neither does, the first counts.
+    ``configs``: files that say what neither does, the first counts. ``text``: the tokenizer, and files
+    next to it.
     """
 
     preprocess: Preprocess | None = None
@@ -39,6 +42,8 @@ class Recipes:
     labels: tuple[str, ...] = ()
     scores: Scores | None = None
     configs: tuple[HubConfig, ...] = ()
+    embedding: Embedding | None = None
+    text: TextConfig | None = None
 
 
 @dataclass(frozen=True)

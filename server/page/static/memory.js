@@ -7,6 +7,7 @@ const SHARED = "(shared)";
 const WORDS = {
   staging: "staging", ring: "ring of weights", resident: "weights that stay", arena: "arena of activations",
   scratch: "scratch of kernels", io: "inputs and outputs", sessions: "ONNX Runtime", objects: "Python",
+  tokenizer: "tokenizers",
   requests: "requests", free: "free",
 };
 const ORDER = Object.keys(WORDS);

@@ -1,4 +1,4 @@
-// An image to the model: labels, boxes or a mask drawn over it, or tensors; and the command that asks the same.
+// An image or a text to the model: labels, boxes or a mask drawn over it, a vector, or tensors; and the command that asks the same.
 
 import { answer, keyOption, model as path } from "./api.js";
 import { html } from "./draw.js";
@@ -19,6 +19,10 @@ export class Try {
       const [file] = event.target.files;
       if (file) attempt("try the image", () => this.#send(file));
     });
+    element("send-text").addEventListener("click", () => {
+      const text = element("text").value;
+      if (text) attempt("try the text", () => this.#send(null, { text }));
+    });
     element("threshold").addEventListener("input", () => this.#boxes());
     element("copy").addEventListener("click", () => this.#copy());
   }
@@ -28,7 +32,8 @@ export class Try {
     this.#turn += 1;
     element("try-not").hidden = Boolean(model.takes);
     element("try-not").textContent = model.takes ? "" : `This model takes no images: ${model.takes_none}.`;
-    element("try-file").hidden = !model.takes;
+    element("try-file").hidden = !model.takes || Boolean(model.takes_text);
+    element("try-text").hidden = !model.takes_text;
     element("threshold-line").hidden = model.takes !== "detect";
     element("threshold").value = model.score_threshold ?? 0;
     element("threshold").min = Math.min(LEAST_SCORE, model.score_threshold ?? 0);
@@ -46,7 +51,8 @@ export class Try {
   }
 
   #command() {
-    const address = new URL(this.#address, document.baseURI), sends = this.#model.takes ? " --data-binary @image.jpg" : "";
+    const { takes, takes_text: text } = this.#model, address = new URL(this.#address, document.baseURI);
+    const sends = text ? ` -d '{"text": "..."}'` : takes ? " --data-binary @image.jpg" : "";
     return `curl -fsS${keyOption()}${sends} '${address}'`;
   }
 
@@ -78,18 +84,18 @@ export class Try {
     else shown.removeAttribute("src");
   }
 
-  async #send(file) {
+  async #send(file, json) {
     const turn = (this.#turn += 1), { takes } = this.#model;
     const least = takes === "detect" ? `?score_threshold=${element("threshold").min}` : "";
     this.#clear();
     this.#picture(file);
     element("answer-said").textContent = "running";
     try {
-      const found = await answer(this.#address + least, { method: "POST", body: file });
+      const found = await answer(this.#address + least, { method: "POST", body: file ?? undefined, json });
       if (turn !== this.#turn) return;
       this.#found = found;
       if (takes === "detect") this.#boxes();
-      else this.#list(found, { classify: labels, segment: areas, infer: tensors }[takes](found));
+      else this.#list(found, { classify: labels, segment: areas, embed: vector, infer: tensors }[takes](found));
       if (takes === "segment") mask(element("mask"), found);
     } catch (error) {
       if (turn === this.#turn) element("answer-said").textContent = "";
@@ -127,6 +133,12 @@ function areas({ classes, image: { width, height } }) {
     swatch.style.background = color;
     return [swatch, ` ${label}: ${((100 * pixels) / (width * height)).toFixed(1)} %`];
   });
+}
+
+function vector({ embedding, tokens, truncated }) {
+  const first = embedding.slice(0, 4).map((each) => each.toPrecision(4)).join(", ");
+  const said = tokens === undefined ? [] : [`${tokens} tokens${truncated ? ", the text has more" : ""}`];
+  return [`${embedding.length} numbers: ${first}, ...`, ...said];
 }
 
 function tensors({ outputs }) {

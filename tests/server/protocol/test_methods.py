@@ -20,7 +20,9 @@ async def test_every_path_names_its_methods(shared: ServiceUnderTest) -> None:
         place = path.format(name="pair", version="1", region="r")
         for method in ("DELETE", "OPTIONS", "BREW"):
             answer = await shared.client.request(method, place)
-            error(answer, 405, "Method Not Allowed", place[:60], *expected)
+            assert answer.status_code == 405
+            if not path.startswith("/v1/"):  # errors have OpenAI's form there
+                error(answer, 405, "Method Not Allowed", place[:60], *expected)
             assert allowed(answer) == expected, path
 
 
@@ -43,9 +45,9 @@ async def test_what_a_model_does_is_no_model(shared: ServiceUnderTest) -> None:
 async def test_an_action_that_there_is_not_is_told_those_that_there_are(
     shared: ServiceUnderTest, place: str, method: str
 ) -> None:
-    answer = await shared.client.request(method, f"{place}:embed")
-    there_are = ":classify, :detect, :infer, :segment"
-    error(answer, 404, f"{place!r} has no action 'embed'", there_are)
+    answer = await shared.client.request(method, f"{place}:paint")
+    there_are = ":classify, :detect, :embed, :infer, :segment"
+    error(answer, 404, f"{place!r} has no action 'paint'", there_are)
 
 
 async def test_what_has_no_actions_is_told_of_none(shared: ServiceUnderTest) -> None:

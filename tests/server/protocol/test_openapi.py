@@ -20,6 +20,7 @@ import pytest_asyncio
 from onnx import TensorProto, helper
 
 from models.compiler import CompileOptions, compile_onnx
+from models.embedding import Embedding
 from models.graphs.metadata import PREPROCESS as DESCRIBED
 from models.graphs.metadata import write_metadata
 from models.packs.pack import open_pack
@@ -30,6 +31,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from server.settings.settings import Settings
 from tests.models.detector import square_finder
 from tests.models.painter import painter
+from tests.models.texts import OPENING, compile_encoder, open_fake, write_files
 from tests.server.support import (
     PREPROCESS,
     Packs,
@@ -66,6 +68,11 @@ def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("finder", "idle", "painter", "root"):
         compile_onnx(folder / f"{name}.onnx", found / name)
     compile_onnx(packs.sources["twin"], found / "zlarge", CompileOptions(preprocess=PREPROCESS))
+    recipe = Embedding(output="logits", normalise=True)
+    options = CompileOptions(preprocess=PREPROCESS, embedding=recipe)
+    compile_onnx(packs.sources["twin"], found / "seer", options)
+    write_files(folder)
+    compile_encoder(folder)
     shutil.copytree(packs.repository / "tiny", found / "tiny")
     (found / "damaged" / "1").mkdir(parents=True)
     return found
@@ -81,13 +88,17 @@ async def service(repository: Path, packs: Packs) -> AsyncIterator[ServiceUnderT
         "request_memory": 8 << 20,
     }
     served = [
-        open_pack(repository / name) for name in ("finder", "idle", "painter", "root", "tiny")
+        open_pack(repository / name)
+        for name in ("encoder", "finder", "idle", "painter", "root", "seer", "tiny")
     ]
     auto = ARCHITECTURES["auto"]
     least = sum(smallest_plan(Program.as_compiled(pack), auto).total_bytes for pack in served)
-    async with serving(Settings.model_validate({**values, "budget": least + (8 << 20)})) as started:
-        await started.client.post("/v2/repository/models/idle/unload")
-        yield started
+    settings = Settings.model_validate({**values, "budget": least + (8 << 20)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OPENING, open_fake)
+        async with serving(settings) as started:
+            await started.client.post("/v2/repository/models/idle/unload")
+            yield started
 
 
 @pytest.fixture(scope="module")
@@ -117,18 +128,21 @@ FOREIGN = {"headers": {"origin": "http://evil.example"}}
 BIG = {"content": bytes(2 << 20)}
 BROTLI = {"content": b"\x1f\x8b", "headers": {"content-encoding": "br"}}
 MODEL = "/v2/models/{name}"
+EMBEDDINGS = "/v1/embeddings"
 INDEX = "/v2/repository/index"
 LOAD, UNLOAD, REPLAN, UPLOAD = (
     f"/v2/repository/models/{{name}}/{verb}" for verb in ("load", "unload", "replan", "upload")
 )
 
 
+#: What a request to models gets that do not answer.
+ABSENT = (("nobody", 404), ("zlarge", 409), ("idle", 404), ("damaged", 503))
+
+
 def known(method: str, path: str, good: dict[str, Any], name: str) -> Iterator[Case]:
     yield Case(method, path, 200, name, good)
-    yield Case(method, path, 404, "nobody", good)
-    yield Case(method, path, 409, "zlarge", good)
-    yield Case(method, path, 404, "idle", good)
-    yield Case(method, path, 503, "damaged", good)
+    for absent, status in ABSENT:
+        yield Case(method, path, status, absent, good)
 
 
 def inference() -> Iterator[Case]:
@@ -138,6 +152,7 @@ def inference() -> Iterator[Case]:
         (f"{MODEL}:classify", image(), "tiny"),
         (f"{MODEL}:classify", {"files": {"photo": picture()}}, "tiny"),
         (f"{MODEL}:detect", image(), "finder"),
+        (f"{MODEL}:embed", image(), "seer"),
         (f"{MODEL}:segment", image(), "painter"),
         (f"{MODEL}:segment", image(params={"format": "png"}), "painter"),
         (f"{MODEL}:infer", image(), "tiny"),
@@ -148,6 +163,16 @@ def inference() -> Iterator[Case]:
         yield Case("post", path, 400, name, {"content": b""})
         yield Case("post", path, 413, name, BIG)
         yield Case("post", path, 415, name, BROTLI)
+    for name, status in (("encoder", 200), ("tiny", 400), *ABSENT):
+        body = {"json": {"model": name, "input": ["one", "two"]}}
+        yield Case("post", EMBEDDINGS, status, sent=body)
+    base64 = {"model": "encoder", "input": "one " * 99, "encoding_format": "base64"}
+    yield Case("post", EMBEDDINGS, 200, sent={"json": base64})
+    yield Case("post", EMBEDDINGS, 400, sent={"content": b"{"})
+    yield Case("post", EMBEDDINGS, 413, sent=BIG)
+    yield Case("post", EMBEDDINGS, 415, sent=BROTLI)
+    yield Case("post", f"{MODEL}:embed", 200, "encoder", {"json": {"text": "one"}})
+    yield Case("post", f"{MODEL}:infer", 200, "encoder", {"json": {"text": "one"}})
     yield Case("post", f"{MODEL}/infer", 400, "root", {"json": roots})
     chosen = request(inputs_for("tiny"), id="7", outputs=[{"name": "output"}], parameters={"a": 1})
     yield Case("post", f"{MODEL}/infer", 400, "tiny", {"json": chosen})
@@ -155,6 +180,8 @@ def inference() -> Iterator[Case]:
     yield Case("post", f"{MODEL}:classify", 400, "tiny", image(params={"top_k": 0}))
     yield Case("post", f"{MODEL}:classify", 400, "finder", image())
     yield Case("post", f"{MODEL}:detect", 400, "finder", image(params={"score_threshold": "x"}))
+    yield Case("post", f"{MODEL}:embed", 400, "seer", image(params={"dimensions": 3}))
+    yield Case("post", f"{MODEL}:embed", 400, "tiny", image())
     yield Case("post", f"{MODEL}:segment", 400, "painter", image(params={"size": "x"}))
 
 
@@ -240,12 +267,13 @@ async def test_every_documented_status_is_given(document: Document) -> None:
     rare |= {("post", LOAD, 500), ("post", REPLAN, 500)}
     # These take a process that compiles: tests/server/repository/uploads.
     rare |= {("post", UPLOAD, status) for status in (200, 409, 500, 503, 504)}
-    inference = ("/infer", ":classify", ":detect", ":segment", ":infer")
+    inference = ("/infer", ":classify", ":detect", ":embed", ":segment", ":infer")
     rare |= {("post", f"{MODEL}{end}", status) for end in inference for status in (500, 504)}
     # A client that stops sending: tests/server/requests/test_stalls.py.
     takes = (INDEX, LOAD, UNLOAD, REPLAN, UPLOAD)
     rare |= {("post", path, 408) for path in takes}
     rare |= {("post", f"{MODEL}{end}", 408) for end in inference}
+    rare |= {("post", EMBEDDINGS, status) for status in (408, 500, 504)}
     with_keys = {
         (case.method, case.path, 401) for case in cases() if not case.path.startswith("/v2/health")
     }

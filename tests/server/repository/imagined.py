@@ -394,7 +394,12 @@ class ImaginedEnvironment(RepositoryEnvironment):
         reader: Any = SimpleNamespace(check=lambda: None)
         return Running(engine, reader)
 
-    def worker(self, running: Running, dispatcher: object, batching: object) -> Any:
+    def open_tokenizer(self, pack: Any) -> None:
+        return None
+
+    def worker(
+        self, running: Running, dispatcher: object, batching: object, tokenizer: object
+    ) -> Any:
         return Threadless(self._world, running)
 
     def start_thread(self, name: str, target: Callable[[], None]) -> None:
