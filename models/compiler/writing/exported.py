@@ -15,7 +15,7 @@ from models.records import read_record
 
 _BOX, _RANKED = 4, 6
 _COLORS = {1: "GRAY", 3: "RGB"}
-# Grey around a picture, and pixels from 0 to 1, of all networks of these exporters.
+# Grey around a picture, which OpenCV resizes, and pixels from 0 to 1, of all networks of these exporters.
 _PAD, _SCALE = 114, 1 / 255
 # As Ultralytics and YOLOv5 have them where nobody says otherwise.
 _IOU, _IOU_YOLOV5 = 0.7, 0.45
@@ -104,11 +104,19 @@ def exported_preprocess(
     count, channels, height, width = arrays[0].shape
     if count != 1 or channels not in _COLORS or min(height, width) < 1:
         return None
-    full = "stretch" if exported.is_detr else "letterbox"
-    resize = "crop" if exported.task == "classify" else full
-    fields = {"size": (width, height), "resize": resize, "color": _COLORS[channels]}
-    padding = {"pad_value": _PAD} if resize == "letterbox" else {}
-    return read_record(Preprocess, {**fields, **padding, "scale": _SCALE})
+    fields = {"size": (width, height), "color": _COLORS[channels], "scale": _SCALE}
+    return read_record(Preprocess, {**fields, **_resizing(exported, width, height)})
+
+
+def _resizing(exported: ExporterMetadata, width: int, height: int) -> dict[str, object]:
+    """Return the fields that say how a picture gets to that size, as the exporter's own programs do it."""
+    if exported.task == "classify":  # torchvision's transforms, of Pillow's pictures
+        if width != height:
+            return {"resize": "stretch"}
+        return {"resize": "crop", "resize_size": (width,), "crop_rounding": "even"}
+    if exported.is_detr:
+        return {"resize": "stretch", "filter": "opencv"}
+    return {"resize": "letterbox", "filter": "opencv", "pad_value": _PAD}
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from tests.models.nets import parsed
 from tests.models.refusal import refuses
 from tests.models.streamed import streamed
 
-LETTERBOX = Preprocess(size=NET, resize="letterbox", scale=1 / 255, pad_value=114)
+LETTERBOX = Preprocess(size=NET, resize="letterbox", filter="opencv", scale=1 / 255, pad_value=114)
 #: Halved, it lies in the middle of a letterbox, 16 pixels below the upper edge.
 PHOTOGRAPH = 192, 64
 
@@ -82,7 +82,7 @@ def check(
     assert detection is not None
     assert preprocess is not None
     resize = "stretch" if exported.stretched else "letterbox"
-    assert (preprocess.size, preprocess.resize) == (NET, resize)
+    assert (preprocess.size, preprocess.resize, preprocess.filter) == (NET, resize, "opencv")
     assert preprocess.scale == pytest.approx(1 / 255)
     assert exported.stretched or preprocess.pad_value == 114
     assert detection.labels == NAMES
@@ -263,11 +263,18 @@ def classifier() -> onnx.ModelProto:
     return network({"output0": np.array([[0.2, 0.7, 0.1]], np.float32)})
 
 
+def classifier_of_squares() -> onnx.ModelProto:
+    return network({"output0": np.array([[0.2, 0.7, 0.1]], np.float32)}, (1, 3, 64, 64))
+
+
 def test_a_classifier_has_names_and_the_middle_of_the_picture(tmp_path: Path) -> None:
-    manifest, warnings = compiled(with_entries(classifier(), metadata("classify")), tmp_path)
+    entries = metadata("classify", imgsz=[64, 64])
+    manifest, warnings = compiled(with_entries(classifier_of_squares(), entries), tmp_path)
     assert not warnings
     assert manifest.verb == "classify"
-    assert manifest.preprocess == Preprocess(size=NET, resize="crop", scale=1 / 255)
+    assert manifest.preprocess == Preprocess(
+        size=(64, 64), resize="crop", resize_size=(64,), crop_rounding="even", scale=1 / 255
+    )
     assert manifest.classification is not None
     assert manifest.classification.labels == NAMES
 
@@ -320,7 +327,7 @@ def test_lengths_stay_open_without_an_exporter(tmp_path: Path) -> None:
         ("detect", None, "letterbox"),
         ("obb", None, "letterbox"),
         ("detect", True, "stretch"),
-        ("classify", None, "crop"),
+        ("classify", None, "stretch"),  # to rows and columns that differ
         (None, None, "letterbox"),
     ],
 )
