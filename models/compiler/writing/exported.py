@@ -12,6 +12,7 @@ from models.graphs.inputs import Warn
 from models.images.preprocess import PICTURE_RANK, Preprocess
 from models.network.fields import Array
 from models.records import read_record
+from models.segmentation import BACKGROUND, NONE, Segmentation
 
 _BOX, _RANKED = 4, 6
 _COLORS = {1: "GRAY", 3: "RGB"}
@@ -28,6 +29,7 @@ class ExportedRecipes:
     preprocess: Preprocess | None = None
     detection: Detection | None = None
     labels: tuple[str, ...] = ()
+    segmentation: Segmentation | None = None
 
 
 def exported_recipes(
@@ -53,6 +55,8 @@ def exported_recipes(
         # YOLOv5 says no task; its classifiers take pictures otherwise.
         cropped = exported_preprocess(exported, inputs) if exported.task else None
         return ExportedRecipes(cropped, None, labels)
+    if exported.task == "semantic" and (recipes := _of_pixels(exported, inputs, outputs)):
+        return recipes
     detection = _detection(exported, outputs)
     if detection is None:
         if exported.task is not None or exported.labels:
@@ -71,6 +75,20 @@ def exported_recipes(
         )
         return ExportedRecipes()
     return ExportedRecipes(preprocess, detection, detection.labels)
+
+
+def _of_pixels(
+    exported: ExporterMetadata, inputs: Mapping[str, Array], outputs: Forms
+) -> ExportedRecipes | None:
+    """Return the recipes of a network that says of what class each pixel is; None: it does not."""
+    preprocess = exported_preprocess(exported, inputs)
+    ((name, (dtype, shape)), *_) = outputs.items()
+    segmentation = Segmentation(output=name)
+    if preprocess is None or segmentation.area(dtype, shape) is None:
+        return None
+    # Of one class pixels are 0 or 1.
+    labels = (BACKGROUND, *exported.labels) if len(exported.labels) == 1 else exported.labels
+    return ExportedRecipes(preprocess, None, labels if len(labels) <= NONE else (), segmentation)
 
 
 def _described(exported: ExporterMetadata) -> str:

@@ -21,6 +21,7 @@ from models.network.fields import Array
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.packs.records.ports import Classification
+from models.segmentation import Segmentation
 from tests.examples import over
 from tests.models.exporters import (
     FILES,
@@ -277,6 +278,22 @@ def test_a_classifier_has_names_and_the_middle_of_the_picture(tmp_path: Path) ->
     )
     assert manifest.classification is not None
     assert manifest.classification.labels == NAMES
+
+
+@over("names, labels", [(NAMES, NAMES), (("road",), ("background", "road")), (("a",) * 256, ())])
+def test_pixels_have_classes(names: tuple[str, ...], labels: tuple[str, ...]) -> None:
+    """YOLO26-sem: what the exporter writes is the best class of each pixel."""
+    inputs = {"images": Array(dtype="float32", shape=(1, 3, 64, 96))}
+    exported = ExporterMetadata(labels=names, task="semantic")
+    outputs = {"output0": ("uint8", (1, 64, 96))}
+    recipes = exported_recipes(exported, inputs, outputs, None, pytest.fail)
+    assert recipes.segmentation == Segmentation(output="output0")
+    assert (recipes.preprocess, recipes.labels) == (LETTERBOX, labels)
+    warnings: list[str] = []
+    odd = exported_recipes(
+        exported, inputs, {"output0": ("float32", (1, 1, 64, 96))}, None, warnings.append
+    )
+    assert (odd, len(warnings)) == (ExportedRecipes(), 1)
 
 
 def test_a_classifier_of_another_exporter_has_only_names(tmp_path: Path) -> None:
