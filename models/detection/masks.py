@@ -112,15 +112,15 @@ class _Samples:
         """Return the samples of a box from ``low`` to ``high``, parts of an axis of ``length`` cells."""
         low, high = (min(max(edge, 0.0), 1.0) * length for edge in (low, high))
         count = max(int(np.ceil(high - low)), 1)
-        return cls._at(low + (np.arange(count) + 0.5) * ((high - low) / count), length)
+        return cls._interpolated(low + (np.arange(count) + 0.5) * ((high - low) / count), length)
 
     @classmethod
     def of_pixels(cls, first: int, end: int, pixels: int, length: int) -> "_Samples":
         """Return the samples of pixels [first, end), of ``pixels`` over all ``length`` cells."""
-        return cls._at((np.arange(first, end) + 0.5) * (length / pixels), length)
+        return cls._interpolated((np.arange(first, end) + 0.5) * (length / pixels), length)
 
     @classmethod
-    def _at(cls, centres: NDArray[np.floating], length: int) -> "_Samples":
+    def _interpolated(cls, centres: NDArray[np.floating], length: int) -> "_Samples":
         centres = (centres - 0.5).clip(0, length - 1)
         below = np.minimum(centres.astype(np.intp), max(length - 2, 0))
         first = int(below.min(initial=length - 1))

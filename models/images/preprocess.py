@@ -38,7 +38,7 @@ from models.images.resizing import (
     Window,
     band_bytes,
     corner_resized,
-    made_bytes,
+    result_bytes,
 )
 from models.records import Bounds, Check, FiniteFloat, PositiveInt, Record
 from models.toml_files import read_recipe
@@ -153,8 +153,8 @@ class Preprocess(Record):
         ``whole``: where its pixels are; boxes count the half of one that an odd border leaves over.
         """
         if self.resize == "letterbox":
-            is_whole = whole or self.filter == "opencv"
-            return ImagePlacement.letterboxed(self.size, self._made_size(image), is_whole)
+            in_pixels = whole or self.filter == "opencv"
+            return ImagePlacement.letterboxed(self.size, self._made_size(image), in_pixels)
         if self.resize == "stretch":
             return ImagePlacement()
         if not self._is_antialiased:
@@ -189,7 +189,7 @@ class Preprocess(Record):
         if self.filter != "darknet":
             return width * height * _STORED_BYTES
         source = PILLOW_BYTES * image[0] * image[1] * (2 if self.color == "GRAY" else 1)
-        return min(source, made_bytes(width, height))
+        return min(source, result_bytes(width, height))
 
     def work_bytes(self, image: Size) -> int:
         """Return the most that making the ``tensor`` of such an image takes, beside the image itself."""
@@ -202,9 +202,9 @@ class Preprocess(Record):
             return grey + weights + result + max(across, _STORED_BYTES * width * height)
         if self.filter == "opencv":
             return grey + _STORED_BYTES * width * height + band_bytes(image[0], width)
-        if PILLOW_BYTES * pixels <= made_bytes(width, height):
+        if PILLOW_BYTES * pixels <= result_bytes(width, height):
             return grey
-        return grey + made_bytes(width, height) + band_bytes(image[0], width)
+        return grey + result_bytes(width, height) + band_bytes(image[0], width)
 
     def sees_all(self, image: Size) -> bool:
         """Return whether an image of that size (width, height) is as large as what is made of it.

@@ -56,8 +56,8 @@ class _Resize:
         #: What is held.
         self.n_bytes = image.width * image.height * PILLOW_BYTES
 
-    def _positions(self, old: int, new: int, numbers: NDArray[np.intp]) -> _Positions:
-        """Return where the results ``numbers`` of ``new`` lie among ``old`` pixels."""
+    def _positions(self, old: int, new: int, indices: NDArray[np.intp]) -> _Positions:
+        """Return where the results ``indices`` of ``new`` lie among ``old`` pixels."""
         raise NotImplementedError
 
     def _between(self, rows: _Positions) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -108,14 +108,14 @@ class CornerResize(_Resize):
         far += near
         return far
 
-    def _positions(self, old: int, new: int, numbers: NDArray[np.intp]) -> _Positions:
+    def _positions(self, old: int, new: int, indices: NDArray[np.intp]) -> _Positions:
         """The last result is the last source pixel, also where it is the only one."""
         scale = np.float32(old - 1) / np.float32(max(new - 1, 1))
-        exact = numbers.astype(np.float32) * scale
+        exact = indices.astype(np.float32) * scale
         index = np.minimum(exact.astype(np.intp), max(old - 2, 0))
-        index[numbers == new - 1] = old - 1
+        index[indices == new - 1] = old - 1
         share = (exact - index.astype(np.float32)).clip(0, 1)
-        share[numbers == new - 1] = 0
+        share[indices == new - 1] = 0
         return _Positions(index, np.minimum(index + 1, old - 1), share)
 
 
@@ -157,8 +157,8 @@ class OpenCvResize(_Resize):
         near, far = np.rint((1 - share) * one), np.rint(share * one)
         return near.astype(np.int32), far.astype(np.int32)
 
-    def _positions(self, old: int, new: int, numbers: NDArray[np.intp]) -> _Positions:
-        exact = ((numbers + 0.5) * (old / new) - 0.5).astype(np.float32)
+    def _positions(self, old: int, new: int, indices: NDArray[np.intp]) -> _Positions:
+        exact = ((indices + 0.5) * (old / new) - 0.5).astype(np.float32)
         index = np.floor(exact).astype(np.intp)
         share = exact - index.astype(np.float32)
         first, second = index.clip(0, old - 1), (index + 1).clip(0, old - 1)
@@ -187,16 +187,16 @@ def corner_resized(
 ) -> CornerResize | ResizedPixels:
     """Return what takes less: a `CornerResize`, with the image that it is made of, or its rows."""
     resize = CornerResize(image, size, window)
-    made = made_bytes(resize.width, resize.height)
-    return resize if resize.n_bytes <= made else ResizedPixels(resize)
+    of_result = result_bytes(resize.width, resize.height)
+    return resize if resize.n_bytes <= of_result else ResizedPixels(resize)
 
 
-def made_bytes(width: int, height: int) -> int:
+def result_bytes(width: int, height: int) -> int:
     """Return what the rows of a `CornerResize` of that size take."""
     return width * height * _CHANNELS * _NUMBER_BYTES
 
 
 def band_bytes(old: int, new: int) -> int:
     """Return what making some rows takes, from rows of ``old`` pixels to rows of ``new``."""
-    numbers = _CHANNELS * new * _NUMBER_BYTES * (2 * _SOURCE_ROWS + 3 * _BAND_ROWS)
-    return (PILLOW_BYTES + _CHANNELS) * old * (_SOURCE_ROWS + _BAND_ROWS) + numbers
+    rows_bytes = _CHANNELS * new * _NUMBER_BYTES * (2 * _SOURCE_ROWS + 3 * _BAND_ROWS)
+    return (PILLOW_BYTES + _CHANNELS) * old * (_SOURCE_ROWS + _BAND_ROWS) + rows_bytes

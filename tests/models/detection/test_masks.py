@@ -80,7 +80,7 @@ def test_cells_are_those_of_the_sum(across: list[float], down: list[float], seed
 )
 @example(across=[0.5, 0.5], down=[0.0, 1.0], seed=0, size=NET)
 @example(across=[0.0, 1.0], down=[1.0, 1.25], seed=0, size=NET)
-def test_an_object_is_seen_where_a_pixel_of_the_input_is_one(
+def test_a_box_has_an_object_where_a_pixel_of_the_input_is_one(
     across: list[float], down: list[float], seed: int, size: Size
 ) -> None:
     """Ultralytics' process_mask: prototypes at the size of the input, cut by crop_mask."""
@@ -157,8 +157,8 @@ def test_a_box_without_an_object_is_not_listed() -> None:
     head = {"kind": "yolov8", "output": "a", "classes": 1, "masks": masks}
     recipe = read_record(Detection, {"heads": [head]})
     letterbox = Preprocess(size=NET, resize="letterbox")
-    found = find_boxes(outputs, recipe, letterbox, NET)
-    assert [round(box.score, 3) for box in found] == [0.5, 0.4]
+    detections = find_boxes(outputs, recipe, letterbox, NET)
+    assert [round(box.score, 3) for box in detections] == [0.5, 0.4]
 
 
 @over(

@@ -26,9 +26,9 @@ def resized(pixels: NDArray[np.uint8], size: Size) -> NDArray[np.float32]:
     return ResizedPixels(resize).rows(0, resize.height)
 
 
-def weights(place: int, old: int, new: int) -> tuple[int, int, int]:
+def weights(index: int, old: int, new: int) -> tuple[int, int, int]:
     """The first of two pixels between which a result lies, and the weights of both in 2,048ths."""
-    exact = np.float32((place + 0.5) * (old / new) - 0.5)
+    exact = np.float32((index + 0.5) * (old / new) - 0.5)
     first = math.floor(exact)
     share = exact - np.float32(first)
     return first, round(float((1 - share) * 2048)), round(float(share * 2048))
@@ -81,8 +81,8 @@ def test_crop_is_resized_then_cut(image: Size, size: Size) -> None:
     ratio = max(size[0] / image[0], size[1] / image[1])
     outer = max(size[0], int(image[0] * ratio + 1e-9)), max(size[1], int(image[1] * ratio + 1e-9))
     left, top = (outer[0] - size[0]) // 2, (outer[1] - size[1]) // 2
-    whole = loops(drawn(*image), outer)[top : top + size[1], left : left + size[0]]
-    np.testing.assert_array_equal(recipe.apply(Image.fromarray(drawn(*image)))[0], whole)
+    full = loops(drawn(*image), outer)[top : top + size[1], left : left + size[0]]
+    np.testing.assert_array_equal(recipe.apply(Image.fromarray(drawn(*image)))[0], full)
 
 
 @given(image=st.tuples(st.integers(1, 90), st.integers(1, 90)), size=SIZES)
