@@ -15,7 +15,8 @@ from models.toml_files import read_recipe
 
 #: In a mask: what is no class, and what of a photograph the network did not see.
 NONE = 255
-_NOTHING = "background"
+#: What a class is called that is nothing.
+BACKGROUND = "background"
 _INDICES = ("int64", "int32", "uint8")
 
 
@@ -69,7 +70,9 @@ class Segmentation(Record):
         if self.background is not None:
             return index in (self.background, NONE)
         called = self.labels[0].strip("_ ").lower() if self.labels else ""
-        return index == NONE or (index == 0 and (self.threshold is not None or called == _NOTHING))
+        return index == NONE or (
+            index == 0 and (self.threshold is not None or called == BACKGROUND)
+        )
 
     def label(self, index: int) -> str:
         """Return what class ``index`` is called; "class 12" where it has no name."""

@@ -135,7 +135,7 @@ class Boxes:
         return len(self.scores)
 
     def part(self, first: int, end: int) -> list[Box]:
-        """Return boxes [first, end)."""
+        """Return boxes [first, end), but those that have masks and no pixel of an object."""
         some = slice(first, end)
         edges, scores = self.edges[some].tolist(), self.scores[some].tolist()
         classes, points = self.classes[some].tolist(), map(self._named, self.points[some].tolist())
@@ -150,6 +150,7 @@ class Boxes:
                 None if self.masks is None else self.masks.mask(row),
             )
             for row, (index, score, edge, named) in enumerate(rows, first)
+            if self.masks is None or self.masks.has_object(row)
         ]
 
     def _label(self, index: int) -> str:
@@ -188,7 +189,8 @@ def boxes_among(
     masks = None
     if prototypes is not None:
         corners = placement.points_to_input(edges.reshape(-1, 2, 2) / image)
-        masks = BoxMasks(prototypes, candidates.factors[kept], corners.reshape(-1, 4))
+        factors = candidates.factors[kept]
+        masks = BoxMasks(prototypes, factors, corners.reshape(-1, 4), preprocess.size)
     return Boxes(edges, scores, classes, points, detection, masks)
 
 

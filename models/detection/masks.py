@@ -3,11 +3,14 @@
 A mask is as fine as the prototypes: a grid over its box, of about as many columns and rows as lie there.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from models.images.placement import Size
 
 
 @dataclass(frozen=True)
@@ -35,25 +38,59 @@ class BoxMask:
 class BoxMasks:
     """Masks of n boxes, each computed when it is needed.
 
-    ``prototypes``: float32 [channels, rows, columns] over the network's input. ``factors``: float32
-    [n, channels]. ``edges``: left, top, right, bottom of the boxes relative to the input, [n, 4].
+    ``prototypes``: float32 [channels, rows, columns] over the network's input, which is of ``size``
+    (width, height). ``factors``: float32 [n, channels]. ``edges``: left, top, right, bottom of the boxes
+    relative to the input, [n, 4].
     """
 
     prototypes: NDArray[np.float32]
     factors: NDArray[np.float32]
     edges: NDArray[np.float64]
+    size: Size
 
     def mask(self, index: int) -> BoxMask:
         """Return the mask of box ``index``: where the sum of prototypes times factors is above 0."""
         left, top, right, bottom = self.edges[index].tolist()
         _, rows, columns = self.prototypes.shape
         across, down = _Samples.of(left, right, columns), _Samples.of(top, bottom, rows)
+        cells = self._cells(index, across, down)
+        return BoxMask(cells.shape[1], cells.shape[0], _runs(cells))
+
+    def has_object(self, index: int) -> bool:
+        """Return whether any pixel of the input in box ``index`` is the object.
+
+        Ultralytics lists no other box.
+        """
+        left, top, right, bottom = self.edges[index].tolist()
+        _, rows, columns = self.prototypes.shape
+        first, end = _pixels(left, right, self.size[0])
+        across = _Samples.of_pixels(first, end, self.size[0], columns)
+        first, end = _pixels(top, bottom, self.size[1])
+        return across.count > 0 and any(
+            self._cells(
+                index,
+                across,
+                _Samples.of_pixels(row, min(row + _BAND_ROWS, end), self.size[1], rows),
+            ).any()
+            for row in range(first, end, _BAND_ROWS)
+        )
+
+    def _cells(self, index: int, across: "_Samples", down: "_Samples") -> NDArray[np.bool_]:
+        """Return which of the samples are the object, [down, across]."""
         inside = self.prototypes[:, down.first : down.end, across.first : across.end]
         with np.errstate(invalid="ignore", over="ignore"):
             sums = np.einsum("c,cij->ij", self.factors[index], inside)
-            values = down.between(across.between(sums.T).T)
-            cells = values > 0
-        return BoxMask(cells.shape[1], cells.shape[0], _runs(cells))
+            return np.asarray(across.between(down.between(sums).T).T > 0)
+
+
+# Rows of pixels that are looked at together: mostly the first of them have one of the object.
+_BAND_ROWS = 16
+
+
+def _pixels(low: float, high: float, length: int) -> tuple[int, int]:
+    """Return which of ``length`` pixels begin between ``low`` and ``high``, parts of their axis."""
+    first, end = (math.ceil(min(max(edge, 0.0), 1.0) * length) for edge in (low, high))
+    return first, end
 
 
 def work_bytes(rows: int, columns: int) -> int:
@@ -75,11 +112,24 @@ class _Samples:
         """Return the samples of a box from ``low`` to ``high``, parts of an axis of ``length`` cells."""
         low, high = (min(max(edge, 0.0), 1.0) * length for edge in (low, high))
         count = max(int(np.ceil(high - low)), 1)
-        centres = low + (np.arange(count) + 0.5) * ((high - low) / count) - 0.5
-        centres = centres.clip(0, length - 1)
+        return cls._interpolated(low + (np.arange(count) + 0.5) * ((high - low) / count), length)
+
+    @classmethod
+    def of_pixels(cls, first: int, end: int, pixels: int, length: int) -> "_Samples":
+        """Return the samples of pixels [first, end), of ``pixels`` over all ``length`` cells."""
+        return cls._interpolated((np.arange(first, end) + 0.5) * (length / pixels), length)
+
+    @classmethod
+    def _interpolated(cls, centres: NDArray[np.floating], length: int) -> "_Samples":
+        centres = (centres - 0.5).clip(0, length - 1)
         below = np.minimum(centres.astype(np.intp), max(length - 2, 0))
-        first, end = int(below[0]), min(int(below[-1]) + 2, length)
+        first = int(below.min(initial=length - 1))
+        end = min(int(below.max(initial=0)) + 2, length)
         return cls(first, end, below - first, (centres - below).astype(np.float32))
+
+    @property
+    def count(self) -> int:
+        return len(self.below)
 
     def between(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return ``values`` [end - first, ...] interpolated along their first axis."""

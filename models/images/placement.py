@@ -24,6 +24,12 @@ def inside(size: Size, image: Size) -> Size:
     return max(1, image[0] * height // image[1]), height
 
 
+def nearly_inside(size: Size, image: Size) -> Size:
+    """As ``inside``, each side rounded to the nearest whole pixel: YOLOv5's and Ultralytics' letterbox."""
+    ratio = min(size[0] / image[0], size[1] / image[1])
+    return max(1, round(image[0] * ratio)), max(1, round(image[1] * ratio))
+
+
 def around(size: Size, image: Size) -> Size:
     """Return how large ``image`` becomes around ``size``: Darknet's resize_min, for any aspect ratio."""
     width, height = size
@@ -75,13 +81,12 @@ class ImagePlacement:
     extent: tuple[float, float] = (1.0, 1.0)
 
     @classmethod
-    def letterboxed(cls, size: Size, image: Size, whole: bool = False) -> Self:
-        """Return the place of an image that was fitted into ``size``.
+    def letterboxed(cls, size: Size, inner: Size, whole: bool = False) -> Self:
+        """Return the place of an image that became ``inner`` in the middle of ``size``.
 
         The half pixel that an odd border leaves over is counted, as in Darknet's correct_yolo_boxes, unless
         it is to be where its pixels are: they stand on ``whole`` ones.
         """
-        inner = inside(size, image)
         left, top = size[0] - inner[0], size[1] - inner[1]
         if whole:
             left, top = left - left % 2, top - top % 2

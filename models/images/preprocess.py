@@ -28,7 +28,17 @@ from models.images.placement import (
     centre,
     inside,
     middle,
+    nearly_inside,
     resized,
+)
+from models.images.resizing import (
+    PILLOW_BYTES,
+    OpenCvResize,
+    ResizedPixels,
+    Window,
+    band_bytes,
+    corner_resized,
+    result_bytes,
 )
 from models.records import Bounds, Check, FiniteFloat, PositiveInt, Record
 from models.toml_files import read_recipe
@@ -36,113 +46,6 @@ from models.toml_files import read_recipe
 # 3 MB, for a process that only reads recipes.
 if TYPE_CHECKING:
     from PIL.Image import Image, Resampling
-
-# Darknet's resize_image: bilinear between the corners of the image, without antialiasing.
-
-Window = tuple[int, int, int, int]
-
-# Rows of the result that are made at a time, and rows of the source that are in memory twice meanwhile.
-_BAND_ROWS, _SOURCE_ROWS = 32, 64
-#: Pillow has four bytes a pixel of RGB.
-_PILLOW_BYTES = 4
-
-
-class CornerResize:
-    """The part ``window`` of ``image`` (RGB) resized to ``size`` (width, height), made row by row.
-
-    Pixel 0 stays on pixel 0 and the last on the last. ``window`` is left, top, right, bottom in pixels of
-    the result (half-open, all of it when None); nothing else is computed. Keeps the image.
-    """
-
-    def __init__(self, image: "Image", size: Size, window: Window | None = None) -> None:
-        left, top, right, bottom = window or (0, 0, *size)
-        self._image = image
-        self.height, self.width = bottom - top, right - left
-        #: How many rows to ask for at once.
-        self.band_rows = max(1, min(_BAND_ROWS, _SOURCE_ROWS * size[1] // image.height))
-        columns, self._column_parts = _positions(image.width, size[0], left, right)
-        self._rows, self._row_parts = _positions(image.height, size[1], top, bottom)
-        #: What is held.
-        self.n_bytes = image.width * image.height * _PILLOW_BYTES
-        self._first, self._last = int(columns[0]), min(int(columns[-1]) + 2, image.width)
-        self._columns = columns - self._first
-
-    def rows(self, first: int, end: int) -> NDArray[np.float32]:
-        """Return rows [first, end): float32 [rows, columns, 3] from 0 to 255, not rounded."""
-        upper = self._rows[first:end]
-        lower = np.minimum(upper + 1, self._image.height - 1)
-        # Each row of the source is resized once, however many rows of the result lie around it.
-        wanted, places = np.unique(np.concatenate([upper, lower]), return_inverse=True)
-        across = self._across(wanted)
-        above, below = across[places[: len(upper)]], across[places[len(upper) :]]
-        below -= above
-        below *= self._row_parts[first:end, None, None]
-        below += above
-        return np.asarray(below, np.float32)
-
-    def _across(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Interpolate ``rows`` of the source between each column and its right neighbour."""
-        low, high = int(rows[0]), int(rows[-1]) + 1
-        band = self._image.crop((self._first, low, self._last, high))
-        pixels = np.asarray(band)[rows - low]
-        right = np.minimum(self._columns + 1, pixels.shape[1] - 1)
-        near = pixels.take(self._columns, axis=1).astype(np.float32)
-        far = pixels.take(right, axis=1).astype(np.float32)
-        far -= near
-        far *= self._column_parts[:, None]
-        far += near
-        return np.asarray(far, np.float32)
-
-
-def _made_bytes(width: int, height: int) -> int:
-    """Return what the rows of a result of that size take."""
-    return width * height * 3 * np.dtype(np.float32).itemsize
-
-
-def _band_bytes(old: int, new: int) -> int:
-    """Return what making some rows takes, from rows of ``old`` pixels to rows of ``new``."""
-    numbers = 3 * new * np.dtype(np.float32).itemsize * (2 * _SOURCE_ROWS + 3 * _BAND_ROWS)
-    return (_PILLOW_BYTES + 3) * old * (_SOURCE_ROWS + _BAND_ROWS) + numbers
-
-
-class ResizedPixels:
-    """The rows of a resize that has been made; each is asked for a few times."""
-
-    def __init__(self, resize: CornerResize) -> None:
-        self.band_rows = _BAND_ROWS
-        self._rows = np.empty((resize.height, resize.width, 3), np.float32)
-        self.n_bytes = self._rows.nbytes
-        for start in range(0, resize.height, resize.band_rows):
-            end = min(start + resize.band_rows, resize.height)
-            self._rows[start:end] = resize.rows(start, end)
-
-    def rows(self, first: int, end: int) -> NDArray[np.float32]:
-        """Return rows [first, end) of it."""
-        return self._rows[first:end].copy()
-
-
-def _smaller(resize: CornerResize) -> CornerResize | ResizedPixels:
-    """Return what takes less: ``resize``, with the image that it is made of, or its rows."""
-    made = _made_bytes(resize.width, resize.height)
-    return resize if resize.n_bytes <= made else ResizedPixels(resize)
-
-
-def _positions(
-    old: int, new: int, start: int, stop: int
-) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Return source index and fraction towards the next one for the results [start, stop) of ``new``.
-
-    The last result is the last source pixel, also where it is the only one.
-    """
-    numbers = np.arange(start, stop)
-    scale = np.float32(old - 1) / np.float32(max(new - 1, 1))
-    exact = numbers.astype(np.float32) * scale
-    index = np.minimum(exact.astype(np.intp), max(old - 2, 0))
-    index[numbers == new - 1] = old - 1
-    part = (exact - index.astype(np.float32)).clip(0, 1)
-    part[numbers == new - 1] = 0
-    return index, part
-
 
 # What the manifest says of a photograph, and the tensor that is made of it.
 
@@ -155,6 +58,8 @@ def _not_zero(value: float) -> float:
 
 #: Channels of a pixel.
 Color = Literal["RGB", "BGR", "GRAY"]
+#: One of Pillow's, or whose arithmetic it is.
+Filter = Literal["nearest", "bilinear", "bicubic", "lanczos", "darknet", "opencv"]
 #: Axes of the tensor.
 Layout = Literal["NCHW", "NHWC", "CHW"]
 Divisor = Annotated[FiniteFloat, Check(_not_zero)]
@@ -189,8 +94,9 @@ class Preprocess(Record):
 
     ``resize`` stretches to ``size`` (width, height), or crops to its aspect ratio, or pads around the
     image (letterbox) with ``pad_value``. ``filter`` is one of Pillow's, antialiased and rounded to 8
-    bits, or "darknet": corner-aligned bilinear, neither antialiased nor rounded; there a crop resizes
-    the short side first and cuts whole pixels. ``resize_size``: of a crop, what the image is resized to
+    bits, or bilinear without antialiasing: "darknet", corner-aligned and not rounded, or "opencv", its
+    INTER_LINEAR, whose letterbox is YOLOv5's and Ultralytics'; of both a crop resizes the short side first
+    and cuts whole pixels. ``resize_size``: of a crop, what the image is resized to
     before ``size`` is cut of its middle, as torchvision and transformers do: [its shorter side], or [width,
     height]; ``crop_rounding``: where that begins. ``mean`` and ``std`` are one number, or one a channel.
     ``layout`` "CHW": as NCHW, without an axis for the batch.
@@ -202,7 +108,7 @@ class Preprocess(Record):
         None
     )
     crop_rounding: CropRounding = "down"
-    filter: Literal["nearest", "bilinear", "bicubic", "lanczos", "darknet"] = "bilinear"
+    filter: Filter = "bilinear"
     color: Color = "RGB"
     layout: Layout = "NCHW"
     mean: Annotated[tuple[FiniteFloat, ...], Bounds(min_length=1)] = (0.0,)
@@ -216,13 +122,17 @@ class Preprocess(Record):
                 raise ValueError(f"{field}: {len(numbers)} numbers for {self.channels} channels")
         if self.resize_size is None:
             return
-        if self.resize != "crop" or self.filter == "darknet":
-            raise ValueError('resize_size: goes with resize "crop", and not with Darknet\'s filter')
+        if self.resize != "crop" or not self._is_antialiased:
+            raise ValueError('resize_size: goes with resize "crop" and a filter of Pillow\'s')
         sides = self.resize_size * (3 - len(self.resize_size))
         if any(side < length for side, length in zip(sides, self.size, strict=True)):
             raise ValueError(
                 f"resize_size {list(self.resize_size)}: smaller than {list(self.size)}"
             )
+
+    @property
+    def _is_antialiased(self) -> bool:
+        return self.filter in _SUPPORTS
 
     @property
     def channels(self) -> int:
@@ -243,10 +153,11 @@ class Preprocess(Record):
         ``whole``: where its pixels are; boxes count the half of one that an odd border leaves over.
         """
         if self.resize == "letterbox":
-            return ImagePlacement.letterboxed(self.size, image, whole)
+            in_pixels = whole or self.filter == "opencv"
+            return ImagePlacement.letterboxed(self.size, self._made_size(image), in_pixels)
         if self.resize == "stretch":
             return ImagePlacement()
-        if self.filter == "darknet":
+        if not self._is_antialiased:
             return ImagePlacement.resized_and_cut(self.size, image)
         return ImagePlacement.cut_and_resized(self._box(image), image)
 
@@ -277,21 +188,23 @@ class Preprocess(Record):
         width, height = self._made_size(image)
         if self.filter != "darknet":
             return width * height * _STORED_BYTES
-        source = _PILLOW_BYTES * image[0] * image[1] * (2 if self.color == "GRAY" else 1)
-        return min(source, _made_bytes(width, height))
+        source = PILLOW_BYTES * image[0] * image[1] * (2 if self.color == "GRAY" else 1)
+        return min(source, result_bytes(width, height))
 
     def work_bytes(self, image: Size) -> int:
         """Return the most that making the ``tensor`` of such an image takes, beside the image itself."""
         width, height = self._made_size(image)
         pixels = image[0] * image[1]
-        grey = (1 + _PILLOW_BYTES) * pixels if self.color == "GRAY" else 0
-        if self.filter != "darknet":  # Pillow resizes rows, then columns; then its result is copied
-            across, result = _PILLOW_BYTES * width * image[1], _PILLOW_BYTES * width * height
+        grey = (1 + PILLOW_BYTES) * pixels if self.color == "GRAY" else 0
+        if self._is_antialiased:  # Pillow resizes rows, then columns; then its result is copied
+            across, result = PILLOW_BYTES * width * image[1], PILLOW_BYTES * width * height
             weights = _weights_bytes(_SUPPORTS[self.filter], image, (width, height))
             return grey + weights + result + max(across, _STORED_BYTES * width * height)
-        if _PILLOW_BYTES * pixels <= _made_bytes(width, height):
+        if self.filter == "opencv":
+            return grey + _STORED_BYTES * width * height + band_bytes(image[0], width)
+        if PILLOW_BYTES * pixels <= result_bytes(width, height):
             return grey
-        return grey + _made_bytes(width, height) + _band_bytes(image[0], width)
+        return grey + result_bytes(width, height) + band_bytes(image[0], width)
 
     def sees_all(self, image: Size) -> bool:
         """Return whether an image of that size (width, height) is as large as what is made of it.
@@ -304,7 +217,9 @@ class Preprocess(Record):
         return image[0] >= width and image[1] >= height
 
     def _made_size(self, image: Size) -> Size:
-        return inside(self.size, image) if self.resize == "letterbox" else self.size
+        if self.resize != "letterbox":
+            return self.size
+        return (nearly_inside if self.filter == "opencv" else inside)(self.size, image)
 
     def apply(self, image: "Image") -> NDArray[np.float32]:
         """Return the whole tensor for ``image``, float32."""
@@ -316,23 +231,28 @@ class Preprocess(Record):
             return self._resized(image, self.size)
         if self.resize == "crop":
             return self._cut(image)
-        inner = inside(self.size, image.size)
+        inner = self._made_size(image.size)
         return PaddedPixels(self._resized(image, inner), inner, self.size, self.pad_value)
 
-    def _resized(self, image: "Image", size: Size) -> SizedPicture:
+    def _resized(self, image: "Image", size: Size, window: Window | None = None) -> SizedPicture:
+        """Return ``image`` at ``size``; ``window``: only that of it, if the filter is not antialiased."""
         if self.filter == "darknet":
-            return _smaller(CornerResize(image, size))
+            return corner_resized(image, size, window)
+        if self.filter == "opencv":
+            if image.size != size:
+                return ResizedPixels(OpenCvResize(image, size, window))
+            return StoredPixels(image if window is None else image.crop(window))
         return StoredPixels(image.resize(size, _resampling(self.filter)))
 
     def _cut(self, image: "Image") -> SizedPicture:
         # Neither way makes pixels that are cut off: a thin strip must not grow to the size of a wall.
         width, height = self.size
-        if self.filter == "darknet":
-            outer = around(self.size, image.size)
-            left, top = (outer[0] - width) // 2, (outer[1] - height) // 2
-            return _smaller(CornerResize(image, outer, (left, top, left + width, top + height)))
-        box = self._box(image.size)
-        return StoredPixels(image.resize(self.size, _resampling(self.filter), box))
+        if self._is_antialiased:
+            box = self._box(image.size)
+            return StoredPixels(image.resize(self.size, _resampling(self.filter), box))
+        outer = around(self.size, image.size)
+        left, top = (outer[0] - width) // 2, (outer[1] - height) // 2
+        return self._resized(image, outer, (left, top, left + width, top + height))
 
 
 def read_preprocess(path: Path) -> Preprocess:

@@ -207,12 +207,15 @@ def box_pieces(
     text = _json(head)[:-1] + f',"{field}":['
     length = _BOX_NUMBERS + boxes.points[:1].size + (_MASK_NUMBERS if boxes.masks else 0)
     count = max(1, _NUMBERS_A_PIECE // length)
+    comma = ""
     for first in range(0, len(boxes), count):
         if first:
             yield text.encode()
-            text = ","
+            text = ""
         some = boxes.part(first, first + count)
-        text += ",".join(_json(written(box)) for box in some)
+        if some:
+            text += comma + ",".join(_json(written(box)) for box in some)
+            comma = ","
     yield (text + "]," + _json(tail)[1:]).encode()
 
 

@@ -12,10 +12,11 @@ from models.graphs.inputs import Warn
 from models.images.preprocess import PICTURE_RANK, Preprocess
 from models.network.fields import Array
 from models.records import read_record
+from models.segmentation import BACKGROUND, NONE, Segmentation
 
 _BOX, _RANKED = 4, 6
 _COLORS = {1: "GRAY", 3: "RGB"}
-# Grey around a picture, and pixels from 0 to 1, of all networks of these exporters.
+# Grey around a picture, which OpenCV resizes, and pixels from 0 to 1, of all networks of these exporters.
 _PAD, _SCALE = 114, 1 / 255
 # As Ultralytics and YOLOv5 have them where nobody says otherwise.
 _IOU, _IOU_YOLOV5 = 0.7, 0.45
@@ -28,6 +29,7 @@ class ExportedRecipes:
     preprocess: Preprocess | None = None
     detection: Detection | None = None
     labels: tuple[str, ...] = ()
+    segmentation: Segmentation | None = None
 
 
 def exported_recipes(
@@ -53,6 +55,8 @@ def exported_recipes(
         # YOLOv5 says no task; its classifiers take pictures otherwise.
         cropped = exported_preprocess(exported, inputs) if exported.task else None
         return ExportedRecipes(cropped, None, labels)
+    if exported.task == "semantic" and (recipes := _of_pixels(exported, inputs, outputs)):
+        return recipes
     detection = _detection(exported, outputs)
     if detection is None:
         if exported.task is not None or exported.labels:
@@ -71,6 +75,20 @@ def exported_recipes(
         )
         return ExportedRecipes()
     return ExportedRecipes(preprocess, detection, detection.labels)
+
+
+def _of_pixels(
+    exported: ExporterMetadata, inputs: Mapping[str, Array], outputs: Forms
+) -> ExportedRecipes | None:
+    """Return the recipes of a network that says of what class each pixel is; None: it does not."""
+    preprocess = exported_preprocess(exported, inputs)
+    ((name, (dtype, shape)), *_) = outputs.items()
+    segmentation = Segmentation(output=name)
+    if preprocess is None or segmentation.area(dtype, shape) is None:
+        return None
+    # Of one class pixels are 0 or 1.
+    labels = (BACKGROUND, *exported.labels) if len(exported.labels) == 1 else exported.labels
+    return ExportedRecipes(preprocess, None, labels if len(labels) <= NONE else (), segmentation)
 
 
 def _described(exported: ExporterMetadata) -> str:
@@ -104,11 +122,19 @@ def exported_preprocess(
     count, channels, height, width = arrays[0].shape
     if count != 1 or channels not in _COLORS or min(height, width) < 1:
         return None
-    full = "stretch" if exported.is_detr else "letterbox"
-    resize = "crop" if exported.task == "classify" else full
-    fields = {"size": (width, height), "resize": resize, "color": _COLORS[channels]}
-    padding = {"pad_value": _PAD} if resize == "letterbox" else {}
-    return read_record(Preprocess, {**fields, **padding, "scale": _SCALE})
+    fields = {"size": (width, height), "color": _COLORS[channels], "scale": _SCALE}
+    return read_record(Preprocess, {**fields, **_resizing(exported, width, height)})
+
+
+def _resizing(exported: ExporterMetadata, width: int, height: int) -> dict[str, object]:
+    """Return the fields that say how a picture gets to that size, as the exporter's own programs do it."""
+    if exported.task == "classify":  # torchvision's transforms, of Pillow's pictures
+        if width != height:
+            return {"resize": "stretch"}
+        return {"resize": "crop", "resize_size": (width,), "crop_rounding": "even"}
+    if exported.is_detr:
+        return {"resize": "stretch", "filter": "opencv"}
+    return {"resize": "letterbox", "filter": "opencv", "pad_value": _PAD}
 
 
 @dataclass(frozen=True)

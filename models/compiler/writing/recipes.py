@@ -144,6 +144,7 @@ def _with_exported(
         metadata,
         preprocess=recipes.preprocess,
         detection=recipes.detection,
+        segmentation=recipes.segmentation,
         labels=recipes.labels,
     )
 

@@ -21,6 +21,7 @@ from models.network.fields import Array
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.packs.records.ports import Classification
+from models.segmentation import Segmentation
 from tests.examples import over
 from tests.models.exporters import (
     FILES,
@@ -36,7 +37,7 @@ from tests.models.nets import parsed
 from tests.models.refusal import refuses
 from tests.models.streamed import streamed
 
-LETTERBOX = Preprocess(size=NET, resize="letterbox", scale=1 / 255, pad_value=114)
+LETTERBOX = Preprocess(size=NET, resize="letterbox", filter="opencv", scale=1 / 255, pad_value=114)
 #: Halved, it lies in the middle of a letterbox, 16 pixels below the upper edge.
 PHOTOGRAPH = 192, 64
 
@@ -82,7 +83,7 @@ def check(
     assert detection is not None
     assert preprocess is not None
     resize = "stretch" if exported.stretched else "letterbox"
-    assert (preprocess.size, preprocess.resize) == (NET, resize)
+    assert (preprocess.size, preprocess.resize, preprocess.filter) == (NET, resize, "opencv")
     assert preprocess.scale == pytest.approx(1 / 255)
     assert exported.stretched or preprocess.pad_value == 114
     assert detection.labels == NAMES
@@ -263,13 +264,36 @@ def classifier() -> onnx.ModelProto:
     return network({"output0": np.array([[0.2, 0.7, 0.1]], np.float32)})
 
 
+def classifier_of_squares() -> onnx.ModelProto:
+    return network({"output0": np.array([[0.2, 0.7, 0.1]], np.float32)}, (1, 3, 64, 64))
+
+
 def test_a_classifier_has_names_and_the_middle_of_the_picture(tmp_path: Path) -> None:
-    manifest, warnings = compiled(with_entries(classifier(), metadata("classify")), tmp_path)
+    entries = metadata("classify", imgsz=[64, 64])
+    manifest, warnings = compiled(with_entries(classifier_of_squares(), entries), tmp_path)
     assert not warnings
     assert manifest.verb == "classify"
-    assert manifest.preprocess == Preprocess(size=NET, resize="crop", scale=1 / 255)
+    assert manifest.preprocess == Preprocess(
+        size=(64, 64), resize="crop", resize_size=(64,), crop_rounding="even", scale=1 / 255
+    )
     assert manifest.classification is not None
     assert manifest.classification.labels == NAMES
+
+
+@over("names, labels", [(NAMES, NAMES), (("road",), ("background", "road")), (("a",) * 256, ())])
+def test_pixels_have_classes(names: tuple[str, ...], labels: tuple[str, ...]) -> None:
+    """YOLO26-sem: what the exporter writes is the best class of each pixel."""
+    inputs = {"images": Array(dtype="float32", shape=(1, 3, 64, 96))}
+    exported = ExporterMetadata(labels=names, task="semantic")
+    outputs = {"output0": ("uint8", (1, 64, 96))}
+    recipes = exported_recipes(exported, inputs, outputs, None, pytest.fail)
+    assert recipes.segmentation == Segmentation(output="output0")
+    assert (recipes.preprocess, recipes.labels) == (LETTERBOX, labels)
+    warnings: list[str] = []
+    odd = exported_recipes(
+        exported, inputs, {"output0": ("float32", (1, 1, 64, 96))}, None, warnings.append
+    )
+    assert (odd, len(warnings)) == (ExportedRecipes(), 1)
 
 
 def test_a_classifier_of_another_exporter_has_only_names(tmp_path: Path) -> None:
@@ -320,7 +344,7 @@ def test_lengths_stay_open_without_an_exporter(tmp_path: Path) -> None:
         ("detect", None, "letterbox"),
         ("obb", None, "letterbox"),
         ("detect", True, "stretch"),
-        ("classify", None, "crop"),
+        ("classify", None, "stretch"),  # to rows and columns that differ
         (None, None, "letterbox"),
     ],
 )

@@ -4,13 +4,14 @@ import json
 import math
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.detection.boxes import BoxLimits, find_boxes
 from models.detection.masks import BoxMasks
 from models.detection.recipe import Detection, head_fault
+from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.records import read_record
 from tests.examples import over
@@ -62,7 +63,7 @@ EDGES = st.tuples(*[st.floats(-0.25, 1.25)] * 2).map(sorted)
 def test_cells_are_those_of_the_sum(across: list[float], down: list[float], seed: int) -> None:
     factors = np.random.default_rng(seed).normal(size=(1, CHANNELS)).astype(np.float32)
     box = across[0], down[0], across[1], down[1]
-    mask = BoxMasks(PROTOTYPES, factors, np.array([box])).mask(0)
+    mask = BoxMasks(PROTOTYPES, factors, np.array([box]), NET).mask(0)
     sums = np.array(expected(factors[0], box))
     assert sums.shape == (mask.height, mask.width) == mask.cells().shape
     is_clear = np.abs(sums) > 1e-4
@@ -71,13 +72,42 @@ def test_cells_are_those_of_the_sum(across: list[float], down: list[float], seed
     assert all(length > 0 for length in mask.runs[1:])
 
 
+@given(
+    across=EDGES,
+    down=EDGES,
+    seed=st.integers(0, 99),
+    size=st.sampled_from([NET, (48, 48), (191, 70)]),
+)
+@example(across=[0.5, 0.5], down=[0.0, 1.0], seed=0, size=NET)
+@example(across=[0.0, 1.0], down=[1.0, 1.25], seed=0, size=NET)
+def test_a_box_has_an_object_where_a_pixel_of_the_input_is_one(
+    across: list[float], down: list[float], seed: int, size: Size
+) -> None:
+    """Ultralytics' process_mask: prototypes at the size of the input, cut by crop_mask."""
+    draw = np.random.default_rng(seed)
+    factors = draw.normal(size=(1, CHANNELS)).astype(np.float32)
+    prototypes = PROTOTYPES - np.float32(draw.uniform(0, 2)) * np.sign(factors[0])[:, None, None]
+    sums = np.tensordot(factors[0].astype(np.float64), prototypes.astype(np.float64), 1)
+    columns = [x for x in range(size[0]) if across[0] * size[0] <= x < across[1] * size[0]]
+    rows = [y for y in range(size[1]) if down[0] * size[1] <= y < down[1] * size[1]]
+    values = [
+        value(sums, (x + 0.5) * COLUMNS / size[0], (y + 0.5) * ROWS / size[1])
+        for y in rows
+        for x in columns
+    ]
+    highest = max(values, default=-1.0)
+    edges = np.array([[across[0], down[0], across[1], down[1]]])
+    has_object = BoxMasks(prototypes, factors, edges, size).has_object(0)
+    assert has_object == (highest > 0) or abs(highest) < 1e-4
+
+
 @over("nonsense", [np.nan, np.inf, -np.inf, 3e38])
 def test_nonsense_has_a_mask_all_the_same(nonsense: float) -> None:
     for prototypes, factors in (
         (np.full_like(PROTOTYPES, nonsense), drawn(1, CHANNELS)),
         (PROTOTYPES, np.full((1, CHANNELS), nonsense, np.float32)),
     ):
-        mask = BoxMasks(prototypes, factors, np.array([[0.1, 0.1, 0.9, 0.9]])).mask(0)
+        mask = BoxMasks(prototypes, factors, np.array([[0.1, 0.1, 0.9, 0.9]]), NET).mask(0)
         assert sum(mask.runs) == mask.width * mask.height
 
 
@@ -112,6 +142,23 @@ def test_a_box_has_the_mask_of_its_row(kind: str) -> None:
     np.testing.assert_allclose(clipped.edges, (16, 24, 80, 64))
     assert clipped.mask is not None
     assert clipped.mask.height == 5
+
+
+def test_a_box_without_an_object_is_not_listed() -> None:
+    """The best box has factors for which no pixel of it is the object."""
+    boxes = np.array([[24, 40, 32, 24], [60, 32, 40, 16], [30, 30, 9, 9.0]])
+    factors = np.abs(drawn(3, CHANNELS)) * [[1], [-1], [1]]
+    rows = np.concatenate([boxes, [[0.5], [0.9], [0.4]], factors], axis=1)
+    outputs = {
+        "a": np.ascontiguousarray(rows.T[None].astype(np.float32)),
+        "b": np.abs(PROTOTYPES[None]),
+    }
+    masks = {"output": "b", "channels": CHANNELS}
+    head = {"kind": "yolov8", "output": "a", "classes": 1, "masks": masks}
+    recipe = read_record(Detection, {"heads": [head]})
+    letterbox = Preprocess(size=NET, resize="letterbox")
+    detections = find_boxes(outputs, recipe, letterbox, NET)
+    assert [round(box.score, 3) for box in detections] == [0.5, 0.4]
 
 
 @over(

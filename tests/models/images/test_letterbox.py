@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from models.images.placement import ImagePlacement, around, inside
-from models.images.preprocess import CornerResize, Preprocess, ResizedPixels, Window
+from models.images.preprocess import Preprocess
+from models.images.resizing import CornerResize, ResizedPixels, Window
 from tests.examples import over
 
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40))
@@ -141,7 +142,7 @@ def test_a_thin_strip_does_not_become_a_wall() -> None:
     assert recipe.apply(photograph(20_000, 1)).shape == (1, 3, 64, 64)
 
 
-@over("kind", ["darknet", "bilinear"])
+@over("kind", ["darknet", "bilinear", "opencv"])
 @over("resize", RESIZES)
 @over("size", [(96, 96), (64, 128), (97, 51)])
 @over("image", [(400, 300), (300, 400), (301, 97), (31, 30)])
@@ -149,7 +150,7 @@ def test_what_lies_somewhere_in_the_tensor_is_found_again(
     image: tuple[int, int],
     size: tuple[int, int],
     resize: Literal["stretch", "crop", "letterbox"],
-    kind: Literal["darknet", "bilinear"],
+    kind: Literal["darknet", "bilinear", "opencv"],
 ) -> None:
     """A white rectangle in the middle, measured in the tensor, comes back where it was painted."""
     width, height = image

@@ -18,6 +18,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "Darknet, stretched": {"resize": "stretch", "filter": "darknet"},
     "Darknet, cropped": {"resize": "crop", "filter": "darknet"},
     "Darknet, letterboxed": {"resize": "letterbox", "filter": "darknet", "scale": 1 / 255},
+    "OpenCV, stretched, grey": {"resize": "stretch", "filter": "opencv", "color": "GRAY"},
+    "OpenCV, cropped": {"resize": "crop", "filter": "opencv"},
+    "OpenCV, letterboxed": {"resize": "letterbox", "filter": "opencv", "scale": 1 / 255},
 }
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))
 

@@ -125,7 +125,7 @@ RECIPES = st.builds(
     Preprocess,
     size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
     resize=st.sampled_from(["stretch", "crop", "letterbox"]),
-    filter=st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"]),
+    filter=st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos", "opencv"]),
     color=st.sampled_from(["RGB", "BGR", "GRAY"]),
     layout=st.sampled_from(["NCHW", "NHWC", "CHW"]),
     pad_value=st.floats(0, 255),

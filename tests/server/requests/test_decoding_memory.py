@@ -169,7 +169,7 @@ def test_decoding_takes_no_more_than_was_said(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bilinear", "lanczos", "darknet"])
+@pytest.mark.parametrize("kind", ["bilinear", "lanczos", "darknet", "opencv"])
 @pytest.mark.parametrize("resize", ["stretch", "crop", "letterbox"])
 @pytest.mark.parametrize("color", ["RGB", "GRAY"])
 @pytest.mark.parametrize("size", [(2000, 1500), (900, 2500), (500, 500)])
