@@ -123,9 +123,7 @@ def test_a_server_imports_nothing_that_only_other_commands_show() -> None:
     unused = {"typer", "rich", "onnx", "models.compiler", "pipeline.benchmark", "opentelemetry.sdk"}
     assert not {*unused, "grpc", "PIL"} & imported
     own = {name for name in imported if name.startswith("cli.")}
-    assert own <= {
-        f"cli.{name}" for name in ("serving", "printing", "printing.output")
-    }
+    assert own <= {f"cli.{name}" for name in ("serving", "printing", "printing.output")}
 
 
 def test_a_warning_of_a_package_is_one_of_the_command(

@@ -514,7 +514,9 @@ class Before(NamedTuple):
                 continue
             # Under "refuse" none makes room, also where pressure leaves less than all were admitted for,
             # and for a pack that was written since.
-            is_other = room < fleet.plot.budget - REQUEST_BYTES or fleet.served.get(name) != slot.seen
+            is_other = (
+                room < fleet.plot.budget - REQUEST_BYTES or fleet.served.get(name) != slot.seen
+            )
             refuses = fleet.plot.policy == "refuse" and is_other
             left = room - (self._others_bytes(fleet) if refuses else 0)
             fits = contents.least + contents.arena <= left and contents.need < REQUEST_BYTES
