@@ -39,7 +39,7 @@ _MIB = 1 << 20
 _PACKAGES = ("models", "loader", "pipeline", "server", "layerstream", "cli")
 _REQUESTS = 1000
 #: Of bytecode: as usual, and as a server has it.
-_LEVELS = [0, 2]
+_LEVELS = (0, 2)
 #: Anonymous memory and pages of files, in bytes.
 Figures = tuple[float, float]
 
@@ -96,11 +96,11 @@ for _ in range(20):
 
 def compile_bytecode() -> None:
     """Compile our modules and all that is installed; those that are compiled stay as they are."""
-    for folder in (*(CODE / name for name in _PACKAGES), Path(sysconfig.get_paths()["purelib"])):
-        compileall.compile_dir(folder, quiet=2, optimize=_LEVELS)
-    compileall.compile_dir(
-        Path(sysconfig.get_paths()["stdlib"]), maxlevels=2, quiet=2, optimize=_LEVELS
-    )
+    paths = sysconfig.get_paths()
+    for level in _LEVELS:
+        for folder in (*(CODE / name for name in _PACKAGES), Path(paths["purelib"])):
+            compileall.compile_dir(folder, quiet=2, optimize=level)
+        compileall.compile_dir(Path(paths["stdlib"]), maxlevels=2, quiet=2, optimize=level)
 
 
 def _run(code: str, *arguments: str) -> Any:

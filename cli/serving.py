@@ -1,6 +1,6 @@
 """The process that serves, in an interpreter of its own where that saves memory (models/interpreter.py).
 
-``python -m cli.serving DESCRIPTOR`` reads from the descriptor what the command line was asked.
+``python -m cli.serving DESCRIPTOR`` reads the arguments of the command line from the descriptor.
 """
 
 import json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """What is served, as the command line was asked: ``flags`` and ``config`` as of ``load_settings``.
+    """What is served, by the arguments of the command line; ``flags``, ``config``: as of ``load_settings``.
 
     ``sources``: names of models and the files that they were compiled from. For each of them the command
     that asks it is printed.
@@ -45,7 +45,7 @@ def serving(launch: Launch) -> None:
         file.flush()
         file.seek(0)
         words = sys.argv[1:]  # for who lists processes
-        replace("cli.serving", str(descriptor), *words, kept=[descriptor])
+        replace("cli.serving", str(descriptor), *words, descriptors=[descriptor])
     serve(launch)
 
 

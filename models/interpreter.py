@@ -1,7 +1,8 @@
 """Another interpreter in the place of this one: without docstrings, assertions and the command line.
 
-A server holds 6 MiB less so. Its bytecode (-OO) lies beside the usual one, and is written once. Where it
-cannot be, an interpreter would compile everything at each start and hold more, so this one goes on.
+A server holds 6 MiB less so. Its bytecode (-OO) is written once, into the folders of the usual one. Where
+that is not possible, an interpreter would compile everything at each start and hold more, so this one goes
+on.
 """
 
 import os
@@ -35,18 +36,18 @@ def allow_another() -> None:
     _Process.is_replaceable = True
 
 
-def replace(module: str, *arguments: str, kept: Sequence[int] = ()) -> None:
+def replace(module: str, *arguments: str, descriptors: Sequence[int] = ()) -> None:
     """Run ``module`` of ours in this process, with another interpreter; return where that is not to be.
 
-    The process stays the same to the system: number, descriptors 0 to 2 and those that are ``kept``,
-    environment, limits.
+    The process stays the same to the system: number, environment, limits, descriptors 0 to 2 and
+    ``descriptors``.
     """
     if sys.flags.optimize >= _WITHOUT_DOCSTRINGS or not _Process.is_replaceable:
         return
     _Process.is_replaceable = _write_bytecode()
     if not _Process.is_replaceable:
         return
-    for descriptor in kept:
+    for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -59,8 +60,8 @@ def replace(module: str, *arguments: str, kept: Sequence[int] = ()) -> None:
 
 def _environment() -> dict[str, str]:
     """Return the environment of this process, with the folders in which modules of ours are found."""
-    ours = child_environment()
-    return {**os.environ, **{name: ours[name] for name in ours if name.startswith("PYTHON")}}
+    child = child_environment()
+    return {**os.environ, **{name: child[name] for name in child if name.startswith("PYTHON")}}
 
 
 def servers_are_lean() -> bool:

@@ -1,6 +1,6 @@
 """Docstrings of routes and schemas, which /openapi.json shows, where the interpreter leaves them out (-OO).
 
-They are read from the source when the document is asked for, and not before: a server holds none of them.
+They are read from the source when the document is requested, and not before: a server holds none of them.
 """
 
 import ast
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 _DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_LEFT_OUT = 2  # sys.flags.optimize of -OO
+_WITHOUT_DOCSTRINGS = 2  # sys.flags.optimize of -OO
 
 
 def text_of(definition: object) -> str:
@@ -21,7 +21,7 @@ def text_of(definition: object) -> str:
 
 def restore_docstrings(modules: Iterable[str]) -> None:
     """Give classes and functions of ``modules``, which are imported, the docstrings that they lack."""
-    if sys.flags.optimize < _LEFT_OUT:
+    if sys.flags.optimize < _WITHOUT_DOCSTRINGS:
         return
     for name in {*modules}:
         restore_from_source(sys.modules[name])

@@ -44,7 +44,7 @@ def compiled(folder: Path, name: str) -> Path:
     return source
 
 
-def test_a_module_takes_the_place_of_the_command_line(
+def test_a_module_replaces_the_command_line(
     replaced: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     compiled(tmp_path, "some_bytecode")
