@@ -117,6 +117,8 @@ LARGE_BYTES = 256 << 10
 _LARGEST_BYTES = 32 << 20
 #: What threads leave free stays within reach of all; a second one left 1 to 2 MiB of holes beside it.
 _ARENAS = 1
+# What ONNX Runtime and malloc add to a block, which else would be as large as those that are mapped.
+_ALIGNED_BYTES = 4096
 # Free beside the largest block: at the heap's end they are one, and without room for both all is given
 # back. A kernel that needs all of its scratch got fresh pages each time (1.3 ms instead of 0.2).
 _BESIDE_BYTES = 256 << 10
@@ -163,7 +165,7 @@ def kept_for_kernels(n_bytes: int) -> Iterator[None]:
 def _keep_largest() -> None:
     largest = max(_Kept.sizes, default=0)
     if _Kept.bounded:
-        _set_thresholds(min(max(largest, LARGE_BYTES), _LARGEST_BYTES))
+        _set_thresholds(min(max(largest + _ALIGNED_BYTES, LARGE_BYTES), _LARGEST_BYTES))
 
 
 def _set_thresholds(n_bytes: int) -> None:

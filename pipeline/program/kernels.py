@@ -56,8 +56,8 @@ class IntegerTask:
     together_bytes: int
 
 
-#: Reads of pages of tables in flight at once: each is short, and disks have several ready together.
-LOOKUP_DEPTH = 4
+#: Reads of pages of tables in flight at once, as many as a pool has threads; four took no less time.
+LOOKUP_DEPTH = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,8 +237,16 @@ def _meet(some: Iterable[ValueBytes[str]], others: Collection[ValueBytes[str]]) 
 
 
 def inner_bytes(graph: Graph, piece: CutPiece) -> int:
-    """Return the bytes of values that exist only inside ``piece``: ONNX Runtime allocates them."""
-    return sum(graph.values[name].n_bytes for name in inner_values(graph, piece))
+    """Return the bytes of values that exist only inside ``piece``: ONNX Runtime allocates them.
+
+    Those of a chunk are as large a fraction of the values as its output is of its own.
+    """
+    n_bytes = sum(graph.values[name].n_bytes for name in inner_values(graph, piece))
+    if not n_bytes:
+        return 0
+    output = next(iter(piece.outputs.values()))
+    elements = math.prod(graph.array(output.name).shape)
+    return n_bytes * math.prod(output.shape) // elements if elements else n_bytes
 
 
 def inner_values(graph: Graph, piece: CutPiece) -> set[str]:

@@ -25,6 +25,7 @@ from models.network.node import Node
 _BY_HEADS = [0, 2, 1, 3]
 # From here on Softmax is of one axis, and Reshape and Expand take lengths as inputs.
 _OPSET = 13
+_LOWEST = float(np.finfo(np.float32).min)
 # Numbers that reshapes and transposes are tried on.
 _MAX_TRIED = 1 << 24
 
@@ -171,7 +172,7 @@ class FindAttention(AttentionPatterns):
             )
         )
         if match.guard:
-            output = self._guarded(output, match.guard, nodes)
+            output = self._guarded(output, nodes)
         result = self.shape(node.output)
         if form.heads == 1 or result == self.shape(output):
             return [*nodes, self.reshape(output, node.output, result)]
@@ -189,13 +190,15 @@ class FindAttention(AttentionPatterns):
             self.reshape(heads, node.output, result),
         ]
 
-    def _guarded(self, name: str, guard: str, nodes: list[Node]) -> str:
-        """Return ``name`` with ``guard`` where it is NaN: where a mask leaves a query nothing."""
-        test, result = self.fresh(f"{name}/nan"), self.fresh(f"{name}/guarded")
-        self.values[test] = replace(self.values[name], dtype="bool")
+    def _guarded(self, name: str, nodes: list[Node]) -> str:
+        """Return ``name`` with zero where it is NaN: where a mask leaves a query nothing.
+
+        NaN is no number above the threshold. IsNaN and Where make three more tensors, one operator none;
+        it makes the lowest numbers zero, too, and what is computed of these is no number either.
+        """
+        result = self.fresh(f"{name}/guarded")
         self._know(result, self.shape(name))
-        nodes.append(self.node(Op.IsNaN, [name], [test]))
-        nodes.append(self.node(Op.Where, [test, guard, name], [result]))
+        nodes.append(self.node(Op.ThresholdedRelu, [name], [result], alpha=_LOWEST))
         return result
 
     def _bias(

@@ -11,6 +11,7 @@ import onnxruntime as ort
 
 from models.compiler.analysis.lean_order import with_less_kept
 from models.compiler.analysis.node_groups import with_fused, with_regions
+from models.compiler.cutting.activations import activation_groups
 from models.compiler.cutting.bottlenecks import find_bottlenecks
 from models.compiler.cutting.chunks import default_chunk_bytes
 from models.compiler.cutting.partition import CutGraph, refusals
@@ -181,6 +182,11 @@ def find_regions(work: Compilation) -> None:
 def group_layers(work: Compilation) -> None:
     """Group quantised layers."""
     work.divided.fused = quantised_groups(work.graph)
+
+
+def fuse_activations(work: Compilation) -> None:
+    """Group layers with activations that cannot lie over what they read."""
+    work.divided.fused = {**activation_groups(work.graph), **work.divided.fused}
 
 
 def fuse_launches(work: Compilation) -> None:

@@ -479,6 +479,16 @@ _DIVIDED = (
         run=steps.group_layers,
     ),
     Pass(
+        name="fuse-activations",
+        reason="Gelu cannot lie over what it reads: behind a dense layer on tokens, a chunk of that at a "
+        "time is all that lies there.",
+        needs=("find-regions",),
+        level="pieces",
+        error="same bits",
+        required=False,
+        run=steps.fuse_activations,
+    ),
+    Pass(
         name="fuse-launches",
         reason="A GPU computes an activation and a sum in the kernel of the layer in front of them.",
         needs=("find-regions",),
@@ -638,6 +648,7 @@ _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-inte
     "find-chains",
     "write-over",
     "find-tables",
+    "fuse-activations",
 }
 _OF_PACKS = {
     "find-attention",
