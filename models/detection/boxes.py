@@ -189,8 +189,13 @@ def boxes_among(
     masks = None
     if prototypes is not None:
         corners = placement.points_to_input(edges.reshape(-1, 2, 2) / image)
-        factors = candidates.factors[kept]
-        masks = BoxMasks(prototypes, factors, corners.reshape(-1, 4), preprocess.size)
+        masks = BoxMasks(
+            prototypes,
+            candidates.factors[kept],
+            corners.reshape(-1, 4),
+            _edges(candidates.boxes[kept]),
+            preprocess.size,
+        )
     return Boxes(edges, scores, classes, points, detection, masks)
 
 
@@ -210,6 +215,10 @@ def _remaining(
 
 
 def _pixel_edges(boxes: NDArray[np.float64], image: Size, clip: bool) -> NDArray[np.float64]:
-    half = boxes[:, 2:] / 2
-    edges = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1) * (*image, *image)
+    edges = _edges(boxes) * (*image, *image)
     return np.asarray(edges.clip(0, (*image, *image)) if clip else edges)
+
+
+def _edges(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    half = boxes[:, 2:] / 2
+    return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)

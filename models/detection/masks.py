@@ -40,12 +40,13 @@ class BoxMasks:
 
     ``prototypes``: float32 [channels, rows, columns] over the network's input, which is of ``size``
     (width, height). ``factors``: float32 [n, channels]. ``edges``: left, top, right, bottom of the boxes
-    relative to the input, [n, 4].
+    relative to the input, [n, 4]; ``crops``: the same before they were cut at the picture's edge.
     """
 
     prototypes: NDArray[np.float32]
     factors: NDArray[np.float32]
     edges: NDArray[np.float64]
+    crops: NDArray[np.float64]
     size: Size
 
     def mask(self, index: int) -> BoxMask:
@@ -59,9 +60,9 @@ class BoxMasks:
     def has_object(self, index: int) -> bool:
         """Return whether any pixel of the input in box ``index`` is the object.
 
-        Ultralytics lists no other box.
+        Ultralytics lists no other box; it looks at borders of a letterbox, too.
         """
-        left, top, right, bottom = self.edges[index].tolist()
+        left, top, right, bottom = self.crops[index].tolist()
         _, rows, columns = self.prototypes.shape
         first, end = _pixels(left, right, self.size[0])
         across = _Samples.of_pixels(first, end, self.size[0], columns)
