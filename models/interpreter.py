@@ -9,12 +9,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 from models.processes import child_environment, python_command
 
-_FLAG = "-OO"
+_FLAGS = ("-OO",)
 _OPTIMIZATION = "2"
 _WITHOUT_DOCSTRINGS = 2  # of sys.flags.optimize
 #: What a server imports, a module of ours first: where these have bytecode, all modules have.
@@ -22,7 +23,7 @@ _IMPORTED = ("server.serve", "fastapi", "numpy", "asyncio")
 #: Of the process that writes bytecode: 4 s on a quiet core.
 _SECONDS = 120.0
 # Of a file of bytecode, which names its source's time and size: magic number, flags, time, size.
-_FLAGS, _SOURCE = slice(4, 8), slice(8, 16)
+_KIND, _SOURCE = slice(4, 8), slice(8, 16)
 
 
 class _Process:
@@ -52,8 +53,8 @@ def replace(module: str, *arguments: str, descriptors: Sequence[int] = ()) -> No
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        command = _command("-m", module, *arguments)
-        os.execve(sys.executable, command, _environment())  # noqa: S606
+        command = python_command(module, *arguments, flags=_FLAGS)
+        os.execve(command[0], command, _environment())  # noqa: S606
     except OSError:  # no memory for it
         _Process.is_replaceable = False
 
@@ -73,11 +74,6 @@ def servers_are_lean() -> bool:
     return is_lean or (_Process.is_replaceable and _has_bytecode())
 
 
-def _command(*arguments: str) -> list[str]:
-    interpreter, *flags = python_command("")[:-2]
-    return [interpreter, _FLAG, *flags, *arguments]
-
-
 def _files() -> list[Path]:
     specs = map(find_spec, _IMPORTED)
     return [Path(spec.origin) for spec in specs if spec is not None and spec.origin]
@@ -95,7 +91,7 @@ def _write_bytecode() -> bool:
         return False
     try:
         subprocess.run(  # noqa: S603
-            _command("-c", f"import {_IMPORTED[0]}"),
+            python_command("models.interpreter", _IMPORTED[0], flags=_FLAGS),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -116,7 +112,7 @@ def _is_compiled(source: Path) -> bool:
         state = source.stat()
     except OSError:
         return False
-    if any(head[_FLAGS]):  # it names a digest of the source, or nothing
+    if any(head[_KIND]):  # it names a digest of the source, or nothing
         return True
     fields = (int(state.st_mtime), state.st_size)
     return head[_SOURCE] == b"".join((field & 0xFFFFFFFF).to_bytes(4, "little") for field in fields)
@@ -127,3 +123,7 @@ def _is_writable(source: Path) -> bool:
     while not folder.exists():
         folder = folder.parent
     return os.access(folder, os.W_OK)
+
+
+if __name__ == "__main__":  # the process that writes bytecode
+    import_module(sys.argv[1])

@@ -52,12 +52,12 @@ _PR_SET_PDEATHSIG = 1
 _TAIL_SECONDS = 1.0
 
 
-def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs ``module`` of ours with this interpreter.
+def python_command(module: str, *arguments: str, flags: Sequence[str] = ()) -> list[str]:
+    """Return the command that runs ``module`` of ours with this interpreter, and these ``flags`` of it.
 
     With -P the working directory is not searched for modules.
     """
-    return [sys.executable, "-P", "-m", module, *arguments]
+    return [sys.executable, *flags, "-P", "-m", module, *arguments]
 
 
 def child_environment(inherited: Mapping[str, str] = os.environ) -> dict[str, str]:

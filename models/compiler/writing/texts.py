@@ -141,7 +141,7 @@ def _table_rows(read: Graph) -> int | None:
             and node.inputs[0] in read.constants
         ):
             rows.append(read.constants[node.inputs[0]].shape[0])
-        elif node.operator in (Op.Cast, Op.Reshape, Op.Squeeze, Op.Unsqueeze, Op.Identity):
+        elif node.operator == Op.Cast or traits_of(node.operator).access == "movement":
             ids.update(node.outputs)
     return min(rows, default=None)
 
