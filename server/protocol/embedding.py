@@ -56,7 +56,7 @@ async def embed(
     query: Annotated[EmbedQuery, Query()],
     version: str | None = None,
 ) -> Answer:
-    """Make a vector of a text (JSON), or of an image (raw body, or the file of a multipart form)."""
+    """Make a vector of a text, or of an image."""
     async with Inference(request.service, request.exchange, name, version) as model:
         recipe = embedding_of(model)
         check_dimensions(model, query.dimensions)

@@ -186,7 +186,7 @@ async def infer_picture(
     query: Annotated[PictureQuery, Query()],
     version: str | None = None,
 ) -> Answer:
-    """Run the model on an image (raw body, or the file of a form) or a text (JSON): as `/infer`."""
+    """Run the model on an image or a text: all outputs, as `/infer`."""
     coding = answer_coding(asked.headers)
     async with Inference(asked.service, asked.exchange, name, version) as model:
         question = await _question(asked, model)

@@ -119,7 +119,7 @@ class EmbeddingsRequest(BaseModel):
     openapi_extra=takes(json_of(EmbeddingsRequest)),
 )
 async def embeddings(request: CurrentRequest) -> Answer:
-    """Make vectors of texts, or of token ids of the model's own tokenizer, as OpenAI's API has it."""
+    """Make vectors of texts, or of token ids of the model's tokenizer, as OpenAI's API has it."""
     with request.exchange.within(request.service.settings.request_timeout):
         document = await read_object(request)
     try:
