@@ -68,11 +68,16 @@ class TextInput(Record):
     def cuts(self, n_bytes: int) -> Iterator[int]:
         """Yield how many bytes of a text of ``n_bytes`` are tried, one after the other."""
         cut_bytes = max(_USUAL_BYTES * self.max_tokens, _MIN_CUT_BYTES)
-        max_bytes = max(_MAX_BYTES * self.max_tokens, _MIN_CUT_BYTES)
-        while cut_bytes < min(n_bytes, max_bytes):
+        last_bytes = min(n_bytes, self.max_bytes)
+        while cut_bytes < last_bytes:
             yield cut_bytes
             cut_bytes *= 2
-        yield min(n_bytes, max_bytes)
+        yield last_bytes
+
+    @property
+    def max_bytes(self) -> int:
+        """The most of a text that is tokenised."""
+        return max(_MAX_BYTES * self.max_tokens, _MIN_CUT_BYTES)
 
     def cut(self, text: str, n_bytes: int) -> str:
         """Return at most ``n_bytes`` of ``text``, between two words where there are any."""

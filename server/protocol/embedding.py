@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from models.embedding import Embedding
+from models.packs.manifest import Manifest
 from models.text.recipe import IDS, Tokens, token_mask
 from pipeline.execution.given import Arrays
 from server.codec.messages import ModelRequest
@@ -56,7 +57,7 @@ async def embed(
     query: Annotated[EmbedQuery, Query()],
     version: str | None = None,
 ) -> Answer:
-    """Make a vector of a text (JSON), or of an image (raw body, or the file of a multipart form)."""
+    """Make a vector of a text, or of an image."""
     async with Inference(request.service, request.exchange, name, version) as model:
         recipe = embedding_of(model)
         check_dimensions(model, query.dimensions)
@@ -85,9 +86,9 @@ async def _of_text(
     request: HttpRequest, model: Inference, dimensions: int | None
 ) -> tuple[Vector, dict[str, Any]]:
     """Return the vector of the text in the body, and what is known of it; raises as ``tokenised``."""
-    text = await read_text(request, model)
-    tokens = await tokenised(model, text, None, later_bytes=vector_bytes(model))
-    del text
+    tokens = await tokenised(
+        model, await read_text(request, model, vector_bytes(model.manifest)), None
+    )
     answer = await model.compute_part(*question(model, tokens, dimensions, None))
     await model.hold_answer(answer)
     return answer.what, dict(text_fields(tokens))
@@ -123,10 +124,9 @@ def embedding_of(model: Inference) -> Embedding:
     return embedding
 
 
-def width_of(model: Inference) -> int:
-    """Return how many numbers a vector of ``model`` has, where no request asks for fewer."""
-    recipe = embedding_of(model)
-    ports = (port for port in model.manifest.outputs if port.name == recipe.output)
+def width_of(manifest: Manifest, recipe: Embedding) -> int:
+    """Return how many numbers a vector of ``recipe`` has, where no request asks for fewer."""
+    ports = (port for port in manifest.outputs if port.name == recipe.output)
     return recipe.width(next(ports).shape)
 
 
@@ -136,7 +136,8 @@ def check_dimensions(model: Inference, dimensions: int | None) -> None:
     Raises:
         InvalidRequestError: they may not.
     """
-    recipe, width = embedding_of(model), width_of(model)
+    recipe = embedding_of(model)
+    width = width_of(model.manifest, recipe)
     if dimensions is None or dimensions == width or dimensions in recipe.matryoshka:
         return
     others: Sequence[int] = sorted(recipe.matryoshka)

@@ -186,7 +186,7 @@ async def infer_picture(
     query: Annotated[PictureQuery, Query()],
     version: str | None = None,
 ) -> Answer:
-    """Run the model on an image (raw body, or the file of a form) or a text (JSON): as `/infer`."""
+    """Run the model on an image or a text: all outputs, as `/infer`."""
     coding = answer_coding(asked.headers)
     async with Inference(asked.service, asked.exchange, name, version) as model:
         question = await _question(asked, model)
@@ -203,8 +203,7 @@ async def _question(request: HttpRequest, model: Inference) -> ModelRequest:
         with model.reading():
             picture, _ = await read_picture(request, model, "infer")
         return picture
-    text = await read_text(request, model)
-    tokens = await tokenised(model, text, None, later_bytes=model.use.infer_bytes)
+    tokens = await tokenised(model, await read_text(request, model, model.use.infer_bytes), None)
     if tokens.is_cut:
         request.client.more_headers.append(cut_header(tokens))
     return token_request(model, tokens)

@@ -6,7 +6,10 @@ deadline and one reservation of memory.
 
 import asyncio
 import base64
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
@@ -22,9 +25,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from models.text.recipe import Tokens, work_bytes
+from models.text.recipe import Tokens
 from server.codec.messages import first_error
-from server.errors import InvalidRequestError
+from server.errors import InvalidRequestError, NotFoundError
 from server.faults import Fault
 from server.protocol import schemas
 from server.protocol.answers import Answer, in_pieces
@@ -42,12 +45,17 @@ from server.protocol.routing import CurrentRequest, route_class, serves
 from server.protocol.serving import Inference, Kept
 from server.protocol.texts import (
     MAX_TEXTS,
-    check_text,
+    LongText,
+    first_work,
+    hold,
+    long_text,
     read_object,
     recipe_of,
     tokenised,
     vector_bytes,
 )
+from server.requests.exchange import FREE_BYTES
+from server.service import Service
 
 
 def openai_document(fault: Fault) -> Mapping[str, Any]:
@@ -61,6 +69,10 @@ ROUTER = APIRouter(
     route_class=route_class(Rules(error=schemas.OpenAiError, document=openai_document)),
 )
 _FLOAT_BYTES = 4
+# An integer of Python, and its place in a list.
+_ID_BYTES = 40
+# Where a body names its model, if it does so at its beginning.
+_MODEL = re.compile(rb'"model"\s*:\s*"([A-Za-z0-9._-]{1,100})"')
 # Base64 takes a third more; JSON, where a vector is written when the one before has gone, nothing.
 _WRITTEN = {"base64": 3, "float": 1}
 
@@ -68,7 +80,7 @@ _WRITTEN = {"base64": 3, "float": 1}
 class Inputs(NamedTuple):
     """``items``: texts, or token ids of the model's own tokenizer; ``in_list``: they are a list."""
 
-    items: Sequence[str | list[int]]
+    items: list[str | list[int] | LongText]
     in_list: bool
 
     def named(self, index: int) -> str:
@@ -119,9 +131,9 @@ class EmbeddingsRequest(BaseModel):
     openapi_extra=takes(json_of(EmbeddingsRequest)),
 )
 async def embeddings(request: CurrentRequest) -> Answer:
-    """Make vectors of texts, or of token ids of the model's own tokenizer, as OpenAI's API has it."""
+    """Make vectors of texts, or of token ids of the model's tokenizer, as OpenAI's API has it."""
     with request.exchange.within(request.service.settings.request_timeout):
-        document = await read_object(request)
+        document = await read_object(request, partial(_needed, request.service))
     try:
         body = EmbeddingsRequest.model_validate(document)
     except ValidationError as exc:
@@ -137,6 +149,26 @@ async def embeddings(request: CurrentRequest) -> Answer:
         return await in_pieces(request.client, lambda: _pieces(body.model, answers, written))
 
 
+def _needed(service: Service, body: bytes | bytearray, n_bytes: int) -> int:
+    """Return about what a request takes, of whose body of ``n_bytes`` so much has come.
+
+    It is held before the body is parsed, so that few requests have to wait for more while they hold some.
+    """
+    match = _MODEL.search(body, 0, FREE_BYTES)
+    try:
+        entry = service.repository.models.find(match[1].decode()) if match else None
+    except NotFoundError:
+        entry = None
+    pack = None if entry is None else entry.pack
+    if pack is None or pack.manifest.text is None or pack.manifest.embedding is None:
+        return 0
+    manifest, text = pack.manifest, pack.manifest.text
+    count = min(body.count(b'"') // 2 + body.count(b"["), MAX_TEXTS)
+    vectors = count * _FLOAT_BYTES * width_of(manifest, pack.manifest.embedding)
+    heads = min(n_bytes, count * text.max_bytes)
+    return heads + vectors + max(first_work(text, n_bytes), vector_bytes(manifest))
+
+
 _Answers = list[tuple[Vector, Tokens]]
 
 
@@ -148,24 +180,24 @@ async def _answers(model: Inference, body: EmbeddingsRequest) -> _Answers:
     """
     recipe, embedding, inputs = recipe_of(model), embedding_of(model), body.input
     assert isinstance(inputs, Inputs)
-    longest = 0
-    for index, item in enumerate(inputs.items):
-        if isinstance(item, str):
-            check_text(item, inputs.named(index))
-            longest = max(longest, len(item.encode()))
-        else:
+    items, n_bytes, longest = inputs.items, 0, 0
+    for index, item in enumerate(items):
+        if isinstance(item, str):  # of a long text only what is tokenised stays
+            items[index] = text = long_text(recipe, item, inputs.named(index))
+            n_bytes, longest = n_bytes + sys.getsizeof(text.head), max(longest, text.n_bytes)
+        elif not isinstance(item, LongText):
             _check_ids(item, recipe.max_tokens, recipe.vocabulary, inputs.named(index))
+            n_bytes += _ID_BYTES * len(item)
     exchange, seconds = model.exchange, model.limit_seconds
-    worker = await model.acquire(seconds)
-    batch_size = worker.engine.plan.batch_size
-    work = max(work_bytes(next(recipe.cuts(longest))), batch_size * vector_bytes(model))
-    all_bytes = _FLOAT_BYTES * len(inputs.items) * width_of(model)
+    batch_size = (await model.acquire(seconds)).engine.plan.batch_size
+    n_bytes += len(items) * _FLOAT_BYTES * width_of(model.manifest, embedding)
+    work = max(first_work(recipe, longest), batch_size * vector_bytes(model.manifest))
     with exchange.within(model.left(seconds), limit_seconds=seconds):
-        await exchange.hold(exchange.lease.held_bytes + all_bytes + work)
+        await hold(exchange, n_bytes + work)
     answers: _Answers = []
-    for start in range(0, len(inputs.items), batch_size):
-        stop = min(start + batch_size, len(inputs.items))
-        group = [await _tokens(model, inputs, index, work) for index in range(start, stop)]
+    for start in range(0, len(items), batch_size):
+        stop = min(start + batch_size, len(items))
+        group = [await _tokens(model, inputs, index, n_bytes) for index in range(start, stop)]
         questions = [question(model, tokens, body.dimensions, seconds) for tokens in group]
         for tokens, vector in zip(group, await model.compute_all(questions), strict=True):
             answers.append((finite(embedding, vector), tokens._replace(types=())))
@@ -173,11 +205,13 @@ async def _answers(model: Inference, body: EmbeddingsRequest) -> _Answers:
     return answers
 
 
-async def _tokens(model: Inference, inputs: Inputs, index: int, work: int) -> Tokens:
-    """Return the tokens of an input; ``work``: bytes that the request holds for that."""
+async def _tokens(model: Inference, inputs: Inputs, index: int, other_bytes: int) -> Tokens:
+    """Return the tokens of an input; ``other_bytes``: as of ``tokenised``."""
     item = inputs.items[index]
-    if isinstance(item, str):
-        return await tokenised(model, item, model.limit_seconds, inputs.named(index), work)
+    if isinstance(item, LongText):
+        seconds, where = model.limit_seconds, inputs.named(index)
+        return await tokenised(model, item, seconds, where, other_bytes)
+    assert isinstance(item, list)
     model.service.metrics.requests.text(model.name, len(item), False)
     return Tokens(item, [0] * len(item))
 

@@ -63,7 +63,7 @@ async def classify(
     query: Annotated[ClassifyQuery, Query()],
     version: str | None = None,
 ) -> dict[str, Any]:
-    """Name what is in the image (raw body, or the file of a multipart form), best label first."""
+    """Name what is in the image, best label first."""
     async with Inference(asked.service, asked.exchange, name, version) as model:
         with model.reading():
             picture, _ = await read_picture(asked, model, "classify")
@@ -136,7 +136,7 @@ async def detect(
     query: Annotated[DetectQuery, Query()],
     version: str | None = None,
 ) -> Answer:
-    """Find the objects in the image (raw body, or the file of a multipart form), best score first.
+    """Find the objects in the image, best score first.
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
     """
@@ -251,7 +251,7 @@ async def segment(
     query: Annotated[SegmentQuery, Query()],
     version: str | None = None,
 ) -> Answer:
-    """Say which class each pixel of the image (raw body, or the file of a form) is: runs, or a PNG.
+    """Say which class each pixel of the image is: runs, or a PNG.
 
     A PNG is sent where `format` or the header `Accept` says so; its pixels are classes, 255 for none.
     """

@@ -5,12 +5,13 @@ that is taken. A long text is cut to what can fill the model before it is tokeni
 """
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
 
+from models.packs.manifest import Manifest
 from models.text.recipe import TextInput, Tokens, text_inputs, work_bytes
 from models.text.tokenizer import Tokenizer
 from pipeline.budget.request_needs import SHORT_CODEC_BYTES, embedding_bytes, tensor_bytes
@@ -27,9 +28,11 @@ from server.service import Service
 CUT = b"x-text-truncated"
 #: Texts of one request at most, as OpenAI has it.
 MAX_TEXTS = 2048
-# What a value of JSON takes in Python, beside the text of a string: an integer and its place in a list;
-# a list or object. A character of a text that is not ASCII takes up to four bytes.
-_NUMBER_BYTES, _BRACKET_BYTES, _WIDE = 48, 256, 4
+# What a value of JSON takes in Python, with its entry in a list: an integer, or a string without its
+# characters; a list or object. Characters take up to four bytes each where one is not ASCII.
+_VALUE_BYTES, _BRACKET_BYTES, _WIDE = 88, 256, 4
+# Of a body while it comes: itself, a string of it, and its text without strings.
+_USUAL_COPIES = 3
 # Brackets outside of strings that are none of texts: the body, its list, a field or two of others.
 _MORE_BRACKETS = 16
 
@@ -42,23 +45,69 @@ class TextRequest(BaseModel):
     text: StrictStr
 
 
-async def read_text(request: HttpRequest, model: Inference) -> str:
-    """Return the text of a request, ``{"text": "..."}``.
+class LongText(NamedTuple):
+    """``head``: as much as is tokenised at most of a text of ``n_bytes``."""
+
+    head: str
+    n_bytes: int
+
+
+async def read_text(request: HttpRequest, model: Inference, later_bytes: int) -> LongText:
+    """Return the text of a request, ``{"text": "..."}``, and hold what its tokens take as well.
+
+    ``later_bytes``: what the request takes when it has them.
 
     Raises:
         InvalidRequestError: the model takes no texts, or the body is none. Otherwise as ``read_object``.
     """
-    recipe_of(model)
+    recipe = recipe_of(model)
+
+    def needed(body: bytes | bytearray, n_bytes: int) -> int:
+        return text_bytes(recipe, n_bytes) + max(first_work(recipe, n_bytes), later_bytes)
+
     with model.reading():
-        document = await read_object(request)
+        document = await read_object(request, needed)
     try:
-        return TextRequest.model_validate(document).text
+        text = TextRequest.model_validate(document).text
     except ValidationError as exc:
         raise InvalidRequestError(first_error(exc.errors())) from None
+    return long_text(recipe, text)
 
 
-async def read_object(request: HttpRequest) -> dict[str, Any]:
+def text_bytes(recipe: TextInput, n_bytes: int) -> int:
+    """Return what the head of a text of ``n_bytes`` takes, however wide its characters are."""
+    return _WIDE * min(n_bytes, recipe.max_bytes) + _VALUE_BYTES
+
+
+def first_work(recipe: TextInput, n_bytes: int) -> int:
+    """Return what tokenising a text of ``n_bytes`` takes, unless its first bytes are too few tokens."""
+    return work_bytes(next(recipe.cuts(n_bytes)))
+
+
+def long_text(recipe: TextInput, text: str, where: str = TEXT) -> LongText:
+    """Return what is tokenised of ``text``, which errors call ``where``.
+
+    Raises:
+        InvalidRequestError: there is nothing in it, or half of a character.
+    """
+    if not text or text.isspace():
+        raise InvalidRequestError(f"{where}: empty; give a text")
+    try:
+        n_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"{where}: not UTF-8: it has half of a character") from None
+    return LongText(recipe.cut(text, recipe.max_bytes), n_bytes)
+
+
+#: What a request holds later, of a body that has come so far, and of the bytes that it will have.
+Needed = Callable[[bytes | bytearray, int], int]
+
+
+async def read_object(request: HttpRequest, needed: Needed) -> dict[str, Any]:
     """Return the JSON object in the body of a request with texts, when it holds the memory for that.
+
+    It also holds what is ``needed`` later: a request that holds some must not wait for more, or others
+    would be refused.
 
     Raises:
         InvalidRequestError: it is none, or has too many values. TooLargeError: it is over a limit, or over
@@ -69,9 +118,12 @@ async def read_object(request: HttpRequest) -> dict[str, Any]:
     exchange.arm()
     body = bytearray(await exchange.beginning())
     while not exchange.is_read:
-        await exchange.hold(2 * max(len(body), exchange.declared_bytes) + SHORT_CODEC_BYTES)
+        n_bytes = max(len(body), exchange.declared_bytes)
+        # Mostly enough: text without escapes, and a string made of it.
+        plain_bytes = _USUAL_COPIES * n_bytes + SHORT_CODEC_BYTES
+        await hold(exchange, max(plain_bytes, needed(body, n_bytes)))
         body += await exchange.part()
-    await exchange.hold(len(body) + parsed_bytes(body))
+    await hold(exchange, max(len(body) + parsed_bytes(body), needed(body, len(body))))
     return parsed_object(body)
 
 
@@ -96,7 +148,7 @@ def parsed_bytes(body: bytes | bytearray) -> int:
     Raises:
         InvalidRequestError: it has more lists than a request may.
     """
-    others = STRING.sub(b"", body)
+    others, n_strings = STRING.subn(b"", body)
     brackets = others.count(b"[") + others.count(b"{")
     if brackets > MAX_TEXTS + _MORE_BRACKETS:
         raise InvalidRequestError(
@@ -104,8 +156,8 @@ def parsed_bytes(body: bytes | bytearray) -> int:
         )
     is_narrow = body.isascii() and b"\\u" not in body
     strings = (len(body) - len(others)) * (1 if is_narrow else _WIDE)
-    values = others.count(b",") + brackets + 1
-    return len(others) + strings + _NUMBER_BYTES * values + _BRACKET_BYTES * brackets
+    values = n_strings + others.count(b",") + brackets + 1
+    return len(others) + strings + _VALUE_BYTES * values + _BRACKET_BYTES * brackets
 
 
 def recipe_of(model: Inference) -> TextInput:
@@ -122,63 +174,47 @@ def recipe_of(model: Inference) -> TextInput:
     return text
 
 
-def check_text(text: str, where: str = TEXT) -> None:
-    """Check that ``text``, which errors call ``where``, has something in it.
-
-    Raises:
-        InvalidRequestError: it has nothing.
-    """
-    if not text.strip():
-        raise InvalidRequestError(f"{where}: empty; give a text")
-
-
 async def tokenised(
     model: Inference,
-    text: str,
+    text: LongText,
     timeout_seconds: float | None,
     where: str = TEXT,
-    reserved_work: int = 0,
-    later_bytes: int = 0,
+    other_bytes: int = 0,
 ) -> Tokens:
     """Return the tokens of ``text``, when its model is loaded; the request then holds what it held.
 
     ``timeout_seconds``: of the request; None: as the model has it. ``where``: how errors call the text.
-    ``reserved_work``: how many bytes for tokenising it holds already. ``later_bytes``: that it holds then,
-    where it held less.
+    ``other_bytes``: what of the memory that it holds is not for tokenising.
 
     Raises:
-        InvalidRequestError: it is empty, no text, or too long for its tokens to be known. TooLargeError:
+        InvalidRequestError: it is no text, or too long for its tokens to be known. TooLargeError:
             tokenising takes more than a request may hold. Otherwise as Inference.acquire.
     """
     recipe, exchange = recipe_of(model), model.exchange
-    check_text(text, where)
-    try:
-        n_bytes = len(text.encode())
-    except UnicodeEncodeError:
-        raise InvalidRequestError(f"{where}: not UTF-8: it has half of a character") from None
     worker = await model.acquire(timeout_seconds)
     tokenizer = worker.tokenizer
     assert tokenizer is not None
     reserved_bytes = exchange.lease.held_bytes
-    tokens = Tokens((), ())
+    tokens, cut_bytes = Tokens((), ()), 0
     with exchange.within(model.left(timeout_seconds), limit_seconds=model.limit_seconds):
-        for cut_bytes in recipe.cuts(n_bytes):
-            more_bytes = max(work_bytes(cut_bytes) - reserved_work, 0)
-            await _hold(exchange, reserved_bytes + more_bytes)
-            prepared = recipe.prepared(recipe.cut(text, cut_bytes))
+        for cut_bytes in recipe.cuts(text.n_bytes):
+            await hold(exchange, other_bytes + work_bytes(cut_bytes))
+            prepared = recipe.prepared(recipe.cut(text.head, cut_bytes))
             try:
                 tokens = await model.service.aside.do(_encoded, model.service, tokenizer, prepared)
             except ValueError as exc:
                 raise InvalidRequestError(f"{where}: {exc}") from None
-            if tokens.is_cut or cut_bytes == n_bytes:
+            if tokens.is_cut or cut_bytes == text.n_bytes:
                 break
         else:
             raise InvalidRequestError(
-                f"{where}: {n_bytes:,} bytes, of which {cut_bytes:,} are {len(tokens.ids)} tokens; the "
-                f"model takes {recipe.max_tokens}, and no more bytes are read for them"
+                f"{where}: {text.n_bytes:,} bytes, of which {cut_bytes:,} are {len(tokens.ids)} tokens; "
+                f"the model takes {recipe.max_tokens}, and no more bytes are read for them"
             )
-        await exchange.hold(max(reserved_bytes, later_bytes))
-    if max(tokens.ids, default=0) >= recipe.vocabulary:
+        await exchange.hold(reserved_bytes)
+    if not tokens.ids:
+        raise InvalidRequestError(f"{where}: the tokenizer makes no token of it")
+    if max(tokens.ids) >= recipe.vocabulary:
         raise InvalidRequestError(
             f"{where}: the tokenizer made a token that the model does not have"
         )
@@ -194,7 +230,7 @@ def _encoded(service: Service, tokenizer: Tokenizer, text: str) -> Tokens:
         service.trimming.look()  # here, since its work has just been freed
 
 
-async def _hold(exchange: Exchange, n_bytes: int) -> None:
+async def hold(exchange: Exchange, n_bytes: int) -> None:
     """Hold ``n_bytes``, unless it holds more."""
     if n_bytes > exchange.lease.held_bytes:
         await exchange.hold(n_bytes)
@@ -212,9 +248,9 @@ def token_request(
     return ModelRequest(arrays, outputs, timeout_seconds=timeout_seconds)
 
 
-def vector_bytes(model: Inference) -> int:
+def vector_bytes(manifest: Manifest) -> int:
     """Return what one text takes from its tokens to its vector."""
-    return tensor_bytes(model.manifest.inputs) + embedding_bytes(model.manifest)
+    return tensor_bytes(manifest.inputs) + embedding_bytes(manifest)
 
 
 async def with_tokens(
@@ -228,8 +264,10 @@ async def with_tokens(
     if TEXT not in request.inputs or model.manifest.text is None:
         return request, None
     started = time.perf_counter()
-    (text,) = request.inputs[TEXT].flat
-    tokens = await tokenised(model, text, request.timeout_seconds, f"input {TEXT!r}")
+    where, (text,) = f"input {TEXT!r}", request.inputs[TEXT].flat
+    head = long_text(recipe_of(model), text, where)
+    other_bytes = model.exchange.lease.held_bytes
+    tokens = await tokenised(model, head, request.timeout_seconds, where, other_bytes)
     inputs = token_request(model, tokens).inputs
     seconds = request.decoding_seconds + time.perf_counter() - started
     return request._replace(inputs=inputs, decoding_seconds=seconds), tokens

@@ -11,6 +11,7 @@ from models.embedding import Embedding, embedding_fault
 from models.errors import CompileError
 from models.graphs.graph import Graph
 from models.graphs.inputs import Warn
+from models.network.catalogue import traits_of
 from models.network.fields import Array
 from models.network.names import Op
 from models.text.measuring import TokenizerFacts

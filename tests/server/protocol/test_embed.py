@@ -1,5 +1,6 @@
 """Vectors of texts and pictures, and texts in place of tokens, by a model whose tokenizer is a fake."""
 
+import asyncio
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from models.embedding import Embedding
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from models.text.fakes import WordTokenizer
+from models.text.recipe import Tokens
 from server.grpc.messages import inference_pb2 as messages
 from server.repository.environment import RepositoryEnvironment
 from server.repository.worker import Worker
@@ -144,6 +146,15 @@ async def test_what_is_no_text(
 ) -> None:
     error(await texts.client.post(URL, content=body), status, words)
     assert texts.inside.request_memory.used_bytes == 0
+
+
+async def test_a_text_without_a_token(
+    texts: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = texts.worker("encoder").tokenizer
+    assert isinstance(tokenizer, WordTokenizer)
+    monkeypatch.setattr(tokenizer, "encode", lambda text: Tokens([], []))
+    error(await texts.client.post(URL, json={"text": "a"}), 400, "no token")
 
 
 async def test_bodies_are_limited_and_not_compressed(texts: ServiceUnderTest) -> None:
@@ -285,6 +296,21 @@ async def test_an_evicted_model_is_loaded_for_a_text(folder: Path, tmp_path: Pat
                 assert answer.status_code == 200, answer.text
                 (loaded,) = [entry for entry in service.inside.repository.entries() if entry.worker]
                 assert loaded.name == name
+
+
+async def test_texts_wait_for_memory_and_none_is_refused(folder: Path) -> None:
+    """Each holds at once all that it needs: one that holds some and waits for more would refuse others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OPENING, open_fake)
+        settings = settings_of(folder, request_memory=2 << 20, models=("encoder",))
+        async with serving(settings) as service:
+            text = "word " * 400
+            body = {"model": "encoder", "input": [text, text]}
+            answers = await asyncio.gather(
+                *(service.client.post(URL, json={"text": text}) for _ in range(6)),
+                *(service.client.post("/v1/embeddings", json=body) for _ in range(6)),
+            )
+    assert [answer.status_code for answer in answers] == [200] * 12
 
 
 async def test_a_budget_that_is_too_small_for_the_tokenizer(folder: Path) -> None:
