@@ -6,7 +6,7 @@ model, so the mapping of holdings is replaced and never changed.
 
 import itertools
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from models.sizes import format_least, format_size, parse_size
 from pipeline.budget.errors import RefusedError
@@ -93,6 +93,13 @@ class Budget:
     def added(self, holding: Holding) -> dict[str, int]:
         """Return the bytes by kind that one more model adds: of shared kinds what exceeds the largest."""
         return self._held.added(holding)
+
+    def used_with(self, holdings: Iterable[Holding]) -> int:
+        """Return the bytes that would be used if ``holdings`` were reserved, too."""
+        held = self._held
+        for position, holding in enumerate(holdings):
+            held = held.having(f"({position})", holding)
+        return self.request_bytes + held.n_bytes
 
     def set_aside(self, chosen: int | None, needs: Sequence[Need], model_bytes: int = 0) -> None:
         """Set memory aside for requests: ``chosen`` bytes, or what follows from total and ``needs``.

@@ -428,10 +428,12 @@ def _least_sums(sharers: Sequence[Sharer]) -> dict[bool, int]:
     }
 
 
-def min_together_bytes(sharers: Sequence[Sharer], activations: Activations) -> int:
-    """Return the bytes of the least plans of all models together, in the way that takes least."""
-    sums = _least_sums(sharers)
-    return min(map(sums.__getitem__, _WAYS[activations]))
+def min_used_bytes(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> int:
+    """Return what is used of ``budget`` with the least plan of each model, in the way that takes least."""
+    return min(
+        budget.used_with(Holding(each.least, each.takes(in_turns)) for each in sharers)
+        for in_turns in _WAYS[activations]
+    )
 
 
 def _refused(

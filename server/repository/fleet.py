@@ -20,7 +20,7 @@ from pipeline.budget.sharing import (
     Sharer,
     Shares,
     admission,
-    min_together_bytes,
+    min_used_bytes,
     share_out,
 )
 from pipeline.fitting.wanted import PlanResult
@@ -273,8 +273,7 @@ class Fleet:
         """Return what is used at least, where all models that serve have their least."""
         serving = self._serving
         sharers = [member.sharer for member in serving.values()]
-        others = self.budget.without([*serving]).used_bytes
-        return others + min_together_bytes(sharers, self.activations)
+        return min_used_bytes(sharers, self.budget.without([*serving]), self.activations)
 
     def _shared(
         self, others: Iterable[Sharer], gone: list[str], claims: int = 0, *, at_once: bool

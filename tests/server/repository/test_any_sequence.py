@@ -131,6 +131,21 @@ SEQUENCES = {
             Step("cancel", "c", 8),
         ),
     ),
+    "under pressure a model shares the arena of one that has left service": Plot(
+        1051992911914,
+        464,
+        "shared",
+        "refuse",
+        False,
+        False,
+        (
+            written("c", 53, 73, 20),
+            written("d", 19, 19, 20),
+            START,
+            Step("fault", "d", 42, pause=NOW),
+            Step("press", "c", 20),
+        ),
+    ),
 }
 
 
