@@ -11,6 +11,7 @@ from models.embedding import Embedding, embedding_fault
 from models.errors import CompileError
 from models.graphs.graph import Graph
 from models.graphs.inputs import Warn
+from models.network.catalogue import traits_of
 from models.network.fields import Array
 from models.network.names import Op
 from models.text.measuring import TokenizerFacts
@@ -141,7 +142,7 @@ def _table_rows(read: Graph) -> int | None:
             and node.inputs[0] in read.constants
         ):
             rows.append(read.constants[node.inputs[0]].shape[0])
-        elif node.operator in (Op.Cast, Op.Reshape, Op.Squeeze, Op.Unsqueeze, Op.Identity):
+        elif traits_of(node.operator).passes_weights:  # in another shape or type
             ids.update(node.outputs)
     return min(rows, default=None)
 

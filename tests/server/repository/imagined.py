@@ -311,7 +311,13 @@ class World:
         """Return the pack in ``folder``; raises as open_pack."""
         contents = self.contents(folder)
         manifest = SimpleNamespace(
-            weight_bytes=contents.full, resident_pieces=(), inputs=(), outputs=(), preprocess=None
+            weight_bytes=contents.full,
+            resident_pieces=(),
+            inputs=(),
+            outputs=(),
+            preprocess=None,
+            text=None,
+            embedding=None,
         )
         return SimpleNamespace(
             folder=folder,
