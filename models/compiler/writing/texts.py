@@ -142,7 +142,7 @@ def _table_rows(read: Graph) -> int | None:
             and node.inputs[0] in read.constants
         ):
             rows.append(read.constants[node.inputs[0]].shape[0])
-        elif node.operator == Op.Cast or traits_of(node.operator).access == "movement":
+        elif traits_of(node.operator).passes_weights:  # in another shape or type
             ids.update(node.outputs)
     return min(rows, default=None)
 

@@ -56,7 +56,7 @@ async def test_requests_are_answered_as_without_a_prefix(
 
 async def test_what_has_no_route_is_answered_by_us(mounted: httpx.AsyncClient) -> None:
     error(await mounted.get(f"{PREFIX}/nothing"), 404, f"{PREFIX}/nothing", "no path")
-    error(await mounted.post(f"{PREFIX}/v2/models/tiny:caption"), 404, ":classify")
+    error(await mounted.post(f"{PREFIX}/v2/models/tiny:paint"), 404, ":classify")
     answer = await mounted.delete(f"{PREFIX}/v2")
     error(answer, 405, f"{PREFIX}/v2")
     assert answer.headers["allow"] == "GET, HEAD"
