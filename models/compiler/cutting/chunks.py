@@ -22,11 +22,13 @@ from models.compiler.analysis.pieces import CutAlternative, CutPiece, Slice
 from models.compiler.cutting.layout import planned_span, slice_bytes
 from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
+from models.network.fields import stretches
 from models.network.names import NCHWC, Op
 from models.network.node import Node
 from models.network.operators.convolution import ADDEND
 from models.packs.records.spans import SPAN_ALIGNMENT
 from models.packs.target import Target
+from models.runtime.kernels import kernel_of
 from models.runtime.sessions import SessionError, open_piece
 
 # Whether a layer gives the same bits in coarser chunks: computed and compared where it is not certain.
@@ -221,7 +223,8 @@ def alternatives(graph: Graph, pieces: Sequence[CutPiece]) -> Iterator[CutAltern
     for _, numbers in itertools.groupby(range(len(pieces)), lambda i: pieces[i].first_node):
         run = list(numbers)
         first = pieces[run[0]]
-        if len(run) < 2 or not first.weights:
+        node = graph.nodes[first.first_node]
+        if len(run) < 2 or not first.weights or not _is_splittable(graph, node):
             continue
         layer = range(first.first_node, first.end_node)
         for rows in _coarser(_channels(first), sum(_channels(pieces[number]) for number in run)):
@@ -285,3 +288,48 @@ def _part(graph: Graph, name: str, axis: int | None, first: int, end: int) -> Sl
     channel_bytes = array.n_bytes // array.shape[axis]
     shape = (*array.shape[:axis], end - first, *array.shape[axis + 1 :])
     return Slice(name, shape, first * channel_bytes)
+
+
+# A constant that is added to all tokens, such as what says their positions.
+
+_TOKENS = 3
+
+
+def element_chunks(graph: Graph, layer: range, chunk_bytes: int) -> Iterator[CutPiece]:
+    """Yield ranges of elements of the nodes ``layer``, one that computes with as many weights.
+
+    None, where it is something else or has no more than ``chunk_bytes``: then it stays as it is.
+    """
+    node = graph.nodes[layer.start]
+    kernel = kernel_of(node.operator)
+    weights = [name for name in node.inputs if graph.is_weight(name)]
+    values = [name for name in node.inputs if name in graph.values]
+    if (
+        len(layer) > 1
+        or (len(weights), len(values), len(node.inputs), len(node.made)) != (1, 1, 2, 1)
+        or traits_of(node.operator).function is None
+        or kernel is None
+        or not kernel.is_even
+    ):
+        return
+    value, constant, result = map(graph.array, (*values, *weights, node.output))
+    if (
+        value != result
+        or len(value.shape) != _TOKENS
+        or (constant.dtype, constant.n_bytes) != (value.dtype, value.n_bytes)
+        or not stretches(constant.shape, value.shape)
+        or value.n_bytes <= chunk_bytes
+    ):
+        return
+    count = value.n_bytes // value.item_bytes
+    step = max(chunk_bytes // SPAN_ALIGNMENT, 1) * SPAN_ALIGNMENT // value.item_bytes
+    for start in range(0, count, step):
+        shape, offset = (min(step, count - start),), start * value.item_bytes
+        slices = {name: Slice(name, shape, offset) for name in (*node.inputs, node.output)}
+        yield CutPiece(
+            layer.start,
+            layer.stop,
+            {name: slices[name] for name in (*values, *weights)},
+            {node.output: slices[node.output]},
+            (slices[weights[0]],),
+        )

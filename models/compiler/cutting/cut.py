@@ -13,7 +13,7 @@ from models.compiler.analysis.alias import Aliases
 from models.compiler.analysis.node_groups import Fused
 from models.compiler.analysis.pieces import CutPiece, Slice
 from models.compiler.cutting.chains import NodeChain, slices
-from models.compiler.cutting.chunks import chunks, rows_a_chunk
+from models.compiler.cutting.chunks import chunks, element_chunks, rows_a_chunk
 from models.graphs.graph import Graph
 from models.network.catalogue import traits_of
 from models.packs.records.pieces import ValueBytes
@@ -57,7 +57,9 @@ def cut(
             # A kernel of a device takes it whole, and by itself; what it allocates is large.
             return [cutter.whole(layer.start, layer.stop)]
         rows = rows_a_chunk(graph, layer, target, chunk_bytes)
-        return [] if rows is None else list(chunks(graph, layer, rows))
+        if rows is None:
+            return [] if on_gpu else list(element_chunks(graph, layer, chunk_bytes))
+        return list(chunks(graph, layer, rows))
 
     pieces: list[CutPiece] = []
     pending: list[CutPiece] = []  # at most one, which the next nodes may still join

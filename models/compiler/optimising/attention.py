@@ -205,6 +205,7 @@ class FindAttention(AttentionPatterns):
         self, node: Node, masks: Sequence[str], lengths: Sequence[int], nodes: list[Node]
     ) -> str | None:
         """Return what ``masks`` add to scores of ``lengths``; "": there are none. None: no bias is that."""
+        masks = [mask for mask in masks if not self._is_zero(mask)]
         added = [self._added(mask, nodes) for mask in masks]
         shapes = [self._four(mask, lengths) if mask else None for mask in added]
         if any(shape is None for shape in shapes):
@@ -222,6 +223,11 @@ class FindAttention(AttentionPatterns):
                 nodes.append(self.node(Op.Add, [names[0], name], [total_mask]))
                 names[0] = total_mask
         return names[0] if names else ""
+
+    def _is_zero(self, mask: str) -> bool:
+        """Return whether ``mask`` adds nothing: exporters write one where nothing is hidden."""
+        constant = self.constants.get(mask)
+        return constant is not None and constant.dtype == np.float32 and not constant.any()
 
     def _added(self, mask: str, nodes: list[Node]) -> str | None:
         """Return what is added for ``mask``: itself, or numbers where it is a condition."""

@@ -116,6 +116,27 @@ def test_products_around_a_softmax(name: str) -> None:
     becomes_one(graph(f"{body} y = MatMul(p, v)", f"{Q}, {inputs}, {V}", Y))
 
 
+@pytest.mark.parametrize(("lowest", "count"), [(0.0, 3), (-1.0, 6)])
+def test_a_constant_mask_that_hides_nothing_is_no_input(lowest: float, count: int) -> None:
+    read = graph(
+        "s = MatMul(q, t) a = Add(s, m) p = Softmax(a) y = MatMul(p, v)",
+        f"{Q}, {T}, {V}, float[1,1,5,7] m",
+        Y,
+    )
+    mask = np.zeros((1, 1, 5, 7), np.float32)
+    mask[..., 3] = lowest
+    original = replace(
+        read,
+        inputs=tuple(name for name in read.inputs if name != "m"),
+        values={name: read.values[name] for name in read.values if name != "m"},
+        constants={**read.constants, "m": mask},
+    )
+    (attention,) = (
+        node for node in becomes_one(original).nodes if node.operator == Op.MultiHeadAttention
+    )
+    assert len(attention.inputs) == count
+
+
 @over("name", ATTENTIONS)
 @over("opset", [23, 24])
 def test_attention_of_onnx(name: str, opset: int) -> None:
