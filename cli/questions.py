@@ -39,9 +39,8 @@ def question(manifest: Manifest, name: str, place: str, settings: Settings, sour
         known = "" if picture else "  # any photograph: put one of what it knows in its place"
         body = f"@{picture or _ANY_PICTURE}"
         return shlex.join([*curl, "--data-binary", body, f"{model}:{manifest.verb}"]) + known
-    if manifest.text is not None:
-        verb = "infer" if manifest.embedding is None else "embed"
-        return shlex.join([*curl, "-d", _ANY_TEXT, f"{model}:{verb}"])
+    if manifest.text_verb is not None:
+        return shlex.join([*curl, "-d", _ANY_TEXT, f"{model}:{manifest.text_verb}"])
     ports = manifest.required_inputs
     return _with_tensors(curl, ports, model) + recipe_hint(ports, source)
 

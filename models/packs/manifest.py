@@ -169,6 +169,15 @@ class Manifest(Measures, Record):
         return "infer" if self.classification is None else "classify"
 
     @property
+    def text_verb(self) -> Verb | None:
+        """What is made of a text; "infer": tensors alone; None: the model takes none."""
+        if self.text is None:
+            return None
+        if self.embedding is not None:
+            return "embed"
+        return "infer" if self.classification is None else "classify"
+
+    @property
     def named(self) -> Detection | Segmentation | Classification | None:
         """What has labels, where anything may."""
         return self.detection or self.segmentation or self.classification

@@ -130,8 +130,8 @@ def _image(manifest: Manifest) -> dict[str, Any]:
 
     The verb is in ``takes``, or in ``takes_none`` why there is none.
     """
-    if manifest.text is not None:
-        return {"takes": "infer" if manifest.embedding is None else "embed", "takes_text": True}
+    if manifest.text_verb is not None:
+        return {"takes": manifest.text_verb, "takes_text": True}
     shown: dict[str, Any] = {"takes": manifest.verb}
     if manifest.verb is None:
         shown["takes_none"] = "it was compiled without --preprocess"

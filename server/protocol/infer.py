@@ -61,9 +61,7 @@ from server.protocol.serving import Inference, Kept, array_bytes
 from server.protocol.texts import (
     TextRequest,
     cut_header,
-    read_text,
-    token_request,
-    tokenised,
+    text_question,
     with_tokens,
 )
 from server.repository.entry import Entry
@@ -203,10 +201,7 @@ async def _question(request: HttpRequest, model: Inference) -> ModelRequest:
         with model.reading():
             picture, _ = await read_picture(request, model, "infer")
         return picture
-    tokens = await tokenised(model, await read_text(request, model, model.use.infer_bytes), None)
-    if tokens.is_cut:
-        request.client.more_headers.append(cut_header(tokens))
-    return token_request(model, tokens)
+    return await text_question(request, model)
 
 
 def _sent(exchange: Exchange, answer: ModelAnswer, coding: Coding) -> Awaitable[Answer]:

@@ -31,11 +31,20 @@ from pipeline.execution.given import Arrays
 from server.errors import InvalidRequestError
 from server.protocol import schemas
 from server.protocol.answers import Answer, in_pieces
-from server.protocol.documentation import INFERENCE, PICTURE, PNG_FILE, also, errors, takes
+from server.protocol.documentation import (
+    INFERENCE,
+    PICTURE,
+    PNG_FILE,
+    also,
+    errors,
+    json_of,
+    takes,
+)
 from server.protocol.http_request import HttpRequest
 from server.protocol.pictures import SentPicture, read_picture
 from server.protocol.routing import CurrentRequest, Route, of_model, serves
 from server.protocol.serving import Inference, Kept
+from server.protocol.texts import TextRequest, text_question
 from server.requests.masks import PACKER_BYTES, png, runs
 
 ROUTER = APIRouter(tags=["inference"], route_class=Route)
@@ -55,7 +64,7 @@ class ClassifyQuery(BaseModel):
     *of_model(":classify"),
     response_model=schemas.Classification,
     responses=errors(*INFERENCE),
-    openapi_extra=takes(PICTURE),
+    openapi_extra=takes({**PICTURE, **json_of(TextRequest)}),
 )
 async def classify(
     asked: CurrentRequest,
@@ -63,14 +72,21 @@ async def classify(
     query: Annotated[ClassifyQuery, Query()],
     version: str | None = None,
 ) -> dict[str, Any]:
-    """Name what is in the image, best label first."""
+    """Name what is in the image, or what the text is, best label first."""
     async with Inference(asked.service, asked.exchange, name, version) as model:
-        with model.reading():
-            picture, _ = await read_picture(asked, model, "classify")
         classification = model.manifest.classification
-        assert classification is not None
+        if model.manifest.text is None:
+            with model.reading():
+                question, _ = await read_picture(asked, model, "classify")
+            assert classification is not None
+        elif classification is None:
+            raise InvalidRequestError(
+                f"model {name!r} does not classify texts: its output is not a vector of scores"
+            )
+        else:
+            question = await text_question(asked, model)
         output = classification.output
-        scores = await model.compute(picture, lambda found: _kept_best(found[output]))
+        scores = await model.compute(question, lambda found: _kept_best(found[output]))
         if not np.isfinite(scores).all():
             raise InvalidRequestError(
                 f"output {output!r} has NaN or infinite scores; infer gives them as binary data"

@@ -253,6 +253,19 @@ def vector_bytes(manifest: Manifest) -> int:
     return tensor_bytes(manifest.inputs) + embedding_bytes(manifest)
 
 
+async def text_question(request: HttpRequest, model: Inference) -> ModelRequest:
+    """Return the text of a request as inputs of ``model``; a header of the answer says where it is cut.
+
+    Raises:
+        As ``read_text`` and ``tokenised``.
+    """
+    text = await read_text(request, model, model.use.infer_bytes)
+    tokens = await tokenised(model, text, None)
+    if tokens.is_cut:
+        request.client.more_headers.append(cut_header(tokens))
+    return token_request(model, tokens)
+
+
 async def with_tokens(
     model: Inference, request: ModelRequest
 ) -> tuple[ModelRequest, Tokens | None]:

@@ -104,11 +104,14 @@ class ClientOfSeveral:
         self._client, self._others = client, others
 
     def on_leave(self, leaves: Callable[[], None] | None) -> None:
+        had_any = bool(self._others)
         if leaves is None:
             self._others.pop(self, None)
         else:
             self._others[self] = leaves
-        self._client.on_leave(self._all_leave if self._others else None)
+        # The first and the last alone: some clients have a task that watches.
+        if had_any != bool(self._others):
+            self._client.on_leave(self._all_leave if self._others else None)
 
     def _all_leave(self) -> None:
         for leaves in [*self._others.values()]:

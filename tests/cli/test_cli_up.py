@@ -23,7 +23,7 @@ from cli.model_sources import (
     recipes_beside,
     sources_of,
 )
-from cli.source_records import Source
+from cli.source_records import Source, all_files
 from models.packs.folders import versions
 from models.packs.pack import read_pack
 from models.packs.target import host_target
@@ -32,6 +32,7 @@ from pipeline.execution.errors import InputError
 from server.memory.process_memory import MemoryLimit, process_bytes
 from server.settings.settings import Settings
 from tests.models.exporters import FILES, model_of
+from tests.models.texts import write_files
 from tests.server.support import BAD, FAILED, LIMIT_SECONDS, Cli, Packs
 
 ISA = host_target().isa
@@ -360,6 +361,25 @@ def test_configuration_files_belong_to_the_graphs_in_their_folder_or_below(tmp_p
     assert recipes_beside(next_to) == recipes_beside(below) == configs
     (nearest := tmp_path / "onnx" / "config.json").touch()
     assert recipes_beside(below) == {**configs, "config": nearest}
+
+
+def test_the_files_of_texts_make_another_pack(tmp_path: Path) -> None:
+    """All files next to a tokenizer are among those that `up` looks at."""
+    tokenizer = write_files(tmp_path, config={})
+    model = tmp_path / "onnx" / "model.onnx"
+    model.parent.mkdir()
+    model.touch()
+    (source,) = sources_of([model], {})
+    assert source.recipes["tokenizer"] == tokenizer
+    names = {path.relative_to(tmp_path).as_posix() for path in all_files(source, ())}
+    assert names == {
+        "1_Pooling/config.json",
+        "config.json",
+        "modules.json",
+        "onnx/model.onnx",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_compiled(cli: Cli, onnx: Path) -> None:

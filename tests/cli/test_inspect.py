@@ -14,6 +14,7 @@ from models.packs.pack import Pack
 from tests.models.compiler.test_resident import branches, strings
 from tests.models.nets import NETS, inputs_for, written
 from tests.models.streamed import compiled
+from tests.models.texts import TOKENIZER_BYTES, compile_encoder, write_files
 
 
 @pytest.fixture
@@ -124,3 +125,24 @@ def test_inspect_says_what_runs_in_one_pass(output: Any, flow: Pack) -> None:
     shown = output("inspect", flow.folder)
     assert ("in one pass" in shown) == (found["pieces"] > 0)
     assert ("of one operator on elements" in shown) == (found["alone"] > 0)
+
+
+def test_texts_and_vectors_say_where_they_come_from(output: Any, tmp_path: Path) -> None:
+    write_files(
+        tmp_path,
+        sentence_bert_config={"max_seq_length": 9},
+        config_sentence_transformers={"prompts": {"q": "Ask: "}, "default_prompt_name": "q"},
+    )
+    pack = compile_encoder(tmp_path)
+    lines = {" ".join(line.split()) for line in output("inspect", pack).splitlines()}
+    assert {
+        "texts up to 9 tokens of 64, 'Ask: ' before each (sentence_bert_config.json)",
+        "tokenizer takes 3.0 MiB (tokenizer.json)",
+        "vectors 8 numbers, mean of last_hidden_state, of length 1 (modules.json)",
+    } <= lines
+    document = json.loads(output("inspect", pack, "--json"))
+    assert document["text"]["max_tokens"] == 9
+    assert document["embedding"]["pooling"] == "mean"
+    (planned,) = json.loads(output("plan", pack, "--budget", "64MiB", "--json"))["packs"]
+    assert planned["tokenizer_bytes"] == TOKENIZER_BYTES
+    assert "tokenizer" in output("plan", pack, "--budget", "64MiB")

@@ -24,9 +24,15 @@ _MEAN = {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True}
 
 
 def encoder(
-    tokens: int | str = TOKENS, rows: int = VOCABULARY, inputs: Sequence[str] = ("attention_mask",)
+    tokens: int | str = TOKENS,
+    rows: int = VOCABULARY,
+    inputs: Sequence[str] = ("attention_mask",),
+    labels: int = 0,
 ) -> onnx.ModelProto:
-    """A vector for each token: of a table, and of the mean of all tokens that the mask has."""
+    """A vector for each token: of a table, and of the mean of all tokens that the mask has.
+
+    ``labels``: it has so many scores of the text instead.
+    """
     generator = np.random.default_rng(5)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
@@ -66,6 +72,13 @@ def encoder(
     answer = helper.make_tensor_value_info(
         "last_hidden_state", TensorProto.FLOAT, (1, tokens, WIDTH)
     )
+    if labels:
+        nodes += [
+            helper.make_node("ReduceMean", ["last_hidden_state"], ["all"], axes=[1], keepdims=0),
+            helper.make_node("MatMul", ["all", "head"], ["logits"]),
+        ]
+        constants.append(weight("head", WIDTH, labels))
+        answer = helper.make_tensor_value_info("logits", TensorProto.FLOAT, (1, labels))
     graph = helper.make_graph(nodes, "encoder", ports, [answer], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
@@ -110,14 +123,15 @@ def compile_encoder(
     folder: Path,
     model: onnx.ModelProto | None = None,
     measure: Measuring | None = None,
+    name: str = "encoder",
     **options: Any,
 ) -> Path:
-    """Compile the encoder, with the files in ``folder``, to ``folder``/repository/encoder; return that."""
+    """Compile the encoder, with the files in ``folder``, to ``folder``/repository/NAME; return that."""
     tokenizer = folder / "tokenizer.json"
-    source = folder / "encoder.onnx"
+    source = folder / f"{name}.onnx"
     onnx.save(model or encoder(), source)
     text = read_text_config(tokenizer, measure or measuring()) if tokenizer.exists() else None
-    pack = folder / "repository" / "encoder"
+    pack = folder / "repository" / name
     compile_onnx(source, pack, CompileOptions(text=text, **options))
     return pack
 

@@ -20,6 +20,7 @@ from server.repository.uploads import Uploads
 from server.settings.settings import Settings
 from tests.examples import over
 from tests.models.detector import square_finder
+from tests.models.texts import OPENING, compile_encoder, open_fake, write_files
 from tests.server.cancellation.held import at_rest, settled, turns
 from tests.server.cancellation.steps import Work, cancelled_at
 from tests.server.conftest import SettingsFactory
@@ -172,6 +173,24 @@ async def test_a_camera_leaves_nothing(
         field = b'--b\r\nContent-Disposition: form-data; name="api_key"\r\n\r\n%b\r\n'
         work = form(service, "/v1/vision/detection", field % key.encode())
         await at_every_await(service, work, 8)
+        await still_right(service)
+
+
+async def test_texts_leave_nothing(
+    packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is long, so that it is tokenised twice; several that share a pass."""
+    monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(OPENING, open_fake)
+    write_files(tmp_path)
+    compile_encoder(tmp_path)
+    shutil.copytree(packs.repository / "pair", tmp_path / "repository" / "pair")
+    values = {"repository": tmp_path / "repository", "budget": 64 << 20, "lanes": 3}
+    async with serving(Settings.model_validate(values | {"memory_pressure": "off"})) as service:
+        long = json.dumps({"text": "word" * 400 + " word" * 40}).encode()
+        await at_every_await(service, posting(service, "/v2/models/encoder:embed", long), 6)
+        several = json.dumps({"model": "encoder", "input": ["one", "two", "three", "four"]})
+        await at_every_await(service, posting(service, "/v1/embeddings", several.encode()), 10)
         await still_right(service)
 
 

@@ -30,6 +30,7 @@ from tests.models.texts import (
     TOKENS,
     WIDTH,
     compile_encoder,
+    encoder,
     expected_tokens,
     open_fake,
     write_files,
@@ -48,6 +49,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("texts")
     write_files(folder)
     compile_encoder(folder)
+    (folder / "modules.json").unlink()
+    judge = encoder(labels=3)
+    compile_encoder(folder, judge, name="judge", labels=("bad", "good", "neither"))
     model = parsed(
         "g (float[1,3,8,8] image) => (float[1,4,1,1] vector) {"
         " f = Conv<pads=[1,1,1,1]>(image, w) vector = GlobalAveragePool(f) }",
@@ -241,9 +245,21 @@ async def test_models_that_give_no_vectors(
 ) -> None:
     answer = await service.client.post("/v2/models/tiny:embed", content=picture())
     error(answer, 400, "gives no vectors", "--embedding")
-    error(
-        await texts.client.post("/v2/models/encoder:classify", json={"text": "a"}), 400, "classify"
-    )
+    answer = await texts.client.post("/v2/models/encoder:classify", json={"text": "a"})
+    error(answer, 400, "does not classify texts")
+
+
+async def test_a_network_of_scores_names_what_a_text_is(texts: ServiceUnderTest) -> None:
+    url = "/v2/models/judge:classify"
+    answer = await texts.client.post(url, json={"text": "one two"}, params={"top_k": 2})
+    assert answer.status_code == 200, answer.text
+    best, second = answer.json()["predictions"]
+    assert {best["label"], second["label"]} < {"bad", "good", "neither"}
+    assert best["probability"] > second["probability"]
+    cut = await texts.client.post(url, json={"text": "word " * 40})
+    assert cut.headers["x-text-truncated"] == str(TOKENS)
+    error(await texts.client.post(url, json={"text": ""}), 400, "empty")
+    error(await texts.client.post("/v2/models/judge:embed", json={"text": "a"}), 400, "no vectors")
 
 
 async def test_metadata_of_a_model_with_texts(texts: ServiceUnderTest) -> None:
