@@ -236,7 +236,7 @@ def test_other_recipes_are_another_pack(onnx: Path, packs: Packs, tmp_path: Path
 
 
 @pytest.mark.usefixtures("in_process")
-def test_options_that_errors_of_compile_name_are_taken(onnx: Path, tmp_path: Path) -> None:
+def test_options_that_errors_of_compile_name_are_accepted(onnx: Path, tmp_path: Path) -> None:
     """What no request can carry is left out here as by `compile`."""
     words = repeated(shape=None, without_output=["hidden"])
     (source,) = sources_of([onnx], {}, words)
