@@ -235,13 +235,23 @@ def test_other_recipes_are_another_pack(onnx: Path, packs: Packs, tmp_path: Path
     assert manifest(folder) != first
 
 
-@pytest.mark.usefixtures("in_process")
-def test_options_that_errors_of_compile_name_are_accepted(onnx: Path, tmp_path: Path) -> None:
+def test_options_that_errors_of_compile_name_are_accepted(
+    onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What no request can carry is left out here as by `compile`."""
-    words = repeated(shape=None, without_output=["hidden"])
+    commands: list[Sequence[object]] = []
+
+    def run(*words: object) -> bytes:
+        commands.append(words)
+        return b'{"source_files": [""]}'
+
+    monkeypatch.setattr("cli.model_sources._run", run)
+    words = repeated(shape=None, without_output=["hidden", "best"])
+    assert words == ("--without-output", "hidden", "--without-output", "best")
     (source,) = sources_of([onnx], {}, words)
-    folder = pack_of(source, tmp_path / "packs", ISA)
-    assert [port.name for port in read_pack(folder / "1").manifest.outputs] == ["scores", "best"]
+    pack_of(source, tmp_path / "packs", ISA)
+    assert commands[0][:2] == ("compile", onnx)
+    assert commands[0][-5:-1] == words
     for command in (up_command, check_command):
         assert {"shape", "keep_input", "without_output"} <= signature(command).parameters.keys()
 
