@@ -89,6 +89,16 @@ def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
         raise typer.BadParameter(str(exc), param_hint="--shape") from exc
 
 
+def repeated(**options: list[str] | None) -> tuple[str, ...]:
+    """Return repeatable ``options``, by the names of their parameters, as words of a command."""
+    return tuple(
+        word
+        for name, texts in options.items()
+        for text in texts or ()
+        for word in (f"--{name.replace('_', '-')}", text)
+    )
+
+
 def disk_of(pace: str | None) -> "Disk":
     """Return the disk of ``pace``, as 3.5GB/s; the real one of None.
 

@@ -12,7 +12,16 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import Batch, Json, Shapes, open_named, shapes_of
+from cli.arguments import (
+    Batch,
+    InputNames,
+    Json,
+    Shapes,
+    WithoutOutputs,
+    open_named,
+    repeated,
+    shapes_of,
+)
 from cli.compiling import CompileRequest, compile_request
 from cli.model_sources import sources_of
 from cli.printing.output import warn
@@ -37,6 +46,8 @@ def check(
     ],
     batch: Batch = None,
     shape: Shapes = None,
+    keep_input: InputNames = None,
+    without_output: WithoutOutputs = None,
     as_json: Json = False,
 ) -> None:
     """Say whether a network is supported, and what it needs.
@@ -44,22 +55,27 @@ def check(
     That is how little memory, and how long it takes here in three budgets, measured on drawn inputs. It is
     compiled without comparing its answers, and nothing is kept.
     """
-    (source, *others) = sources_of(files, {}, shape or ())
+    words = repeated(shape=shape, keep_input=keep_input, without_output=without_output)
+    (source, *others) = sources_of(files, {}, words)
     if others:
         raise InputError(f"{others[0].files[0]}: one network at a time")
     with tempfile.TemporaryDirectory(prefix="layerstream-check-") as name:
         folder = source.files[0]
         if not folder.is_dir():
-            folder = _compiled(source, Path(name), batch, shape)
+            options = {
+                "batch": batch,
+                "shapes": shapes_of(shape),
+                "keep_inputs": tuple(keep_input or ()),
+                "without_outputs": tuple(without_output or ()),
+            }
+            folder = _compiled(source, Path(name), options)
         from cli.measured import print_measured
 
-        shapes = [word for text in shape or () for word in ("--shape", text)]
-        print_measured(folder, open_named(context, "cpu"), (*files, *shapes), as_json)
+        print_measured(folder, open_named(context, "cpu"), (*files, *words), as_json)
 
 
-def _compiled(source: Source, work: Path, batch: int | None, shape: list[str] | None) -> Path:
+def _compiled(source: Source, work: Path, options: Mapping[str, object]) -> Path:
     """Make the pack of ``source`` in the folder ``work``; return its folder."""
-    options = {"batch": batch, "shapes": shapes_of(shape)}
     write = partial(_write, source, work, options)
     with steps(f"reading {source.files[0].name}") as progress:
         if not is_claimed():

@@ -84,11 +84,12 @@ class FailedCommandError(Exception):
 
 
 def sources_of(
-    paths: Sequence[Path], recipes: Mapping[str, Path], shapes: Sequence[str] = ()
+    paths: Sequence[Path], recipes: Mapping[str, Path], words: Sequence[str] = ()
 ) -> list[Source]:
     """Return the models that ``paths`` mean: F.onnx, CFG with WEIGHTS, folders of packs.
 
-    ``recipes`` and ``shapes``: for the one ONNX file; recipes that lie beside a file are its own.
+    ``recipes`` and ``words`` (other options of `compile`): for the one ONNX file; recipes that lie beside a
+    file are its own.
 
     Raises:
         InputError: one is no such thing, or two have one name. PackError: a folder is no pack.
@@ -109,7 +110,7 @@ def sources_of(
         by_name[source.name] = source
     if weights:
         raise InputError(f"{weights[0]}: give the cfg file that it belongs to, before it")
-    return [_with_options(source, recipes, shapes, len(by_name)) for source in by_name.values()]
+    return [_with_options(source, recipes, words, len(by_name)) for source in by_name.values()]
 
 
 def _source(path: Path, weights: list[Path], darknet: Set[str]) -> Source:
@@ -142,19 +143,19 @@ def _source(path: Path, weights: list[Path], darknet: Set[str]) -> Source:
 
 
 def _with_options(
-    source: Source, recipes: Mapping[str, Path], shapes: Sequence[str], models: int
+    source: Source, recipes: Mapping[str, Path], words: Sequence[str], models: int
 ) -> Source:
     file = source.files[0]
-    options = [*recipes, *(["shape"] if shapes else [])]
+    options = [*(f"--{name}" for name in recipes), *words]
     if options and (models > 1 or file.suffix != ".onnx"):
         beside = ", ".join(f"{file.stem}{end}" for end in RECIPES.values())
         raise InputError(
-            f"--{options[0]} is for one ONNX file alone; of several models each has its own beside it "
+            f"{options[0]} is for one ONNX file alone; of several models each has its own beside it "
             f"({beside}), or is compiled before, and its pack given"
         )
     if file.suffix != ".onnx":
         return source
-    return Source(source.name, source.files, {**recipes_beside(file), **recipes}, tuple(shapes))
+    return Source(source.name, source.files, {**recipes_beside(file), **recipes}, tuple(words))
 
 
 def recipes_beside(file: Path) -> dict[str, Path]:
@@ -320,8 +321,7 @@ def _compile(source: Source, folder: Path, isa: str, check: Depth) -> tuple[Path
     words: list[object] = ["-o", folder, "--target", isa, "--force", "--check", check]
     for option, file in source.recipes.items():
         words += [f"--{option.replace('_', '-')}", file]
-    for shape in source.shapes:
-        words += ["--shape", shape]
+    words += source.words
     beside: tuple[Path, ...] = ()
     try:
         if source.files[0].suffix == ".onnx":

@@ -17,13 +17,13 @@ from pipeline.execution.errors import InputError
 class Source:
     """A model as it was given: ``files`` of ONNX or Darknet, or the folder of a pack.
 
-    ``recipes``: options of ``compile``, and the file of each. ``shapes``: its --shape.
+    ``recipes``: options of ``compile``, and the file of each. ``words``: other options of it, as typed.
     """
 
     name: str
     files: tuple[Path, ...]
     recipes: Mapping[str, Path] = field(default_factory=dict)
-    shapes: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def is_pack(self) -> bool:
@@ -50,7 +50,7 @@ def _options_of(source: Source, isa: str) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
         "isa": isa,
-        "options": [*sorted(source.recipes), *source.shapes],
+        "options": [*sorted(source.recipes), *source.words],
     }
 
 

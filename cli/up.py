@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import BAD_INPUT, FAILURE
-from cli.arguments import Check, shapes_of
+from cli.arguments import Check, repeated, shapes_of
 from cli.model_sources import (
     RECIPES,
     REPOSITORY,
@@ -46,6 +46,8 @@ def up(
     paths: list[Path],
     repository: Path | None,
     shape: list[str] | None,
+    keep_input: list[str] | None,
+    without_output: list[str] | None,
     config: Path | None,
     check: Depth,
     **flags: Any,
@@ -60,7 +62,8 @@ def up(
     """
     lose_output_where_there_is_none()
     recipes = {name: file for name in RECIPES if (file := flags.pop(name)) is not None}
-    sources = sources_of(paths, recipes, shape or ())
+    words = repeated(shape=shape, keep_input=keep_input, without_output=without_output)
+    sources = sources_of(paths, recipes, words)
     folder = repository or paths[0].absolute().parent / REPOSITORY
     named = {"repository": str(folder), "models": ",".join(source.name for source in sources)}
     flags = {**given(flags), **named}
@@ -136,6 +139,13 @@ def _signature() -> Signature:
     shape = typer.Option(
         help="Of the one ONNX file, as of `compile`: NAME=1,3,224,224, repeatable.", metavar="SHAPE"
     )
+    named = {
+        name: typer.Option(help=f"Of the one ONNX file, as of `compile`: {what}.", metavar="NAME")
+        for name, what in (
+            ("keep_input", "an input that looks like a weight, repeatable"),
+            ("without_output", "an output that is left out, repeatable"),
+        )
+    }
     recipe = {
         name: typer.Option(
             help=f"Of the one ONNX file, as of `compile`: {what}. Default: F{RECIPES[name]} beside it.",
@@ -160,6 +170,10 @@ def _signature() -> Signature:
             parameter("repository", Annotated[Path | None, folder]),
             *(parameter(name, Annotated[Path | None, recipe[name]]) for name in RECIPES),
             parameter("shape", Annotated[list[str] | None, shape]),
+            *(
+                parameter(name, Annotated[list[str] | None, option])
+                for name, option in named.items()
+            ),
             parameter("check", Check, "full"),
             *(each for each in parameters() if each.name not in _OURS),
         ]

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from inspect import signature
 from pathlib import Path
 from shutil import copy, copytree
 
@@ -15,6 +16,8 @@ import pytest
 from onnx import load, save_model
 
 from cli import NO_MEMORY
+from cli.arguments import repeated
+from cli.check import check as check_command
 from cli.model_sources import (
     RECIPES,
     FailedCommandError,
@@ -24,6 +27,7 @@ from cli.model_sources import (
     sources_of,
 )
 from cli.source_records import Source, all_files
+from cli.up import up as up_command
 from models.packs.folders import versions
 from models.packs.pack import read_pack
 from models.packs.target import host_target
@@ -232,6 +236,27 @@ def test_other_recipes_are_another_pack(onnx: Path, packs: Packs, tmp_path: Path
     assert manifest(folder) != first
 
 
+def test_options_that_errors_of_compile_name_are_accepted(
+    onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no request can carry is left out here as by `compile`."""
+    commands: list[Sequence[object]] = []
+
+    def run(*words: object) -> bytes:
+        commands.append(words)
+        return b'{"source_files": [""]}'
+
+    monkeypatch.setattr("cli.model_sources._run", run)
+    words = repeated(shape=None, without_output=["hidden", "best"])
+    assert words == ("--without-output", "hidden", "--without-output", "best")
+    (source,) = sources_of([onnx], {}, words)
+    pack_of(source, tmp_path / "packs", ISA)
+    assert commands[0][:2] == ("compile", onnx)
+    assert commands[0][-5:-1] == words
+    for command in (up_command, check_command):
+        assert {"shape", "keep_input", "without_output"} <= signature(command).parameters.keys()
+
+
 def test_a_pack_stays_where_it_is(packs: Packs, tmp_path: Path) -> None:
     (source,) = sources_of([packs.repository / "tiny"], {})
     folder = pack_of(source, tmp_path / "packs", ISA)
@@ -338,14 +363,14 @@ def test_options_are_of_one_file_and_recipes_lie_beside_each(
         with pytest.raises(InputError, match="--labels is for one ONNX file alone"):
             sources_of(paths, labels)
         with pytest.raises(InputError, match="--shape is for one ONNX file alone"):
-            sources_of(paths, {}, ["input=1,3"])
+            sources_of(paths, {}, ["--shape", "input=1,3"])
     own = {name: onnx.with_name(f"pair{end}") for name, end in RECIPES.items()}
     for file in own.values():
         file.touch()
     first, second = sources_of([onnx, packs.repository / "tiny"], {})
     assert (first.recipes, second.recipes) == (own, {})
-    (alone,) = sources_of([onnx], labels, ["input=1,3"])
-    assert (alone.recipes, alone.shapes) == ({**own, **labels}, ("input=1,3",))
+    (alone,) = sources_of([onnx], labels, ["--shape", "input=1,3"])
+    assert (alone.recipes, alone.words) == ({**own, **labels}, ("--shape", "input=1,3"))
 
 
 def test_configuration_files_belong_to_the_graphs_in_their_folder_or_below(tmp_path: Path) -> None:

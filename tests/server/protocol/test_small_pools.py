@@ -37,7 +37,7 @@ def mean_colour() -> onnx.ModelProto:
 
 
 @pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=["bilinear", "darknet"], name="service"
+    scope="module", loop_scope="module", params=["bilinear", "darknet", "opencv"], name="service"
 )
 async def _service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
