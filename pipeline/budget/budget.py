@@ -94,12 +94,12 @@ class Budget:
         """Return the bytes by kind that one more model adds: of shared kinds what exceeds the largest."""
         return self._held.added(holding)
 
-    def used_with(self, holdings: Iterable[Holding]) -> int:
-        """Return the bytes that would be used if ``holdings`` were reserved, too."""
-        held = self._held
-        for position, holding in enumerate(holdings):
-            held = held.having(f"({position})", holding)
-        return self.request_bytes + held.n_bytes
+    def used_with(self, allocations: Iterable[Holding]) -> int:
+        """Return the bytes that would be used if ``allocations`` were reserved, too."""
+        reserved = self._held
+        for position, allocation in enumerate(allocations):
+            reserved = reserved.having(f"({position})", allocation)
+        return self.request_bytes + reserved.n_bytes
 
     def set_aside(self, chosen: int | None, needs: Sequence[Need], model_bytes: int = 0) -> None:
         """Set memory aside for requests: ``chosen`` bytes, or what follows from total and ``needs``.

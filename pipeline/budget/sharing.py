@@ -431,8 +431,8 @@ def _least_sums(sharers: Sequence[Sharer]) -> dict[bool, int]:
 def min_used_bytes(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> int:
     """Return what is used of ``budget`` with the least plan of each model, in the way that takes least."""
     return min(
-        budget.used_with(Holding(each.least, each.takes(in_turns)) for each in sharers)
-        for in_turns in _WAYS[activations]
+        budget.used_with(Holding(model.least, model.takes(shared)) for model in sharers)
+        for shared in _WAYS[activations]
     )
 
 
