@@ -85,6 +85,8 @@ class Clients:
             if data:
                 await asyncio.sleep(operation.pause)
         sent_at, before = loop.time(), None
+        # What comes too slowly for its own timeout is refused for that, at once.
+        is_slow = sent_at - started_at >= operation.timeout
         answer: tuple[int, bytes] | None = (0, b"")
         for _ in range(operation.count):
             answer = await client.answer()
@@ -98,7 +100,7 @@ class Clients:
             is_judged = not (operation.read_delay or is_unknown)
             if is_judged and not self.is_ending:
                 _check_time(operation, code, took, sending)
-                if code in ("busy", "late") and before is not None:
+                if code in ("busy", "late") and before is not None and not is_slow:
                     _check_pause(operation, loop.time() - before)
             if self._is_steady:
                 self._check_reason(operation, code)

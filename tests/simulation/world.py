@@ -24,6 +24,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -122,18 +123,30 @@ class _World:
         self._end: asyncio.Event | None = None
         self._descriptors = 0
 
+        #: Whether files are read before a change is requested: that takes no memory of models.
+        self._verifies = ContextVar("verifies", default=False)
+
     def install(self) -> None:
         """Have what the service calls of the system be the simulation's, and watch some of its calls."""
         from models import whole_files
         from server.repository import apart
+        from server.repository.applying import Applier
         from server.repository.planning_threads import PlanningThreads
         from server.transport import connection
 
         self._machine.install()
         run, put, files = PlanningThreads.run, whole_files._put, self._files
+        verified = Applier.verified
 
         async def watched(planning: Any, work: Callable[[], Any]) -> Any:
             return await run(planning, lambda: self._planned(planning, work))
+
+        async def verifying(*arguments: Any) -> Any:
+            token = self._verifies.set(True)
+            try:
+                return await verified(*arguments)
+            finally:
+                self._verifies.reset(token)
 
         def noted(partial: Path, path: Path) -> None:
             files.note_replaced(path)
@@ -142,17 +155,19 @@ class _World:
         setattr(apart, "APART_BYTES", 1 << 62)  # noqa: B010  no process searches: it is not simulated
         setattr(connection, "has_unread", lambda transport: transport.has_unread)  # noqa: B010
         setattr(PlanningThreads, "run", watched)  # noqa: B010  mypy knows that it is a method
+        setattr(Applier, "verified", verifying)  # noqa: B010
         setattr(whole_files, "_put", noted)  # noqa: B010
 
     def _planned(self, planning: Any, work: Callable[[], Any]) -> Any:
-        self._plannings += 1
+        counts = not self._verifies.get()
+        self._plannings += counts
         try:
             draws = self._run.draws
             is_slow = draws.random() < self._slow_plannings
             self._run.sleep(draws.uniform(0, 3.0 if is_slow else 2e-3))
             return work()
         finally:
-            self._plannings -= 1
+            self._plannings -= counts
 
     def check(self) -> None:
         """Raises BrokenError: more is reserved than there is, or a callback failed."""
