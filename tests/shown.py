@@ -394,6 +394,7 @@ _INSTALLS = "installs packages: README.md's does the same"
 APART = (
     Apart("docs/index.md", "bootstrap", _INSTALLS),
     Apart("README.md", "make demo", "makes an environment, and takes minutes"),
+    Apart("README.md", "F.onnx", "the file is the reader's; the block after it is the same"),
     Apart("CONTRIBUTING.md", "make check", "all checks of the code"),
     Apart("docs/tutorials/first-model.md", "bootstrap", _INSTALLS),
     Apart("docs/tutorials/first-model.md", "yolov4", "two minutes and 650 MB of disk"),

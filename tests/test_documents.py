@@ -230,6 +230,19 @@ def test_code_is_where_pages_say(files: list[str]) -> None:
     assert lost_paths(code, files) == []
 
 
+def test_code_is_where_pictures_say(files: list[str]) -> None:
+    paths_of = {
+        name: re.findall(r"[>\s(]((?:\w+/)*\w+\.py)\b", (ROOT / name).read_text("utf-8"))
+        for name in files
+        if name.startswith("docs/images/") and name.endswith(".svg")
+    }
+    pictures = {
+        name: read("".join(f"`{path}`\n" for path in paths)) for name, paths in paths_of.items()
+    }
+    assert any(paths_of.values())
+    assert lost_paths(pictures, files) == []
+
+
 def test_lost_code_is_found() -> None:
     text = "`a/b.py` `b.py` `c.py` `a/x/` `a/x/d.toml` `a/gone/` `run.py` `preprocess.toml`\n"
     text += "```\n`e.py`\n```\n"

@@ -1,14 +1,18 @@
-"""Memory over time as SVG: the contenders side by side, the same scales, the limit across all."""
+"""Memory over time as SVG: the contenders below each other, the same scales, the limit across each.
+
+It is narrow, so that its words can be read on a telephone; and they have room for a wider font.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from benchmarks.demo.story import Shown
 from benchmarks.machine.sampling import MemorySample
 from benchmarks.servers.contenders import OURS
 
-_PANEL, _GAP, _HEIGHT = 226, 20, 170
-_LEFT, _TOP, _BOTTOM = 58, 92, 62
+_PANEL, _GAP, _HEIGHT = 440, 46, 76
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 14, 70, 74
 _POINTS = 300
 _INK, _FAINT, _LIMIT = "#24292f", "#6e7781", "#cf222e"
 #: (anonymous, files) of ours and of the others.
@@ -24,34 +28,48 @@ def svg(rows: Sequence[Shown], title: str, notes: Mapping[str, str] | None = Non
     limit = rows[0].limit_bytes
     top = max(limit, *(sample.usage.total for row in rows for sample in row.attempt.samples))
     scale = _Scale(seconds, top * _MARGIN)
-    width = _LEFT + len(rows) * _PANEL + (len(rows) - 1) * _GAP + 14
-    height = _TOP + _HEIGHT + _BOTTOM
+    width = _LEFT + _PANEL + _RIGHT
+    floor = _TOP + len(rows) * _HEIGHT + (len(rows) - 1) * _GAP
+    height = floor + _BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
         f' height="{height}" font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{_INK}">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         _text(_LEFT, 24, title, size=15, weight="bold"),
-        *_memory_axis(scale),
+        _text(_LEFT - 8, _TOP - 13, "MB", anchor="end", fill=_FAINT),
     ]
     for index, row in enumerate(rows):
         note = (notes or {}).get(row.name, "")
-        parts += _panel(row, scale, _LEFT + index * (_PANEL + _GAP), note)
-    parts += _limit_line(scale, limit, width)
+        panel = _Panel(scale, _TOP + index * (_HEIGHT + _GAP))
+        parts += [*_memory_axis(panel), *_panel(row, panel, note), _limit_line(panel, limit)]
+    label = f"limit {limit / 1e6:.0f} MB"
+    y = _Panel(scale, _TOP).y(limit) - 4
+    parts.append(_text(_LEFT + _PANEL, y, label, anchor="end", fill=_LIMIT))
+    parts += _time_axis(scale, floor)
     parts += _legend(height)
     return "\n".join([*parts, "</svg>", ""])
 
 
+@dataclass(frozen=True)
 class _Scale:
-    """Where seconds and bytes lie inside a panel."""
+    """The seconds and bytes that a panel has room for."""
 
-    def __init__(self, seconds: float, top: float) -> None:
-        self.seconds, self.top = seconds, top
+    seconds: float
+    n_bytes: float
 
-    def x(self, left: float, seconds: float) -> float:
-        return left + seconds / self.seconds * _PANEL
+    def x(self, seconds: float) -> float:
+        return _LEFT + seconds / self.seconds * _PANEL
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Where bytes lie in the panel that begins at ``top``, in pixels."""
+
+    scale: _Scale
+    top: float
 
     def y(self, n_bytes: float) -> float:
-        return _TOP + _HEIGHT * (1 - n_bytes / self.top)
+        return self.top + _HEIGHT * (1 - n_bytes / self.scale.n_bytes)
 
 
 def _text(x: float, y: float, text: str, **style: object) -> str:
@@ -74,53 +92,47 @@ def _step(span: float, most: int) -> float:
     return size
 
 
-def _memory_axis(scale: _Scale) -> list[str]:
-    step = _step(scale.top / 1e6 / 50, 5) * 50
-    ticks = [step * index for index in range(int(scale.top / 1e6 / step) + 1)]
-    labels = [
-        _text(_LEFT - 8, scale.y(tick * 1e6) + 4, f"{tick:,.0f}", anchor="end", fill=_FAINT)
+def _memory_axis(panel: _Panel) -> list[str]:
+    n_bytes = panel.scale.n_bytes
+    step = _step(n_bytes / 1e6 / 50, 5) * 50
+    ticks = [step * index for index in range(int(n_bytes / 1e6 / step) + 1)]
+    return [
+        _text(_LEFT - 8, panel.y(tick * 1e6) + 4, f"{tick:,.0f}", anchor="end", fill=_FAINT)
         for tick in ticks
     ]
-    return [*labels, _text(_LEFT - 8, _TOP - 8, "MB", anchor="end", fill=_FAINT)]
 
 
-def _panel(row: Shown, scale: _Scale, left: float, note: str) -> list[str]:
+def _time_axis(scale: _Scale, floor: float) -> list[str]:
+    step = _step(scale.seconds, 5)
+    ticks = [step * index for index in range(int(scale.seconds / step) + 1)]
+    return [
+        _text(scale.x(tick), floor + 25, f"{tick:g} s", anchor="middle", fill=_FAINT)
+        for tick in ticks
+    ]
+
+
+def _panel(row: Shown, panel: _Panel, note: str) -> list[str]:
     anonymous, files = _COLOURS[row.name == OURS]
     samples = _thinned(row.attempt.samples)
-    floor = scale.y(0)
+    scale, floor = panel.scale, panel.y(0)
+    came = _what_came(row) + note
     parts = [
-        _text(left, _TOP - 38, row.title, weight="bold", size=13, fill=anonymous),
-        _text(left, _TOP - 20, _what_came(row) + note, fill=_INK),
-        _area(
-            samples,
-            scale,
-            left,
-            [each.usage.anonymous + each.usage.file for each in samples],
-            files,
-        ),
-        _area(samples, scale, left, [each.usage.anonymous for each in samples], anonymous),
-        _line([(left, floor), (left + _PANEL, floor)], stroke=_FAINT),
+        _text(_LEFT, panel.top - 13, row.title, weight="bold", size=13, fill=anonymous),
+        _text(_LEFT + _PANEL, panel.top - 13, came, anchor="end", fill=_INK),
+        _area(samples, panel, [each.usage.anonymous + each.usage.file for each in samples], files),
+        _area(samples, panel, [each.usage.anonymous for each in samples], anonymous),
+        _line([(_LEFT, floor), (_LEFT + _PANEL, floor)], stroke=_FAINT),
     ]
-    for moment in row.attempt.moments:
-        x = scale.x(left, moment)
-        parts.append(f'<path d="M{x:.1f} {floor + 2:.1f}l-4 8h8z" fill="{anonymous}"/>')
+    parts += [
+        f'<path d="M{scale.x(moment):.1f} {floor + 2:.1f}l-4 8h8z" fill="{anonymous}"/>'
+        for moment in row.attempt.moments
+    ]
     if row.attempt.failure == "killed" and samples:
-        x, y = scale.x(left, samples[-1].seconds), scale.y(row.attempt.samples[-1].usage.total)
-        y = min(y, scale.y(row.limit_bytes))
+        x, y = scale.x(samples[-1].seconds), panel.y(row.attempt.samples[-1].usage.total)
+        y = min(y, panel.y(row.limit_bytes))
         parts.append(
             f'<path d="M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10" stroke="{_LIMIT}" stroke-width="3"/>'
         )
-    step = _step(scale.seconds, 5)
-    parts += [
-        _text(
-            scale.x(left, tick * step),
-            floor + 26,
-            f"{tick * step:g} s",
-            anchor="middle",
-            fill=_FAINT,
-        )
-        for tick in range(int(scale.seconds / step) + 1)
-    ]
     return parts
 
 
@@ -133,15 +145,13 @@ def _what_came(row: Shown) -> str:
     return f"{outcome}{answers} answers{speed}"
 
 
-def _area(
-    samples: Sequence[MemorySample], scale: _Scale, left: float, heights: Sequence[int], fill: str
-) -> str:
+def _area(samples: Sequence[MemorySample], panel: _Panel, heights: Sequence[int], fill: str) -> str:
     if not samples:
         return ""
     points = [
-        (scale.x(left, each.seconds), scale.y(n)) for each, n in zip(samples, heights, strict=True)
+        (panel.scale.x(each.seconds), panel.y(n)) for each, n in zip(samples, heights, strict=True)
     ]
-    floor = scale.y(0)
+    floor = panel.y(0)
     corners = [(points[0][0], floor), *points, (points[-1][0], floor)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
     return f'<polygon points="{path}" fill="{fill}"/>'
@@ -154,26 +164,23 @@ def _thinned(samples: Sequence[MemorySample]) -> list[MemorySample]:
     return [max(group, key=lambda each: each.usage.total) for group in groups]
 
 
-def _limit_line(scale: _Scale, limit: int, width: int) -> list[str]:
-    y = scale.y(limit)
-    return [
-        _line(
-            [(_LEFT, y), (width - 14, y)], stroke=_LIMIT, stroke_dasharray="6 4", stroke_width=1.5
-        ),
-        _text(width - 14, y - 5, f"limit {limit / 1e6:.0f} MB", anchor="end", fill=_LIMIT),
-    ]
+def _limit_line(panel: _Panel, limit: int) -> str:
+    ends = [(x, panel.y(limit)) for x in (_LEFT, _LEFT + _PANEL)]
+    return _line(ends, stroke=_LIMIT, stroke_dasharray="6 4", stroke_width=1.5)
 
 
 def _legend(height: int) -> list[str]:
-    y, x, parts = height - 14, float(_LEFT), []
+    """Return a line for each kind of memory; an answer stands at the end of the first."""
     kinds = (
-        (0, "anonymous memory, which cannot be given back", 290),
-        (1, "pages of files, which the kernel can drop", 265),
+        "anonymous memory, which cannot be given back",
+        "pages of files, which the kernel can drop",
     )
-    for kind, text, room in kinds:
+    y, parts = height - 28, []
+    for kind, text in enumerate(kinds):
         for index, is_ours in enumerate((False, True)):
-            at = f'x="{x + 11 * index:.0f}" y="{y - 9}"'
+            at = f'x="{_LEFT + 11 * index:.0f}" y="{y - 9}"'
             parts.append(f'<rect {at} width="10" height="10" fill="{_COLOURS[is_ours][kind]}"/>')
-        parts.append(_text(x + 28, y, text, fill=_FAINT))
-        x += room + 28
-    return [*parts, _text(x, y, "▲ an answer", fill=_FAINT)]
+        parts.append(_text(_LEFT + 28, y, text, fill=_FAINT))
+        y += 18
+    answer = _text(_LEFT + _PANEL, height - 28, "▲ an answer", anchor="end", fill=_FAINT)
+    return [*parts, answer]

@@ -1,5 +1,6 @@
 """The demonstration says what happened: its table, its picture and its verdict follow from the figures."""
 
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,6 +16,11 @@ from tests.examples import over
 
 LIMIT = 160_000_000
 ANSWER = np.array([1.0, -4.0], np.float32)
+# What of its width a text has before its x.
+ANCHORS = {None: 0.0, "middle": 0.5, "end": 1.0}
+# Letters of a wide font, DejaVu Sans, in parts of its size, from above; bold ones are wider.
+WIDTHS = {" ijlIJ,.": 0.32, "frt()-": 0.41, "ABCDGHKNOQRUVXZ": 0.79, "+<>&▲": 0.84, "mMwW": 0.99}
+OTHERS, BOLD = 0.64, 1.15
 
 
 def made(
@@ -31,6 +37,11 @@ def made(
     return Attempt(
         LIMIT, [ANSWER] * answers, [seconds] * answers, moments, failure, figures=figures, samples=samples
     )  # fmt: skip
+
+
+def width(text: str, size: float, bold: bool) -> float:
+    widths = {letter: ems for letters, ems in WIDTHS.items() for letter in letters}
+    return sum(widths.get(letter, OTHERS) for letter in text) * size * (BOLD if bold else 1)
 
 
 def rows(mapped: Attempt, kept: bool = True) -> list[Shown]:
@@ -101,3 +112,23 @@ def test_the_picture_is_svg_and_marks_each_answer() -> None:
     assert "killed after 1.0 s (it takes 1,130 MB)" in texts
     answers = [path for path in root.iter(f"{name}path") if path.get("fill")]
     assert len(answers) == 4 + 5
+
+
+def test_words_of_the_picture_do_not_overlap() -> None:
+    """Also in a wide font, such as DejaVu Sans, which stands for Helvetica where there is none."""
+    notes = {RESIDENT: " (it takes 1,130 MB)"}
+    root = ElementTree.fromstring(svg(rows(made(89, 71)), "VGG-19", notes))
+    lines: dict[float, list[tuple[float, float]]] = {}
+    for text in root.iter("{http://www.w3.org/2000/svg}text"):
+        size = float(text.get("font-size", root.get("font-size") or 0))
+        long = width(text.text or "", size, text.get("font-weight") == "bold")
+        left = float(text.get("x", 0)) - long * ANCHORS[text.get("text-anchor")]
+        lines.setdefault(float(text.get("y", 0)), []).append((left, left + long))
+    for rect in root.iter("{http://www.w3.org/2000/svg}rect"):  # colours of the legend
+        if left := float(rect.get("x", 0)):
+            lines[float(rect.get("y", 0)) + 9].append((left, left + float(rect.get("width", 0))))
+    ends = [(one[1], other[0]) for line in lines.values() for one, other in pairwise(sorted(line))]
+    assert ends
+    assert [end for end in ends if end[0] >= end[1]] == []
+    assert max(end for line in lines.values() for _, end in line) <= float(root.get("width", 0))
+    assert min(start for line in lines.values() for start, _ in line) >= 0
