@@ -122,8 +122,9 @@ def _facts(
     yield "budget", f"from {min_budget} up{less_for_pictures(summary)}{in_all(summary)}"
     fastest = rows[-1]["delay_ms"] if rows else 0.0
     for row in rows:
-        times = f", {row['delay_ms'] / fastest:.2f} x" if row is not rows[-1] and fastest else ""
-        yield "takes here", f"{rounded(row['delay_ms'])} ms in {typed(row['budget_bytes'])}{times}"
+        times = row["delay_ms"] / fastest if row is not rows[-1] and fastest else 0.0
+        slower = f", {rounded(times)} x" if times else ""
+        yield "takes here", f"{rounded(row['delay_ms'])} ms in {typed(row['budget_bytes'])}{slower}"
     if not rows:
         yield "takes here", f"not measured: {reason or 'there is too little memory now'}"
 
