@@ -50,6 +50,8 @@ def run_process(command: Callable[[], object]) -> None:
             code = command()
     except SystemExit:  # completion has answered; the errors below are not worth their imports
         raise
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
     except OutputError as exc:
         # What reads it may have all that it wants: `layerstream list | head`.
         if exc.errno == errno.EPIPE:

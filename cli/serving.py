@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from cli import run_process
 from models.interpreter import replace
-from server.settings.settings import Settings, load_settings, warn_of_variables
 
+# Imported where they are used: before `run_process` Ctrl-C prints a traceback.
 if TYPE_CHECKING:
     from server.serve import Report
+    from server.settings.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,10 @@ class Launch:
     config: str | None
     sources: Sequence[tuple[str, str]] = ()
 
-    def settings(self) -> Settings:
+    def settings(self) -> "Settings":
         """Return the settings; raises as ``load_settings``."""
+        from server.settings.settings import load_settings
+
         return load_settings(self.flags, None if self.config is None else Path(self.config))
 
 
@@ -54,6 +57,7 @@ def serve(launch: Launch) -> None:
     from models.runtime.heap import kept_imports
     from server.memory.process_memory import memory_limited
     from server.operation.service_manager import Notifier
+    from server.settings.settings import warn_of_variables
 
     notifier = Notifier.from_environment(os.environ)
     try:
@@ -84,7 +88,7 @@ def serve(launch: Launch) -> None:
         raise
 
 
-def _report(settings: Settings, launch: Launch) -> "Report | None":
+def _report(settings: "Settings", launch: Launch) -> "Report | None":
     if not launch.sources:
         return None
     from cli.announcing import Announcer
@@ -93,7 +97,7 @@ def _report(settings: Settings, launch: Launch) -> "Report | None":
     return Announcer(settings, files, partial(suffices, settings))
 
 
-def suffices(settings: Settings) -> str:
+def suffices(settings: "Settings") -> str:
     """Return which ``memory`` is enough for all models at once, where it is given and is less; else ""."""
     if settings.memory is None or settings.device != "cpu":
         return ""

@@ -221,14 +221,17 @@ def load_residents(
             expansion = expansion_of(program.spans[span : span + 1])
             _move([_copy(staged, device, kept, plan.offset(plan.spans[span]), expansion)])
 
-    if plan.staging_bytes >= largest:
-        load_through(memory.staging)
-        return
     if kept.reachable:
+        # What staging has no room for lies in the file as in memory: everything, or tables.
+        direct = {span: lengths[span] for span in lengths if lengths[span] > plan.staging_bytes}
         _move(
             partial(read, span, kept.host(plan.offset(plan.spans[span]), length))
-            for span, length in lengths.items()
+            for span, length in direct.items()
         )
+        lengths = {span: length for span, length in lengths.items() if span not in direct}
+        largest = max(lengths.values(), default=0)
+    if plan.staging_bytes >= largest:
+        load_through(memory.staging)
         return
     staging = device.allocate("staging", largest)
     try:

@@ -193,7 +193,8 @@ async def tokenised(
     recipe, exchange = recipe_of(model), model.exchange
     worker = await model.acquire(timeout_seconds)
     tokenizer = worker.tokenizer
-    assert tokenizer is not None
+    if tokenizer is None:  # the model was unloaded between texts of a request
+        raise worker.line.leaving()
     reserved_bytes = exchange.lease.held_bytes
     tokens, cut_bytes = Tokens((), ()), 0
     with exchange.within(model.left(timeout_seconds), limit_seconds=model.limit_seconds):

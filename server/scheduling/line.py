@@ -146,7 +146,7 @@ class Line(Generic[C]):
             NotServingError: the line is closed.
         """
         if self._closed:
-            raise self._leaving()
+            raise self.leaving()
         if len(self._waiting) >= self._limit:
             many = "1 request is" if self._limit == 1 else f"{self._limit} requests are"
             raise BusyError(f"model {self._name!r}: {many} waiting")
@@ -216,7 +216,7 @@ class Line(Generic[C]):
         """
         with self._deciding():  # batches of other models do not wait for this one now
             if self._closed:
-                raise self._leaving()
+                raise self.leaving()
             self._changes.append(change)
 
     def made(self, change: C) -> None:
@@ -318,5 +318,6 @@ class Line(Generic[C]):
             seconds,
         )
 
-    def _leaving(self) -> NotServingError:
+    def leaving(self) -> NotServingError:
+        """Return the error of what comes once the line is closed."""
         return NotServingError(f"model {self._name!r} is leaving service")

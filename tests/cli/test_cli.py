@@ -1,6 +1,7 @@
 """The ``layerstream`` command: what it prints, and one line and the right status when it cannot."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -17,7 +18,9 @@ import onnx.parser
 import pytest
 from numpy.typing import NDArray
 
+from cli import run_process
 from cli.running.files import save_outputs
+from cli.serving import Launch
 from models.packs.pack import open_pack
 from pipeline.budget import search
 from pipeline.execution.engine import Engine
@@ -85,6 +88,19 @@ def test_an_interrupt_is_one_line(
     monkeypatch.setattr(Engine, "answer", interrupt)
     image = write(tmp_path / "cat.png", picture())
     cli("run", tiny, "--image", image).refuses(130, "interrupted")
+
+
+def test_an_interrupt_of_the_process_that_serves_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(launch: Launch) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    with pytest.raises(SystemExit) as finished:
+        run_process(lambda: interrupt(Launch({}, None)))
+    assert finished.value.code == 130
+    assert capsys.readouterr().err == "layerstream: interrupted\n"
 
 
 def test_no_command_is_bad_usage(cli: Cli) -> None:

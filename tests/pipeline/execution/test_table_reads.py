@@ -235,7 +235,11 @@ def test_stored_weights_leave_rows_as_they_are(
         with opened(program, plan, device) as engine:
             request = inputs()
             expected = np.float32(0.5) * BYTES[request["types"] + 1].astype(np.float32)
-            assert np.array_equal(engine.run(request)[0]["z"], expected)
+            answer = engine.run(request)[0]
+            assert np.array_equal(answer["z"], expected)
+            # Also where a table lies in memory, beside weights that are expanded.
+            exact = TABLE[request["ids"]] @ drawn(WIDTH, 32)
+            assert np.abs(answer["y"] - exact).max() < 0.02 * np.abs(exact).max()
 
 
 def test_requests_of_a_batch_have_separate_rows(program: Program, device: CpuDevice) -> None:
