@@ -21,7 +21,7 @@ _BLOCK_SAMPLES, _MAX_FRAMES = 16 << 10, 2048
 # Of a block: bytes of a file, samples of 32 bits and their mean, twice each.
 _BLOCK_BYTES = 16 * _BLOCK_SAMPLES + 16 * 4 * MAX_CHANNELS
 # Peaks of anonymous memory, soxr 1.1 with its code (2.4 MB from 44,100 Hz); soundfile 0.14 and libsndfile:
-# 2.3 MB with their code, up to 0.5 for a stream, and a block of FLAC, of 65,535 samples of 8 channels, twice.
+# 2.3 MB with their code, up to 0.5 for a stream, and a block of FLAC, twice (65,535 samples, 8 channels).
 _RESAMPLER_BYTES = 3 << 20
 _LIBRARY_BYTES = 8 << 20
 # How files begin that the library reads.
@@ -44,46 +44,57 @@ class _Reader(Protocol):
 def waveform(file: BytesIO, recipe: Sound) -> Waveform:
     """Return the samples of the sound ``file``, the mean of its channels, at the rate of ``recipe``.
 
-    What the network does not hear is not read. Blocks; takes ``decoding_bytes`` beside the file.
+    What the network does not hear is not read. Blocks; takes ``decoding_bytes`` in addition to the file.
 
     Raises:
-        SoundError: it is no sound that is read, or has no samples. NoSoundLibraryError: a library is missing.
+        SoundError: it is no sound that is read, or has no samples. NoSoundLibraryError: a library is not
+            installed.
     """
     with file.getbuffer() as data:
         if is_wav(data):
             return _heard(WavFile(data), recipe)
-        if not _is_of_library(bytes(data[:4])):
-            raise SoundError("not WAV, FLAC, Ogg or MP3")
+        _check_kind(bytes(data[:4]))
     file.seek(0)
     return _heard(_LibraryFile(file), recipe)
 
 
 def decoding_bytes(head: bytes, recipe: Sound) -> int:
-    """Return what decoding a file that begins with ``head`` takes beside it, with its samples."""
-    n_bytes = recipe.waveform_bytes + _BLOCK_BYTES
+    """Return what decoding a file that begins with ``head`` takes in addition to it, with its samples.
+
+    Raises:
+        SoundError: it is no kind of file that is read.
+    """
     if not is_wav(head):
-        return n_bytes + _LIBRARY_BYTES + _RESAMPLER_BYTES
+        _check_kind(head)
+        return wav_bytes(recipe) + _LIBRARY_BYTES
     try:
-        rate = WavFile(memoryview(head)).rate
+        return wav_bytes(recipe, WavFile(memoryview(head)).rate)
     except SoundError:  # its samples begin later, or it will be refused
-        rate = 0
-    return n_bytes + (0 if rate == recipe.rate else _RESAMPLER_BYTES)
+        return wav_bytes(recipe)
 
 
-def _is_of_library(start: bytes) -> bool:
+def wav_bytes(recipe: Sound, rate: int | None = None) -> int:
+    """Return what decoding a WAV file of this ``rate``, or of any, takes, without the file."""
+    more_bytes = 0 if rate == recipe.rate else _RESAMPLER_BYTES
+    return recipe.waveform_bytes + _BLOCK_BYTES + more_bytes
+
+
+def _check_kind(start: bytes) -> None:
+    """Check that a file that begins with ``start`` is one for the library; raises SoundError."""
     is_mpeg = len(start) > 1 and start[0] == 0xFF and start[1] & 0xE0 == 0xE0
-    return is_mpeg or start.startswith(_STARTS)
+    if not is_mpeg and not start.startswith(_STARTS):
+        raise SoundError("not WAV, FLAC, Ogg or MP3")
 
 
 def _heard(reader: _Reader, recipe: Sound) -> Waveform:
-    found = Waveform(recipe)
+    samples = Waveform(recipe)
     for block in _resampled(reader, recipe.rate):
-        found.add(block)
-        if found.is_cut:
+        samples.add(block)
+        if samples.is_cut:
             break
-    if not found.count:
+    if not samples.count:
         raise SoundError("it has no samples")
-    return found
+    return samples
 
 
 def _resampled(reader: _Reader, rate: int) -> Iterator[Samples]:

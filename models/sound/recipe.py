@@ -60,9 +60,7 @@ class Sound(Record):
         if self.n_fft % 2:
             return f"n_fft {self.n_fft}: odd"
         if not self.n_fft // 2 < self.n_samples <= _MAX_SAMPLES:
-            return (
-                f"{self.n_samples:,} samples; from {self.n_fft // 2 + 1:,} to {_MAX_SAMPLES:,} may be"
-            )
+            return f"{self.n_samples:,} samples; from {self.n_fft // 2 + 1:,} to {_MAX_SAMPLES:,} may be"
         return None
 
 
@@ -70,7 +68,7 @@ def sound_fault(recipe: Sound, inputs: Mapping[str, Array]) -> str | None:
     """Return why a sound does not become ``inputs``, those that must be given; None: it does."""
     if recipe.fault:
         return f"sound: {recipe.fault}"
-    if list(inputs.values()) == [Array(dtype="float32", shape=recipe.shape)]:
+    if [(array.dtype, array.shape) for array in inputs.values()] == [("float32", recipe.shape)]:
         return None
     listed = ", ".join(
         f"{name!r} {array.dtype}{list(array.shape)}" for name, array in inputs.items()

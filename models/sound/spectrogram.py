@@ -1,7 +1,7 @@
 """The log-mel spectrogram of samples, as transformers' WhisperFeatureExtractor makes it, in blocks.
 
-Source: ``WhisperFeatureExtractor._np_extract_fbank_features`` and ``mel_filter_bank`` of transformers 5; the
-mel scale and the areas of its triangles are those of M. Slaney's Auditory Toolbox.
+Source: ``WhisperFeatureExtractor._np_extract_fbank_features`` and ``mel_filter_bank`` of transformers 5;
+the mel scale and the areas of its triangles are those of M. Slaney's Auditory Toolbox.
 """
 
 import numpy as np
@@ -42,14 +42,14 @@ class Waveform:
 
     def add(self, samples: Samples) -> None:
         """Take the next ``samples``, as many as there is room for."""
-        taken = samples[: self._recipe.n_samples - self.count]
+        heard = samples[: self._recipe.n_samples - self.count]
         start = self._half + self.count
-        self._samples[start : start + len(taken)] = taken
-        self.count += len(taken)
-        self.is_cut = self.is_cut or len(taken) < len(samples)
+        self._samples[start : start + len(heard)] = heard
+        self.count += len(heard)
+        self.is_cut = self.is_cut or len(heard) < len(samples)
 
     def log_mel(self) -> NDArray[np.float32]:
-        """Return the spectrogram, float32[1, bins, frames]; takes ``work_bytes`` beside it."""
+        """Return the spectrogram, float32[1, bins, frames]; takes ``work_bytes`` in addition."""
         recipe, half, samples = self._recipe, self._half, self._samples
         samples[:half] = samples[2 * half : half : -1]
         samples[len(samples) - half :] = samples[-half - 2 : -2 * half - 2 : -1]
@@ -72,7 +72,7 @@ class Waveform:
 
 
 def work_bytes(recipe: Sound) -> int:
-    """Return what ``Waveform.log_mel`` takes beside samples and spectrogram at most."""
+    """Return what ``Waveform.log_mel`` takes at most, without samples and spectrogram."""
     frequencies = recipe.n_fft // 2 + 1
     # Frames and their product with the window; complex numbers, twice; squares, twice, and their sum.
     frame = 2 * recipe.n_fft + (2 * 2 + 3) * frequencies + 3 * recipe.bins

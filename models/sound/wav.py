@@ -32,8 +32,8 @@ class SoundError(ModelError):
     """A file is no sound that is read."""
 
 
-class Format(NamedTuple):
-    """What the header says: ``codec`` and ``bits`` of a sample, ``channels``, ``rate`` in samples a second."""
+class WavFormat(NamedTuple):
+    """What the header says: ``codec`` and ``bits`` of a sample, ``rate``: samples a second."""
 
     codec: int
     channels: int
@@ -47,7 +47,7 @@ class Format(NamedTuple):
 
 
 def _bytes_8(data: NDArray[np.uint8]) -> Samples:
-    return (data.astype(np.float32) - 128) / 128
+    return (data.astype(np.float32) - np.float32(128)) / np.float32(128)
 
 
 def _integers_24(data: NDArray[np.uint8]) -> Samples:
@@ -114,9 +114,9 @@ class WavFile:
             yield convert(np.frombuffer(block, np.uint8)).reshape(-1, self.format.channels)
 
 
-def _parsed(data: memoryview) -> tuple[Format, memoryview]:
+def _parsed(data: memoryview) -> tuple[WavFormat, memoryview]:
     """Return the format, and the samples that are there."""
-    found: Format | None = None
+    header: WavFormat | None = None
     position = _HEAD_BYTES
     for _ in range(_MAX_CHUNKS):
         if position + _CHUNK.size > len(data):
@@ -124,22 +124,22 @@ def _parsed(data: memoryview) -> tuple[Format, memoryview]:
         kind, length = _CHUNK.unpack_from(data, position)
         position += _CHUNK.size
         if kind == b"data":
-            if found is None:
+            if header is None:
                 raise SoundError("damaged WAV: no format before the samples")
-            return found, data[position : position + length]
+            return header, data[position : position + length]
         if kind == b"fmt ":
-            found = _format(data[position : position + length])
+            header = _format(data[position : position + length])
         position += length + length % 2
     raise SoundError(f"damaged WAV: more than {_MAX_CHUNKS:,} chunks before its samples")
 
 
-def _format(chunk: memoryview) -> Format:
+def _format(chunk: memoryview) -> WavFormat:
     if len(chunk) < _FORMAT.size:
         raise SoundError(f"damaged WAV: its format has {len(chunk)} bytes of {_FORMAT.size}")
     codec, channels, rate, _, frame_bytes, bits = _FORMAT.unpack_from(chunk)
     if codec == _EXTENSIBLE and len(chunk) >= _SUBFORMAT_AT + 2:
         (codec,) = struct.unpack_from("<H", chunk, _SUBFORMAT_AT)
-    found = Format(codec, channels, rate, bits)
+    header = WavFormat(codec, channels, rate, bits)
     if (codec, bits) not in _CODECS:
         raise SoundError(
             f"WAV of codec {codec:#06x} with {bits} bits; integers of 8, 16, 24, 32 bits (0x0001) and "
@@ -147,12 +147,12 @@ def _format(chunk: memoryview) -> Format:
         )
     if not 1 <= channels <= MAX_CHANNELS:
         raise SoundError(f"damaged WAV: {channels} channels; 1 to {MAX_CHANNELS} are read")
-    if frame_bytes != found.frame_bytes:
+    if frame_bytes != header.frame_bytes:
         raise SoundError(
             f"damaged WAV: {frame_bytes} bytes for {channels} channels of {bits} bits each"
         )
     check_rate(rate)
-    return found
+    return header
 
 
 def check_rate(rate: int) -> None:
@@ -162,6 +162,4 @@ def check_rate(rate: int) -> None:
         SoundError: they are not.
     """
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise SoundError(
-            f"{rate:,} samples a second; {MIN_RATE:,} to {MAX_RATE:,} are read"
-        )
+        raise SoundError(f"{rate:,} samples a second; {MIN_RATE:,} to {MAX_RATE:,} are read")
