@@ -91,15 +91,15 @@ class WavFile:
     def __init__(self, data: memoryview) -> None:
         if not is_wav(data):
             raise SoundError("not WAV")
-        self.format, self._samples = _parsed(data)
+        self.header, self._samples = _parsed(data)
 
     @property
     def rate(self) -> int:
-        return self.format.rate
+        return self.header.rate
 
     @property
     def channels(self) -> int:
-        return self.format.channels
+        return self.header.channels
 
     def blocks(self, n_frames: int) -> Iterator[Samples]:
         """Yield the samples, float32[frames, channels], from -1 to 1; at most ``n_frames`` at once.
@@ -107,11 +107,11 @@ class WavFile:
         Raises:
             SoundError: floats are no numbers.
         """
-        size, convert = self.format.frame_bytes, _CODECS[self.format.codec, self.format.bits]
+        size, convert = self.header.frame_bytes, _CODECS[self.header.codec, self.header.bits]
         n_bytes = len(self._samples) // size * size
         for start in range(0, n_bytes, n_frames * size):
             block = self._samples[start : min(start + n_frames * size, n_bytes)]
-            yield convert(np.frombuffer(block, np.uint8)).reshape(-1, self.format.channels)
+            yield convert(np.frombuffer(block, np.uint8)).reshape(-1, self.header.channels)
 
 
 def _parsed(data: memoryview) -> tuple[WavFormat, memoryview]:
