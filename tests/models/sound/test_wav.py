@@ -58,8 +58,8 @@ def _format(**changes: int) -> bytes:
 
 
 def _file(*chunks: tuple[bytes, bytes]) -> bytes:
-    chunks = (name + struct.pack("<I", len(data)) + data for name, data in chunks)
-    return b"RIFF\0\0\0\0WAVE" + b"".join(chunks)
+    pieces = (name + struct.pack("<I", len(data)) + data for name, data in chunks)
+    return b"RIFF\0\0\0\0WAVE" + b"".join(pieces)
 
 
 @over(
