@@ -12,6 +12,7 @@ import numpy as np
 
 from models.sound.recipe import Sound
 from models.sound.spectrogram import Samples, Waveform
+from models.sound.tags import without_tags
 from models.sound.wav import MAX_CHANNELS, SoundError, WavFile, check_rate, is_wav
 
 #: How to get the libraries.
@@ -54,7 +55,6 @@ def waveform(file: BytesIO, recipe: Sound) -> Waveform:
         if is_wav(data):
             return _heard(WavFile(data), recipe)
         _check_kind(bytes(data[:4]))
-    file.seek(0)
     return _heard(_LibraryFile(file), recipe)
 
 
@@ -136,8 +136,9 @@ class _LibraryFile:
                 f"FLAC, Ogg or MP3: the library that reads it is missing: {INSTALL}"
             ) from exc
         self._error: type[Exception] = soundfile.SoundFileError
+        tail = without_tags(file)
         try:
-            self._file: Any = soundfile.SoundFile(file)
+            self._file: Any = soundfile.SoundFile(tail)
         except self._error as exc:
             raise SoundError(f"damaged, or of a codec that is not known: {exc}") from exc
         if self._file.format not in _FORMATS:
