@@ -28,6 +28,7 @@ from cli.printing.sentences import (
     resident,
     segmenter,
     serving,
+    sounds,
     source,
     stored,
     takes,
@@ -136,6 +137,8 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "texts", texts(manifest.text) + _origin(manifest, "max_tokens")
         tokenizer_bytes = format_size(manifest.text.memory_bytes)
         yield "tokenizer", f"takes {tokenizer_bytes}{_origin(manifest, 'tokenizer')}"
+    if manifest.sound:
+        yield "sounds", sounds(manifest.sound) + _origin(manifest, "sound")
     for port in manifest.outputs:
         yield "output", f"{port.name}: {tensor(port)}"
     yield from _found(manifest)

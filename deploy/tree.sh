@@ -21,8 +21,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
 "$python" -m pip install -q "$@" --require-hashes --requirement requirements/run.txt
-# gRPC and tokenizers are extras, and tests use them: their versions are among theirs.
-sed -n '/^\(grpcio\(-health-checking\|-reflection\)\{0,1\}\|tokenizers\)==/,/[^\\]$/p' requirements/dev.txt >"$wheels/extras.txt"
+# gRPC, sounds and tokenizers are extras, and tests use them: their versions are among theirs.
+sed -n '/^\(grpcio\(-health-checking\|-reflection\)\{0,1\}\|tokenizers\|soundfile\|soxr\|cffi\)==/,/[^\\]$/p' requirements/dev.txt >"$wheels/extras.txt"
 "$python" -m pip install -q "$@" --require-hashes --requirement "$wheels/extras.txt"
 
 # The wheel has no libraries in C, since its compiler fails: those of MACHINE follow.

@@ -21,8 +21,10 @@ import numpy as np
 import onnx
 
 from models.darknet.skeleton import CFG
+from models.sound.recipe import Sound
 from tests.documents import ROOT, Block, read
 from tests.models.nets import parsed
+from tests.models.sounds import listener, tone, wav
 from tests.models.texts import encoder, write_files
 
 COCO = [f"object {number}" for number in range(80)]
@@ -282,6 +284,16 @@ def text_encoder(kit: Kit, folder: Path) -> None:
     write_files(folder / "minilm")
 
 
+def sound_encoder(kit: Kit, folder: Path) -> None:
+    """What docs/how-to/sound.md names: a network of a spectrogram, and a second of sound."""
+    model = folder / "whisper/onnx/encoder_model.onnx"
+    model.parent.mkdir(parents=True)
+    config = {"feature_extractor_type": "WhisperFeatureExtractor", "sampling_rate": 16_000}
+    (folder / "whisper/preprocessor_config.json").write_text(json.dumps(config), "utf-8")
+    onnx.save(listener(Sound(rate=16_000, n_fft=400, hop=160, bins=80, frames=3000)), model)
+    (folder / "speech.wav").write_bytes(wav(tone(16_000, 1, 2)))
+
+
 def changed_model(kit: Kit, folder: Path) -> None:
     two_packs(kit, folder)
     classifier(kit, folder)
@@ -324,6 +336,7 @@ SHOWN = (
         ),
         asks=True,
     ),
+    Shown("docs/how-to/sound.md", sound_encoder),
     Shown("docs/how-to/text.md", text_encoder, ("vectors.toml",)),
     Shown("docs/how-to/coming-from.md", others_files),
     Shown("docs/how-to/up.md", files_and_a_pack),

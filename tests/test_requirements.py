@@ -35,7 +35,7 @@ _IMPORTS = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
         *((each, ["run.txt"]) for each in _RUN),
         *(
             (each, ["run.txt", "dev.txt"])
-            for extra in ("dev", "grpc", "otel", "place", "search", "text")
+            for extra in ("dev", "grpc", "otel", "place", "search", "sound", "text")
             for each in _EXTRAS[extra]
         ),
     ],

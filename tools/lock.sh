@@ -22,7 +22,7 @@ resolve() {
         --python-version "$(sed -n 's/^requires-python = ">=\(.*\)"/\1/p' pyproject.toml)" \
         --fork-strategy fewest "$@" $inputs
 }
-tested='--extra dev --extra grpc --extra otel --extra place --extra search --extra text'
+tested='--extra dev --extra grpc --extra otel --extra place --extra search --extra sound --extra text'
 # shellcheck disable=SC2086  # several words
 resolve $tested --output-file "$work/all.txt"
 resolve --constraint "$work/all.txt" --output-file "$work/run.txt"

@@ -16,6 +16,7 @@ from models.packs.records.ports import DesignedLayer, DesignedMemory, Port, Sour
 from models.packs.target import Target
 from models.segmentation import Segmentation
 from models.sizes import format_least, format_size
+from models.sound.recipe import Sound
 from models.text.recipe import TextInput
 from server.errors import few
 
@@ -155,6 +156,14 @@ def texts(text: TextInput) -> str:
     """Return how texts become tokens, in words."""
     before = f", {text.prompt!r} before each" if text.prompt else ""
     return f"up to {text.max_tokens:,} tokens of {text.vocabulary:,}{before}"
+
+
+def sounds(sound: Sound) -> str:
+    """Return what becomes of sounds, in words."""
+    return (
+        f"{sound.seconds:g} s at {sound.rate:,} Hz, log-mel spectrogram of {sound.bins} bins, "
+        f"{sound.frames:,} frames"
+    )
 
 
 def vectors(manifest: Manifest, embedding: Embedding) -> str:

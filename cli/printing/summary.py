@@ -86,6 +86,7 @@ def summary_of(pack: Pack, cpu: Device, *, with_costs: bool = True) -> dict[str,
         "segmentation": manifest.segmentation
         and plain(manifest.segmentation, leave_out={"labels"}),
         "text": manifest.text and plain(manifest.text),
+        "sound": manifest.sound and plain(manifest.sound),
         "embedding": manifest.embedding and plain(manifest.embedding),
         "origins": dict(manifest.origins),
         "source_sizes": manifest.source_sizes and plain(manifest.source_sizes),

@@ -16,6 +16,7 @@ from models.compiler.passes.record import Compilation
 from models.compiler.passes.run import Observer, run
 from models.compiler.passes.table import passes_of, without
 from models.compiler.sources import SourceModel, SourceOptions
+from models.compiler.writing.configured import configured_sound
 from models.compiler.writing.describe import (
     PieceDescriber,
     RowDescriber,
@@ -202,6 +203,11 @@ def _write_pack(
     optional = frozenset(defaults)
     recipes = recipe_records(path, work.graph, options, metadata, optional, options.warn)
     texts = text_records(path, read, work.graph, optional, options, options.warn)
+    sound, sound_origins = configured_sound(
+        options.configs,
+        {name: work.graph.array(name) for name in work.graph.inputs if name not in optional},
+        lambda text: options.warn(f"{path}: {text}"),
+    )
     progress("cut")
     run(work, passes[len(before_pieces) :], progress, observers=options.observers)
     parts = work.divided
@@ -260,8 +266,9 @@ def _write_pack(
         detection=recipes.detection,
         segmentation=recipes.segmentation,
         text=texts.text,
+        sound=sound,
         embedding=texts.embedding,
-        origins={**recipes.origins, **texts.origins},
+        origins={**recipes.origins, **texts.origins, **sound_origins},
         source_sizes=metadata.sizes,
         designed=metadata.memory,
         parameters=source.parameters,

@@ -24,6 +24,7 @@ from models.packs.records.spans import SPAN_ALIGNMENT, Span, Stored, StoredPart
 from models.packs.row_checks import check_bottlenecks, check_rows
 from models.packs.storing import least_length, part_fault
 from models.segmentation import segmentation_fault
+from models.sound.recipe import sound_fault
 from models.text.recipe import TextInput, text_fault
 
 # What a manifest says of weights.bin must be possible: spans, and how they are stored in it.
@@ -408,13 +409,14 @@ def _check_recipes(path: Path, manifest: Manifest) -> None:
         raise PackError(f"{path}: preprocess: its tensor is not the input")
     outputs = {port.name: (port.dtype, port.shape) for port in manifest.outputs}
     detection, segmentation = manifest.detection, manifest.segmentation
-    embedding, text = manifest.embedding, manifest.text
+    embedding, text, sound = manifest.embedding, manifest.text, manifest.sound
     required = {port.name: port for port in manifest.required_inputs}
     for fault in (
         detection and head_fault(detection, outputs),
         segmentation and segmentation_fault(segmentation, outputs),
         embedding and embedding_fault(embedding, outputs),
         text and text_fault(text, required),
+        sound and sound_fault(sound, required),
         text and _tokenizer_fault(text, manifest),
     ):
         if fault is not None:

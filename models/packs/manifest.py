@@ -34,6 +34,7 @@ from models.packs.records.spans import FileRecord, Span
 from models.packs.target import Target
 from models.records import Record, plain, read_json
 from models.segmentation import Segmentation
+from models.sound.recipe import Sound
 from models.text.recipe import TextInput
 
 #: The file of the tokenizer, where a model takes texts.
@@ -147,6 +148,7 @@ class Manifest(Measures, Record):
     detection: Detection | None = None
     segmentation: Segmentation | None = None
     text: TextInput | None = None
+    sound: Sound | None = None
     embedding: Embedding | None = None
     origins: dict[str, str] = field(default_factory=dict)
     source_sizes: SourceSizes | None = None
@@ -171,8 +173,15 @@ class Manifest(Measures, Record):
     @property
     def text_verb(self) -> Verb | None:
         """What is made of a text; "infer": tensors alone; None: the model takes none."""
-        if self.text is None:
-            return None
+        return None if self.text is None else self._vector_or_scores
+
+    @property
+    def sound_verb(self) -> Verb | None:
+        """What is made of a sound; "infer": tensors alone; None: the model takes none."""
+        return None if self.sound is None else self._vector_or_scores
+
+    @property
+    def _vector_or_scores(self) -> Verb:
         if self.embedding is not None:
             return "embed"
         return "infer" if self.classification is None else "classify"

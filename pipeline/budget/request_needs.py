@@ -14,6 +14,9 @@ from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.packs.manifest import Manifest, Verb
 from models.segmentation import WORK_BYTES as MASK_WORK_BYTES
+from models.sound.decoding import wav_bytes
+from models.sound.recipe import Sound
+from models.sound.spectrogram import work_bytes
 
 #: A request for at most so much never waits while there is free memory.
 SMALL_BYTES = 128 << 10
@@ -36,6 +39,8 @@ RAW_ANSWER_BYTES = 128 << 10
 _PICTURE = (640, 480)
 _PICTURE_BYTES = 4 * 640 * 480
 _FILE_BYTES = 128 << 10
+# And for a sound of so many bytes a sample.
+_SOUND_BYTES = 2
 # Where no setting says it, the pool is one part in so many of the budget, and at most so many bytes.
 _SHARE = 8
 _MOST_BYTES = 64 << 20
@@ -174,6 +179,24 @@ def text_bytes(manifest: Manifest) -> int:
     return 0 if text is None else infer_bytes(manifest) + text.usual_work_bytes
 
 
+def sound_bytes(manifest: Manifest, recipe: Sound, file_bytes: int, decode_bytes: int) -> int:
+    """Return the most that a request with a sound holds until it has its spectrogram, and while it waits.
+
+    ``file_bytes``: of its body, ``decode_bytes``: of its samples and what decodes them.
+    """
+    spectrogram_bytes = recipe.waveform_bytes + work_bytes(recipe) + recipe.tensor_bytes
+    return max(file_bytes + decode_bytes, spectrogram_bytes, infer_bytes(manifest))
+
+
+def usual_sound_bytes(manifest: Manifest) -> int:
+    """Return what a request with a usual sound holds, which fills the network; 0: the model takes none."""
+    recipe = manifest.sound
+    if recipe is None:
+        return 0
+    file_bytes = _SOUND_BYTES * recipe.n_samples
+    return sound_bytes(manifest, recipe, file_bytes, wav_bytes(recipe))
+
+
 def embedding_bytes(manifest: Manifest) -> int:
     """Return what making one vector of the outputs takes, in addition to inputs; 0: there is no recipe."""
     embedding = manifest.embedding
@@ -186,7 +209,7 @@ def embedding_bytes(manifest: Manifest) -> int:
 class Need(NamedTuple):
     """The bytes that requests to one model take: with tensors, and with a photograph (0: it takes none).
 
-    Of a model that takes texts, ``infer_bytes`` is enough for a text.
+    Of a model that takes texts or sounds, ``infer_bytes`` is enough for a usual one.
     """
 
     infer_bytes: int
@@ -195,7 +218,8 @@ class Need(NamedTuple):
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Return the needs of requests to the model of ``manifest``."""
-        return cls(max(infer_bytes(manifest), text_bytes(manifest)), picture_bytes(manifest))
+        tensors = infer_bytes(manifest), text_bytes(manifest), usual_sound_bytes(manifest)
+        return cls(max(tensors), picture_bytes(manifest))
 
     @property
     def least_bytes(self) -> int:

@@ -133,7 +133,9 @@ def _image(manifest: Manifest) -> dict[str, Any]:
     if manifest.text_verb is not None:
         return {"takes": manifest.text_verb, "takes_text": True}
     shown: dict[str, Any] = {"takes": manifest.verb}
-    if manifest.verb is None:
+    if manifest.sound_verb is not None:
+        shown["takes_none"] = f"it takes sounds: send the file of one to :{manifest.sound_verb}"
+    elif manifest.verb is None:
         shown["takes_none"] = "it was compiled without --preprocess"
     if manifest.detection is not None:
         shown["score_threshold"] = manifest.detection.score_threshold

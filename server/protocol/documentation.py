@@ -25,6 +25,7 @@ PICTURE: Contents = {
     "image/*": {"schema": _FILE},
     "multipart/form-data": {"schema": schemas.reference(schemas.ImageForm)},
 }
+SOUND: Contents = {"audio/*": {"schema": _FILE}}
 CAMERA_PICTURE: Contents = {
     "multipart/form-data": {"schema": schemas.reference(schemas.CameraForm)},
     "image/*": {"schema": _FILE},

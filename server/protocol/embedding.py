@@ -1,4 +1,4 @@
-"""Vectors: a text or a photograph in, the vector that the model makes of it out."""
+"""Vectors: a text, a photograph or a sound in, the vector that the model makes of it out."""
 
 import math
 from collections.abc import Sequence
@@ -18,11 +18,12 @@ from server.codec.messages import ModelRequest
 from server.errors import InvalidRequestError
 from server.protocol import schemas
 from server.protocol.answers import Answer, answered
-from server.protocol.documentation import INFERENCE, PICTURE, errors, json_of, takes
+from server.protocol.documentation import INFERENCE, PICTURE, SOUND, errors, json_of, takes
 from server.protocol.http_request import HttpRequest
 from server.protocol.pictures import read_picture
 from server.protocol.routing import CurrentRequest, Route, of_model, serves
 from server.protocol.serving import Inference, Kept
+from server.protocol.sounds import accepts_sound, sound_question
 from server.protocol.texts import (
     TextRequest,
     read_text,
@@ -49,7 +50,7 @@ class EmbedQuery(BaseModel):
     *of_model(":embed"),
     response_model=schemas.Embedded,
     responses=errors(*INFERENCE),
-    openapi_extra=takes({**json_of(TextRequest), **PICTURE}),
+    openapi_extra=takes({**json_of(TextRequest), **PICTURE, **SOUND}),
 )
 async def embed(
     request: CurrentRequest,
@@ -57,22 +58,26 @@ async def embed(
     query: Annotated[EmbedQuery, Query()],
     version: str | None = None,
 ) -> Answer:
-    """Make a vector of a text, or of an image."""
+    """Make a vector of a text, an image, or a sound."""
     async with Inference(request.service, request.exchange, name, version) as model:
         recipe = embedding_of(model)
         check_dimensions(model, query.dimensions)
         if model.manifest.text is not None:
             vector, fields = await _of_text(request, model, query.dimensions)
         else:
-            with model.reading():
-                picture, size = await read_picture(request, model, "embed")
+            if accepts_sound(request, model):
+                tensors, heard = await sound_question(request, model, "embed")
+                fields = heard.fields
+            else:
+                with model.reading():
+                    tensors, size = await read_picture(request, model, "embed")
+                fields = {"image": {"width": size[0], "height": size[1]}}
 
             def keep(outputs: Arrays) -> Kept[Vector]:
                 vector = recipe.vector(outputs[recipe.output], None, query.dimensions)
                 return Kept(vector, vector.nbytes)
 
-            vector = await model.compute(picture, keep)
-            fields = {"image": {"width": size[0], "height": size[1]}}
+            vector = await model.compute(tensors, keep)
         head = {"model_name": name, "model_version": model.pack.version}
         return answered(
             orjson.dumps(

@@ -42,6 +42,7 @@ from server.protocol.documentation import (
     FRAMING,
     INFERENCE,
     PICTURE,
+    SOUND,
     also,
     errors,
     json_of,
@@ -58,6 +59,7 @@ from server.protocol.routing import (
     serves,
 )
 from server.protocol.serving import Inference, Kept, array_bytes
+from server.protocol.sounds import accepts_sound, sound_question
 from server.protocol.texts import (
     TextRequest,
     cut_header,
@@ -176,7 +178,7 @@ class PictureQuery(BaseModel):
     *of_model(":infer"),
     response_model=schemas.InferResponse,
     responses={**also(BINARY), **errors(*INFERENCE)},
-    openapi_extra=takes({**PICTURE, **json_of(TextRequest)}),
+    openapi_extra=takes({**PICTURE, **json_of(TextRequest), **SOUND}),
 )
 async def infer_picture(
     asked: CurrentRequest,
@@ -184,7 +186,7 @@ async def infer_picture(
     query: Annotated[PictureQuery, Query()],
     version: str | None = None,
 ) -> Answer:
-    """Run the model on an image or a text: all outputs, as `/infer`."""
+    """Run the model on an image, a text or a sound: all outputs, as `/infer`."""
     coding = answer_coding(asked.headers)
     async with Inference(asked.service, asked.exchange, name, version) as model:
         question = await _question(asked, model)
@@ -196,7 +198,9 @@ async def infer_picture(
 
 
 async def _question(request: HttpRequest, model: Inference) -> ModelRequest:
-    """Return the image or the text of the body as inputs of ``model``; raises as what reads them."""
+    """Return the image, text or sound of the body as inputs of ``model``; raises as what reads them."""
+    if accepts_sound(request, model):
+        return (await sound_question(request, model, "infer"))[0]
     if model.manifest.text is None:
         with model.reading():
             picture, _ = await read_picture(request, model, "infer")

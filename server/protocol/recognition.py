@@ -35,6 +35,7 @@ from server.protocol.documentation import (
     INFERENCE,
     PICTURE,
     PNG_FILE,
+    SOUND,
     also,
     errors,
     json_of,
@@ -44,6 +45,7 @@ from server.protocol.http_request import HttpRequest
 from server.protocol.pictures import SentPicture, read_picture
 from server.protocol.routing import CurrentRequest, Route, of_model, serves
 from server.protocol.serving import Inference, Kept
+from server.protocol.sounds import accepts_sound, sound_question
 from server.protocol.texts import TextRequest, text_question
 from server.requests.masks import PACKER_BYTES, png, runs
 
@@ -64,7 +66,7 @@ class ClassifyQuery(BaseModel):
     *of_model(":classify"),
     response_model=schemas.Classification,
     responses=errors(*INFERENCE),
-    openapi_extra=takes({**PICTURE, **json_of(TextRequest)}),
+    openapi_extra=takes({**PICTURE, **json_of(TextRequest), **SOUND}),
 )
 async def classify(
     asked: CurrentRequest,
@@ -72,17 +74,21 @@ async def classify(
     query: Annotated[ClassifyQuery, Query()],
     version: str | None = None,
 ) -> dict[str, Any]:
-    """Name what is in the image, or what the text is, best label first."""
+    """Name what is in the image, or what the text or the sound is, best label first."""
     async with Inference(asked.service, asked.exchange, name, version) as model:
         classification = model.manifest.classification
-        if model.manifest.text is None:
+        is_sound = accepts_sound(asked, model)
+        if model.manifest.text is None and not is_sound:
             with model.reading():
                 question, _ = await read_picture(asked, model, "classify")
             assert classification is not None
         elif classification is None:
+            what = "sounds" if is_sound else "texts"
             raise InvalidRequestError(
-                f"model {name!r} does not classify texts: its output is not a vector of scores"
+                f"model {name!r} does not classify {what}: its output is not a vector of scores"
             )
+        elif is_sound:
+            question, _ = await sound_question(asked, model, "classify")
         else:
             question = await text_question(asked, model)
         output = classification.output

@@ -423,14 +423,15 @@ class Statistics(Schema):
 class Embedded(Schema):
     """A vector; ``delay_ms`` of the model alone.
 
-    Of a text ``tokens``, which the model saw, and whether it has more (``truncated``); of an image its
-    size.
+    Of a text ``tokens``, which the model saw, of a sound ``seconds``, and whether it has more
+    (``truncated``); of an image its size.
     """
 
     model_name: str
     model_version: str
     embedding: list[float]
     tokens: PositiveInt | None = None
+    seconds: float | None = None
     truncated: bool | None = None
     image: ImageSize | None = None
     delay_ms: float

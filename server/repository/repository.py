@@ -537,4 +537,5 @@ def _take_the_same(pack: Pack, other: Pack) -> bool:
 
 
 def _signature(manifest: Manifest) -> tuple[object, ...]:
-    return manifest.inputs, manifest.outputs, manifest.preprocess, manifest.text, manifest.embedding
+    one = manifest
+    return one.inputs, one.outputs, one.preprocess, one.text, one.sound, one.embedding

@@ -13,6 +13,7 @@ from cli import main
 from models.packs.pack import Pack
 from tests.models.compiler.test_resident import branches, strings
 from tests.models.nets import NETS, inputs_for, written
+from tests.models.sounds import compile_listener
 from tests.models.streamed import compiled
 from tests.models.texts import TOKENIZER_BYTES, compile_encoder, write_files
 
@@ -146,3 +147,13 @@ def test_texts_and_vectors_say_where_they_come_from(output: Any, tmp_path: Path)
     (planned,) = json.loads(output("plan", pack, "--budget", "64MiB", "--json"))["packs"]
     assert planned["tokenizer_bytes"] == TOKENIZER_BYTES
     assert "tokenizer" in output("plan", pack, "--budget", "64MiB")
+
+
+def test_sounds_say_where_their_recipe_comes_from(output: Any, tmp_path: Path) -> None:
+    pack = compile_listener(tmp_path)
+    line = "sounds 1 s at 16,000 Hz, log-mel spectrogram of 8 bins, 50 frames"
+    text = " ".join(output("inspect", pack).split())
+    assert f"{line} (preprocessor_config.json)" in text
+    document = json.loads(output("inspect", pack, "--json"))
+    assert document["sound"]["bins"] == 8
+    assert document["origins"]["sound"] == "preprocessor_config.json"

@@ -21,6 +21,7 @@ from tests.fuzz import pack as pack_fuzzer
 from tests.fuzz import pictures as pictures_fuzzer
 from tests.fuzz import proxy_protocol as proxy_protocol_fuzzer
 from tests.fuzz import sdf3 as sdf3_fuzzer
+from tests.fuzz import sounds as sounds_fuzzer
 from tests.fuzz import texts as texts_fuzzer
 from tests.fuzz import wire as wire_fuzzer
 
@@ -79,6 +80,11 @@ def test_answers_on_the_wire() -> None:
 
 def test_texts_and_files_of_tokenizers() -> None:
     accepted = [texts_fuzzer.run(seed) for seed in range(EXAMPLES)]
+    assert 0 < sum(accepted) < EXAMPLES
+
+
+def test_sounds_and_their_configurations() -> None:
+    accepted = [sounds_fuzzer.run(seed) for seed in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 

@@ -1,4 +1,4 @@
-"""What configuration files of a model mean for its graph: its input from a picture, labels, answers."""
+"""What configuration files of a model mean for its graph: its input, labels, answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +11,7 @@ from models.graphs.inputs import Warn
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.segmentation import Segmentation, segmentation_fault
+from models.sound.recipe import Sound, sound_fault
 
 # Outputs of transformers' models.
 _LOGITS, _BOXES = "logits", "pred_boxes"
@@ -30,6 +31,23 @@ class ConfiguredRecipes:
 def configured_preprocess(configs: Sequence[HubConfig]) -> Preprocess | None:
     """Return the recipe of the first of ``configs`` that has one."""
     return next((config.preprocess for config in configs if config.preprocess), None)
+
+
+def configured_sound(
+    configs: Sequence[HubConfig], inputs: Mapping[str, Array], warn: Warn
+) -> tuple[Sound | None, Mapping[str, str]]:
+    """Return the first recipe of ``configs`` by which a sound becomes ``inputs``, and the file of it.
+
+    ``warn`` is called with a line where one is of another graph; that is left out.
+    """
+    for config in configs:
+        if config.sound is None:
+            continue
+        fault = sound_fault(config.sound, inputs)
+        if fault is None:
+            return config.sound, {"sound": config.name}
+        warn(f"{config.name}: {fault}; left out")
+    return None, {}
 
 
 def configured_recipes(

@@ -1,10 +1,11 @@
-"""What Hugging Face, timm and OpenCLIP write of a model: labels, task, how a picture becomes the input.
+"""What Hugging Face, timm and OpenCLIP write of a model: labels, task, how its input is made.
 
 ``config.json`` of transformers (``id2label``, ``architectures``) and of timm (``pretrained_cfg``,
 ``label_names``), ``preprocessor_config.json`` and ``processor_config.json`` of transformers' image
-processors, ``open_clip_config.json``, and ``preprocess_cfg.json`` of what exports OpenCLIP's. Which one a
-file is follows from its keys. Of an image processor every setting that changes a picture has a meaning
-here, or a reason why it has no recipe: an approximate picture would give approximate answers.
+processors and of its WhisperFeatureExtractor, ``open_clip_config.json``, and ``preprocess_cfg.json`` of
+what exports OpenCLIP's. Which one a file is follows from its keys. Of an image processor every setting that
+changes a picture has a meaning here, or a reason why it has no recipe: an approximate picture would give
+approximate answers.
 """
 
 import json
@@ -16,9 +17,11 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from models.compiler.writing.sound_config import read_sound
 from models.errors import first_fault
 from models.images.preprocess import Preprocess
 from models.records import FieldError, read_record
+from models.sound.recipe import Sound
 
 #: Of labels: of 22,000 classes with long names it is 2 MB.
 _MAX_BYTES = 8 << 20
@@ -146,13 +149,15 @@ _Record = TypeVar("_Record", bound=BaseModel)
 class HubConfig:
     """What the file called ``name`` says; what it does not say is None or empty.
 
-    ``reasons``: why there is no ``preprocess`` or are no ``labels`` though it says something of them.
+    ``reasons``: why there is no ``preprocess`` or ``sound``, or are no ``labels``, though it says something
+    of them.
     """
 
     name: str
     labels: tuple[str, ...] = ()
     task: Task | None = None
     preprocess: Preprocess | None = None
+    sound: Sound | None = None
     reasons: tuple[str, ...] = ()
 
 
@@ -170,7 +175,7 @@ def read_config(path: Path) -> HubConfig:
         return HubConfig(path.name)
     reasons = []
     labels: tuple[str, ...] = ()
-    preprocess = None
+    preprocess = sound = None
     try:
         labels = _labels(document)
     except ValueError as exc:
@@ -181,7 +186,11 @@ def read_config(path: Path) -> HubConfig:
         reasons.append(f"{path}: {exc.reason}")
     except ValueError as exc:
         reasons.append(f"{path}: {exc}")
-    return HubConfig(path.name, labels, _task(document), preprocess, tuple(reasons))
+    try:
+        sound = read_sound(document)
+    except ValueError as exc:
+        reasons.append(f"{path}: {exc}")
+    return HubConfig(path.name, labels, _task(document), preprocess, sound, tuple(reasons))
 
 
 def _task(document: Mapping[str, Any]) -> Task | None:

@@ -20,6 +20,7 @@ from server.repository.uploads import Uploads
 from server.settings.settings import Settings
 from tests.examples import over
 from tests.models.detector import square_finder
+from tests.models.sounds import compile_listener, tone, wav
 from tests.models.texts import OPENING, compile_encoder, open_fake, write_files
 from tests.server.cancellation.held import at_rest, settled, turns
 from tests.server.cancellation.steps import Work, cancelled_at
@@ -191,6 +192,20 @@ async def test_texts_leave_nothing(
         await at_every_await(service, posting(service, "/v2/models/encoder:embed", long), 6)
         several = json.dumps({"model": "encoder", "input": ["one", "two", "three", "four"]})
         await at_every_await(service, posting(service, "/v1/embeddings", several.encode()), 10)
+        await still_right(service)
+
+
+async def test_sounds_leave_nothing(
+    packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 0.0)
+    compile_listener(tmp_path)
+    shutil.copytree(packs.repository / "pair", tmp_path / "repository" / "pair")
+    values = {"repository": tmp_path / "repository", "budget": 64 << 20, "memory_pressure": "off"}
+    async with serving(Settings.model_validate(values)) as service:
+        await at_every_await(
+            service, posting(service, "/v2/models/ear:infer", wav(tone(16_000, 0.9, 2))), 6
+        )
         await still_right(service)
 
 

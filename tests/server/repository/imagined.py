@@ -317,6 +317,7 @@ class World:
             outputs=(),
             preprocess=None,
             text=None,
+            sound=None,
             embedding=None,
         )
         return SimpleNamespace(

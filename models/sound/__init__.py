@@ -1,0 +1,1 @@
+"""Sound as input of networks: files to samples, samples to a log-mel spectrogram."""
