@@ -96,6 +96,7 @@ def test_an_interrupt_of_the_process_that_serves_is_one_line(
     def interrupt(launch: Launch) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("cli.claim_process", lambda: None)  # the tests' process is not its own
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
     with pytest.raises(SystemExit) as finished:
         run_process(lambda: interrupt(Launch({}, None)))
