@@ -5,10 +5,11 @@ that is not possible, an interpreter would compile everything at each start and 
 on.
 """
 
+import marshal
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
@@ -125,5 +126,33 @@ def _is_writable(source: Path) -> bool:
     return os.access(folder, os.W_OK)
 
 
+def _remove_cut(written: Iterable[Path], first: Path) -> bool:
+    """Remove bytecode of ``written`` that a full disk has cut, and ``first``: then all counts as missing.
+
+    Python imports it at no later start: it raises EOFError. Return whether there was any.
+    """
+    cut = [path for path in written if not _is_complete(path)]
+    for path in (*cut, first) if cut else ():
+        path.unlink(missing_ok=True)
+    return bool(cut)
+
+
+def _is_complete(bytecode: Path) -> bool:
+    try:
+        marshal.loads(bytecode.read_bytes()[_SOURCE.stop :])  # noqa: S302  as import does
+    except (EOFError, TypeError, ValueError):
+        return False
+    except OSError:  # none was written
+        return True
+    return True
+
+
+def _write_all(name: str) -> int:
+    """Import module ``name``, which writes bytecode; return the status of the process that does so."""
+    first = Path(str(import_module(name).__cached__))
+    specs = [getattr(module, "__spec__", None) for module in [*sys.modules.values()]]
+    return _remove_cut([Path(spec.cached) for spec in specs if spec and spec.cached], first)
+
+
 if __name__ == "__main__":  # the process that writes bytecode
-    import_module(sys.argv[1])
+    sys.exit(_write_all(sys.argv[1]))

@@ -6,6 +6,7 @@ import py_compile
 import subprocess
 import sys
 import urllib.request
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,19 @@ def test_bytecode_is_written_once(
         interpreter.replace("cli.serving")
     (written,) = tmp_path.rglob("*.pyc")
     assert written.name.endswith(".opt-2.pyc")
+
+
+def test_bytecode_that_a_full_disk_has_cut_is_removed(tmp_path: Path) -> None:
+    first, cut, other = (
+        Path(cache_from_source(compiled(tmp_path, name), optimization="2"))
+        for name in ("one", "cut", "other")
+    )
+    absent = tmp_path / "absent.pyc"
+    assert not interpreter._remove_cut([first, cut, other, absent], first)
+    assert all(path.exists() for path in (first, cut, other))
+    os.truncate(cut, cut.stat().st_size - 8)
+    assert interpreter._remove_cut([first, cut, other, absent], first)
+    assert [path.exists() for path in (first, cut, other)] == [False, False, True]
 
 
 def test_a_process_with_something_else_in_it_is_not_replaced(
