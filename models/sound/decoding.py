@@ -21,10 +21,13 @@ INSTALL = "pip install 'layerstream[sound]'"
 _BLOCK_SAMPLES, _MAX_FRAMES = 16 << 10, 2048
 # Of a block: bytes of a file, samples of 32 bits and their mean, twice each.
 _BLOCK_BYTES = 16 * _BLOCK_SAMPLES + 16 * 4 * MAX_CHANNELS
-# Peaks of anonymous memory, soxr 1.1 with its code (2.4 MB from 44,100 Hz); soundfile 0.14 and libsndfile:
-# 2.3 MB with their code, up to 0.5 for a stream, and a block of FLAC, twice (65,535 samples, 8 channels).
-_RESAMPLER_BYTES = 3 << 20
-_LIBRARY_BYTES = 8 << 20
+# Peaks of anonymous memory: soxr 1.1 (0.3 MB from 44,100 Hz, 0.9 from 1,000); soundfile 0.14 and
+# libsndfile: 2.3 MB with their code and a stream of MP3, 8.2 with one of Vorbis in 255 channels; a block of
+# FLAC takes less (65,535 samples of 8 channels).
+_RESAMPLER_BYTES = 3 << 19
+_LIBRARY_BYTES, _MPEG_BYTES = 8 << 20, 3 << 20
+# Behind what is heard: it shows that there is more, when it has passed the filter of a resampler.
+_MORE_SECONDS = 1.0
 # How files begin that the library reads.
 _STARTS = (b"fLaC", b"OggS", b"ID3")
 _FORMATS = ("FLAC", "OGG", "MP3", "MPEG")
@@ -54,7 +57,7 @@ def waveform(file: BytesIO, recipe: Sound) -> Waveform:
     with file.getbuffer() as data:
         if is_wav(data):
             return _heard(WavFile(data), recipe)
-        _check_kind(bytes(data[:4]))
+        _is_mpeg(bytes(data[:4]))
     return _heard(_LibraryFile(file), recipe)
 
 
@@ -65,12 +68,19 @@ def decoding_bytes(head: bytes, recipe: Sound) -> int:
         SoundError: it is no kind of file that is read.
     """
     if not is_wav(head):
-        _check_kind(head)
-        return wav_bytes(recipe) + _LIBRARY_BYTES
+        return wav_bytes(recipe) + (_MPEG_BYTES if _is_mpeg(head) else _LIBRARY_BYTES)
     try:
         return wav_bytes(recipe, WavFile(memoryview(head)).rate)
     except SoundError:  # its samples begin later, or it will be refused
         return wav_bytes(recipe)
+
+
+def file_limit(head: bytes, recipe: Sound) -> int | None:
+    """Return how much of a file that begins with ``head`` is decoded at most; None: all of it may be."""
+    try:
+        return WavFile(memoryview(head)).bytes_of(recipe.seconds + _MORE_SECONDS)
+    except SoundError:
+        return None
 
 
 def wav_bytes(recipe: Sound, rate: int | None = None) -> int:
@@ -79,11 +89,16 @@ def wav_bytes(recipe: Sound, rate: int | None = None) -> int:
     return recipe.waveform_bytes + _BLOCK_BYTES + more_bytes
 
 
-def _check_kind(start: bytes) -> None:
-    """Check that a file that begins with ``start`` is one for the library; raises SoundError."""
+def _is_mpeg(start: bytes) -> bool:
+    """Return whether a file for the library, which begins with ``start``, has frames of MPEG at once.
+
+    Raises:
+        SoundError: it is none for the library.
+    """
     is_mpeg = len(start) > 1 and start[0] == 0xFF and start[1] & 0xE0 == 0xE0
     if not is_mpeg and not start.startswith(_STARTS):
         raise SoundError("not WAV, FLAC, Ogg or MP3")
+    return is_mpeg
 
 
 def _heard(reader: _Reader, recipe: Sound) -> Waveform:

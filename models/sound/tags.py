@@ -113,9 +113,6 @@ class _Tail(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         return self._file.readinto(buffer)
 
-    def tell(self) -> int:
-        return self._file.tell() - self._start
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_CUR:
             offset += self._file.tell()
@@ -124,5 +121,4 @@ class _Tail(io.RawIOBase):
         else:
             offset += self._start
         # The library seeks wherever a damaged file says.
-        self._file.seek(max(offset, self._start))
-        return self.tell()
+        return self._file.seek(max(offset, self._start)) - self._start

@@ -5,6 +5,7 @@ standard library's ``wave`` reads no floats, and no files of other programs that
 Source: Microsoft, "Multimedia Programming Interface and Data Specifications 1.0", and WAVEFORMATEXTENSIBLE.
 """
 
+import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -91,7 +92,7 @@ class WavFile:
     def __init__(self, data: memoryview) -> None:
         if not is_wav(data):
             raise SoundError("not WAV")
-        self.header, self._samples = _parsed(data)
+        self.header, self._samples, self._start = _parsed(data)
 
     @property
     def rate(self) -> int:
@@ -100,6 +101,10 @@ class WavFile:
     @property
     def channels(self) -> int:
         return self.header.channels
+
+    def bytes_of(self, seconds: float) -> int:
+        """Return how long a beginning of the file has so many seconds of samples."""
+        return self._start + math.ceil(seconds * self.rate) * self.header.frame_bytes
 
     def blocks(self, n_frames: int) -> Iterator[Samples]:
         """Yield the samples, float32[frames, channels], from -1 to 1; at most ``n_frames`` at once.
@@ -114,8 +119,8 @@ class WavFile:
             yield convert(np.frombuffer(block, np.uint8)).reshape(-1, self.header.channels)
 
 
-def _parsed(data: memoryview) -> tuple[WavFormat, memoryview]:
-    """Return the format, and the samples that are there."""
+def _parsed(data: memoryview) -> tuple[WavFormat, memoryview, int]:
+    """Return the format, the samples that are there, and where they begin."""
     header: WavFormat | None = None
     position = _HEAD_BYTES
     for _ in range(_MAX_CHUNKS):
@@ -126,7 +131,7 @@ def _parsed(data: memoryview) -> tuple[WavFormat, memoryview]:
         if kind == b"data":
             if header is None:
                 raise SoundError("damaged WAV: no format before the samples")
-            return header, data[position : position + length]
+            return header, data[position : position + length], position
         if kind == b"fmt ":
             header = _format(data[position : position + length])
         position += length + length % 2

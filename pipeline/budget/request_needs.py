@@ -39,8 +39,9 @@ RAW_ANSWER_BYTES = 128 << 10
 _PICTURE = (640, 480)
 _PICTURE_BYTES = 4 * 640 * 480
 _FILE_BYTES = 128 << 10
-# And for a sound of so many bytes a sample.
-_SOUND_BYTES = 2
+# And for a sound of so many bytes a sample of the network's, as two channels of 16 bits and 44,100 Hz have
+# at 16,000, with a second that shows that it goes on, a header, and the spare room of a buffer.
+_SOUND_BYTES, _SOUND_HEADER_BYTES = 11.025 * 9 / 8, 64 << 10
 # Where no setting says it, the pool is one part in so many of the budget, and at most so many bytes.
 _SHARE = 8
 _MOST_BYTES = 64 << 20
@@ -193,7 +194,7 @@ def usual_sound_bytes(manifest: Manifest) -> int:
     recipe = manifest.sound
     if recipe is None:
         return 0
-    file_bytes = _SOUND_BYTES * recipe.n_samples
+    file_bytes = math.ceil(_SOUND_BYTES * (recipe.n_samples + recipe.rate)) + _SOUND_HEADER_BYTES
     return sound_bytes(manifest, recipe, file_bytes, wav_bytes(recipe))
 
 

@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 from models.packs.manifest import Verb
-from models.sound.decoding import decoding_bytes, waveform
+from models.sound.decoding import decoding_bytes, file_limit, waveform
 from models.sound.recipe import Sound
 from models.sound.spectrogram import Samples
 from models.sound.wav import SoundError
@@ -99,17 +99,19 @@ async def _received(request: HttpRequest, model: Inference, recipe: Sound) -> By
     if not head:
         raise InvalidRequestError("the body is empty; send a sound")
     decode_bytes = decoding_bytes(head, recipe)
+    limit = file_limit(head, recipe) or exchange.body_limit.n_bytes
     file = BytesIO()
-    file.write(head)
+    stored_bytes = file.write(head)
     while not exchange.is_read:
         # Without a length, all that one request may have: one that holds some must not wait for more.
-        n_bytes = max(exchange.declared_bytes, exchange.received_bytes)
+        n_bytes = min(max(exchange.declared_bytes, exchange.received_bytes), limit)
         needed = sound_bytes(manifest, recipe, n_bytes + n_bytes // _SPARE, decode_bytes)
         if not exchange.declared_bytes:
             needed = max(needed, exchange.lease.memory.room_bytes)
         await exchange.hold(needed)
-        file.write(await exchange.part(reads_ahead=True))
-    n_bytes = exchange.received_bytes + exchange.received_bytes // _SPARE
+        chunk = await exchange.part(reads_ahead=True)
+        stored_bytes += file.write(chunk[: max(limit - stored_bytes, 0)])
+    n_bytes = stored_bytes + stored_bytes // _SPARE
     await exchange.hold(sound_bytes(manifest, recipe, n_bytes, decode_bytes))
     return file
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.sound.decoding import NoSoundLibraryError, decoding_bytes, waveform
+from models.sound.decoding import NoSoundLibraryError, decoding_bytes, file_limit, waveform
 from models.sound.wav import SoundError
 from tests.examples import over
 from tests.models.sounds import RECIPE, tone, wav
@@ -59,6 +59,16 @@ def test_more_memory_is_counted_where_libraries_work() -> None:
     same, other = (decoding_bytes(wav(tone(rate, 0.01), rate), RECIPE) for rate in (16_000, 8000))
     assert same < other < decoding_bytes(b"fLaC", RECIPE)
     assert decoding_bytes(b"RIFF\0\0\0\0WAVE", RECIPE) == other  # its rate comes later
+
+
+def test_of_a_long_wav_the_file_limit_shows_that_it_is_cut() -> None:
+    data = wav(tone(8000, 4, 2), 8000)
+    limit = file_limit(data[:100], RECIPE)
+    assert limit is not None
+    assert len(data) / 2 < limit < len(data) / 2 + 100
+    assert waveform(io.BytesIO(wav(tone(16_000, 4))[:64_100]), RECIPE).is_cut
+    assert file_limit(data[:20], RECIPE) is None
+    assert file_limit(b"fLaC", RECIPE) is None
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def test_flac_has_its_first_block_and_its_samples() -> None:
         assert read(id3(300) + data) == expected
 
 
-def test_mp3_begins_behind_its_tags() -> None:
+def test_mp3_begins_after_its_tags() -> None:
     assert read(b"\xff\xfbsamples") == b"\xff\xfbsamples"
     assert read(id3(1000) + id3(200_000, footer=True) + b"\xff\xfbsamples") == b"\xff\xfbsamples"
     assert read(id3(1000)[:50]) == b""
@@ -78,7 +78,7 @@ def test_what_is_damaged_or_too_large_is_refused(data: bytes, reason: str) -> No
 
 
 @given(st.integers(-99, 99), st.sampled_from([io.SEEK_SET, io.SEEK_CUR, io.SEEK_END]))
-def test_no_place_is_before_the_beginning(offset: int, whence: int) -> None:
+def test_no_offset_is_before_the_beginning(offset: int, whence: int) -> None:
     file = without_tags(io.BytesIO(id3(20) + b"0123456789"))
     file.seek(5)
     position = {io.SEEK_SET: 0, io.SEEK_CUR: 5, io.SEEK_END: 10}[whence] + offset

@@ -66,7 +66,7 @@ async def ask(
     return await service.client.post(f"/v2/models/{model}:{verb}", content=body, headers=headers)
 
 
-@pytest.mark.parametrize("seconds", [0.3, 1.0, 1.5])
+@pytest.mark.parametrize("seconds", [0.3, 1.0, 1.5, 3.5])
 async def test_scores_vectors_and_tensors_of_a_sound(
     sounds: ServiceUnderTest, folder: Path, seconds: float
 ) -> None:
