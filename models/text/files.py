@@ -1,4 +1,4 @@
-"""Files that say how texts become tokens and vectorsnext to a tokenizer, as Hugging Face calls them."""
+"""Files that say how texts become tokens and vectors next to a tokenizer, as Hugging Face calls them."""
 
 import json
 from pathlib import Path
