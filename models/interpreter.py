@@ -21,8 +21,8 @@ _OPTIMIZATION = "2"
 _WITHOUT_DOCSTRINGS = 2  # of sys.flags.optimize
 #: What a server imports, a module of ours first: where these have bytecode, all modules have.
 _IMPORTED = ("server.serve", "fastapi", "numpy", "asyncio")
-#: Of the process that writes bytecode: 4 s on a quiet core.
-_SECONDS = 120.0
+#: Of the process that writes bytecode: 4 s on a quiet core. A service manager waits 90 s for a start.
+_SECONDS = 60.0
 # Of a file of bytecode, which names its source's time and size: magic number, flags, time, size.
 _KIND, _SOURCE = slice(4, 8), slice(8, 16)
 
