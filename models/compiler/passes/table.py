@@ -41,6 +41,7 @@ from models.compiler.optimising.normalise import (
     copy_constant_outputs,
 )
 from models.compiler.optimising.rewrite import RewriteActivations
+from models.compiler.optimising.split_attention import SplitAttention
 from models.compiler.passes import steps
 from models.compiler.passes.record import Compilation, Pass
 from models.compiler.passes.steps import by_function, by_onnxruntime, rewriter
@@ -170,6 +171,16 @@ _WRITTEN = (
         error="within a bound",
         required=False,
         run=rewriter(lambda work: FindAttention(work.graph)),
+    ),
+    Pass(
+        name="split-attention",
+        reason="What is added to scores is as large as they are; of some queries it is made just before it "
+        "is needed.",
+        needs=("infer-types",),
+        level="meaning",
+        error="same bits",
+        required=False,
+        run=rewriter(lambda work: SplitAttention(work.graph)),
     ),
     Pass(
         name="dense-as-convolutions",
@@ -640,6 +651,7 @@ def listed(passes: Iterable[Pass], but: Collection[str] = ()) -> tuple[Pass, ...
 _IN_BLOCKS = {"optimise-unblocked", "layout", "find-bottlenecks"}
 _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-integers"} | {
     "find-attention",
+    "split-attention",
     "softmaxes-along-rows",
     "stream-quantised",
     "order-nodes",
@@ -652,6 +664,7 @@ _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-inte
 }
 _OF_PACKS = {
     "find-attention",
+    "split-attention",
     "dense-as-convolutions",
     "transposed-as-convolutions",
     "softmaxes-along-rows",
