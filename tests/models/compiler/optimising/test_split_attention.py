@@ -1,5 +1,7 @@
 """Attention with a large bias is computed for some images or queries at a time, with the same bits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,7 +45,7 @@ def attentions(of: Graph) -> list[tuple[int, ...]]:
         (3, 1, [(1, 2, 12, 10)] * 3),
     ],
 )
-def test_parts_have_the_bits_of_the_whole(
+def test_parts_have_the_bits_of_one_attention(
     images: int, max_bytes: int, expected: list[tuple[int, ...]]
 ) -> None:
     original = relative(images)
@@ -53,7 +55,7 @@ def test_parts_have_the_bits_of_the_whole(
     assert np.array_equal(computed(split, inputs), computed(original, inputs))
 
 
-def test_a_term_that_all_rows_of_queries_share_stays_whole() -> None:
+def test_a_term_that_all_rows_of_queries_share_is_not_divided() -> None:
     original = relative(1, terms="float[2,4,3,5,1] h, float[1,3,1,2] w")
     split = SplitAttention(original, 1).run()
     assert len(attentions(split)) == 4
@@ -75,3 +77,11 @@ def test_a_term_that_all_rows_of_queries_share_stays_whole() -> None:
 def test_others_stay(body: str, terms: str, max_bytes: int) -> None:
     original = relative(1, body, terms)
     assert SplitAttention(original, max_bytes).run() is original
+
+
+def test_one_that_counts_queries_stays() -> None:
+    original = relative(1)
+    *others, attention = original.nodes
+    causal = attention.with_attributes(**attention.attributes, unidirectional=1)
+    changed = replace(original, nodes=(*others, causal))
+    assert SplitAttention(changed, 1).run() is changed
