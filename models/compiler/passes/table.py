@@ -21,6 +21,7 @@ from models.compiler.optimising.along_rows import AlongRows
 from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
 from models.compiler.optimising.attention import FindAttention
 from models.compiler.optimising.bodies import move_out
+from models.compiler.optimising.einsum_products import EinsumProducts
 from models.compiler.optimising.exact_sums import ExactSums
 from models.compiler.optimising.folded_norms import FoldNorms
 from models.compiler.optimising.integer_activations import (
@@ -41,6 +42,7 @@ from models.compiler.optimising.normalise import (
     copy_constant_outputs,
 )
 from models.compiler.optimising.rewrite import RewriteActivations
+from models.compiler.optimising.split_attention import SplitAttention
 from models.compiler.passes import steps
 from models.compiler.passes.record import Compilation, Pass
 from models.compiler.passes.steps import by_function, by_onnxruntime, rewriter
@@ -170,6 +172,25 @@ _WRITTEN = (
         error="within a bound",
         required=False,
         run=rewriter(lambda work: FindAttention(work.graph)),
+    ),
+    Pass(
+        name="einsums-as-products",
+        reason="Einsum copies its tensors in memory of its own; a product of matrices does not.",
+        needs=("infer-types",),
+        level="meaning",
+        error="other order of sums",
+        required=False,
+        run=rewriter(lambda work: EinsumProducts(work.graph)),
+    ),
+    Pass(
+        name="split-attention",
+        reason="What is added to scores is as large as they are; of some queries it is made just before it "
+        "is needed.",
+        needs=("infer-types",),
+        level="meaning",
+        error="same bits",
+        required=False,
+        run=rewriter(lambda work: SplitAttention(work.graph)),
     ),
     Pass(
         name="dense-as-convolutions",
@@ -640,6 +661,8 @@ def listed(passes: Iterable[Pass], but: Collection[str] = ()) -> tuple[Pass, ...
 _IN_BLOCKS = {"optimise-unblocked", "layout", "find-bottlenecks"}
 _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-integers"} | {
     "find-attention",
+    "einsums-as-products",
+    "split-attention",
     "softmaxes-along-rows",
     "stream-quantised",
     "order-nodes",
@@ -652,6 +675,8 @@ _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-inte
 }
 _OF_PACKS = {
     "find-attention",
+    "einsums-as-products",
+    "split-attention",
     "dense-as-convolutions",
     "transposed-as-convolutions",
     "softmaxes-along-rows",

@@ -61,9 +61,9 @@ ATTENTIONS = {
 }
 
 
-def graph(body: str, inputs: str, output: str, opset: int = 23) -> Graph:
+def graph(body: str, inputs: str, output: str, opset: int = 23, constants: str = "") -> Graph:
     text = f'<ir_version: 9, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
-    read = from_text(f"{text} g ({inputs}) => ({output}) <{CONSTANTS}> {{ {body} }}")
+    read = from_text(f"{text} g ({inputs}) => ({output}) <{CONSTANTS}{constants}> {{ {body} }}")
     return with_types(read)
 
 
