@@ -5,12 +5,12 @@ that is not possible, an interpreter would compile everything at each start and 
 on.
 """
 
-import marshal
 import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from importlib.machinery import SourcelessFileLoader
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
@@ -139,8 +139,8 @@ def _remove_cut(written: Iterable[Path], first: Path) -> bool:
 
 def _is_complete(bytecode: Path) -> bool:
     try:
-        marshal.loads(bytecode.read_bytes()[_SOURCE.stop :])  # noqa: S302  as import does
-    except (EOFError, TypeError, ValueError):
+        SourcelessFileLoader("bytecode", str(bytecode)).get_code("bytecode")
+    except (EOFError, ImportError, TypeError, ValueError):
         return False
     except OSError:  # none was written
         return True
