@@ -104,7 +104,8 @@ class Clients:
                     _check_pause(operation, loop.time() - before)
             if self._is_steady:
                 self._check_reason(operation, code)
-            before = loop.time()
+            # An answer that came while the client still sent has come some time before.
+            before = loop.time() if client.has_waited else None
         self._waiting -= operation.count
         self._max_waiting = max(max_before, self._max_waiting)
         leaving.cancel()

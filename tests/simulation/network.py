@@ -135,6 +135,8 @@ class Client:
         self._early = self.wire.early
         self._read_to = 0
         self._is_connected = False
+        #: Whether the last answer came while the client waited for it.
+        self.has_waited = False
         #: When the first bytes of its first request were read.
         self.read_at: float | None = None
         registry.arrive(self, asyncio.get_running_loop().time())
@@ -195,8 +197,9 @@ class Client:
 
     async def answer(self) -> tuple[int, bytes] | None:
         """Return status and body of the next answer; None: the connection ended without one."""
-        wire = self.wire
+        wire, self.has_waited = self.wire, False
         while (answer := self._next()) is None:
+            self.has_waited = True
             if wire.is_closed:
                 return None
             wire.news.clear()
