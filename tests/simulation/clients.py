@@ -186,8 +186,10 @@ class Clients:
         answer = await self.ask(operation, b"POST", path, body)
         if answer is None:
             return
-        status, _ = answer
-        if kind in ("load", "upload") and status == 200:
+        status, text = answer
+        # An uploaded version that lacks memory is there, and is loaded later.
+        is_loaded = kind == "load" or (kind == "upload" and b'"state":"READY"' in text)
+        if is_loaded and status == 200:
             now = self._files.versions(model)
             if versions and now[: len(versions)] == versions:
                 self._floors[model] = max(self._floors[model], versions[-1])

@@ -123,7 +123,7 @@ class Files:
         for path, before in reversed(self._replaced):
             if rng.random() < 0.5:
                 path.unlink(missing_ok=True)
-                if before is not None:
+                if before is not None and path.parent.is_dir():  # else its folder was removed
                     path.write_bytes(before)
         for path in sorted(self.folder.rglob(".*.part")):
             os.truncate(path, rng.randrange(path.stat().st_size + 1))
