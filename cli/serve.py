@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.serving import Launch, serving
+from cli.serving import Launch, start_server
 from server.settings.sources import flag
 from server.settings.table import Setting, settings_table
 
@@ -21,7 +21,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     or a line of the file of --config (queue_limit = 8); the first of these wins.
     Sizes are written 64MiB, 24MB or in bytes.
     """
-    serving(Launch(given(flags), str(config) if config else None))
+    start_server(Launch(given(flags), str(config) if config else None))
 
 
 def given(flags: dict[str, Any]) -> dict[str, Any]:

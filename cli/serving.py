@@ -40,7 +40,7 @@ class Launch:
         return load_settings(self.flags, None if self.config is None else Path(self.config))
 
 
-def serving(launch: Launch) -> None:
+def start_server(launch: Launch) -> None:
     """Serve ``launch`` until a signal comes; the service manager is notified of a failure."""
     descriptor = os.memfd_create("layerstream")
     with os.fdopen(descriptor, "r+", encoding="utf-8") as file:

@@ -28,7 +28,7 @@ from cli.model_sources import (
 )
 from cli.printing.output import lose_output_where_there_is_none, tell, warn
 from cli.serve import given, parameter, parameters
-from cli.serving import Launch, serving
+from cli.serving import Launch, start_server
 from cli.source_records import Source
 from models.errors import ModelError, printable
 from models.packs.folders import clear_repository
@@ -87,7 +87,7 @@ def up(
         raise typer.Exit(FAILURE if FAILURE in failures.values() else BAD_INPUT)
     flags["models"] = ",".join(source.name for source in compiled)
     files = tuple((source.name, str(source.files[0])) for source in compiled)
-    serving(Launch(flags, None if config is None else str(config), files))
+    start_server(Launch(flags, None if config is None else str(config), files))
 
 
 def _half_of_free_bytes(flags: dict[str, Any]) -> int:

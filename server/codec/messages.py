@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
+import orjson
 from numpy.typing import NDArray
 from pydantic import (
     BaseModel,
@@ -21,6 +22,21 @@ from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.datatypes import DATATYPES, datatype
 from server.errors import InvalidRequestError, few, shown
+
+
+def parsed_object(body: bytes | bytearray) -> dict[str, Any]:
+    """Return the JSON object that ``body`` is.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequestError(f"the body is not JSON: {exc.msg}") from None
+    if not isinstance(document, dict):
+        raise InvalidRequestError("the body is not a JSON object")
+    return document
 
 
 class WantedOutput(NamedTuple):

@@ -7,13 +7,13 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ValidationError
 
 from models.sizes import parse_shapes
 from server.causes import because
 from server.codec.framing import check_not_encoded
+from server.codec.messages import parsed_object
 from server.errors import InvalidRequestError, TooLargeError, shown
 from server.faults import FAILURES, reason_of
 from server.protocol import schemas
@@ -59,13 +59,7 @@ async def _read_object(asked: HttpRequest) -> dict[str, Any]:
         raise TooLargeError(f"the body is over the limit of {_MOST_BYTES} bytes")
     if not body.strip():
         return {}
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as exc:
-        raise InvalidRequestError(f"the body is not JSON: {exc.msg}") from None
-    if not isinstance(document, dict):
-        raise InvalidRequestError("the body is not a JSON object")
-    return document
+    return parsed_object(body)
 
 
 async def _read_parameters(asked: HttpRequest) -> dict[str, Any]:

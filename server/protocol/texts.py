@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import orjson
 from pydantic import BaseModel, ConfigDict, StrictStr, ValidationError
 
 from models.packs.manifest import Manifest
@@ -16,7 +15,7 @@ from models.text.recipe import TextInput, Tokens, text_inputs, work_bytes
 from models.text.tokenizer import Tokenizer
 from pipeline.budget.request_needs import SHORT_CODEC_BYTES, embedding_bytes, tensor_bytes
 from server.codec.framing import check_not_encoded
-from server.codec.messages import TEXT, ModelRequest, WantedOutput, first_error
+from server.codec.messages import TEXT, ModelRequest, WantedOutput, first_error, parsed_object
 from server.codec.text.values import STRING
 from server.errors import InvalidRequestError
 from server.protocol.http_request import HttpRequest
@@ -125,21 +124,6 @@ async def read_object(request: HttpRequest, needed: Needed) -> dict[str, Any]:
         body += await exchange.part()
     await hold(exchange, max(len(body) + parsed_bytes(body), needed(body, len(body))))
     return parsed_object(body)
-
-
-def parsed_object(body: bytes | bytearray) -> dict[str, Any]:
-    """Return the JSON object that ``body`` is.
-
-    Raises:
-        InvalidRequestError: it is none.
-    """
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as exc:
-        raise InvalidRequestError(f"the body is not JSON: {exc.msg}") from None
-    if not isinstance(document, dict):
-        raise InvalidRequestError("the body is not a JSON object")
-    return document
 
 
 def parsed_bytes(body: bytes | bytearray) -> int:

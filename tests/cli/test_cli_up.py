@@ -188,7 +188,9 @@ def test_what_lacks_memory_leaves_the_others_to_be_served(
     cli: Cli, onnx: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[tuple[str, ...]] = []
-    monkeypatch.setattr("cli.up.serving", lambda launch: served.append(launch.settings().models))
+    monkeypatch.setattr(
+        "cli.up.start_server", lambda launch: served.append(launch.settings().models)
+    )
     monkeypatch.setattr("server.memory.process_memory.spare_bytes", lambda: 1 << 20)
     monkeypatch.setattr("cli.model_sources.memory_limit", lambda: None)
     given = ("up", onnx, "--memory", "512MB", "--port", 0)
@@ -461,7 +463,9 @@ def test_a_file_that_cannot_be_compiled_leaves_the_others_to_be_served(
     cli: Cli, onnx: Path, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[tuple[str, ...]] = []
-    monkeypatch.setattr("cli.up.serving", lambda launch: served.append(launch.settings().models))
+    monkeypatch.setattr(
+        "cli.up.start_server", lambda launch: served.append(launch.settings().models)
+    )
     bad = onnx.with_name("bad.onnx")
     bad.write_text("no model")
     command = ("up", bad, "--memory", "512MB", "--port", 0)
@@ -486,7 +490,7 @@ def test_memory_that_is_not_there_is_refused_before_anything_is_compiled(
 def test_packs_lie_next_to_a_link_to_a_file(
     cli: Cli, onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.up.serving", lambda launch: None)
+    monkeypatch.setattr("cli.up.start_server", lambda launch: None)
     link = tmp_path / "here" / "net.onnx"
     link.parent.mkdir()
     link.symlink_to(onnx)
@@ -508,7 +512,7 @@ def test_without_memory_it_has_half_of_what_is_free(
     cli: Cli, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[Settings] = []
-    monkeypatch.setattr("cli.up.serving", lambda launch: served.append(launch.settings()))
+    monkeypatch.setattr("cli.up.start_server", lambda launch: served.append(launch.settings()))
     monkeypatch.setattr("cli.up.free_bytes", lambda: 1 << 30)
     arguments = (packs.repository / "tiny", "--repository", tmp_path / "packs", "--port", 0)
     assert "half of what is free is taken, 512.0 MiB" in cli("up", *arguments).err

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 
 from models.compiler.writing.text_config import read_text_config
 from models.text.files import companions
-from server.codec.messages import first_error
+from server.codec.messages import first_error, parsed_object
 from server.errors import InvalidRequestError
 from server.protocol.openai import EmbeddingsRequest, Inputs
-from server.protocol.texts import MAX_TEXTS, parsed_bytes, parsed_object
+from server.protocol.texts import MAX_TEXTS, parsed_bytes
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples
 from tests.models.texts import write_files
 
