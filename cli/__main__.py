@@ -1,13 +1,28 @@
 """``python -m cli`` is the ``layerstream`` command."""
 
-from cli import main
-from models.interpreter import allow_another
+import sys
+from collections.abc import Sequence
+
+from models.interpreter import allow_another, replace, servers_are_lean, without_docstrings
 
 
 def start() -> None:
-    """Run the command line in a process that it may give to another interpreter."""
+    """Run the command line in a process that it may give to another interpreter.
+
+    ``serve`` gives it before anything is imported, so that what its command line and the server import both
+    is read from the disk, and held as pages of files, once.
+    """
     allow_another()
+    if _is_server(sys.argv[1:]) and servers_are_lean() and not without_docstrings():
+        replace("cli", *sys.argv[1:])
+    from cli import main
+
     main()
+
+
+def _is_server(words: Sequence[str]) -> bool:
+    """Return whether ``words`` start a server; help is made of docstrings."""
+    return words[:1] == ["serve"] and "--help" not in words
 
 
 if __name__ == "__main__":

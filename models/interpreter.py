@@ -19,8 +19,9 @@ from models.processes import child_environment, python_command
 _FLAGS = ("-OO",)
 _OPTIMIZATION = "2"
 _WITHOUT_DOCSTRINGS = 2  # of sys.flags.optimize
-#: What a server imports, a module of ours first: where these have bytecode, all modules have.
-_IMPORTED = ("server.serve", "fastapi", "numpy", "asyncio")
+#: What a server and its command line import, ours and others: where these have bytecode, all modules have.
+_OURS = ("server.serve", "cli.serve")
+_OTHERS = ("fastapi", "typer", "numpy", "asyncio")
 #: Of the process that writes bytecode: 4 s on a quiet core. A service manager waits 90 s for a start.
 _SECONDS = 60.0
 # Of a file of bytecode, which names its source's time and size: magic number, flags, time, size.
@@ -44,7 +45,7 @@ def replace(module: str, *arguments: str, descriptors: Sequence[int] = ()) -> No
     The process stays the same to the system: number, environment, limits, descriptors 0 to 2 and
     ``descriptors``.
     """
-    if sys.flags.optimize >= _WITHOUT_DOCSTRINGS or not _Process.is_replaceable:
+    if not _Process.is_replaceable:
         return
     _Process.is_replaceable = _write_bytecode()
     if not _Process.is_replaceable:
@@ -71,12 +72,16 @@ def servers_are_lean() -> bool:
 
     False before the first of them has written the bytecode.
     """
-    is_lean = sys.flags.optimize >= _WITHOUT_DOCSTRINGS
-    return is_lean or (_Process.is_replaceable and _has_bytecode())
+    return without_docstrings() or (_Process.is_replaceable and _has_bytecode())
+
+
+def without_docstrings() -> bool:
+    """Return whether this interpreter is one without docstrings."""
+    return sys.flags.optimize >= _WITHOUT_DOCSTRINGS
 
 
 def _files() -> list[Path]:
-    specs = map(find_spec, _IMPORTED)
+    specs = map(find_spec, (*_OURS, *_OTHERS))
     return [Path(spec.origin) for spec in specs if spec is not None and spec.origin]
 
 
@@ -92,7 +97,7 @@ def _write_bytecode() -> bool:
         return False
     try:
         subprocess.run(  # noqa: S603
-            python_command("models.interpreter", _IMPORTED[0], flags=_FLAGS),
+            python_command("models.interpreter", *_OURS, flags=_FLAGS),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -147,12 +152,12 @@ def _is_complete(bytecode: Path) -> bool:
     return True
 
 
-def _write_all(name: str) -> int:
-    """Import module ``name``, which writes bytecode; return the status of the process that does so."""
-    first = Path(str(import_module(name).__cached__))
+def _write_all(names: Sequence[str]) -> int:
+    """Import modules, which writes bytecode; return the status of the process that does so."""
+    (first, *_) = (Path(str(import_module(name).__cached__)) for name in names)
     specs = [getattr(module, "__spec__", None) for module in [*sys.modules.values()]]
     return _remove_cut([Path(spec.cached) for spec in specs if spec and spec.cached], first)
 
 
 if __name__ == "__main__":  # the process that writes bytecode
-    sys.exit(_write_all(sys.argv[1]))
+    sys.exit(_write_all(sys.argv[1:]))

@@ -6,11 +6,14 @@ import py_compile
 import subprocess
 import sys
 import urllib.request
+from contextlib import nullcontext
 from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
 
+import cli
+from cli.__main__ import start
 from models import interpreter
 from server.protocol import schemas
 from server.protocol.docstrings import restore_from_source
@@ -45,12 +48,17 @@ def compiled(folder: Path, name: str) -> Path:
     return source
 
 
+def of_server(monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
+    """Let ``source`` be all that a server imports."""
+    monkeypatch.syspath_prepend(source.parent)
+    monkeypatch.setattr(interpreter, "_OURS", (source.stem,))
+    monkeypatch.setattr(interpreter, "_OTHERS", ())
+
+
 def test_a_module_replaces_the_command_line(
     replaced: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    compiled(tmp_path, "some_bytecode")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(interpreter, "_IMPORTED", ("some_bytecode",))
+    of_server(monkeypatch, compiled(tmp_path, "some_bytecode"))
     with pytest.raises(_ReplacedError):
         interpreter.replace("cli.serving", "5")
     assert replaced == [[sys.executable, "-OO", "-P", "-m", "cli.serving", "5"]]
@@ -61,8 +69,7 @@ def test_without_bytecode_that_can_be_written_this_interpreter_goes_on(
 ) -> None:
     source = compiled(tmp_path, "older_bytecode")
     os.utime(source, (1, 1))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(interpreter, "_IMPORTED", ("older_bytecode",))
+    of_server(monkeypatch, source)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     interpreter.replace("cli.serving")
     assert not replaced
@@ -73,15 +80,43 @@ def test_bytecode_is_written_once(
 ) -> None:
     source = tmp_path / "no_bytecode.py"
     source.write_text("x = 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    of_server(monkeypatch, source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.setattr(interpreter, "_IMPORTED", ("no_bytecode",))
     with pytest.raises(_ReplacedError):
         interpreter.replace("cli.serving")
     (written,) = tmp_path.rglob("*.pyc")
     assert written.name.endswith(".opt-2.pyc")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_compiled", "is_replaced"),
+    [
+        (["serve", "--budget", "64MiB"], True, True),
+        (["serve", "--budget", "64MiB"], False, False),  # a wrong option waits for no bytecode
+        (["serve", "--help"], True, False),
+        (["list", "serve"], True, False),
+    ],
+)
+def test_serve_gives_its_process_away_before_it_imports(
+    replaced: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: list[str],
+    is_compiled: bool,
+    is_replaced: bool,
+) -> None:
+    source = compiled(tmp_path, "early_bytecode")
+    of_server(monkeypatch, source)
+    if not is_compiled:
+        os.utime(source, (1, 1))
+    monkeypatch.setattr(sys, "argv", ["layerstream", *words])
+    monkeypatch.setattr(cli, "main", lambda: None)
+    with pytest.raises(_ReplacedError) if is_replaced else nullcontext():
+        start()
+    expected = [sys.executable, "-OO", "-P", "-m", "cli", *words]
+    assert replaced == ([expected] if is_replaced else [])
 
 
 def test_bytecode_that_a_full_disk_has_cut_is_removed(tmp_path: Path) -> None:
