@@ -6,7 +6,7 @@ Among many, each part is at least half of an even one (``_in_steps``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -52,6 +52,8 @@ class Sharer:
 
     ``is_pinned``: its least is not what it needs, but what it was promised; it is never evicted.
 
+    ``planning``: what planning has computed of it is kept within such a block.
+
     ``within``: makes the best plan of so many bytes, or the smallest one; None: its least is reserved, but
     it is not planned now. ``at_once``: the same, but where finding the plan takes long, another one.
     """
@@ -62,6 +64,7 @@ class Sharer:
     at_once: Callable[[int], PlanResult] | None = None
     alone: bool = False
     is_pinned: bool = False
+    planning: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def pinned(self, n_bytes: int) -> "Sharer":
         """Return the same model with its plan of ``n_bytes`` as the least that it takes.
@@ -165,7 +168,8 @@ def sharer(
         with letting_go(program):
             return heuristic_plan(program, architecture, asked(n_bytes), least, profile)
 
-    return Sharer(name, least.memory, *_remembering(search, find, thumb))
+    planning = partial(letting_go, program)
+    return Sharer(name, least.memory, *_remembering(search, find, thumb), planning=planning)
 
 
 def partitioned_sharer(
@@ -194,7 +198,9 @@ def partitioned_sharer(
     def thumb(n_bytes: int) -> PlanResult:
         return replace(least, heuristic=True)
 
-    return Sharer(name, least.plan.memory, *_remembering(search, find, thumb), alone=True)
+    within, at_once = _remembering(search, find, thumb)
+    planning = partial(letting_go, program)
+    return Sharer(name, least.plan.memory, within, at_once, alone=True, planning=planning)
 
 
 def _remembering(
@@ -369,7 +375,8 @@ def _grown(
         room = budget.without([place(sharers, position)])
         most = budget.used_bytes + extra - room.used_bytes
         try:
-            fitted = _best(sharers[position].least, within, room, most, turns)
+            with sharers[position].planning():
+                fitted = _best(sharers[position].least, within, room, most, turns)
         except (PlanError, ModelError) as exc:
             budget.release(place(sharers, position))
             plans[position] = exc

@@ -14,7 +14,7 @@ from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, FoundPlans
 from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.profiles.profile import Profile
-from pipeline.program.program import Program, program_checksum
+from pipeline.program.program import Program
 from pipeline.program.region_plan import RegionError
 from pipeline.schedule.architectures import Architecture
 
@@ -178,7 +178,7 @@ def _question(
     """Return what a search depends on, as canonical JSON; no times decide on the least plan."""
     shape = [architecture.name, *architecture.stages, architecture.slots]
     decides = None if wanted.least else profile
-    on = program.made(program_checksum) if decides is None else decides.searched_on
+    on = program.checksum if decides is None else decides.searched_on
     return canonical(
         {"planner": PLANNER_VERSION, "on": on, "architecture": shape, **asdict(wanted)}
     )

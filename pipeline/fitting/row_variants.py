@@ -9,7 +9,7 @@ from pipeline.planning.make import reads_into_arena
 from pipeline.planning.row_variant import Variant, Variants
 from pipeline.planning.rows.region_edges import group_regions
 from pipeline.planning.rows.variants import find_variants
-from pipeline.program.program import Program, program_checksum
+from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import Architecture
 
@@ -33,7 +33,7 @@ def row_variants(
     question = canonical(
         {
             "planner": PLANNER_VERSION,
-            "on": program.made(program_checksum),
+            "on": program.checksum,
             "most_arena": most_arena,
             "into_arena": into_arena,
         }

@@ -6,6 +6,7 @@ A manifest is the record of a file. A program is made of it once, when a model i
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, NamedTuple, Self, TypeVar
 
 from numpy.typing import NDArray
@@ -142,6 +143,8 @@ class Program(Measures):
     joins: Mapping[int, Joining]
     #: What was made of it, by what makes it.
     _made: dict[Callable[[Any], Any], Any] = field(default_factory=dict, init=False, repr=False)
+    #: One for each block that plans it now: see ``letting_go``.
+    planners: list[None] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
     def as_compiled(cls, pack: Pack) -> Self:
@@ -190,6 +193,14 @@ class Program(Measures):
     def let_go(self) -> None:
         """Let go of all that was made of it: a plan, once it is there, is all that is needed."""
         self._made.clear()
+
+    @cached_property
+    def checksum(self) -> str:
+        """The checksum of all that planners look at: of the file, and of what was decided."""
+        decided = [getattr(self, each.name) for each in fields(self) if each.init][1:]
+        rest = (self.graphs, self.programs, self.target)
+        tokenizer = f" {self.tokenizer_bytes}" if self.tokenizer_bytes else ""
+        return checksum(f"{self.name} {rest} {decided}{tokenizer}".encode())
 
     @property
     def name(self) -> str:
@@ -255,18 +266,13 @@ def _tables(program: Program) -> frozenset[int]:
     return frozenset(span for span in spans if span is not None)
 
 
-def program_checksum(program: Program) -> str:
-    """Return the checksum of all that planners look at: of the file, and of what was decided."""
-    decided = [getattr(program, each.name) for each in fields(program) if each.init][1:]
-    rest = (program.graphs, program.programs, program.target)
-    tokenizer = f" {program.tokenizer_bytes}" if program.tokenizer_bytes else ""
-    return checksum(f"{program.name} {rest} {decided}{tokenizer}".encode())
-
-
 @contextmanager
 def letting_go(program: Program) -> Iterator[None]:
-    """Let go of what was made of ``program`` meanwhile."""
+    """Let go of what was made of ``program`` meanwhile; of several such blocks the last one does."""
+    program.planners.append(None)
     try:
         yield
     finally:
-        program.let_go()
+        program.planners.pop()
+        if not program.planners:
+            program.let_go()

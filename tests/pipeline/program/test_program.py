@@ -10,7 +10,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.program.choice import chunk_sizes
 from pipeline.program.kernels import OrtGraph
 from pipeline.program.prepare import Abilities, prepare
-from pipeline.program.program import Program, letting_go, program_checksum
+from pipeline.program.program import Program, letting_go
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
 from server.repository.records import from_json, to_json
@@ -44,6 +44,15 @@ def test_it_lets_go_also_where_planning_fails(tiny_pack: Pack) -> None:
     assert row_network(program) is not before
 
 
+def test_the_last_block_that_plans_lets_go(tiny_pack: Pack) -> None:
+    program = Program.as_compiled(tiny_pack)
+    with letting_go(program):
+        with letting_go(program):
+            before = row_network(program)
+        assert row_network(program) is before
+    assert row_network(program) is not before
+
+
 def test_what_was_made_is_not_sent_to_others(tiny_pack: Pack) -> None:
     program = Program.as_compiled(tiny_pack)
     alone = to_json(program)
@@ -51,12 +60,12 @@ def test_what_was_made_is_not_sent_to_others(tiny_pack: Pack) -> None:
     assert to_json(program) == alone
     sent = from_json(json.loads(json.dumps(alone)))
     assert chunk_sizes(sent) == chunk_sizes(program)
-    assert program_checksum(sent) == program_checksum(program)
+    assert sent.checksum == program.checksum
 
 
 def test_a_device_without_abilities_runs_a_pack_as_it_was_compiled(tiny_pack: Pack) -> None:
     program = prepare(tiny_pack, Able(Abilities()))
-    assert program_checksum(program) == program_checksum(Program.as_compiled(tiny_pack))
+    assert program.checksum == Program.as_compiled(tiny_pack).checksum
     kernels = [piece.kernel for piece in program.pieces]
     assert kernels == [OrtGraph(piece.graph, resident=False) for piece in tiny_pack.manifest.pieces]
     assert not program.joins
@@ -88,7 +97,7 @@ def test_graphs_join_with_all_of_their_pieces(tiny_pack: Pack) -> None:
 def test_what_decides_is_in_its_checksum(tiny_pack: Pack) -> None:
     joining = Abilities(joins=lambda graph: True)
     found = [prepare(tiny_pack, Able(each)) for each in (Abilities(), joining, joining)]
-    one, other, same = map(program_checksum, found)
+    one, other, same = (each.checksum for each in found)
     assert one != other == same
 
 

@@ -18,7 +18,7 @@ from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import LEAST, EnginePlanResult, Wanted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program, program_checksum
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.repository import apart
 from server.repository.limited_process import name_of
@@ -71,7 +71,7 @@ def test_what_else_records_hold_stays(program: Program) -> None:
 
 def test_a_program_and_its_profile_stay(program: Program) -> None:
     sent = through(program)
-    assert program_checksum(sent) == program_checksum(program)
+    assert sent.checksum == program.checksum
     assert sent.pack.manifest == program.pack.manifest
     assert isinstance(sent.pack.manifest, Manifest)
     assert sent.values is sent.pack.manifest.values
