@@ -4,7 +4,8 @@ Three models are asked all the time, and result answer is compared with the firs
 
 - events: the protocol of systemd, by a FIFO to which this program writes after result step
 - headroom: what the group leaves free
-- psi: the kernel's pressure stall information; a process that has too little room makes pressure
+- psi: the kernel's pressure stall information; a process that has too little room makes pressure until a
+  step has been given back
 
 Then ``cycles``: models in this process shrink and grow again so many times.
 
@@ -20,7 +21,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -151,8 +152,17 @@ class Step:
     rose_bytes: int
 
 
-def watched(pid: int, base: str, signal: Any, seconds: float) -> Step:
-    """Call ``signal``, and follow the memory of ``pid`` for so many ``seconds``."""
+def watched(
+    pid: int,
+    base: str,
+    signal: Callable[[], object],
+    seconds: float,
+    ended: Callable[[], object] = lambda: None,
+) -> Step:
+    """Call ``signal``, and follow the memory of ``pid`` for so many ``seconds``.
+
+    ``ended``: called when a step has been given back.
+    """
     before = [_anonymous(pid) for _ in range(50)]
     used = start = metrics(base)[_USED]
     signal()
@@ -162,6 +172,8 @@ def watched(pid: int, base: str, signal: Any, seconds: float) -> Step:
         if len(samples) % 5 == 0 and (reserved := metrics(base)[_USED]) < used:
             used, complete = reserved, now
             first = first or now
+            if start - used >= _STEP:
+                ended()
     # Between requests, since those take memory of their own.
     anonymous = min(before) - min(samples[-50:])
     return Step(int(start - used), anonymous, first, complete, max(max(samples) - max(before), 0))
@@ -302,8 +314,8 @@ def _stepped(signal: str, pid: int, base: str, neighbour: Neighbour, folder: Pat
         neighbour.hold(neighbour.n_bytes + _STEP // 2)
         return watched(pid, base, lambda: (folder / "fifo").write_bytes(b"x"), 6)
     neighbour.hold(neighbour.n_bytes + _STEP // 2)
-    with thrashing():
-        return watched(pid, base, lambda: None, 8)
+    with contextlib.ExitStack() as pressure:
+        return watched(pid, base, lambda: pressure.enter_context(thrashing()), 8, pressure.close)
 
 
 def _grown(base: str, n_bytes: float) -> float | None:

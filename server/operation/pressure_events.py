@@ -27,6 +27,8 @@ WATCH, WRITE = "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"
 _OFF = "/dev/null"
 #: systemd's own values: tasks have waited for memory for 200 ms of 2 s.
 _TRIGGER = b"some 200000 2000000\0"
+#: The same as a part.
+STALLED_PART = 0.1
 _MEMBERSHIP = Path("/proc/self/cgroup")
 #: Where version 2 of control groups is mounted, alone or beside version 1.
 _MOUNTS = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")
@@ -111,6 +113,16 @@ class PressureEvents:
             return is_event
         self._lose("its other end was closed")
         return is_event
+
+    def stalled_seconds(self) -> float | None:
+        """Return how long tasks have waited for memory in all; None: it is unknown."""
+        if not self._is_psi or self.lost:
+            return None
+        try:
+            some, *_ = Path(self.name).read_text(encoding="ascii").splitlines()
+            return int(some.split("total=")[1]) / 1e6
+        except (OSError, ValueError, IndexError):
+            return None
 
     def _lose(self, reason: str) -> None:
         _log.warning("memory pressure: no more events from %s: %s", self.name, reason)

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from models.sizes import format_size
 from pipeline.budget.budget import Budget
@@ -18,13 +18,28 @@ from server.errors import NotServingError
 from server.memory.pressure import Ceiling, Observation, Pressure
 from server.memory.process_memory import lacking_bytes
 from server.memory.request_memory import RequestMemory
-from server.operation.pressure_events import PressureError, PressureEvents, is_off, open_events
+from server.operation.pressure_events import (
+    STALLED_PART,
+    PressureError,
+    PressureEvents,
+    is_off,
+    open_events,
+)
 
 _log = logging.getLogger(__name__)
 
 _CHECK_SECONDS, _BRIEF_SECONDS = 0.5, 0.1
+#: How long tasks are watched for whether they wait for memory.
+_STALL_SECONDS = 0.5
 
 Signals = Literal["auto", "events", "headroom", "off"]
+
+
+class _Stalled(NamedTuple):
+    """How long tasks had waited for memory ``at`` a time of the clock."""
+
+    at: float
+    seconds: float
 
 
 class Relieved(Protocol):
@@ -56,6 +71,7 @@ class Relieving:
         self._open, self._lacking, self._clock = open_, lacking, clock
         self._events: PressureEvents | None = None
         self._pressure = Pressure(budget.total_bytes)
+        self._stalled: _Stalled | None = None
         self._is_pressed = False
         self._heard = asyncio.Event()
         #: Events that were reported, changes of the ceiling down and up, and what models gave back.
@@ -115,9 +131,10 @@ class Relieving:
 
     async def step(self) -> None:
         """Observation once, and have models do what follows. Raises as Repository.relieve."""
-        is_event = self._heard.is_set()
-        self._heard.clear()
         now, used_bytes = self._clock(), self._budget.used_bytes
+        stalled = self._is_stalled(now)
+        is_event = self._heard.is_set() or stalled
+        self._heard.clear()
         lacking = None if self._lacking is None else self._lacking()
         if (is_event or (lacking or 0) > 0) and self._end_compiling():
             _log.warning("memory is scarce: a process that compiled was ended")
@@ -132,6 +149,19 @@ class Relieving:
             _log.info("memory is free again: models may use %s", self._share())
         elif was_pressed and not self._is_pressed:
             self._models.ease(self._budget.ceiling_bytes)
+
+    def _is_stalled(self, now: float) -> bool:
+        """Return whether a shortage lasts that was reported: the kernel reports it each 2 s only."""
+        if not self._is_pressed or self._events is None:
+            self._stalled = None
+            return False
+        before, total = self._stalled, self._events.stalled_seconds()
+        if before is not None and now - before.at < _STALL_SECONDS:
+            return False
+        self._stalled = None if total is None else _Stalled(now, total)
+        if before is None or total is None:
+            return False
+        return total - before.seconds >= STALLED_PART * (now - before.at)
 
     async def _lower(self, ceiling: Ceiling) -> None:
         before, started = self._budget.used_bytes, self._clock()

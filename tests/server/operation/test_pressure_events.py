@@ -84,6 +84,21 @@ def test_a_fifo_reports_by_bytes(fifo: Path) -> None:
         assert not heard.events.lost
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("some avg10=0.00 total=2500000\nfull total=1\n", 2.5), ("", None), ("some total=x\n", None)],
+)
+def test_how_long_tasks_waited_is_read_from_the_file(
+    tmp_path: Path, text: str, seconds: float | None
+) -> None:
+    file = tmp_path / "memory.pressure"
+    file.write_text(text)
+    with contextlib.closing(PressureEvents(str(file), -1, is_psi=True)) as events:
+        assert events.stalled_seconds() == seconds
+        file.unlink()
+        assert events.stalled_seconds() is None
+
+
 def test_many_bytes_are_one_event_or_two(fifo: Path) -> None:
     with hearing(MEMORY_PRESSURE_WATCH=str(fifo)) as heard:
         fifo.write_bytes(b"x" * 65536)

@@ -176,6 +176,45 @@ def test_an_event_is_followed_on_a_loop(tmp_path: Path, fails: Exception | None)
     assert open_files() == before
 
 
+class _Psi(PressureEvents):
+    """Events of a plain file, which cannot be waited on."""
+
+    def begin(self, loop: object, heard: Callable[[], None]) -> None:
+        """Report nothing by itself."""
+
+
+@pytest.mark.parametrize(("stalled", "n_bytes"), [(0.06, 50 * MIB), (0.04, 87.5 * MIB)])
+def test_a_lasting_shortage_needs_no_further_event(
+    tmp_path: Path, stalled: float, n_bytes: float
+) -> None:
+    """An event gives an eighth back; then tasks wait for memory so much of each half second."""
+    file, now = tmp_path / "memory.pressure", [100.0]
+    scene = Scene()
+
+    def open_file() -> PressureEvents:
+        return _Psi(str(file), os.open(file, os.O_RDONLY), is_psi=True)
+
+    def write() -> None:
+        total = int(1e6 * stalled * (now[0] - 100.0) / 0.5)
+        file.write_text(f"some avg10=1.00 avg60=0.00 avg300=0.00 total={total}\nfull total=0\n")
+
+    async def scenario() -> None:
+        follows = Relieving(scene.models, scene.budget, open_file, None, clock=lambda: now[0])
+        task = asyncio.create_task(follows.run())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        follows.hear()
+        for _ in range(10):
+            now[0] += 0.5
+            write()
+            await follows.step()
+
+    write()
+    run(scenario())
+    assert scene.budget.used_bytes == pytest.approx(n_bytes, rel=0.05)
+
+
 @pytest.mark.parametrize("switches", range(8))
 def test_it_may_be_cancelled_at_any_await(switches: int, tmp_path: Path) -> None:
     before = open_files()
