@@ -19,9 +19,13 @@ from models.processes import child_environment, python_command
 _FLAGS = ("-OO",)
 _OPTIMIZATION = "2"
 _WITHOUT_DOCSTRINGS = 2  # of sys.flags.optimize
-#: What a server and its command line import, ours and others: where these have bytecode, all modules have.
-_OURS = ("server.serve", "cli.serve")
-_OTHERS = ("fastapi", "typer", "numpy", "asyncio")
+#: What a server and its command line import, some of it when it is used first, a module of ours first.
+_IMPORTED = (
+    *("server.serve", "cli.serve", "cli.commands", "pipeline.devices.cpu"),
+    *("onnxruntime", "anyio._backends._asyncio", "uvicorn.lifespan.off", "encodings.idna"),
+)
+#: Where these have bytecode, all of it has.
+_CHECKED = ("server.serve", "fastapi", "numpy", "asyncio")
 #: Of the process that writes bytecode: 4 s on a quiet core. A service manager waits 90 s for a start.
 _SECONDS = 60.0
 # Of a file of bytecode, which names its source's time and size: magic number, flags, time, size.
@@ -81,7 +85,7 @@ def without_docstrings() -> bool:
 
 
 def _files() -> list[Path]:
-    specs = map(find_spec, (*_OURS, *_OTHERS))
+    specs = map(find_spec, _CHECKED)
     return [Path(spec.origin) for spec in specs if spec is not None and spec.origin]
 
 
@@ -97,7 +101,7 @@ def _write_bytecode() -> bool:
         return False
     try:
         subprocess.run(  # noqa: S603
-            python_command("models.interpreter", *_OURS, flags=_FLAGS),
+            python_command("models.interpreter", *_IMPORTED, flags=_FLAGS),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -168,8 +168,8 @@ _MIB = 1 << 20
 #: Anonymous memory of interpreter and imported modules: 66.4 MiB, and 60.6 without docstrings. Planning
 #: the least memory of a model leaves 1.6 MiB more each time, in caches and holes of the heap (models of 4
 #: to 98 MB).
-_INTERPRETER_BYTES, _LEAN_INTERPRETER_BYTES = 68 * _MIB, 61 * _MIB
-_MODEL_BYTES = 8 * _MIB // 5
+INTERPRETER_BYTES, LEAN_INTERPRETER_BYTES = 68 * _MIB, 61 * _MIB
+MODEL_BYTES = 8 * _MIB // 5
 #: Page tables, sockets, stacks in the kernel: 1.7 to 2.7 MiB.
 _KERNEL_BYTES = 3 * _MIB
 #: 1.5 MiB were measured above base and budget. A search for a plan in this process takes up to 7.5 MB for a
@@ -184,9 +184,9 @@ _GRPC_BYTES = 12 * _MIB
 
 def process_bytes(models: int, *, grpc: bool = False) -> int:
     """Return an upper bound of the bytes that a process with so many models takes beside the budget."""
-    interpreter = _LEAN_INTERPRETER_BYTES if servers_are_lean() else _INTERPRETER_BYTES
+    interpreter = LEAN_INTERPRETER_BYTES if servers_are_lean() else INTERPRETER_BYTES
     own = interpreter + _KERNEL_BYTES + _HOLES_BYTES + _LIBRARY_BYTES
-    return own + models * _MODEL_BYTES + (_GRPC_BYTES if grpc else 0)
+    return own + models * MODEL_BYTES + (_GRPC_BYTES if grpc else 0)
 
 
 def given_bytes(settings: Settings) -> int:

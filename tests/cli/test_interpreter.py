@@ -9,17 +9,21 @@ import urllib.request
 from contextlib import nullcontext
 from importlib.util import cache_from_source
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import cli
+from benchmarks.servers.client import metrics
 from cli.__main__ import start
 from models import interpreter
+from server.memory import process_memory
 from server.protocol import schemas
 from server.protocol.docstrings import restore_from_source
 from tests.server.support import Packs, serving_port
 
 ROOT = Path(__file__).parents[2]
+_BASE = "layerstream_process_base_anonymous_bytes"
 
 
 class _ReplacedError(Exception):
@@ -51,8 +55,8 @@ def compiled(folder: Path, name: str) -> Path:
 def of_server(monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
     """Let ``source`` be all that a server imports."""
     monkeypatch.syspath_prepend(source.parent)
-    monkeypatch.setattr(interpreter, "_OURS", (source.stem,))
-    monkeypatch.setattr(interpreter, "_OTHERS", ())
+    monkeypatch.setattr(interpreter, "_IMPORTED", (source.stem,))
+    monkeypatch.setattr(interpreter, "_CHECKED", (source.stem,))
 
 
 def test_a_module_replaces_the_command_line(
@@ -148,31 +152,48 @@ def test_docstrings_come_from_the_source(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (schemas.ServerReady.__doc__, schemas.Tensor.__doc__) == (expected, "Its own.")
 
 
-def described(packs: Packs, *command: str, environment: dict[str, str]) -> tuple[list[str], object]:
-    """Return the command line of a server that ``command`` starts, and its OpenAPI document."""
+class Started(NamedTuple):
+    """Command line and OpenAPI document of a server, and its anonymous bytes before any model."""
+
+    arguments: list[str]
+    document: object
+    base_bytes: float
+
+
+def started(packs: Packs, *command: str, environment: dict[str, str]) -> Started:
+    """Return what a server is that ``command`` starts."""
     flags = ("--model", "tiny", "--port", "0", "--budget", "64MiB", "--repository")
-    started = [sys.executable, *command, "serve", *flags, str(packs.repository)]
-    with subprocess.Popen(started, stderr=subprocess.PIPE, cwd=ROOT, env=environment) as server:
+    words = [sys.executable, *command, "serve", *flags, str(packs.repository)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, cwd=ROOT, env=environment) as server:
         try:
             port = serving_port(server)
             arguments = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json") as answer:
                 document = json.load(answer)
+            base_bytes = metrics(f"http://127.0.0.1:{port}")[_BASE]
         finally:
             server.terminate()
             server.communicate(timeout=30)
     assert server.returncode in {0, -15}
-    return arguments, document
+    return Started(arguments, document, base_bytes)
 
 
 @pytest.mark.slow
 def test_the_service_is_the_same_without_docstrings(packs: Packs, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    usual, expected = described(
-        packs, "-c", "from cli import main; main()", environment=environment
+    # The first start compiles, and holds more for it.
+    _, usual = (
+        started(packs, "-c", "from cli import main; main()", environment=environment)
+        for _ in range(2)
     )
-    arguments, document = described(packs, "-m", "cli", environment=environment)
-    assert "-OO" in arguments
-    assert "-OO" not in usual
-    assert document == expected
+    lean = started(packs, "-m", "cli", environment=environment)
+    assert "-OO" in lean.arguments
+    assert "-OO" not in usual.arguments
+    assert lean.document == usual.document
+    for server, n_bytes in (
+        (usual, process_memory.INTERPRETER_BYTES),
+        (lean, process_memory.LEAN_INTERPRETER_BYTES),
+    ):
+        measured = server.base_bytes - process_memory.MODEL_BYTES
+        assert measured == pytest.approx(n_bytes, abs=3 << 20)
