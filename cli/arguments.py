@@ -10,7 +10,7 @@ from models.sizes import parse_shapes, parse_size
 from pipeline.checking import Depth
 from pipeline.devices.names import KINDS, PRECISIONS, Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from server.settings.per_model import MOST_THREADS
+from server.settings.per_model import MOST_THREADS, parse_pins
 from server.settings.table import setting
 
 # Options of `compile`, too, which imports what runs a pack when it has one.
@@ -75,6 +75,18 @@ def size(text: str | None, option: str) -> int | None:
         return None if text is None else parse_size(text)
     except ValueError as exc:
         raise typer.BadParameter(str(exc), param_hint=option) from exc
+
+
+def pins_of(texts: list[str] | None) -> dict[str, int]:
+    """Return the bytes by model that ``--pin`` says, 0: all.
+
+    Raises:
+        typer.BadParameter: a text is none.
+    """
+    try:
+        return parse_pins(",".join(texts or ()))
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint="--pin") from exc
 
 
 def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
@@ -183,6 +195,7 @@ TlsKey = Annotated[Path | None, _of("tls_key")]
 RequestMemory = Annotated[str | None, _of("request_memory")]
 ActivationsOption = Annotated[Literal["auto", "own", "shared"], _of("activations")]
 Names = Annotated[list[str] | None, _of("models")]
+Pins = Annotated[list[str] | None, _of("pin")]
 ArchitectureName = Annotated[str, _of("architecture")]
 DeviceName = Annotated[str, _of("device")]
 Recompile = Annotated[bool, _of("recompile")]

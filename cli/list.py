@@ -12,9 +12,11 @@ from cli.arguments import (
     DeviceName,
     Json,
     Names,
+    Pins,
     RequestMemory,
     Threads,
     open_named,
+    pins_of,
     size,
 )
 from cli.printing.output import print_json, print_table, say, suggest, warn
@@ -39,20 +41,21 @@ def list_(
     request_memory: RequestMemory = None,
     activations: ActivationsOption = "auto",
     models: Names = None,
+    pin: Pins = None,
     device_name: DeviceName = "cpu",
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """List the models of a repository, and which would fit.
 
-    --budget, --request-memory, --activations and --models are those of `serve`.
+    --budget, --request-memory, --activations, --models and --pin are those of `serve`.
     """
     budget_bytes = size(budget, "--budget")
     request_bytes = size(request_memory, "--request-memory")
     device = open_named(context, device_name, threads)
     chosen = split_names(",".join(models or ()))
     with planning():
-        surveyed = survey(repository, device, chosen)
+        surveyed = survey(repository, device, chosen, pins_of(pin))
     activations, why = possible(device, activations, budget_bytes)
     if why:
         warn(why)
@@ -71,6 +74,7 @@ def list_(
         "models_bytes": shared and shared.used_bytes - shared.request_bytes,
         "activations": activations,
         "chosen": list(chosen),
+        "pin": list(pin or ()),
         "models": [
             _row(model, verdict, shared) for model, verdict in zip(surveyed, verdicts, strict=True)
         ],
@@ -178,10 +182,12 @@ def _print_shares(document: dict[str, Any]) -> None:
     if any(not row["error"] for row in rows):
         least = typed(document["all_bytes"])
         chosen = ("--models", ",".join(document["chosen"])) if document["chosen"] else ()
+        pin = ("--pin", ",".join(document["pin"])) if document["pin"] else ()
         turns = (
             () if document["activations"] == "auto" else ("--activations", document["activations"])
         )
         serve = command(
-            *("serve", "--repository", document["repository"], *chosen, *turns, "--budget", least)
+            *("serve", "--repository", document["repository"], *chosen, *pin, *turns),
+            *("--budget", least),
         )
         suggest("To serve all that can be read", serve)

@@ -111,7 +111,7 @@ def suffices(settings: "Settings") -> str:
 
     try:
         with closing(open_device("cpu", settings.threads)) as device:
-            models = survey(settings.repository, device, settings.models)
+            models = survey(settings.repository, device, settings.models, settings.pin)
     except NotFoundError:
         return ""
     budget = needed_for_all(models, settings.activations)

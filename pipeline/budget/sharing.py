@@ -40,6 +40,8 @@ _WAYS: dict[Activations, tuple[bool, ...]] = {
 }
 
 
+#: More than any plan takes.
+_ANY_BYTES = 1 << 50
 #: Among so many models and more, parts of what is left are powers of two.
 _MANY = 32
 
@@ -66,16 +68,18 @@ class Sharer:
     is_pinned: bool = False
     planning: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    def pinned(self, n_bytes: int) -> "Sharer":
+    def pinned(self, n_bytes: int | None) -> "Sharer":
         """Return the same model with its plan of ``n_bytes`` as the least that it takes.
+
+        ``n_bytes``: 0: all that it may take; None: it is not pinned.
 
         Raises:
             PlanError: it cannot be planned.
         """
         find = self.within if self.alone else self.at_once
-        if find is None or self.within is None or self.at_once is None:
+        if n_bytes is None or find is None or self.within is None or self.at_once is None:
             return self
-        plan = find(n_bytes).plan
+        plan = find(n_bytes or _ANY_BYTES).plan
         return replace(
             self,
             least=plan.memory,

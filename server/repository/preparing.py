@@ -40,8 +40,6 @@ _log = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from pipeline.measuring.plan_races import Entrant
 
-#: More than any plan takes.
-_ANY_BYTES = 1 << 50
 #: What Python says, in no class of its own.
 _NO_THREAD = "can't start new thread"
 
@@ -263,8 +261,7 @@ class Preparer:
         """
         workers = of_model(self._settings.workers, slot.model, 1)
         request = self._environment.budget_request(slot.name, opened, lanes, workers, self._search)
-        pin = pin_of(self._settings, slot)
-        return request if pin is None else request.pinned(pin or _ANY_BYTES)
+        return request.pinned(pin_of(self._settings, slot))
 
 
 @contextlib.contextmanager

@@ -4,8 +4,9 @@ The decision is that of the server (server/memory/sharing.py), in the order in w
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from models.packs.folders import versions
 from models.packs.pack import Pack, open_pack
@@ -15,8 +16,7 @@ from pipeline.budget.holdings import Minimum, least_together, needed_by
 from pipeline.budget.request_needs import Need, Smallest, smallest_budgets
 from pipeline.budget.sharing import Activations, Sharer, missing_bytes, share_one_by_one, sharer
 from pipeline.devices.base import Device
-from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import LEAST, PlanResult
+from pipeline.fitting.wanted import PlanResult
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine
@@ -28,6 +28,7 @@ from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import NotFoundError, shown
 from server.faults import FAILURES
+from server.repository.model_config import read_model_config
 from server.repository.on_disk import model_names
 
 _ARCHITECTURE = ARCHITECTURES["auto"]
@@ -37,8 +38,9 @@ _ARCHITECTURE = ARCHITECTURES["auto"]
 class FoundModel:
     """A model of a repository, in its latest version. ``fault``: why it cannot be opened.
 
-    ``least``: bytes by kind of its smallest plan, without requests. ``profile_fault``: why its profile, if
-    there is one, does not hold on this machine.
+    ``least``: bytes by kind of the least that it takes, without requests. ``pin``: the bytes of which it
+    has no fewer, 0: all; None: it is not pinned. ``profile_fault``: why its profile, if there is one, does
+    not hold on this machine.
     """
 
     name: str
@@ -49,6 +51,14 @@ class FoundModel:
     profile: Profile | None = None
     profile_fault: str = ""
     known: FoundPlans = field(default_factory=FoundPlans)
+    pin: int | None = None
+
+    def sharer(self, device: Device) -> Sharer:
+        """Return it as one of a set that shares a budget; raises as ``sharing.sharer``."""
+        assert self.program is not None
+        architecture = device.adapt(_ARCHITECTURE)
+        own = sharer(self.name, self.program, architecture, self.profile, known=self.known)
+        return own.pinned(self.pin)
 
     @property
     def need(self) -> Need | None:
@@ -89,10 +99,16 @@ class Verdict:
         return self.memory_bytes is not None
 
 
-def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[FoundModel]:
+def survey(
+    root: Path,
+    device: Device,
+    chosen: Sequence[str] = (),
+    pins: Mapping[str, int] = MappingProxyType({}),
+) -> list[FoundModel]:
     """Return the models in ``root`` as ``device`` would run them; one that fails has a fault.
 
-    ``chosen``: only these, in this order; none: all, by name.
+    ``chosen``: only these, in this order; none: all, by name. ``pins``: as the setting has them; of others
+    their configuration says it.
 
     Raises:
         NotFoundError: there is no such folder, or no such model in it.
@@ -105,7 +121,7 @@ def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found
     models = []
     for number, name in enumerate(names):
         tell(f"model {name}", number + 1, len(names))
-        models.append(_found(root / name, device))
+        models.append(_found(root / name, device, pins.get(name)))
     return models
 
 
@@ -137,7 +153,7 @@ def judge(
     needs = [minimum.need for minimum in minima]
     budget.set_aside(request_bytes, needs, least_together(minima, activations != "own"))
     verdicts = {model.name: _unservable(model, budget) for model in models}
-    sharers = [_sharer(model, device) for model in models if verdicts[model.name] is None]
+    sharers = [model.sharer(device) for model in models if verdicts[model.name] is None]
     shares = share_one_by_one(sharers, budget, activations)
     missing = missing_bytes(sharers, shares, budget)
     for each, outcome, lacking in zip(sharers, shares.outcomes, missing, strict=True):
@@ -148,7 +164,7 @@ def judge(
     return [verdicts[model.name] or Verdict() for model in models]
 
 
-def _found(folder: Path, device: Device) -> FoundModel:
+def _found(folder: Path, device: Device, pin: int | None) -> FoundModel:
     numbers: tuple[str, ...] = ()
     try:
         numbers = tuple(path.name for path in versions(folder))
@@ -156,15 +172,18 @@ def _found(folder: Path, device: Device) -> FoundModel:
         profile, profile_fault = _profile(pack, device)
         if profile is not None:
             device.tune(profile.tuning)
-        program = prepare(pack, device)
-        known = plans_of(pack)
-        least = fit(program, device.adapt(_ARCHITECTURE), LEAST, profile, known).plan.memory
-        program.let_go()
+        found = FoundModel(
+            *(folder.name, numbers, "", prepare(pack, device)),
+            profile=profile,
+            profile_fault=profile_fault,
+            known=plans_of(pack),
+            pin=read_model_config(folder).pin if pin is None else pin,
+        )
+        return replace(found, least=found.sharer(device).least)
     except OSError as exc:
         return FoundModel(folder.name, numbers, f"{exc.filename or folder}: {exc.strerror or exc}")
     except FAILURES as exc:
         return FoundModel(folder.name, numbers, str(exc))
-    return FoundModel(folder.name, numbers, "", program, least, profile, profile_fault, known)
 
 
 def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
@@ -184,9 +203,3 @@ def _unservable(model: FoundModel, budget: Budget) -> Verdict | None:
     except RefusedError as exc:
         return Verdict(reason=str(exc))
     return None
-
-
-def _sharer(model: FoundModel, device: Device) -> Sharer:
-    assert model.program is not None
-    architecture = device.adapt(_ARCHITECTURE)
-    return sharer(model.name, model.program, architecture, model.profile, known=model.known)

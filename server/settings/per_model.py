@@ -1,7 +1,7 @@
 """Settings with a value for each model: one for all, or MODEL=VALUE for some."""
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from models.sizes import parse_size
 
@@ -40,6 +40,10 @@ def parse_per_model(value: object, number: Callable[[str], float], example: str 
     return values
 
 
+@overload
+def parse_pins(value: str) -> dict[str, int]: ...
+@overload
+def parse_pins(value: object) -> object: ...
 def parse_pins(value: object) -> object:
     """Return the bytes by model that ``value`` is: "yolov4=64MiB,resnet50"; 0: all that one may take.
 

@@ -122,6 +122,29 @@ async def test_it_takes_turns_where_the_server_does(
     assert [row["served"] for row in rows] == [True, True, False]
 
 
+async def test_it_reads_pins_as_the_server_does(
+    cli: Cli, settings: SettingsFactory, repository: Path
+) -> None:
+    """Of the command and of a configuration; what is pinned needs more, and is there first."""
+    config = 'parameters { key: "pin" value { string_value: "" } }'
+    (repository / "pair" / "config.pbtxt").write_text(config)
+    unpinned = cli("list", repository, "--models", "tiny,twin", "--json").document["all_bytes"]
+    pinned = ("list", repository, "--pin", "twin", "--threads", 1)
+    needed = cli(*pinned, "--json").document["all_bytes"]
+    assert needed > unpinned
+    assert f"--pin twin --budget {typed(needed)}" in cli(*pinned).out
+    document = cli(*pinned, "--budget", f"{needed}B", "--json").document
+    changes = {"request_memory": None, "models": (), "repository": repository, "pin": "twin"}
+    async with serving(settings(budget=needed, **changes)) as service:
+        for entry in service.inside.repository.entries():
+            (row,) = (row for row in document["models"] if row["model"] == entry.name)
+            assert entry.fitted is not None
+            assert row["memory_bytes"] == entry.fitted.plan.total_bytes
+    short = cli(*pinned, "--budget", f"{needed - 4096}B", "--json").document
+    assert not all(row["served"] for row in short["models"])
+    cli("list", repository, "--pin", "twin,twin").refuses(BAD, "named twice")
+
+
 def test_it_counts_the_models_that_shall_be_served(cli: Cli, repository: Path) -> None:
     """As ``serve --models`` does: in this order, and the others take nothing."""
     all_bytes = cli("list", repository, "--json").document["all_bytes"]
