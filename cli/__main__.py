@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from models.interpreter import allow_another, replace, servers_are_lean, without_docstrings
+from models.interpreter import allow_another, has_bytecode, replace, without_docstrings
 
 
 def start() -> None:
@@ -13,7 +13,7 @@ def start() -> None:
     is read from the disk, and held as pages of files, once.
     """
     allow_another()
-    if _is_server(sys.argv[1:]) and servers_are_lean() and not without_docstrings():
+    if _is_server(sys.argv[1:]) and has_bytecode() and not without_docstrings():
         replace("cli", *sys.argv[1:])
     from cli import main
 

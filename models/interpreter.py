@@ -74,9 +74,9 @@ def _environment() -> dict[str, str]:
 def servers_are_lean() -> bool:
     """Return whether a server has such an interpreter: this process, or one that this command line starts.
 
-    False before the first of them has written the bytecode.
+    The first of them writes the bytecode.
     """
-    return without_docstrings() or (_Process.is_replaceable and _has_bytecode())
+    return without_docstrings() or (_Process.is_replaceable and (has_bytecode() or _can_write()))
 
 
 def without_docstrings() -> bool:
@@ -89,15 +89,16 @@ def _files() -> list[Path]:
     return [Path(spec.origin) for spec in specs if spec is not None and spec.origin]
 
 
-def _has_bytecode() -> bool:
+def has_bytecode() -> bool:
+    """Return whether a server's bytecode is there."""
     return all(map(_is_compiled, _files()))
 
 
 def _write_bytecode() -> bool:
     """Write what is missing, in another process; return whether all is there."""
-    if _has_bytecode():
+    if has_bytecode():
         return True
-    if sys.dont_write_bytecode or not all(map(_is_writable, _files())):
+    if not _can_write():
         return False
     try:
         subprocess.run(  # noqa: S603
@@ -111,7 +112,11 @@ def _write_bytecode() -> bool:
         )
     except (OSError, subprocess.SubprocessError):
         return False
-    return _has_bytecode()
+    return has_bytecode()
+
+
+def _can_write() -> bool:
+    return not sys.dont_write_bytecode and all(map(_is_writable, _files()))
 
 
 def _is_compiled(source: Path) -> bool:

@@ -123,6 +123,22 @@ def test_serve_gives_its_process_away_before_it_imports(
     assert replaced == ([expected] if is_replaced else [])
 
 
+@pytest.mark.parametrize(("writes", "is_lean"), [(True, True), (False, False)])
+def test_what_a_server_takes_counts_the_bytecode_that_its_first_start_writes(
+    replaced: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    writes: bool,
+    is_lean: bool,
+) -> None:
+    source = tmp_path / "none_yet.py"
+    source.write_text("x = 1\n")
+    of_server(monkeypatch, source)
+    monkeypatch.setattr(sys, "dont_write_bytecode", not writes)
+    assert interpreter.servers_are_lean() == is_lean
+    assert not replaced
+
+
 def test_bytecode_that_a_full_disk_has_cut_is_removed(tmp_path: Path) -> None:
     first, cut, other = (
         Path(cache_from_source(compiled(tmp_path, name), optimization="2"))
