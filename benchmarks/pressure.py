@@ -157,11 +157,11 @@ def watched(
     base: str,
     signal: Callable[[], object],
     seconds: float,
-    ended: Callable[[], object] = lambda: None,
+    completed: Callable[[], object] = lambda: None,
 ) -> Step:
     """Call ``signal``, and follow the memory of ``pid`` for so many ``seconds``.
 
-    ``ended``: called when a step has been given back.
+    ``completed``: called when a step has been given back.
     """
     before = [_anonymous(pid) for _ in range(50)]
     used = start = metrics(base)[_USED]
@@ -173,7 +173,7 @@ def watched(
             used, complete = reserved, now
             first = first or now
             if start - used >= _STEP:
-                ended()
+                completed()
     # Between requests, since those take memory of their own.
     anonymous = min(before) - min(samples[-50:])
     return Step(int(start - used), anonymous, first, complete, max(max(samples) - max(before), 0))

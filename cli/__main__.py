@@ -15,7 +15,7 @@ def start() -> None:
     allow_another()
     if _is_server(sys.argv[1:]) and has_bytecode() and not without_docstrings():
         replace("cli", *sys.argv[1:])
-    from cli import main
+    from cli.process import main
 
     main()
 

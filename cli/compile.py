@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli import NO_MEMORY
 from cli.arguments import (
     Batch,
     Check,
@@ -25,6 +24,7 @@ from cli.compiling import CompileRequest, compile_request
 from cli.model_sources import RECIPES, recipes_beside
 from cli.printing.output import fail, tell
 from cli.printing.steps import steps
+from cli.process import NO_MEMORY
 from models.packs.names import CPU, STORES, Store, loses_bits
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import Any
 
 import typer
 
-from cli import NO_MEMORY
 from cli.printing.output import CommandFailure, tell
+from cli.process import NO_MEMORY
 from cli.source_records import (
     Source,
     all_files,
@@ -414,7 +414,7 @@ def _run(*words: object) -> bytes:
 
 def _command(printed_to: int, words: Sequence[object]) -> None:
     """Run the command ``words`` in this process, and print to ``printed_to``; if it fails, only why."""
-    from cli import main
+    from cli.process import main
 
     signal.signal(
         signal.SIGINT, signal.SIG_IGN

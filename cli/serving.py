@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli import run_process
+from cli.process import run_process
 from models.interpreter import replace
 
 # Imported where they are used: before `run_process` Ctrl-C prints a traceback.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import BAD_INPUT, FAILURE
 from cli.arguments import Check, repeated, shapes_of
 from cli.model_sources import (
     RECIPES,
@@ -27,6 +26,7 @@ from cli.model_sources import (
     sources_of,
 )
 from cli.printing.output import lose_output_where_there_is_none, tell, warn
+from cli.process import BAD_INPUT, FAILURE
 from cli.serve import given, parameter, parameters
 from cli.serving import Launch, start_server
 from cli.source_records import Source

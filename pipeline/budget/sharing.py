@@ -202,9 +202,9 @@ def partitioned_sharer(
     def thumb(n_bytes: int) -> PlanResult:
         return replace(least, heuristic=True)
 
-    within, at_once = _remembering(search, find, thumb)
     planning = partial(letting_go, program)
-    return Sharer(name, least.plan.memory, within, at_once, alone=True, planning=planning)
+    finds = _remembering(search, find, thumb)
+    return Sharer(name, least.plan.memory, *finds, alone=True, planning=planning)
 
 
 def _remembering(

@@ -53,12 +53,12 @@ class FoundModel:
     known: FoundPlans = field(default_factory=FoundPlans)
     pin: int | None = None
 
-    def sharer(self, device: Device) -> Sharer:
+    def budget_request(self, device: Device) -> Sharer:
         """Return it as one of a set that shares a budget; raises as ``sharing.sharer``."""
         assert self.program is not None
         architecture = device.adapt(_ARCHITECTURE)
-        own = sharer(self.name, self.program, architecture, self.profile, known=self.known)
-        return own.pinned(self.pin)
+        request = sharer(self.name, self.program, architecture, self.profile, known=self.known)
+        return request.pinned(self.pin)
 
     @property
     def need(self) -> Need | None:
@@ -153,7 +153,7 @@ def judge(
     needs = [minimum.need for minimum in minima]
     budget.set_aside(request_bytes, needs, least_together(minima, activations != "own"))
     verdicts = {model.name: _unservable(model, budget) for model in models}
-    sharers = [model.sharer(device) for model in models if verdicts[model.name] is None]
+    sharers = [model.budget_request(device) for model in models if verdicts[model.name] is None]
     shares = share_one_by_one(sharers, budget, activations)
     missing = missing_bytes(sharers, shares, budget)
     for each, outcome, lacking in zip(sharers, shares.outcomes, missing, strict=True):
@@ -172,14 +172,14 @@ def _found(folder: Path, device: Device, pin: int | None) -> FoundModel:
         profile, profile_fault = _profile(pack, device)
         if profile is not None:
             device.tune(profile.tuning)
-        found = FoundModel(
+        model = FoundModel(
             *(folder.name, numbers, "", prepare(pack, device)),
             profile=profile,
             profile_fault=profile_fault,
             known=plans_of(pack),
             pin=read_model_config(folder).pin if pin is None else pin,
         )
-        return replace(found, least=found.sharer(device).least)
+        return replace(model, least=model.budget_request(device).least)
     except OSError as exc:
         return FoundModel(folder.name, numbers, f"{exc.filename or folder}: {exc.strerror or exc}")
     except FAILURES as exc:

@@ -18,7 +18,7 @@ import onnx.parser
 import pytest
 from numpy.typing import NDArray
 
-from cli import run_process
+from cli.process import run_process
 from cli.running.files import save_outputs
 from cli.serving import Launch
 from models.packs.pack import open_pack
@@ -96,7 +96,9 @@ def test_an_interrupt_of_the_process_that_serves_is_one_line(
     def interrupt(launch: Launch) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cli.claim_process", lambda: None)  # the tests' process is not its own
+    monkeypatch.setattr(
+        "cli.process.claim_process", lambda: None
+    )  # the tests' process is not its own
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
     with pytest.raises(SystemExit) as finished:
         run_process(lambda: interrupt(Launch({}, None)))

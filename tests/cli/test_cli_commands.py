@@ -31,7 +31,7 @@ COMPLETE = f"""
 import atexit, json, sys
 atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
 {ARGUMENTS}
-from cli import main
+from cli.process import main
 main()
 """
 SLOW = {"onnx", "onnxruntime", "fastapi", "uvicorn", "openvino"}
@@ -123,7 +123,7 @@ def test_a_server_imports_nothing_that_only_other_commands_show() -> None:
     unused = {"typer", "rich", "onnx", "models.compiler", "pipeline.benchmark", "opentelemetry.sdk"}
     assert not {*unused, "grpc", "PIL"} & imported
     own = {name for name in imported if name.startswith("cli.")}
-    assert own <= {f"cli.{name}" for name in ("serving", "printing", "printing.output")}
+    assert own <= {f"cli.{name}" for name in ("serving", "process", "printing", "printing.output")}
 
 
 def test_a_warning_of_a_package_is_one_of_the_command(

@@ -15,7 +15,6 @@ from shutil import copy, copytree
 import pytest
 from onnx import load, save_model
 
-from cli import NO_MEMORY
 from cli.arguments import repeated
 from cli.check import check as check_command
 from cli.model_sources import (
@@ -26,6 +25,7 @@ from cli.model_sources import (
     recipes_beside,
     sources_of,
 )
+from cli.process import NO_MEMORY
 from cli.source_records import Source, all_files
 from cli.up import up as up_command
 from models.packs.folders import versions

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from cli import main
+from cli.process import main
 from models.packs.pack import Pack
 from tests.models.compiler.test_resident import branches, strings
 from tests.models.nets import NETS, inputs_for, written
@@ -23,7 +23,7 @@ def output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kept_logging: None
 ) -> Any:
     """Run the command in this process and return what it printed."""
-    monkeypatch.setattr("cli.claim_process", lambda: None)
+    monkeypatch.setattr("cli.process.claim_process", lambda: None)
 
     def run(*arguments: object) -> str:
         monkeypatch.setattr(sys, "argv", ["layerstream", *map(str, arguments)])

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import pytest
 
-import cli
 from benchmarks.servers.client import metrics
 from cli.__main__ import start
 from models import interpreter
@@ -116,7 +115,7 @@ def test_serve_gives_its_process_away_before_it_imports(
     if not is_compiled:
         os.utime(source, (1, 1))
     monkeypatch.setattr(sys, "argv", ["layerstream", *words])
-    monkeypatch.setattr(cli, "main", lambda: None)
+    monkeypatch.setattr("cli.process.main", lambda: None)
     with pytest.raises(_ReplacedError) if is_replaced else nullcontext():
         start()
     expected = [sys.executable, "-OO", "-P", "-m", "cli", *words]
@@ -124,7 +123,7 @@ def test_serve_gives_its_process_away_before_it_imports(
 
 
 @pytest.mark.parametrize(("writes", "is_lean"), [(True, True), (False, False)])
-def test_what_a_server_takes_counts_the_bytecode_that_its_first_start_writes(
+def test_bytecode_that_the_first_start_writes_is_counted(
     replaced: list[list[str]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -200,7 +199,7 @@ def test_the_service_is_the_same_without_docstrings(packs: Packs, tmp_path: Path
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     # The first start compiles, and holds more for it.
     _, usual = (
-        started(packs, "-c", "from cli import main; main()", environment=environment)
+        started(packs, "-c", "from cli.process import main; main()", environment=environment)
         for _ in range(2)
     )
     lean = started(packs, "-m", "cli", environment=environment)

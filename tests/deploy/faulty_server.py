@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from cli import main
+from cli.process import main
 from loader.readers.fakes import FaultyReader, ReadFault
 from loader.readers.files import open_reader
 from loader.readers.interface import Reader

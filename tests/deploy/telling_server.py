@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cli import main
+from cli.process import main
 from server.requests.asgi_client import AsgiClient
 
 _init = AsgiClient.__init__

@@ -128,7 +128,7 @@ def test_a_package_is_made_of_this_checkout(tmp_path: Path) -> None:
     python = shutil.which("python3.11") or pytest.skip("there is no Python 3.11")
     found = run(
         *("/usr/bin/env", f"PYTHONPATH={program}/lib/python3.11/site-packages", python, "-P", "-c"),
-        "import json, sys; from cli import main; import server; sys.argv = ['', '--version']\n"
+        "import json, sys; from cli.process import main; import server; sys.argv = ['', '--version']\n"
         "print(json.dumps(server.__file__), flush=True); main()",
     ).splitlines()
     assert json.loads(found[0]).startswith(str(program))

@@ -341,7 +341,7 @@ def _begun(name: str, packs: Path, authority: trustme.CA, folder: Path) -> Serve
     if name == "held":
         first = "from tests.exchanges.servers import Path, hold_kernels; "
         first += f"hold_kernels(Path({str(folder)!r})); "
-    code = f"{first}from cli import main; main()"
+    code = f"{first}from cli.process import main; main()"
     plain = {k: v for k, v in os.environ.items() if not k.startswith("LAYERSTREAM_")}
     process = subprocess.Popen(
         [sys.executable, "-c", code, "serve", *flags],

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from onnx import TensorProto, helper, numpy_helper
 
-from cli import main
+from cli.process import main
 from models.compiler import CompileOptions, compile_onnx
 from models.zoo.builder import SkeletonBuilder
 from server.scheduling.line import Line
@@ -206,7 +206,7 @@ def cli(
 ) -> Iterator[Cli]:
     """The command in this process."""
     # The tests' process is not the command's to set up.
-    monkeypatch.setattr("cli.claim_process", lambda: None)
+    monkeypatch.setattr("cli.process.claim_process", lambda: None)
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
 

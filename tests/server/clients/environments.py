@@ -47,7 +47,7 @@ def served(*flags: str, log: list[bytes] | None = None) -> Iterator[int]:
 
     ``log`` gets, at the end, the lines that it wrote since.
     """
-    code = "from cli import main; main()"
+    code = "from cli.process import main; main()"
     command = [sys.executable, "-c", code, "serve", "--port", "0", *flags]
     root = Path(__file__).parents[3]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root) as server:

@@ -38,7 +38,7 @@ def port(packs: Packs) -> Iterator[int]:
     """A server with "tiny" and "pair" in a process of its own."""
     models = ("--model", "tiny", "--model", "pair")
     flags = (*models, "--port", "0", "--budget", str(REQUEST_MEMORY + (64 << 20)))
-    code = "from cli import main; main()"
+    code = "from cli.process import main; main()"
     command = [sys.executable, "-c", code, "serve", "--repository", str(packs.repository), *flags]
     root = Path(__file__).parents[3]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root) as server:

@@ -44,7 +44,7 @@ def server_of(packs: Packs, *flags: str) -> "subprocess.Popen[bytes]":
         str(REQUEST_MEMORY + (64 << 20)),
         *flags,
     )
-    code = "from cli import main; main()"
+    code = "from cli.process import main; main()"
     command = [sys.executable, "-c", code, "serve", "--repository", str(packs.repository), *options]
     return subprocess.Popen(command, stderr=subprocess.PIPE, cwd=ROOT)
 

@@ -127,7 +127,7 @@ async def test_who_knocks_between_two_servers_is_answered_by_the_second() -> Non
 def process(packs: Packs) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A server with "tiny" in a process of its own; its port."""
     flags = ("--model", "tiny", "--port", "0", "--budget", str(REQUEST_MEMORY + (64 << 20)))
-    code = "from cli import main; main()"
+    code = "from cli.process import main; main()"
     command = [sys.executable, "-c", code, "serve", "--repository", str(packs.repository), *flags]
     root = Path(__file__).parents[3]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root) as server:
