@@ -38,7 +38,7 @@ Signals = Literal["auto", "events", "headroom", "off"]
 class _Stalled(NamedTuple):
     """How long tasks had waited for memory at a time of the clock."""
 
-    seen_at: float
+    measured_at: float
     seconds: float
 
 
@@ -156,12 +156,12 @@ class Relieving:
             self._stalled = None
             return False
         before, total = self._stalled, self._events.stalled_seconds()
-        if before is not None and now - before.seen_at < _STALL_SECONDS:
+        if before is not None and now - before.measured_at < _STALL_SECONDS:
             return False
         self._stalled = None if total is None else _Stalled(now, total)
         if before is None or total is None:
             return False
-        return total - before.seconds >= STALLED_PART * (now - before.seen_at)
+        return total - before.seconds >= STALLED_PART * (now - before.measured_at)
 
     async def _lower(self, ceiling: Ceiling) -> None:
         before, started = self._budget.used_bytes, self._clock()
