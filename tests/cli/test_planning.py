@@ -63,11 +63,11 @@ def test_workers_of_no_pack_are_refused(cli: Cli, packs: Packs) -> None:
     assert "'nosuch' is none of the packs: tiny" in result.err
 
 
-def test_the_memory_of_workers_is_said_by_its_parts(cli: Cli, packs: Packs) -> None:
+def test_a_plan_of_workers_lists_its_memory(cli: Cli, packs: Packs) -> None:
     command = ("plan", packs.repository / "tiny", "--budget", "9MiB", "--workers", 2)
     plan = cli(*command, "--json").document["packs"][0]
     assert len(plan["partitions"]) == 2
-    assert sum(plan[part] for part in PARTS) == plan["total_bytes"]
+    assert sum(plan[name] for name in PARTS) == plan["total_bytes"]
     assert "2 partitions, cut before piece" in cli(*command, "--explain").out
 
 
