@@ -363,7 +363,6 @@ SHOWN = (
     ),
     Shown("docs/how-to/containers.md", two_packs),
     Shown("docs/how-to/symptoms.md"),
-    Shown("docs/reference/commands.md"),
     Shown("docs/reference/options.md"),
     Shown("docs/reference/options-operate.md"),
     Shown("docs/reference/darknet.md", darknet),
