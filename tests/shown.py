@@ -316,6 +316,7 @@ int main(void) { return cifar10_run(image, logits); }
 
 
 SHOWN = (
+    Shown("docs/index.md"),
     Shown("docs/tutorials/first-model.md"),
     Shown("docs/tutorials/camera.md"),
     Shown(
@@ -436,7 +437,7 @@ APART = (
     Apart("docs/how-to/text.md", "from openai", "openai, which is not installed"),
     Apart("docs/how-to/embed.md", "mount(", "tests/layerstream/test_embed.py runs it"),
     Apart("docs/how-to/embed.md", "write_models", "tests/layerstream/test_embed.py runs it"),
-    Apart("docs/how-to/gpu.md", "serve", "a GPU"),
+    Apart("docs/how-to/gpu.md", "serve --repository", "a GPU"),
     Apart("docs/how-to/containers.md", "docker", "Docker's daemon"),
     Apart("docs/how-to/containers.md", "kubectl", "a cluster"),
     Apart("docs/how-to/containers.md", "serve.yaml", "Ray on each node; tests/deploy/ray"),
