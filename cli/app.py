@@ -32,9 +32,7 @@ _POINTS = 12
 
 def app(
     context: typer.Context,
-    file: Annotated[
-        Path, typer.Argument(help="An application, TOML (docs/research/applications.md).")
-    ],
+    file: Annotated[Path, typer.Argument(help="An application, TOML (docs/research/papers.md).")],
     budget: Annotated[
         str | None,
         typer.Option(

@@ -21,24 +21,29 @@ PAGES = {
     "options.md": ("Serve", "Models"),
     "options-operate.md": ("Memory and time", "Operate", "Convert", "Research"),
 }
-_HEAD = """# Options: {title}
+_HEAD = """# Commands and options: {title}
 
 ```sh
 layerstream {example} --help
 ```
 
-Written by `python -m cli.reference`; what commands are for is in [commands](commands.md), and more
-of each in its `--help`. Values in capitals are yours. {more}
+Written by `python -m cli.reference`; `layerstream --help` lists all commands, the `--help` of each says
+more. Values in capitals are yours. {more}
 """
 _MORE = {
     "options.md": """`serve` and `up` take every
-[setting](settings.md) in addition. Others: [operate](options-operate.md).""",
+[setting](settings.md) in addition. Others: [operate](options-operate.md).
+
+Sizes have a unit, 64MiB, 1.5GB or 512KiB; a number alone is bytes, and refused below 1048576. Commands that
+compute take `--device cuda`, but for `bench resolutions`. An error is one line on stderr; [exit
+statuses](errors.md#of-commands).""",
     "options-operate.md": """Commands for
 models: [options](options.md). Those for research and `bench` are named alone.""",
 }
 #: Commands that a page names without their options: who uses them reads their ``--help``.
 _NAMED = frozenset({"bench", *COMMAND_PANELS["Research"]})
 _SERVE = frozenset({"layerstream serve", "layerstream up"})
+_OF_ONE_FILE = "Of the one ONNX file, as of `compile`"  # options of ``up``
 _SHARED = 2  # commands that have the same option, word for word
 
 
@@ -91,11 +96,13 @@ def markdown(page: str) -> str:
         arguments = [row.names for row in rows if not row.option]
         usage = [f"`{' '.join([path, *arguments])}`"] if len(arguments) > 1 else []
         listed = [row for row in rows if row in shared or row.text in settings]
-        own = [row for row in rows if row not in listed]
+        same = [row for row in rows if row.text.startswith(_OF_ONE_FILE)]
+        own = [row for row in rows if row not in listed + same]
         parts += [f"## {path}", *usage, _summary(text)]
         if path.split()[1] in _NAMED:
             continue
         parts += [_table(own)] if own else []
+        parts += [f"{_OF_ONE_FILE}: {', '.join(f'`{row.name}`' for row in same)}."] if same else []
         for title, is_shared in (("Shared", True), ("[Settings](settings.md)", False)):
             also = [f"`{row.name}`" for row in listed if (row in shared) is is_shared]
             parts += [f"{title}: {', '.join(also)}."] if also else []

@@ -13,7 +13,7 @@ from typing import Literal
 # Compute threads fill all cores, and Linux lets a thread that wakes wait for up to a time slice (3
 # ms); a read of 2 MiB takes less than that. What helps is a short slice (Linux 6.12, without privileges)
 # and a lower nice level (CAP_SYS_NICE or RLIMIT_NICE). An event loop takes the slice alone: with a
-# lower nice level a flood of requests would keep kernels from every core. docs/research/auto.md
+# lower nice level a flood of requests would keep kernels from every core. docs/research/profile.md
 # has the figures.
 
 Priority = Literal["nice", "slice", "usual"]

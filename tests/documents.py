@@ -40,12 +40,42 @@ class Block:
         """What of it is for a shell: all of ``sh``; of ``console`` the lines behind ``$ ``, whole."""
         if self.language != "console":
             return self.text if self.language == "sh" else ""
-        found, open_line = [], False
+        return "".join(command for command, _ in self.exchanges)
+
+    @property
+    def exchanges(self) -> list[tuple[str, str]]:
+        """Of ``console``: each command, and the output that the page shows, which may be none."""
+        found, open_line = list[list[str]](), False
         for line in self.text.splitlines():
             if open_line or line.startswith("$ "):
-                found.append(line if open_line else line[2:])
+                text = line if open_line else line[2:]
+                if not open_line:
+                    found.append(["", ""])
+                found[-1][0] += f"{text}\n"
                 open_line = line.endswith("\\")
-        return "".join(f"{line}\n" for line in found)
+            elif found:
+                found[-1][1] += f"{line}\n"
+        return [(command, output) for command, output in found]
+
+
+_FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+def shows(expected: str, printed: str) -> bool:
+    """Say whether a page that has ``expected`` shows an output, but for figures and widths of columns.
+
+    ``...`` stands for any text of a line, on a line of its own for any lines.
+    """
+    pattern = ""
+    for line in _without_figures(expected):
+        escaped = ".*".join(map(re.escape, line.split("..."))) + "\n"
+        pattern += r"(?:.*\n)*?" if line == "..." else escaped
+    text = "".join(f"{line}\n" for line in _without_figures(printed))
+    return re.fullmatch(pattern, text) is not None
+
+
+def _without_figures(text: str) -> list[str]:
+    return [" ".join(_FIGURE.sub("#", line).split()) for line in text.strip().splitlines()]
 
 
 @dataclass(frozen=True)

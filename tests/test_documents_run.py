@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.servers.served import free_port
 from tests.check_readme import moved, run, script
-from tests.documents import ROOT, Block, pages
+from tests.documents import ROOT, Block, pages, shows
 from tests.shown import APART, COMMANDS, ELSEWHERE, SHOWN, Kit, Shown, blocks, why_not
 
 PAGES = pages()
@@ -30,11 +30,11 @@ retry-all-errors
 SERVED = """server=
 served() {
     [ -z "$server" ] || { kill "$server"; wait "$server"; }
-    "$@" > server.log 2>&1 &
+    "$@" > server.out 2> server.log &
     server=$!
     for _ in $(seq 300); do
         case $(curl -qs localhost:8080/v2/health/ready) in
-        *'"ready":true'* | *'no model serves'*) return ;;
+        *'"ready":true'* | *'no model serves'*) sleep 0.5; cat server.out; return ;;
         esac
         kill -0 "$server" || break
         sleep 0.2
@@ -72,10 +72,34 @@ def reader(folder: Path) -> dict[str, str]:
 
 
 def typed(block: Block) -> Block:
-    """Return what a reader types of a block; a server that a console waits for runs beside the rest."""
+    """Return what a reader types of a block; a server that a console waits for runs beside the rest.
+
+    What a command prints comes to a file where the page shows its output.
+    """
     if block.language != "console":
         return block
-    return Block("sh", _SERVES.sub("served ", block.commands), block.line)
+    text = ""
+    for index, (command, expected) in enumerate(block.exchanges):
+        run_command = _SERVES.sub("served ", command)
+        file = printed_name(block, index)
+        text += f"{{\n{run_command}}} > {file}\ncat {file}\n" if expected else run_command
+    return Block("sh", text, block.line)
+
+
+def printed_name(block: Block, index: int) -> str:
+    """Return the file with what the command number ``index`` of ``block`` has printed."""
+    return f".printed-{block.line}-{index}"
+
+
+def differences(blocks: list[Block], folder: Path) -> list[str]:
+    """Return LINE: OUTPUT of what was printed otherwise than the page has it."""
+    return [
+        f"{block.line}: {printed}"
+        for block in blocks
+        for index, (_, expected) in enumerate(block.exchanges)
+        if expected
+        and not shows(expected, printed := (folder / printed_name(block, index)).read_text("utf-8"))
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -88,9 +112,33 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Kit:
 def test_a_page_runs_as_it_is_printed(shown: Shown, kit: Kit, tmp_path: Path) -> None:
     shown.bring(kit, tmp_path)
     first = Block("sh", SERVED + (_ASKED if shown.asks else ""), 0)
-    text = script([first, *map(typed, blocks(shown))], shown.page)
+    those = blocks(shown)
+    text = script([first, *map(typed, those)], shown.page)
     text = moved(text, free_port()).replace(_GRPC, str(free_port()))
     assert run(text, tmp_path, SECONDS, reader(tmp_path)) == 0
+    assert differences(those, tmp_path) == []
+
+
+def test_outputs_are_compared_but_for_figures(tmp_path: Path) -> None:
+    text = "$ one \\\n  two\nA 1.5 MiB\n...\nB ... C\n$ three\n$ four\n{}\n"
+    block = Block("console", text, 3)
+    assert block.exchanges == [
+        ("one \\\n  two\n", "A 1.5 MiB\n...\nB ... C\n"),
+        ("three\n", ""),
+        ("four\n", "{}\n"),
+    ]
+    assert block.commands == "one \\\n  two\nthree\nfour\n"
+    printed = "{\none \\\n  two\n} > .printed-3-0\ncat .printed-3-0\nthree\n"
+    assert typed(block).text.startswith(printed)
+    (tmp_path / printed_name(block, 2)).write_text("{}", "utf-8")
+    for output, is_same in (
+        ("A   12,345 MiB\nB 1 C\n", True),
+        ("A 1 MiB\nx\ny\n\nB C C", True),
+        ("A 1 KiB\nB 1 C\n", False),
+        ("A 1 MiB\nB 1 C\nmore\n", False),
+    ):
+        (tmp_path / printed_name(block, 0)).write_text(output, "utf-8")
+        assert differences([block], tmp_path) == ([] if is_same else [f"3: {output}"])
 
 
 def test_every_block_of_commands_runs_or_says_why_not() -> None:

@@ -13,8 +13,7 @@ _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<up>(?:\.\./)+)[^)\s]*\)")
 #: Pages that a search shows first, and those that it shows last: a message or a command is on many.
 _BOOSTS = {
     "how-to/symptoms.md": 4,
-    "reference/commands.md": 3,
-    "reference/options*.md": 2,
+    "reference/options*.md": 3,
     "reference/settings.md": 2,
     "explanation/*": 0.5,
     "research/*": 0.5,

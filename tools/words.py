@@ -403,6 +403,11 @@ def glossary(table: Table) -> str:
 _HEAD = """\
 # Glossary
 
+```console
+$ layerstream inspect repository/cifar10 | grep streams
+streams      in 38 pieces of 8 kinds, 38 spans; the smallest ring takes ..., or ... where chunks are joined
+```
+
 The project's own terms, each with the nearest word of the field. All others are the field's: those of
 ONNX, of the Open Inference Protocol, of Linux and of the [papers](#papers). Bytes are `int`, times
 `float` seconds, intervals half-open. MB are 10^6 bytes, MiB 2^20.

@@ -12,7 +12,7 @@ from cli.plots.measurements import plot_pipeline
 # Figures and plots lie beside the page of tables, which links to them.
 FOLDER = "streaming"
 # A table and plots, for readers of the paper; one table of what to expect, for users.
-FULL, SHORT = "research/demand-layering-figures.md", "explanation/streaming.md"
+FULL, SHORT = "research/demand-layering.md", "explanation/streaming.md"
 
 
 class Pages:

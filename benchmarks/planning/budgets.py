@@ -15,8 +15,8 @@ PICTURE = DOCS / "budgets" / "budgets.svg"
 PAGE = DOCS / "budgets.md"
 MARKS = ("<!-- begin: benchmarks.planning.budgets -->", "<!-- end: benchmarks.planning.budgets -->")
 
-_HEAD = """| network | px | weights | least budget | there takes, x | in 8 bits | Arm |
-|---|---:|---:|---:|---:|---:|---:|"""
+_HEAD = """| network | px | weights | least budget | there takes, x | in 8 bits |
+|---|---:|---:|---:|---:|---:|"""
 _SIZE = 860, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 40, 50
 _X = 2.0, 600.0  # MiB of weights
@@ -49,7 +49,7 @@ def table(figures: dict[str, dict[str, Any]]) -> str:
 
 def _row(name: str, row: dict[str, Any]) -> str:
     sizes = f"{row['weights']:.1f} | {row['budget']:.1f} | {row['times']:.1f} | {row['int8']:.1f}"
-    return f"| `{name}` | {row['pixels']} | {sizes} | {row['arm'] / row['plan']:.2f} |"
+    return f"| `{name}` | {row['pixels']} | {sizes} |"
 
 
 def picture(figures: dict[str, dict[str, Any]]) -> str:

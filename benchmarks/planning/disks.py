@@ -47,7 +47,7 @@ def least_seconds(
 
     ``kernels[i]`` seconds of kernel i, which needs ``weights[i]`` bytes. All memory may be full when the
     sweep begins. Where kernels q to p need more than fits, the rest is read while they run, and what
-    follows p comes after it: docs/research/auto.md, "What memory is worth".
+    follows p comes after it: docs/research/profile.md, "What memory is worth".
     """
     least = total = sum(kernels)
     before = 0.0  # of the kernels in front of q

@@ -181,8 +181,9 @@ def take_tensors(path: Path, model: onnx.ModelProto, ranges: Mapping[int, FileRa
     Raises:
         OnnxError: impossible dimensions, data that do not fit them, or outside the model's folder.
     """
+    readers = {name: node for node in reversed(model.graph.node) for name in node.input}
     for index, tensor in enumerate(model.graph.initializer):
-        _take(path, tensor, ranges.get(index))
+        _take(path, tensor, ranges.get(index), readers.get(tensor.name))
     for tensor in _inner_tensors(model):
         _take(path, tensor, None, inside=True)
 
@@ -201,18 +202,26 @@ def _inner_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
         yield from attribute_tensors(function.attribute_proto)
 
 
-def _take(path: Path, tensor: TensorProto, raw: FileRange | None, inside: bool = False) -> None:
+def _take(
+    path: Path,
+    tensor: TensorProto,
+    raw: FileRange | None,
+    node: onnx.NodeProto | None = None,
+    inside: bool = False,
+) -> None:
     """Check data type, dimensions and data; ``raw`` is where raw data were left in the file.
 
     Large data become a reference, unless they must be ``inside``; external data of other tensors come
-    into the message.
+    into the message. ``node``: the first that reads it, for errors.
     """
     where = f"{path}: tensor {tensor.name!r}"
+    if node is not None:
+        where += f" of node {node.name!r} ({node.op_type})"
     n_bytes = _declared_bytes(where, tensor)
     if tensor.data_type == TensorProto.STRING:
         _check_strings(where, tensor)
     elif tensor.data_location == TensorProto.EXTERNAL:
-        data = _external_range(path, tensor, n_bytes)
+        data = _external_range(path, where, tensor, n_bytes)
         if inside or data.length <= INSIDE_BYTES:
             _load(where, tensor, data)
         else:
@@ -284,8 +293,7 @@ def _packed_bytes(tensor: TensorProto, n_bytes: int) -> int:
     return n_bytes
 
 
-def _external_range(path: Path, tensor: TensorProto, n_bytes: int) -> FileRange:
-    where = f"{path}: tensor {tensor.name!r}"
+def _external_range(path: Path, where: str, tensor: TensorProto, n_bytes: int) -> FileRange:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     try:
@@ -300,7 +308,10 @@ def _external_range(path: Path, tensor: TensorProto, n_bytes: int) -> FileRange:
         or os.path.normpath(location).startswith("..")
         or not any(map(target.is_relative_to, folders))
     ):
-        raise OnnxError(f"{where}: external data path {location!r} leaves the model's folder")
+        raise OnnxError(
+            f"{where}: external data path {location!r} leaves the model's folder; put the file into it, "
+            "and save the model with that path"
+        )
     if size is None:
         raise OnnxError(
             f"{where}: external data file {location!r} is missing; copy it next to the model"

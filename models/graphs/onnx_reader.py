@@ -28,6 +28,7 @@ from models.network.names import domain_of, named, op_of
 
 # Outputs that an error lists.
 _MAX_LISTED = 10
+_AGAIN = "copy it again, or export one"
 
 
 @dataclass(frozen=True)
@@ -162,9 +163,9 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, FileRange]]:
     except OSError as exc:
         raise OnnxError(f"{path}: {exc.strerror or exc}") from exc
     except (DecodeError, ValueError) as exc:
-        raise OnnxError(f"{path}: not an ONNX model ({exc})") from exc
+        raise OnnxError(f"{path}: not an ONNX model ({exc}); {_AGAIN}") from exc
     if not model.ir_version or not model.HasField("graph"):
-        raise OnnxError(f"{path}: not an ONNX model (it has no IR version or no graph)")
+        raise OnnxError(f"{path}: not an ONNX model (it has no IR version or no graph); {_AGAIN}")
     if not model.graph.output:
         raise OnnxError(f"{path}: the graph has no outputs")
     if not model.graph.node:

@@ -1,6 +1,6 @@
 """Applications that people write: a TOML file of models, their partitions, and what runs at once.
 
-A model is a pack, or layers written down. Docs and an example: docs/research/applications.md.
+A model is a pack, or layers written down. Docs and an example: docs/research/papers.md.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from models.toml_files import read_recipe
 from papers.applications.application import Application, Partition, one_by_one
 from papers.cnn.layers import Cnn, CnnLayer, Edge, GeometryError, Shape
 
-# What files of applications hold: models, layers, windows, partitions (docs/research/applications.md).
+# What files of applications hold: models, layers, windows, partitions (docs/research/papers.md).
 
 _MOST_LAYERS = 100_000
 _MOST_WORKERS = 64

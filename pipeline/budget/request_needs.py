@@ -1,6 +1,6 @@
 """How much memory requests to a model need, and how large the pool for all requests is.
 
-Only calculated from manifests; docs/explanation/architecture/request-memory.md, "What requests may take".
+Only calculated from manifests; docs/explanation/architecture/memory.md, "What requests may take".
 """
 
 import math

@@ -357,6 +357,22 @@ class PartitionedPlan:
         return self.memory["scratch"]
 
     @property
+    def session_bytes(self) -> int:
+        return sum(plan.session_bytes for plan in self.partitions)
+
+    @property
+    def object_bytes(self) -> int:
+        return sum(plan.object_bytes for plan in self.partitions)
+
+    @property
+    def tokenizer_bytes(self) -> int:
+        return sum(plan.tokenizer_bytes for plan in self.partitions)
+
+    @property
+    def io_bytes(self) -> int:
+        return sum(plan.io_bytes for plan in self.partitions)
+
+    @property
     def read_bytes(self) -> int:
         return sum(plan.read_bytes for plan in self.partitions)
 

@@ -5,6 +5,7 @@ import re
 import pytest
 import typer
 
+from cli.arguments import PARTS
 from cli.planning import check_models, deadlines_of, print_frontier, seconds_of, workers_by_model
 from tests.deploy.test_deploy import MIB
 from tests.examples import over
@@ -60,6 +61,14 @@ def test_workers_of_no_pack_are_refused(cli: Cli, packs: Packs) -> None:
     result = cli("plan", packs.repository / "tiny", "--budget", "9MiB", "--workers", "nosuch=2")
     assert result.code == BAD
     assert "'nosuch' is none of the packs: tiny" in result.err
+
+
+def test_a_plan_of_workers_lists_its_memory(cli: Cli, packs: Packs) -> None:
+    command = ("plan", packs.repository / "tiny", "--budget", "9MiB", "--workers", 2)
+    plan = cli(*command, "--json").document["packs"][0]
+    assert len(plan["partitions"]) == 2
+    assert sum(plan[name] for name in PARTS) == plan["total_bytes"]
+    assert "2 partitions, cut before piece" in cli(*command, "--explain").out
 
 
 # What a container asks for.

@@ -14,7 +14,7 @@ from models.runtime.kernels import kernel_of
 #: Below this a value of its own costs less than what sessions of two nodes take.
 MIN_BYTES = 256 << 10
 #: The layer behind an activation has about as many weights as the one in front. A larger value takes more
-#: than both, which are there at once where groups of channels run (docs/explanation/bottlenecks.md).
+#: than both, which are there at once where groups of channels run (docs/explanation/rows.md).
 _LAYERS = 2
 _IMAGE, _ROWS = 4, 2
 

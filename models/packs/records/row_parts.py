@@ -105,7 +105,7 @@ class RowOperator(Record):
         return max(item.window.factor for item in self.inputs)
 
 
-# Parts of a network that can run on some inner channels at a time (docs/explanation/bottlenecks.md).
+# Parts of a network that can run on some inner channels at a time (docs/explanation/rows.md).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -250,14 +250,14 @@ def test_unknown_keys_of_external_data_are_ignored(tmp_path: Path) -> None:
 
 def test_missing_external_data_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, external("w.data"))
-    with refuses(OnnxError, path, "tensor 'w'", "'w.data' is missing"):
+    with refuses(OnnxError, path, "tensor 'w' of node", "'w.data' is missing"):
         read_onnx(path)
 
 
 def test_external_data_that_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "w.data").mkdir()
     path = save(tmp_path, external("w.data"))
-    with refuses(OnnxError, path, "tensor 'w'", "'w.data' is missing"):
+    with refuses(OnnxError, path, "tensor 'w' of node", "'w.data' is missing"):
         read_onnx(path)
 
 

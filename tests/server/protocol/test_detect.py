@@ -230,7 +230,7 @@ async def test_requests_are_counted(service: ServiceUnderTest) -> None:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 async def test_the_smallest_pool_has_room_for_a_photograph(repository: Path, kind: str) -> None:
-    """Of 640 x 480 pixels, as docs/explanation/architecture/request-memory.md promises."""
+    """Of 640 x 480 pixels, as docs/explanation/architecture/memory.md promises."""
     packs = (open_pack(repository / name) for name in ("finder", "plain", "tiny"))
     pool = max(Need.of(pack.manifest).tight_bytes for pack in packs)
     settings = Settings(repository=repository, budget=16 << 20, request_memory=pool, threads=1)
