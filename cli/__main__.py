@@ -1,17 +1,20 @@
 """``python -m cli`` is the ``layerstream`` command."""
 
+import signal
 import sys
 from collections.abc import Sequence
-
-from models.interpreter import allow_another, has_bytecode, replace, without_docstrings
 
 
 def start() -> None:
     """Run the command line in a process that it may give to another interpreter.
 
     ``serve`` gives it before anything is imported, so that what its command line and the server import both
-    is read from the disk, and held as pages of files, once.
+    is read from the disk, and held as pages of files, once. Ctrl-C waits for ``run_process`` meanwhile,
+    also in another interpreter: imports would answer it with a traceback.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    from models.interpreter import allow_another, has_bytecode, replace, without_docstrings
+
     allow_another()
     if _is_server(sys.argv[1:]) and has_bytecode() and not without_docstrings():
         replace("cli", *sys.argv[1:])

@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,7 @@ def run_process(command: Callable[[], object]) -> None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     logging.lastResort = Warnings(logging.WARNING)  # serve has handlers of its own
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         with standard_output():
             code = command()
     except SystemExit:  # completion has answered; the errors below are not worth their imports

@@ -6,6 +6,7 @@ on.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -58,11 +59,15 @@ def replace(module: str, *arguments: str, descriptors: Sequence[int] = ()) -> No
         os.set_inheritable(descriptor, True)
     sys.stdout.flush()
     sys.stderr.flush()
+    # Ctrl-C waits until the other interpreter can answer it without a traceback.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         command = python_command(module, *arguments, flags=_FLAGS)
         os.execve(command[0], command, _environment())  # noqa: S606
     except OSError:  # no memory for it
         _Process.is_replaceable = False
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _environment() -> dict[str, str]:

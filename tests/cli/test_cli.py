@@ -96,14 +96,28 @@ def test_an_interrupt_of_the_process_that_serves_is_one_line(
     def interrupt(launch: Launch) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(
-        "cli.process.claim_process", lambda: None
-    )  # the tests' process is not its own
+    # The tests' process is not its own.
+    monkeypatch.setattr("cli.process.claim_process", lambda: None)
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
     with pytest.raises(SystemExit) as finished:
         run_process(lambda: interrupt(Launch({}, None)))
     assert finished.value.code == 130
     assert capsys.readouterr().err == "layerstream: interrupted\n"
+
+
+def test_an_interrupt_while_an_interpreter_starts_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits until the command can answer it: what starts another interpreter blocks the signal."""
+    monkeypatch.setattr("cli.process.claim_process", lambda: None)
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(SystemExit) as finished:
+        run_process(lambda: pytest.fail("the command has begun"))
+    assert finished.value.code == 130
+    assert capsys.readouterr().err == "layerstream: interrupted\n"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_no_command_is_bad_usage(cli: Cli) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import py_compile
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -118,6 +119,7 @@ def test_serve_gives_its_process_away_before_it_imports(
     monkeypatch.setattr("cli.process.main", lambda: None)
     with pytest.raises(_ReplacedError) if is_replaced else nullcontext():
         start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     expected = [sys.executable, "-OO", "-P", "-m", "cli", *words]
     assert replaced == ([expected] if is_replaced else [])
 
