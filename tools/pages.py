@@ -12,7 +12,7 @@ _ROW_CODE = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
 _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<up>(?:\.\./)+)[^)\s]*\)")
 #: Pages that a search shows first, and those that it shows last: a message or a command is on many.
 _BOOSTS = {
-    "how-to/symptoms.md": 4,
+    "how-to/symptoms.md": 7,
     "reference/options*.md": 3,
     "reference/settings.md": 2,
     "explanation/*": 0.5,
