@@ -17,6 +17,7 @@ from pipeline.budget.budget import Budget, refusal
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.holdings import Allocations, Holding
 from pipeline.budget.search import HERE, Search, Searched
+from pipeline.budget.shapes import Fit, ShapesFitter
 from pipeline.devices.base import Device
 from pipeline.devices.device_memory import Space
 from pipeline.execution.leases import SHARED_KINDS
@@ -150,20 +151,41 @@ def sharer(
         PlanError: the ring is too small, or it cannot be planned without a profile.
     """
     smallest = Wanted(ring_bytes=wanted.ring_bytes, arena_bytes=wanted.arena_bytes, least=True)
+    others = () if profile is None else profile.shapes
+    measured = [profile, *others, *[None] * (len(program.others) - len(others))]
+    shapes = list(zip(program.shapes, measured, strict=True))
     with letting_go(program):
-        least = search.now(fit, program, architecture, smallest, profile, known).plan
+        leasts = [
+            search.now(fit, shape, architecture, smallest, times, known).plan
+            for shape, times in shapes
+        ]
+        fitter = ShapesFitter(program.shapes, leasts) if program.others else None
+        least = leasts[0] if fitter is None else fitter.smallest
 
-    def asked(n_bytes: int) -> Wanted:
-        return replace(wanted, total_bytes=max(n_bytes, least.total_bytes))
+    def asked(number: int, n_bytes: int) -> Wanted:
+        return replace(wanted, total_bytes=max(n_bytes, leasts[number].total_bytes))
+
+    def planned(n_bytes: int, plan: Fit) -> PlanResult | None:
+        with letting_go(program):
+            return plan(0, n_bytes) if fitter is None else fitter.within(n_bytes, plan)
 
     def find(n_bytes: int, searched: Searched[PlanResult]) -> PlanResult | None:
-        question = program, architecture, asked(n_bytes), profile, lanes, known
-        with letting_go(program):
-            return searched(fit_lanes, *question)
+        def of_shape(number: int, room: int) -> PlanResult | None:
+            shape, times = shapes[number]
+            return searched(
+                fit_lanes, shape, architecture, asked(number, room), times, lanes, known
+            )
+
+        return planned(n_bytes, of_shape)
 
     def thumb(n_bytes: int) -> PlanResult:
-        with letting_go(program):
-            return heuristic_plan(program, architecture, asked(n_bytes), least, profile)
+        def of_shape(number: int, room: int) -> PlanResult:
+            shape, times = shapes[number]
+            return heuristic_plan(shape, architecture, asked(number, room), leasts[number], times)
+
+        result = planned(n_bytes, of_shape)
+        assert result is not None
+        return result
 
     return Sharer(name, least.memory, *_remembering(search, find, thumb))
 

@@ -163,8 +163,11 @@ class Engine(Answering):
 
     ``verify``: check every span on every sweep; without it the first whole sweep (and the reading of
     resident spans) checks, later ones do not. ``lease``: of an arena that engines use in turns,
-    this engine's to close from now on; None: it has its own.
+    this engine's to close from now on; None: it has its own. ``of``: the engine of the largest shape, whose
+    memory and reader this one uses, too, while that one runs nothing, and which is closed after it.
     """
+
+    _memory: EngineMemory
 
     def __init__(
         self,
@@ -176,6 +179,7 @@ class Engine(Answering):
         verify: bool = False,
         *,
         lease: ArenaLease | None = None,
+        of: "Engine | None" = None,
     ) -> None:
         self.program = program
         self._plan = plan
@@ -187,7 +191,10 @@ class Engine(Answering):
         self._lock = threading.Lock()
         self._is_open = self._is_asleep = False
         self._populating: threading.Thread | None = None
-        self._memory = EngineMemory(program, plan, device, lease)
+        of_memory = None if of is None else of._memory
+        self._memory = EngineMemory(program, plan, device, lease, of_memory)
+        self._owns_memory = of is None
+        lease = self._memory.lease
         #: The lease, where it is of an arena that others use, too.
         self._shared = lease if isinstance(lease, SharedLease) else None
         with contextlib.ExitStack() as failed:
@@ -202,6 +209,11 @@ class Engine(Answering):
     @property
     def plan(self) -> Plan:
         return self._plan
+
+    @property
+    def reader(self) -> Reader:
+        """That of the weights."""
+        return self._reader
 
     def open(self) -> None:
         """Read the resident spans and load the kernels.
@@ -391,11 +403,17 @@ class Engine(Answering):
             self._is_open = False
             self._carrier.rest()
             if self._broken is not None:
-                self._memory.lease.abandon()
+                if self._owns_memory:
+                    self._memory.lease.abandon()
                 return  # the disk may still write to the rest
             self._reads.close()
             self._memory.close()
-            self._reader.close()
+            if self._owns_memory:
+                self._reader.close()
+
+    def fail_with(self, other: "Engine") -> None:
+        """Fail as ``other``, which uses the same memory, has."""
+        self._broken = self._broken or other._broken
 
     def settle(self) -> None:
         try:

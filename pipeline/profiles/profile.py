@@ -66,7 +66,8 @@ class Profile(Record):
     pass. ``plans``: those that were measured. ``limits``: for the bound of exact plans, by ``plan_key``.
     ``tuning``: what its device found fastest; all times hold with it. ``others``: the part of the
     processors that other work took while it was measured, which makes times longer. ``exact``: of this very
-    machine; never in a file. What was measured on one that differs slightly is no bound here.
+    machine; never in a file. What was measured on one that differs slightly is no bound here. ``shapes``:
+    the profiles of the pack's other shapes, None where there is none; each has a file of its own.
     """
 
     format_version: Literal[3] = 3
@@ -83,6 +84,7 @@ class Profile(Record):
     tuning: Tuning = field(default_factory=Tuning)
     others: Annotated[float, Bounds(ge=0, le=1)] = 0.0
     exact: bool = True
+    shapes: Annotated[tuple["Profile | None", ...], Bounds(max_length=0)] = ()
 
     def __post_init__(self) -> None:
         if bool(self.reads) != bool(self.copies):
@@ -103,7 +105,9 @@ class Profile(Record):
 
     def document(self, leave_out: Set[str] = frozenset()) -> str:
         """Return it as JSON, as its file has it, but for what is to be left out."""
-        return to_json(plain(self, without_defaults=True, leave_out={"exact", *leave_out}))
+        return to_json(
+            plain(self, without_defaults=True, leave_out={"exact", "shapes", *leave_out})
+        )
 
     @cached_property
     def times(self) -> OperationTimes:

@@ -124,6 +124,7 @@ class Program(Measures):
     A part keeps the numbers of the whole: ``pieces``, values, spans and row operators are all that there
     are. Pieces and the joined ones of ``alternatives`` name their kernels; ``row_kernels`` are those of the
     row operators. ``joins``: the graphs whose kernels may be one of several in a launch, and how.
+    ``others``: the other shapes of the pack; who plans or runs one shape looks at none of them.
     """
 
     pack: Pack
@@ -140,6 +141,7 @@ class Program(Measures):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     joins: Mapping[int, Joining]
+    others: tuple["Program", ...] = ()
     #: What was made of it, by what makes it.
     _made: dict[Callable[[Any], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -190,6 +192,13 @@ class Program(Measures):
     def let_go(self) -> None:
         """Let go of all that was made of it: a plan, once it is there, is all that is needed."""
         self._made.clear()
+        for other in self.others:
+            other.let_go()
+
+    @property
+    def shapes(self) -> tuple["Program", ...]:
+        """It in all its shapes, the largest first."""
+        return (self, *self.others)
 
     @property
     def name(self) -> str:
@@ -257,7 +266,8 @@ def _tables(program: Program) -> frozenset[int]:
 
 def program_checksum(program: Program) -> str:
     """Return the checksum of all that planners look at: of the file, and of what was decided."""
-    decided = [getattr(program, each.name) for each in fields(program) if each.init][1:]
+    names = [each.name for each in fields(program) if each.init and each.name != "others"]
+    decided = [getattr(program, name) for name in names[1:]]
     rest = (program.graphs, program.programs, program.target)
     tokenizer = f" {program.tokenizer_bytes}" if program.tokenizer_bytes else ""
     return checksum(f"{program.name} {rest} {decided}{tokenizer}".encode())
