@@ -36,8 +36,8 @@ Batch = Annotated[int | None, typer.Option(min=1, help="What an unknown batch be
 Shapes = Annotated[
     list[str] | None,
     typer.Option(
-        help="Of an input, NAME=1,3,224,224, repeatable; several, as 'NAME=1,3,320,320;1,3,640,640' or "
-        "tokens=32,128,512 (batch, tokens, or a dimension's name): one pack that has them all."
+        help="NAME=1,3,224,224, repeatable; several: 1,3,320,320; 1,3,640,640 after the name, or "
+        "tokens=32,128,512 (also batch, or a dimension's name)."
     ),
 ]
 InputNames = Annotated[

@@ -96,7 +96,7 @@ def compile_request(
                 write, progress, warn, changed
             )
             assert written is not None
-            notes = [_notes(request, each, request.check, progress) for each in written]
+            notes = [_notes(request, shape, request.check, progress) for shape in written]
             for note in dict.fromkeys(itertools.chain.from_iterable(notes)):
                 warn(f"{request.source}: {note}")
     return unfinished.destination

@@ -50,7 +50,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, Lengths]:
     shapes: dict[str, Lengths] = {}
     for text in texts:
         name, _, dims = text.rpartition("=")
-        several = [_parsed_shape(part) for part in dims.split(";")]
+        several = list(map(_parsed_shape, dims.split(";")))
         if not name or not all(several):
             raise ValueError(f"{text!r} is not NAME=1,3,224,224")
         if any(0 in shape for shape in several):
@@ -63,7 +63,7 @@ def lengths_of(shape: Sequence[Any]) -> Lengths:
     """Return ``shape``, or several, as of JSON or of a caller, as ``Lengths``."""
     if all(isinstance(length, int) for length in shape):
         return tuple(shape)
-    return tuple(tuple(each) for each in shape)
+    return tuple(tuple(lengths) for lengths in shape)
 
 
 def _parsed_shape(text: str) -> tuple[int, ...]:

@@ -141,13 +141,13 @@ def write_pack(
         of_shape = replace(options, choice=len(sources), warn=warn)
         source = SourceModel.read(path, of_shape)
         _tell_infinite(source, of_shape)
-        known_bytes = store.weight_bytes
+        shared_bytes = store.weight_bytes
         try:
             manifests.append(_build(source, pack, of_shape, unfinished, progress, store))
         finally:
             del source.graph  # NFS and FUSE remove no file that is mapped
         if sources:
-            _tell_own_weights(manifests[-1], store.weight_bytes - known_bytes, path, of_shape)
+            _warn_of_added_weights(manifests[-1], store.weight_bytes - shared_bytes, path, of_shape)
         sources.append(source)
     _write_manifests(unfinished.pack, manifests)
     progress("check")
@@ -155,7 +155,7 @@ def write_pack(
     return sources
 
 
-def _tell_own_weights(
+def _warn_of_added_weights(
     manifest: Manifest, n_bytes: int, path: Path, options: CompileOptions
 ) -> None:
     """Warn of ``n_bytes`` of weights that a shape has, and no larger one.
@@ -165,21 +165,21 @@ def _tell_own_weights(
     """
     if not n_bytes:
         return
-    text = f"{path}: {manifest.shown_shape} has {format_size(n_bytes)} of weights of its own"
+    text = f"{path}: {manifest.shape_text} has {format_size(n_bytes)} of weights of its own"
     if options.same_weights:
         raise CompileError(f"{text}: --same-weights refuses it")
-    options.warn(f"{text}, which the pack has beside those of larger shapes")
+    options.warn(f"{text}, in addition to those of larger shapes")
 
 
 def _write_manifests(folder: Path, manifests: Sequence[Manifest]) -> None:
     """Write the records of all shapes, that of the largest last: it has the checksums of the others."""
     first, *others = manifests
     records = file_records(folder)
-    for number, manifest in enumerate(others, 1):
+    for index, manifest in enumerate(others, 1):
         files = {
             name: record for name, record in records.items() if name in (*STORE_FILES, TOKENIZER)
         }
-        write_manifest(replace(manifest, files=files), folder / shape_file(number))
+        write_manifest(replace(manifest, files=files), folder / shape_file(index))
     write_manifest(replace(first, files=file_records(folder)), folder / MANIFEST)
 
 
@@ -191,8 +191,8 @@ def shape_of(source: SourceModel, unfinished: Unfinished) -> Path:
 
 def reference_of(source: SourceModel, unfinished: Unfinished) -> Path:
     """Write ``source`` as it was read next to the pack; return the file, as ``Accept`` has it."""
-    number = f"-{source.shape}" if source.shape else ""
-    folder = unfinished.work.with_name(f".reference{number}")
+    suffix = f"-{source.shape}" if source.shape else ""
+    folder = unfinished.work.with_name(f".reference{suffix}")
     folder.mkdir()
     file = source.write_reference(folder)
     collect()

@@ -1,4 +1,4 @@
-"""The shapes in which a network is wanted: of whole inputs, or of dimensions that the file leaves open."""
+"""The requested shapes of a network: of whole inputs, or of dimensions that the file leaves open."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from models.text.recipe import ROLES
 
 #: Names of dimensions, whatever the file calls them: the first of inputs, and that of the inputs of texts.
 BATCH, TOKENS = "batch", "tokens"
-_SHOWN = 3
+_MAX_LISTED = 3
 _UNKNOWN = (0, -1)
 
 
@@ -28,9 +28,9 @@ class ShapeChoice:
 
 
 def shape_choices(
-    path: Path, model: onnx.ModelProto, wanted: Mapping[str, Lengths]
+    path: Path, model: onnx.ModelProto, requested: Mapping[str, Lengths]
 ) -> list[ShapeChoice]:
-    """Return each combination of what is ``wanted``, the one with the largest inputs first.
+    """Return each combination of what is ``requested``, the one with the largest inputs first.
 
     Raises:
         OnnxError: a name is of no input and no dimension, one is there twice, or there are too many.
@@ -38,9 +38,9 @@ def shape_choices(
     inputs = {value.name for value in model.graph.input}
     names: list[tuple[str, bool]] = []
     several: list[Sequence[tuple[int, ...] | int]] = []
-    for name, lengths in wanted.items():
+    for name, lengths in requested.items():
         is_input = name in inputs
-        shapes = tuple(each for each in lengths if isinstance(each, tuple)) or (_flat(lengths),)
+        shapes = tuple(shape for shape in lengths if isinstance(shape, tuple)) or (_flat(lengths),)
         if not is_input:
             _check_dimension(path, model, name, shapes)
         names.append((name, is_input))
@@ -82,13 +82,13 @@ def _size(model: onnx.ModelProto, choice: ShapeChoice) -> int:
     return total
 
 
-def _names(value: onnx.ValueInfoProto, known: Mapping[str, object]) -> list[str | None]:
-    """Return which of the ``known`` names each open dimension of ``value`` has; None: none of them."""
+def _names(value: onnx.ValueInfoProto, lengths: Mapping[str, object]) -> list[str | None]:
+    """Return which of the names of ``lengths`` each open dimension of ``value`` has; None: none of them."""
     names: list[str | None] = []
     for axis, dim in enumerate(value.type.tensor_type.shape.dim):
         alias = BATCH if axis == 0 else TOKENS if axis == 1 and value.name in ROLES else None
         possible = (dim.dim_param, alias) if dim.dim_value in _UNKNOWN else ()
-        names.append(next((name for name in possible if name and name in known), None))
+        names.append(next((name for name in possible if name and name in lengths), None))
     return names
 
 
@@ -99,11 +99,11 @@ def _check_dimension(
     values = model.graph.input
     if len(shapes) == 1 and any(name in _names(value, {name: 0}) for value in values):
         return
-    known = ", ".join(value.name for value in values[:_SHOWN])
+    listed = ", ".join(value.name for value in values[:_MAX_LISTED])
     params = (dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim)
-    labels = ", ".join(list(dict.fromkeys(filter(None, params)))[:_SHOWN])
+    labels = ", ".join(list(dict.fromkeys(filter(None, params)))[:_MAX_LISTED])
     dimensions = f", and the dimensions {labels}" if labels else ""
-    raise OnnxError(f"{path}: no input called {name}; there is {known}{dimensions}")
+    raise OnnxError(f"{path}: no input called {name}; there is {listed}{dimensions}")
 
 
 def fix_dimensions(model: onnx.ModelProto, lengths: Mapping[str, int]) -> None:

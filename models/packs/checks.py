@@ -237,7 +237,9 @@ def _check_shape(path: Path, shape: Manifest, others: Sequence[Manifest]) -> Non
         ports, theirs = getattr(shape, kind), getattr(first, kind)
         if [*map(_kind_of, ports)] != [*map(_kind_of, theirs)]:
             raise PackError(f"{path}: {kind}: not those of {MANIFEST} in another shape")
-    shapes = [tuple(port.shape for port in each.required_inputs) for each in (shape, *others)]
+    shapes = [
+        tuple(port.shape for port in manifest.required_inputs) for manifest in (shape, *others)
+    ]
     if shapes[0] in shapes[1:]:
         raise PackError(f"{path}: inputs: another shape of the pack has the same")
 
@@ -254,13 +256,13 @@ def check_manifests(manifests: Mapping[Path, Manifest]) -> None:
     """
     path, manifest = next(iter(manifests.items()))
     spans = _FileSpans(manifest.files["weights.bin"].n_bytes)
-    for number, (each, shape) in enumerate(manifests.items()):
-        if number:
-            _check_shape(each, shape, list(manifests.values())[:number])
-        spans.check(each, shape)
+    for index, (file, shape) in enumerate(manifests.items()):
+        if index:
+            _check_shape(file, shape, list(manifests.values())[:index])
+        spans.check(file, shape)
     spans.check_end(path)
-    for each, shape in manifests.items():
-        _check_manifest(each, shape)
+    for file, shape in manifests.items():
+        _check_manifest(file, shape)
 
 
 def _check_manifest(path: Path, manifest: Manifest) -> None:

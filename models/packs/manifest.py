@@ -205,7 +205,7 @@ class Manifest(Measures, Record):
         return limits
 
     @property
-    def shown_shape(self) -> str:
+    def shape_text(self) -> str:
         """Its shape for people: [1, 3, 320, 320]; where inputs have several, each with its name."""
         shapes = {port.name: list(port.shape) for port in self.required_inputs}
         distinct = dict.fromkeys(map(str, shapes.values()))

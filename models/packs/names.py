@@ -8,9 +8,9 @@ MAX_SHAPES = 16
 MANIFEST = "manifest.json"
 
 
-def shape_file(number: int) -> str:
-    """Return the file of shape ``number`` of a pack, counted from the largest, which is 0."""
-    return f"shape-{number}.json" if number else MANIFEST
+def shape_file(index: int) -> str:
+    """Return the file of shape ``index`` of a pack, counted from the largest, which is 0."""
+    return f"shape-{index}.json" if index else MANIFEST
 
 
 #: Those of all shapes but the largest.

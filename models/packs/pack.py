@@ -35,14 +35,14 @@ class Pack:
     """A checked pack: its folder, its manifest, and the serialised pieces.
 
     ``others``: the pack in its other shapes, which have the same files, from the next smaller one on.
-    ``number``: of the shape, counted from the largest.
+    ``shape_index``: of the shape, counted from the largest.
     """
 
     folder: Path
     manifest: Manifest
     graphs: tuple[bytes, ...]
     others: tuple["Pack", ...] = ()
-    number: int = 0
+    shape_index: int = 0
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class Pack:
     @property
     def path(self) -> Path:
         """The file that says what it is; with it a shape is opened alone."""
-        return self.folder / shape_file(self.number)
+        return self.folder / shape_file(self.shape_index)
 
     @property
     def weights_path(self) -> Path:
@@ -103,7 +103,7 @@ def read_pack(path: Path) -> Pack:
 
 
 def _located(path: Path) -> tuple[Path, int | None]:
-    """Return the folder of the pack that ``path`` means, and the number of its shape; None: all of them."""
+    """Return the folder of the pack that ``path`` means, and the index of its shape; None: all of them."""
     names = (MANIFEST, *SHAPE_FILES)
     if path.name in names and path.is_file():
         return find_pack(path.parent), names.index(path.name)
@@ -111,15 +111,15 @@ def _located(path: Path) -> tuple[Path, int | None]:
 
 
 def _opened(folder: Path, manifest: Manifest, shape: int | None) -> Pack:
-    """Return the pack of ``manifest``, or its ``shape`` of that number alone, when all are checked."""
+    """Return the pack of ``manifest``, or its ``shape`` of that index alone, when all are checked."""
     _check_files(folder, manifest)
     others = {folder / name: _shape(folder / name, manifest) for name in shape_files(manifest)}
     manifests = {folder / MANIFEST: manifest, **others}
     check_manifests(manifests)
     data = _pieces(folder, manifest)
     packs = [
-        Pack(folder, each, _graphs(path, each, data), number=number)
-        for number, (path, each) in enumerate(manifests.items())
+        Pack(folder, shape_manifest, _graphs(path, shape_manifest, data), shape_index=index)
+        for index, (path, shape_manifest) in enumerate(manifests.items())
     ]
     if shape is None:
         return replace(packs[0], others=tuple(packs[1:]))

@@ -26,7 +26,7 @@ from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import NOTHING, PlanResult, Wanted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
-from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile import Profile, ShapedProfile
 from pipeline.program.program import Program, letting_go
 from pipeline.schedule.architectures import Architecture
 
@@ -151,37 +151,38 @@ def sharer(
         PlanError: the ring is too small, or it cannot be planned without a profile.
     """
     smallest = Wanted(ring_bytes=wanted.ring_bytes, arena_bytes=wanted.arena_bytes, least=True)
-    others = () if profile is None else profile.shapes
+    others = profile.shapes if isinstance(profile, ShapedProfile) else ()
     measured = [profile, *others, *[None] * (len(program.others) - len(others))]
-    shapes = list(zip(program.shapes, measured, strict=True))
-    with letting_go(program):
+    programs = program.by_shape()
+    shapes = list(zip(programs, measured, strict=True))
+    with letting_go(*programs):
         leasts = [
             search.now(fit, shape, architecture, smallest, times, known).plan
             for shape, times in shapes
         ]
-        fitter = ShapesFitter(program.shapes, leasts) if program.others else None
+        fitter = ShapesFitter(programs, leasts) if program.others else None
         least = leasts[0] if fitter is None else fitter.smallest
 
-    def asked(number: int, n_bytes: int) -> Wanted:
-        return replace(wanted, total_bytes=max(n_bytes, leasts[number].total_bytes))
+    def asked(index: int, n_bytes: int) -> Wanted:
+        return replace(wanted, total_bytes=max(n_bytes, leasts[index].total_bytes))
 
     def planned(n_bytes: int, plan: Fit) -> PlanResult | None:
-        with letting_go(program):
+        with letting_go(*programs):
             return plan(0, n_bytes) if fitter is None else fitter.within(n_bytes, plan)
 
     def find(n_bytes: int, searched: Searched[PlanResult]) -> PlanResult | None:
-        def of_shape(number: int, room: int) -> PlanResult | None:
-            shape, times = shapes[number]
+        def of_shape(index: int, limit: int) -> PlanResult | None:
+            shape, times = shapes[index]
             return searched(
-                fit_lanes, shape, architecture, asked(number, room), times, lanes, known
+                fit_lanes, shape, architecture, asked(index, limit), times, lanes, known
             )
 
         return planned(n_bytes, of_shape)
 
     def thumb(n_bytes: int) -> PlanResult:
-        def of_shape(number: int, room: int) -> PlanResult:
-            shape, times = shapes[number]
-            return heuristic_plan(shape, architecture, asked(number, room), leasts[number], times)
+        def of_shape(index: int, limit: int) -> PlanResult:
+            shape, times = shapes[index]
+            return heuristic_plan(shape, architecture, asked(index, limit), leasts[index], times)
 
         result = planned(n_bytes, of_shape)
         assert result is not None

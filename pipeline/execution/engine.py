@@ -290,25 +290,24 @@ class Engine(Answering):
             thread.start()
             self._populating = thread
 
-    def run_lanes(
+    def run_batch(
         self,
-        lanes: Sequence[Lane],
-        record: Recorder | None = None,
-        claim: ComputeClaim = FREE,
-        *,
-        keeps_core: bool = True,
+        requests: Sequence[Lane],
+        record: Recorder | None,
+        claim: ComputeClaim,
+        keeps_core: bool,
     ) -> list[Answer | Exception]:
-        most = self._plan.choice.lanes
-        if not 0 < len(lanes) <= most:
-            raise ValueError(f"{len(lanes)} lanes, planned were 1 to {most}")
-        run = LaneRun(lanes)
+        max_size = self._plan.choice.lanes
+        if not 0 < len(requests) <= max_size:
+            raise ValueError(f"{len(requests)} lanes, planned were 1 to {max_size}")
+        run = LaneRun(requests)
         carried: _Carried | None = None
         try:
-            run.each(lambda lane: self._expected.check(lanes[lane].inputs))
+            run.each(lambda lane: self._expected.check(requests[lane].inputs))
             if run.running:
                 with self._lock:
                     carried = self._in_turn(
-                        run, partial(self._carry, lanes, run, record, claim, keeps_core)
+                        run, partial(self._carry, requests, run, record, claim, keeps_core)
                     )
         except Exception as exc:  # noqa: BLE001  it is raised in each call that waits for it
             for lane in run.running:
@@ -317,7 +316,7 @@ class Engine(Answering):
             run.errors[lane]
             if carried is None or lane in run.errors
             else (carried[0][lane], carried[1])
-            for lane in range(len(lanes))
+            for lane in range(len(requests))
         ]
 
     def _in_turn(self, run: LaneRun, carry: Callable[[], _Carried]) -> _Carried:

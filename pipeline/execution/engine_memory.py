@@ -89,7 +89,7 @@ class EngineMemory:
                 lease = OwnArena(device, planned["arena"])
                 self._held.append(lease)
             shapes = (plan, *plan.others)
-            reserved = max(reserved_scratch(each.steps, each.scratch_bytes) for each in shapes)
+            reserved = max(reserved_scratch(shape.steps, shape.scratch_bytes) for shape in shapes)
             self.scratch = allocate("scratch", reserved)
             self.lease = lease
         except BaseException:

@@ -66,9 +66,9 @@ def open_answering(
     with ExitStack() as failed:
         failed.callback(first.close)
         engines = [first]
-        for shape, own in zip(program.others, plan.others, strict=True):
-            validate(shape, own)
-            engine = Engine(shape, own, device, pool, first.reader, verify, of=first)
+        for shape, shape_plan in zip(program.others, plan.others, strict=True):
+            validate(shape, shape_plan)
+            engine = Engine(shape, shape_plan, device, pool, first.reader, verify, of=first)
             failed.callback(engine.close)
             engine.open()
             engines.append(engine)

@@ -5,14 +5,12 @@ A request takes the shape that it has, or the next longer one (models/packs/shap
 
 import threading
 from collections.abc import Sequence
-from functools import partial
 
-from models.packs.shapes import Fitting, PackShapes, UnknownShapeError
+from models.packs.shapes import PackShapes, ShapeMatch, UnknownShapeError
 from pipeline.execution.answering import Answer, Answering
-from pipeline.execution.baton import FREE, ComputeClaim
+from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import InputError
-from pipeline.execution.given import Arrays, Take
 from pipeline.execution.lane import Lane
 from pipeline.execution.statistics import EngineStatistics
 from pipeline.planning.plan import Plan
@@ -37,47 +35,39 @@ class ShapedEngine(Answering):
     def plan(self) -> Plan:
         return self._first.plan
 
-    def run_lanes(
+    def run_batch(
         self,
-        lanes: Sequence[Lane],
-        record: Recorder | None = None,
-        claim: ComputeClaim = FREE,
-        *,
-        keeps_core: bool = True,
+        requests: Sequence[Lane],
+        record: Recorder | None,
+        claim: ComputeClaim,
+        keeps_core: bool,
     ) -> list[_Outcome]:
-        """Answer as Answering says, in a sweep for each shape, or several where it has fewer lanes."""
-        if not 0 < len(lanes) <= self.plan.batch_size:
-            raise ValueError(f"{len(lanes)} lanes, planned were 1 to {self.plan.batch_size}")
+        """Answer in one inference for each shape, or several where its plan is of fewer requests."""
+        if not 0 < len(requests) <= self.plan.batch_size:
+            raise ValueError(f"{len(requests)} lanes, planned were 1 to {self.plan.batch_size}")
         outcomes: dict[int, _Outcome] = {}
         groups: dict[int, list[tuple[int, Lane]]] = {}
-        for position, lane in enumerate(lanes):
+        for position, request in enumerate(requests):
             try:
-                fitting = self._shapes.find(
-                    {name: each.shape for name, each in lane.inputs.items()}
+                match = self._shapes.find(
+                    {name: tensor.shape for name, tensor in request.inputs.items()}
                 )
             except UnknownShapeError as exc:
                 outcomes[position] = InputError(str(exc))
             else:
-                groups.setdefault(fitting.number, []).append(
-                    (position, self._fitted(lane, fitting))
+                groups.setdefault(match.shape_index, []).append(
+                    (position, _matched(self._shapes, request, match))
                 )
         with self._lock:
-            for number, group in groups.items():
-                engine = self._engines[number]
-                most = engine.plan.choice.lanes
-                for start in range(0, len(group), most):
-                    positions, part = zip(*group[start : start + most], strict=True)
-                    found = engine.run_lanes(part, record, claim, keeps_core=keeps_core)
-                    outcomes.update(zip(positions, found, strict=True))
+            for index, group in groups.items():
+                engine = self._engines[index]
+                size = engine.plan.choice.lanes
+                for start in range(0, len(group), size):
+                    positions, batch = zip(*group[start : start + size], strict=True)
+                    answers = engine.run_batch(batch, record, claim, keeps_core)
+                    outcomes.update(zip(positions, answers, strict=True))
                     self._fail_with(engine)
-        return [outcomes[position] for position in range(len(lanes))]
-
-    def _fitted(self, lane: Lane, fitting: Fitting) -> Lane:
-        """Return ``lane`` padded for a shape, and its answer cut, where that is necessary."""
-        if fitting.tokens is None:
-            return lane
-        take = partial(_taken, self._shapes, fitting, lane.take)
-        return lane._replace(inputs=self._shapes.padded(fitting, lane.inputs), take=take)
+        return [outcomes[position] for position in range(len(requests))]
 
     @property
     def callers(self) -> int:
@@ -85,15 +75,15 @@ class ShapedEngine(Answering):
 
     @property
     def broken(self) -> str:
-        return next((each.broken for each in self._engines if each.broken), "")
+        return next((engine.broken for engine in self._engines if engine.broken), "")
 
     @property
     def lost_device(self) -> bool:
-        return any(each.lost_device for each in self._engines)
+        return any(engine.lost_device for engine in self._engines)
 
     @property
     def reads_nothing(self) -> bool:
-        return all(each.reads_nothing for each in self._engines)
+        return all(engine.reads_nothing for engine in self._engines)
 
     @property
     def takes_turns(self) -> bool:
@@ -104,21 +94,21 @@ class ShapedEngine(Answering):
         return 0
 
     def wake(self) -> None:
-        for each in self._engines:
-            each.wake()
+        for engine in self._engines:
+            engine.wake()
 
     def statistics(self) -> EngineStatistics:
         """Return what all shapes have done, and their memory; of what they share that of the largest."""
-        first, *others = (each.statistics() for each in self._engines)
+        first, *others = (engine.statistics() for engine in self._engines)
         return EngineStatistics(
-            sweeps=first.sweeps + sum(each.sweeps for each in others),
-            failures=first.failures + sum(each.failures for each in others),
-            read_bytes=first.read_bytes + sum(each.read_bytes for each in others),
-            stall_seconds=first.stall_seconds + sum(each.stall_seconds for each in others),
+            sweeps=first.sweeps + sum(engine.sweeps for engine in others),
+            failures=first.failures + sum(engine.failures for engine in others),
+            read_bytes=first.read_bytes + sum(engine.read_bytes for engine in others),
+            stall_seconds=first.stall_seconds + sum(engine.stall_seconds for engine in others),
             memory={
                 **first.memory,
                 **{
-                    kind: first.memory[kind] + sum(each.memory[kind] for each in others)
+                    kind: first.memory[kind] + sum(engine.memory[kind] for engine in others)
                     for kind in ("sessions", "objects")
                 },
                 "scratch": self.plan.memory["scratch"],
@@ -130,31 +120,38 @@ class ShapedEngine(Answering):
         return self._first.huge_page_bytes()
 
     def settle(self) -> None:
-        for each in self._engines:
-            each.settle()
+        for engine in self._engines:
+            engine.settle()
 
     def sleep(self) -> bool:
         with self._lock:
             # Each has to know that it must read its weights again.
-            slept = [each.sleep() for each in self._engines]
+            slept = [engine.sleep() for engine in self._engines]
         return all(slept)
 
     @property
     def is_asleep(self) -> bool:
-        return any(each.is_asleep for each in self._engines)
+        return any(engine.is_asleep for engine in self._engines)
 
     def close(self) -> None:
         with self._lock:
-            for each in reversed(self._engines):
-                each.close()
-                self._fail_with(each)
+            for engine in reversed(self._engines):
+                engine.close()
+                self._fail_with(engine)
 
     def _fail_with(self, engine: Engine) -> None:
         """Where ``engine`` is broken, all are: the disk may still write to the memory of all."""
         if engine.broken:
-            for each in self._engines:
-                each.fail_with(engine)
+            for sibling in self._engines:
+                sibling.fail_with(engine)
 
 
-def _taken(shapes: PackShapes, fitting: Fitting, take: Take[object], outputs: Arrays) -> object:
-    return take(shapes.cut(fitting, outputs))
+def _matched(shapes: PackShapes, request: Lane, match: ShapeMatch) -> Lane:
+    """Return ``request`` padded for a shape, and its answer cut, where that is necessary."""
+    if match.tokens is None:
+        return request
+    take = request.take
+    return request._replace(
+        inputs=shapes.padded(match, request.inputs),
+        take=lambda outputs: take(shapes.cut(match, outputs)),
+    )

@@ -212,8 +212,8 @@ def load_residents(
     # Those that are the same lie in one place, and are read once.
     places = {plan.offset(plan.spans[span]): span for span in reversed(plan.resident)}
     # Of several shapes of a model another one may have read them.
-    for place in memory.loaded.intersection(places):
-        del places[place]
+    for offset in memory.loaded.intersection(places):
+        del places[offset]
     lengths = {span: program.spans[span].file_length for span in sorted(places.values())}
     largest = max(lengths.values(), default=0)
 

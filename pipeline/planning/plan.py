@@ -260,15 +260,15 @@ class Plan:
     def memory(self) -> dict[str, int]:
         """Bytes by kind, the kinds of the budget and of the metrics; with those of ``others``."""
         if self.others:
-            kinds = [self.own_memory, *(plan.own_memory for plan in self.others)]
+            kinds = [self.shape_memory, *(plan.shape_memory for plan in self.others)]
             return {
-                kind: (sum if kind in _ADDED else max)(each[kind] for each in kinds)
+                kind: (sum if kind in _ADDED else max)(memory[kind] for memory in kinds)
                 for kind in kinds[0]
             }
-        return self.own_memory
+        return self.shape_memory
 
     @property
-    def own_memory(self) -> dict[str, int]:
+    def shape_memory(self) -> dict[str, int]:
         """Bytes by kind, without those of other shapes."""
         return {
             "staging": self.staging_bytes,

@@ -7,36 +7,55 @@ for all shapes that have them. Sessions of equal graphs are one.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
-from pipeline.program.sessions import Session, held_bytes, opened_by
+from pipeline.program.sessions import Session, opened_by, session_size
 
-#: The bytes of spans that follow each other in memory, by where each begins in the file and in memory.
-_Held = tuple[tuple[int, ...], ...]
+#: A span: where its bytes begin in the file, and how many they are there and in memory.
+_Stored = tuple[int, int, int]
 
 
 def together(programs: Sequence[Program], plans: Sequence[Plan]) -> Plan:
     """Return the plan of the first of ``programs``, with those of the others; ``plans``: of each alone."""
     quiet = [without_ahead(*pair) for pair in zip(programs, plans, strict=True)]
-    places: dict[_Held, int] = {}
-    end = 0
-    moved = []
-    for program, plan in zip(programs, quiet, strict=True):
-        buffers = list(plan.buffers)
-        for index, held in _held(program, plan).items():
-            if held not in places:
-                places[held] = end
-                end += buffers[index].n_bytes
-            buffers[index] = buffers[index]._replace(offset=places[held])
-        moved.append(replace(plan, buffers=tuple(buffers)))
+    moved, end = _side_by_side(programs, quiet)
     sessions: set[tuple[object, ...]] = set()
     planned = []
     for program, plan in zip(programs, moved, strict=True):
-        n_bytes = plan.session_bytes - _known_bytes(program, plan, sessions)
+        n_bytes = plan.session_bytes - _shared_session_bytes(program, plan, sessions)
         planned.append(replace(plan, resident_bytes=end, session_bytes=n_bytes))
     return replace(planned[0], others=tuple(planned[1:]))
+
+
+def _side_by_side(programs: Sequence[Program], plans: Sequence[Plan]) -> tuple[list[Plan], int]:
+    """Return ``plans`` with weights that stay where all have room, and the bytes that these take.
+
+    Spans that follow each other in one shape do so in memory; in another shape they may be apart.
+    """
+    buffers = [list(plan.buffers) for plan in plans]
+    stored = [
+        (shape, index, spans)
+        for shape, (program, plan) in enumerate(zip(programs, plans, strict=True))
+        for index, spans in _stored_in(program, plan).items()
+    ]
+    offsets: dict[_Stored, int] = {}
+    end = 0
+    for shape, index, spans in sorted(stored, key=lambda item: -len(item[2])):
+        buffer = buffers[shape][index]
+        starts = list(accumulate((length for _, _, length in spans), initial=0))
+        first = offsets.get(spans[0], end)
+        expected = [first + start for start in starts[:-1]]
+        if [offsets.get(span) for span in spans] != expected:
+            first, end = end, end + buffer.n_bytes
+            for span, start in zip(spans, starts, strict=False):
+                offsets.setdefault(span, first + start)
+        buffers[shape][index] = buffer._replace(offset=first)
+    return [
+        replace(plan, buffers=tuple(changed)) for plan, changed in zip(plans, buffers, strict=True)
+    ], end
 
 
 def without_ahead(program: Program, plan: Plan) -> Plan:
@@ -47,23 +66,24 @@ def without_ahead(program: Program, plan: Plan) -> Plan:
     return make_plan(program, plan.architecture, choice=choice)
 
 
-def _held(program: Program, plan: Plan) -> dict[int, _Held]:
-    """Return what lies in each buffer of weights that stay, by the number of the buffer."""
-    spans: dict[int, set[tuple[int, ...]]] = defaultdict(set)
-    for span in plan.resident:
-        location, record = plan.spans[span], program.spans[span]
+def _stored_in(program: Program, plan: Plan) -> dict[int, list[_Stored]]:
+    """Return what lies in each buffer of weights that stay, in order, by the number of the buffer."""
+    stored: dict[int, dict[int, _Stored]] = defaultdict(dict)
+    for index in plan.resident:
+        location, span = plan.spans[index], program.spans[index]
         assert location is not None
-        spans[location.buffer].add((location.offset, record.file_offset, record.file_length))
-    return {index: tuple(sorted(held)) for index, held in spans.items()}
+        record = span.file_offset, span.file_length, span.length
+        stored[location.buffer][location.offset] = record
+    return {index: [spans[start] for start in sorted(spans)] for index, spans in stored.items()}
 
 
-def _known_bytes(program: Program, plan: Plan, known: set[tuple[object, ...]]) -> int:
-    """Return what those sessions of ``plan`` take that are ``known``; the others are known from now on."""
+def _shared_session_bytes(program: Program, plan: Plan, others: set[tuple[object, ...]]) -> int:
+    """Return what those sessions of ``plan`` take that are among ``others``; all are from now on."""
     n_bytes = 0
     for session in opened_by(program, plan.steps, plan.runs).sessions:
         key = _key(program, session)
-        n_bytes += held_bytes(program, session) if key in known else 0
-        known.add(key)
+        n_bytes += session_size(program, session) if key in others else 0
+        others.add(key)
     return n_bytes
 
 
@@ -74,6 +94,6 @@ def _key(program: Program, session: Session) -> tuple[object, ...]:
     """
     graphs = program.graphs
     return tuple(
-        (graphs[part].offset, graphs[part].length) if isinstance(part, int) else (id(program), part)
-        for part in session
+        (graphs[node].offset, graphs[node].length) if isinstance(node, int) else (id(program), node)
+        for node in session
     )

@@ -66,8 +66,7 @@ class Profile(Record):
     pass. ``plans``: those that were measured. ``limits``: for the bound of exact plans, by ``plan_key``.
     ``tuning``: what its device found fastest; all times hold with it. ``others``: the part of the
     processors that other work took while it was measured, which makes times longer. ``exact``: of this very
-    machine; never in a file. What was measured on one that differs slightly is no bound here. ``shapes``:
-    the profiles of the pack's other shapes, None where there is none; each has a file of its own.
+    machine; never in a file. What was measured on one that differs slightly is no bound here.
     """
 
     format_version: Literal[3] = 3
@@ -84,7 +83,6 @@ class Profile(Record):
     tuning: Tuning = field(default_factory=Tuning)
     others: Annotated[float, Bounds(ge=0, le=1)] = 0.0
     exact: bool = True
-    shapes: Annotated[tuple["Profile | None", ...], Bounds(max_length=0)] = ()
 
     def __post_init__(self) -> None:
         if bool(self.reads) != bool(self.copies):
@@ -150,3 +148,13 @@ class Profile(Record):
         again = {each.key for each in plans}
         others = (each for each in self.plans if each.key not in again)
         return replace(self, plans=(*others, *plans))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShapedProfile(Profile):
+    """The profile of the largest shape of a pack; ``shapes``: of the others, None where there is none.
+
+    Each has a file of its own.
+    """
+
+    shapes: tuple[Profile | None, ...] = ()

@@ -80,7 +80,7 @@ def prepare(pack: Pack, device: Able) -> Program:
         PackError: its pieces are such that no kernel could run them.
     """
     able = device.abilities()
-    first, *others = (_prepared(each, able) for each in (pack, *pack.others))
+    first, *others = (_prepared(shape, able) for shape in (pack, *pack.others))
     return replace(first, others=tuple(others)) if others else first
 
 

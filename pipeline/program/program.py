@@ -5,7 +5,7 @@ A manifest is the record of a file. A program is made of it once, when a model i
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Self, TypeVar
 
 from numpy.typing import NDArray
@@ -192,13 +192,10 @@ class Program(Measures):
     def let_go(self) -> None:
         """Let go of all that was made of it: a plan, once it is there, is all that is needed."""
         self._made.clear()
-        for other in self.others:
-            other.let_go()
 
-    @property
-    def shapes(self) -> tuple["Program", ...]:
-        """It in all its shapes, the largest first."""
-        return (self, *self.others)
+    def by_shape(self) -> tuple["Program", ...]:
+        """Return a program for each shape, the largest first, none of which has others."""
+        return (replace(self, others=()), *self.others) if self.others else (self,)
 
     @property
     def name(self) -> str:
@@ -274,9 +271,10 @@ def program_checksum(program: Program) -> str:
 
 
 @contextmanager
-def letting_go(program: Program) -> Iterator[None]:
-    """Let go of what was made of ``program`` meanwhile."""
+def letting_go(*programs: Program) -> Iterator[None]:
+    """Let go of what was made of ``programs`` meanwhile."""
     try:
         yield
     finally:
-        program.let_go()
+        for program in programs:
+            program.let_go()
