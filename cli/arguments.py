@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from models.sizes import parse_shapes, parse_size
+from models.sizes import Lengths, parse_shapes, parse_size
 from pipeline.checking import Depth
 from pipeline.devices.names import KINDS, PRECISIONS, Kind, Precision, check_name
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
@@ -33,7 +33,13 @@ Check = Annotated[
 ]
 PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]
 Batch = Annotated[int | None, typer.Option(min=1, help="What an unknown batch becomes; default 1.")]
-Shapes = Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME=1,3,224,224, repeatable; several: 1,3,320,320; 1,3,640,640 after the name, or "
+        "tokens=32,128,512 (also batch, or a dimension's name)."
+    ),
+]
 InputNames = Annotated[
     list[str] | None,
     typer.Option(
@@ -89,7 +95,7 @@ def pins_of(texts: list[str] | None) -> dict[str, int]:
         raise typer.BadParameter(str(exc), param_hint="--pin") from exc
 
 
-def shapes_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+def shapes_of(texts: list[str] | None) -> dict[str, Lengths]:
     """Return the shapes of inputs by name.
 
     Raises:

@@ -80,6 +80,10 @@ def compile_(
     shape: Shapes = None,
     keep_input: InputNames = None,
     without_output: WithoutOutputs = None,
+    same_weights: Annotated[
+        bool,
+        typer.Option("--same-weights", help="Refuse shapes that have weights of their own."),
+    ] = False,
     chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
     precision: Annotated[
         Literal["none", "half", "mixed", "int8"],
@@ -191,6 +195,7 @@ def compile_(
             "chunk_bytes": size(chunk, "--chunk"),
             "scores": scores,
             "without": tuple(without or ()),
+            "same_weights": same_weights,
         },
         explain=explain,
         verify=verify,

@@ -4,6 +4,7 @@ What one has imported and allocated is gone when the next begins, so this proces
 one of them needs. Without a check there is one step, in this process.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -62,8 +63,9 @@ class CompileRequest:
 
 
 class _Written(NamedTuple):
-    """The source of a pack that was written, as a file, and how answers are compared with its own."""
+    """A shape of a pack that was written: what opens it, its source as a file, how both are compared."""
 
+    pack: Path
     reference: Path
     comparison: ComparisonRules
 
@@ -94,20 +96,20 @@ def compile_request(
                 write, progress, warn, changed
             )
             assert written is not None
-            for note in _notes(request, unfinished, written, request.check, progress):
+            notes = [_notes(request, shape, request.check, progress) for shape in written]
+            for note in dict.fromkeys(itertools.chain.from_iterable(notes)):
                 warn(f"{request.source}: {note}")
     return unfinished.destination
 
 
 def _notes(
     request: CompileRequest,
-    unfinished: Unfinished,
     written: _Written,
     depth: Depth,
     progress: Progress,
 ) -> Iterable[str]:
     """Check the pack with each number of threads, and return what a user should know, once each."""
-    check = partial(_check, request, unfinished, written)
+    check = partial(_check, request, written)
     first, *others = threads_of(depth)
     if is_claimed():
         notes = [note for count in others for note in in_fork(partial(check, count), progress)]
@@ -127,10 +129,10 @@ def _write(
     progress: Progress,
     warn: Callable[[str], None],
     changed: "Callable[[PassChange], None]",
-) -> _Written | None:
-    """Write the files of the pack; return what its check needs, if there is one to come."""
+) -> list[_Written] | None:
+    """Write the files of the pack; return what its check needs of each shape, if there is one to come."""
     with kept_imports():
-        from models.compiler.compile import reference_of, write_pack
+        from models.compiler.compile import reference_of, shape_of, write_pack
         from models.compiler.passes.explain import Explaining
         from models.packs.pack import read_pack
         from models.packs.target import named_target
@@ -140,13 +142,18 @@ def _write(
     changes = Explaining() if request.explain else None
     observers = (*((changes,) if changes else ()), *_observers(request))
     options = _options(request, target, warn, observers)
-    source = write_pack(request.source, request.pack, unfinished, options, progress)
+    sources = write_pack(request.source, request.pack, unfinished, options, progress)
     for change in changes.changes if changes else ():
         changed(change)
     if request.check is None:
         return None
-    reference, manifest = reference_of(source, unfinished), read_pack(unfinished.pack).manifest
-    return _Written(reference, comparison_of(reference, manifest.target, manifest.store))
+    manifest = read_pack(unfinished.pack).manifest
+    written = []
+    for source in sources:
+        reference = reference_of(source, unfinished)
+        comparison = comparison_of(reference, manifest.target, manifest.store)
+        written.append(_Written(shape_of(source, unfinished), reference, comparison))
+    return written
 
 
 def _options(
@@ -217,7 +224,6 @@ def _pictures(request: CompileRequest) -> "Dataset | None":
 
 def _check(
     request: CompileRequest,
-    unfinished: Unfinished,
     written: _Written,
     threads: int | None,
     progress: Progress,
@@ -230,7 +236,7 @@ def _check(
     assert request.check is not None
     pictures = _pictures(request) if loses_bits(request.store) else None
     return check_with_threads(
-        *(unfinished.pack, written.reference, request.source),
+        *(written.pack, written.reference, request.source),
         *(written.comparison, threads, progress),
         depth=request.check,
         pictures=partial(pictures.pictures, _MEASURED) if pictures else None,

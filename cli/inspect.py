@@ -21,6 +21,7 @@ from cli.printing.sentences import (
     less_for_pictures,
     machine,
     network_size,
+    one_shape,
     operators_alone,
     operators_on_elements,
     picture,
@@ -49,6 +50,7 @@ from models.packs.pack import Pack, read_pack
 from models.packs.records.pieces import Layer
 from models.packs.records.ports import DesignedMemory
 from models.packs.records.spans import Encoding
+from models.packs.shapes import PackShapes
 from models.sizes import format_least, format_size
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.operator_node import why_not_shared
@@ -58,7 +60,7 @@ from pipeline.devices.names import check_name
 from pipeline.evaluating.results_file import read_results
 from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE
-from pipeline.profiles.profile_file import disturbance
+from pipeline.profiles.profile_file import disturbance, profile_name
 from server.errors import few
 
 #: What people call encodings.
@@ -95,7 +97,7 @@ def inspect(
         return
     print_facts(_facts(opened, summary))
     say("")
-    if not (opened.folder / PROFILE).exists():
+    if not (opened.folder / profile_name(opened)).exists():
         suggest("To measure it here", profiling(opened))
     suggest("To serve it", serving(opened, summary["smallest_budget_bytes"]))
     for line in (*map(resident, opened.manifest.resident_pieces), *map(_cpu_line, on_cpu)):
@@ -129,8 +131,8 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if summary["costs"]:
         yield "takes there", takes(summary["costs"])
     yield "profile", _profile(pack)
-    for port in manifest.inputs:
-        yield "input", given(port)
+    yield from (("shape", one_shape(shape)) for shape in summary["shapes"])
+    yield from (("input", given(port)) for port in PackShapes.of(pack).inputs)
     if manifest.preprocess:
         yield "pictures", picture(manifest.preprocess) + _origin(manifest, "preprocess")
     if manifest.text:
@@ -139,7 +141,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "tokenizer", f"takes {tokenizer_bytes}{_origin(manifest, 'tokenizer')}"
     if manifest.sound:
         yield "sounds", sounds(manifest.sound) + _origin(manifest, "sound")
-    for port in manifest.outputs:
+    for port in PackShapes.of(pack).outputs:
         yield "output", f"{port.name}: {tensor(port)}"
     yield from _found(manifest)
     yield "runs on", machine(manifest.target)

@@ -1,6 +1,7 @@
 """``layerstream run``: answer one request on the command line."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +41,7 @@ from cli.running.files import open_picture, read_inputs
 from cli.running.run_files import RunFiles
 from models.detection.boxes import BoxLimits
 from models.packs.pack import open_pack
+from models.packs.shapes import PackShapes, ShapeMatch, UnknownShapeError
 from models.sizes import format_least, format_size
 from pipeline.budget.budget import Budget
 from pipeline.budget.candidates import Candidate, needed_by_all, share_served
@@ -47,6 +49,7 @@ from pipeline.budget.errors import RefusedError
 from pipeline.budget.request_needs import largest_request, short_infer_bytes
 from pipeline.energy import EnergyMeter, find_meter
 from pipeline.execution.engine import Engine
+from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, Tensors
 from pipeline.execution.opened import opened as opened_engine
 from pipeline.fitting.fit import fit
@@ -126,7 +129,10 @@ def run(
     written = RunFiles(output, draw, mask)
     written.check(opened, image)
     picture = None if image is None else open_picture(image)
-    inputs = dict(read_inputs(opened, picture, input_))
+    shapes, tensors = PackShapes.of(opened), read_inputs(opened, picture, input_)
+    match = _matching(shapes, tensors)
+    inputs = shapes.padded(match, tensors)
+    opened = replace((opened, *opened.others)[match.shape_index], others=())
     pixels = None if picture is None else picture.size
     if draw is None:
         picture = None  # what is needed of it, its tensor holds
@@ -149,6 +155,7 @@ def run(
     def taken(outputs: Arrays) -> Found:
         if not repeat:
             inputs.clear()
+        outputs = shapes.cut(match, outputs)
         written.write_tensors(outputs)
         return found_in(opened, pixels, wish, outputs)
 
@@ -167,10 +174,22 @@ def run(
             say(f"{path}: written")
 
 
+def _matching(shapes: PackShapes, inputs: Tensors) -> ShapeMatch:
+    """Return the shape of ``inputs``.
+
+    Raises:
+        InputError: nobody compiled it.
+    """
+    try:
+        return shapes.find({name: tensor.shape for name, tensor in inputs.items()})
+    except UnknownShapeError as exc:
+        raise InputError(str(exc)) from exc
+
+
 def _fitted(
     candidate: Candidate, total: int | None, *, has_tensors: bool, at_once: bool
 ) -> EnginePlanResult:
-    """Return the plan of what is wanted, within a budget of ``total`` bytes where that is given.
+    """Return the plan of what is wanted, within a budget of ``total`` bytes where that is tensors.
 
     A budget is that of ``plan`` and of a service: it includes what a service reserves for requests, though
     this one mostly takes less, so that one number is the least everywhere. ``has_tensors``: the

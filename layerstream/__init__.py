@@ -45,6 +45,7 @@ from layerstream.budget import Budget, Model, open  # noqa: E402, A004  after th
 from loader.errors import LoaderError  # noqa: E402
 from models.errors import ModelError  # noqa: E402
 from models.packs.names import Store  # noqa: E402
+from models.sizes import lengths_of  # noqa: E402
 from pipeline.budget.errors import RefusedError  # noqa: E402
 from pipeline.devices.base import DeviceError  # noqa: E402
 from pipeline.execution.errors import (  # noqa: E402
@@ -78,7 +79,7 @@ def compile(  # noqa: A001  as the command is called
     destination: str | Path,
     *,
     batch: int | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Mapping[str, Sequence[int] | Sequence[Sequence[int]]] | None = None,
     labels: str | Path | Sequence[str] = (),
     preprocess: Recipe = None,
     detection: Recipe = None,
@@ -98,7 +99,8 @@ def compile(  # noqa: A001  as the command is called
         source: an ONNX file, weights beside it or in it.
         destination: REPOSITORY/NAME.
         batch: what an unknown first dimension becomes; None: 1.
-        shapes: of inputs whose other dimensions are unknown, by name.
+        shapes: of inputs whose other dimensions are unknown, by name, or lengths of dimensions; a pack of
+            several shapes where there are several.
         labels: names of classes, or a file with one a line.
         preprocess: how a picture becomes the input: a TOML file, or a mapping of what would be in it.
         detection: the same of what outputs are boxes.
@@ -131,7 +133,7 @@ def compile(  # noqa: A001  as the command is called
     options = CompileOptions(
         version=version,
         batch=batch,
-        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+        shapes={name: lengths_of(shape) for name, shape in (shapes or {}).items()},
         labels=read_labels(Path(labels)) if isinstance(labels, str | Path) else tuple(labels),
         preprocess=recipe_of(preprocess, Preprocess),
         detection=recipe_of(detection, Detection),

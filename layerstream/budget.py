@@ -18,16 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.packs.records.ports import Port
+from models.packs.shapes import PackShapes
 from models.sizes import format_size, parse_size
 from pipeline.budget.budget import Budget as Ledger
 from pipeline.budget.candidates import Candidate, share_budget
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.sharing import Activations, shared_space
 from pipeline.devices.find import open_device
-from pipeline.execution.engine import Engine
+from pipeline.execution.answering import Answering
 from pipeline.execution.errors import EngineClosedError, InputError
 from pipeline.execution.leases import SharedArena
-from pipeline.execution.opened import open_engine
+from pipeline.execution.opened import open_answering
 from pipeline.fitting.wanted import NOTHING, EnginePlanResult, of_one_engine
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile_file import prepared
@@ -64,12 +65,13 @@ class Model(_Open):
     """
 
     def __init__(
-        self, engine: Engine, fitted: EnginePlanResult, budget: "Budget", held: ExitStack
+        self, engine: Answering, fitted: EnginePlanResult, budget: "Budget", held: ExitStack
     ) -> None:
         self._engine = engine
         self._fitted = fitted
         self._budget = budget  # which stays as long as one of its models
         self._process = os.getpid()
+        self._shapes = PackShapes.of(engine.program.pack)
         super().__init__(f"model {self.name}", held)
 
     @property
@@ -78,13 +80,16 @@ class Model(_Open):
 
     @property
     def inputs(self) -> tuple[Port, ...]:
-        """What it takes: names, dtypes and shapes, of which some may have a default."""
-        return self._engine.program.pack.manifest.inputs
+        """What it takes: names, dtypes and shapes, of which some may have a default.
+
+        -1 stands for what differs in the shapes of a pack that has several.
+        """
+        return self._shapes.inputs
 
     @property
     def outputs(self) -> tuple[Port, ...]:
-        """What it answers: names, dtypes and shapes; None where only a run gives one."""
-        return self._engine.program.pack.manifest.outputs
+        """What it answers: names, dtypes and shapes; -1 where only a run gives one."""
+        return self._shapes.outputs
 
     @property
     def memory(self) -> dict[str, int]:
@@ -94,7 +99,7 @@ class Model(_Open):
     @property
     def plan(self) -> Plan:
         """How it runs: what is resident, what streams, where activations lie; its ``as_dict`` is JSON."""
-        return self._engine.plan
+        return self._fitted.plan
 
     @property
     def predicted_seconds(self) -> float | None:
@@ -108,6 +113,7 @@ class Model(_Open):
 
         Args:
             inputs: of exactly the shapes that ``self.inputs`` say; arrays of their dtypes are not copied.
+                Of a pack of several shapes they have one of these, or with a mask any shorter one.
             timeout: seconds within which the answer must be there; None: whenever it is.
 
         Raises:
@@ -254,8 +260,8 @@ class Budget(_Open):
             self._ledger.reserve(name, plan.memory, in_turns)
             failed.callback(self._ledger.release, name)
             arena = self._arena if in_turns else None
-            lease = None if arena is None else lambda: arena.join(plan.arena_bytes)
-            engine = open_engine(program, plan, self._device, self._pool, lease=lease)
+            lease = None if arena is None else lambda: arena.join(plan.memory["arena"])
+            engine = open_answering(program, plan, self._device, self._pool, lease=lease)
             failed.callback(engine.close)
             return Model(engine, fitted, self, failed.pop_all())
 

@@ -1,7 +1,11 @@
 """Sizes as people write them: 256MiB, 24 MB, 4194304; shapes of inputs: data=1,3,224,224."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+#: What is wanted of an input: its shape, or several; of a dimension: its length, or several.
+Lengths = tuple[int, ...] | tuple[tuple[int, ...], ...]
 
 _WRITTEN = re.compile(r"\s*\+?(\d*\.?\d+)\s*([a-zA-Z]*)\s*")
 #: Bytes of a unit, in small letters: b, k, kb, kib, mbit, ...
@@ -37,25 +41,38 @@ def parse_size(text: str) -> int:
     return n_bytes
 
 
-def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that ``texts`` give inputs, by name.
+def parse_shapes(texts: Iterable[str]) -> dict[str, Lengths]:
+    """Return the shapes that ``texts`` give inputs, by name; several, which semicolons part, in a tuple.
 
     Raises:
         ValueError: one is not NAME=1,3,224,224, or has no values.
     """
-    shapes = {}
+    shapes: dict[str, Lengths] = {}
     for text in texts:
         name, _, dims = text.rpartition("=")
-        try:
-            shape = tuple(int(dim) for dim in dims.split(","))
-        except ValueError:
-            shape = ()
-        if not name or not shape or min(shape) < 0:
+        several = list(map(_parsed_shape, dims.split(";")))
+        if not name or not all(several):
             raise ValueError(f"{text!r} is not NAME=1,3,224,224")
-        if 0 in shape:
+        if any(0 in shape for shape in several):
             raise ValueError(f"{text!r}: a dimension of 0 has no values")
-        shapes[name] = shape
+        shapes[name] = several[0] if len(several) == 1 else tuple(several)
     return shapes
+
+
+def lengths_of(shape: Sequence[Any]) -> Lengths:
+    """Return ``shape``, or several, as of JSON or of a caller, as ``Lengths``."""
+    if all(isinstance(length, int) for length in shape):
+        return tuple(shape)
+    return tuple(tuple(lengths) for lengths in shape)
+
+
+def _parsed_shape(text: str) -> tuple[int, ...]:
+    """Return the lengths of 1,3,224,224; none where ``text`` is no shape."""
+    try:
+        shape = tuple(int(dim) for dim in text.split(","))
+    except ValueError:
+        return ()
+    return shape if min(shape) >= 0 else ()
 
 
 def format_size(n_bytes: int) -> str:

@@ -38,6 +38,15 @@ def typed(n_bytes: int) -> str:
     return format_least(n_bytes).replace(" ", "")
 
 
+def one_shape(shape: Mapping[str, Any]) -> str:
+    """Return what a shape of several costs: [1, 3, 320, 320]: ..."""
+    return (
+        f"{shape['shape']} ({shape['file']}): of its own {format_size(shape['file_bytes'])} on the disk, "
+        f"{format_size(shape['memory_bytes'])} of memory at least, "
+        f"{counted(shape['sessions'], 'session')} to open at the start"
+    )
+
+
 def counted(count: int, noun: str) -> str:
     """Return how many of ``noun`` there are: 1 span, 1,008 spans."""
     return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -9,6 +9,7 @@ from models.detection.recipe import Detection
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.ports import DesignedMemory, Port
+from models.packs.shapes import added_file_bytes
 from models.records import plain
 from pipeline.budget.request_needs import Need, smallest_budgets
 from pipeline.devices.base import Device
@@ -17,6 +18,7 @@ from pipeline.fitting.trade_off import costs_of_least
 from pipeline.fitting.wanted import LEAST
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
+from pipeline.planning.shapes import together
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile_file import find_profile
 from pipeline.program.choice import choose_pieces, largest_unit_bytes, shared_bytes
@@ -41,7 +43,10 @@ def summary_of(pack: Pack, cpu: Device, *, with_costs: bool = True) -> dict[str,
     manifest = pack.manifest
     program = Program.as_compiled(pack) if manifest.target.capability else prepare(pack, cpu)
     known = plans_of(pack)
-    least = fit(program, ARCHITECTURES["auto"], LEAST, None, known).plan
+    programs = program.by_shape()
+    leasts = [fit(shape, ARCHITECTURES["auto"], LEAST, None, known).plan for shape in programs]
+    least = together(programs, leasts) if pack.others else leasts[0]
+    program = programs[0]
     known.save()
     needs = [Need.of(manifest)]
     budgets = smallest_budgets(least.total_bytes, needs)
@@ -75,6 +80,7 @@ def summary_of(pack: Pack, cpu: Device, *, with_costs: bool = True) -> dict[str,
         "arena_bytes": make_plan(program, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(program.pieces),
         "unrolled": _unrolled(program, least),
+        "shapes": _shapes(pack, programs, leasts) if pack.others else [],
         "session_bytes": session_bytes(program, program.pieces),
         "inputs": [
             {**_port(port), "optional": port.default is not None} for port in manifest.inputs
@@ -103,6 +109,33 @@ def summary_of(pack: Pack, cpu: Device, *, with_costs: bool = True) -> dict[str,
             {"channels": item.channels, "groups": list(item.sizes)} for item in manifest.bottlenecks
         ],
     }
+
+
+def _shapes(
+    pack: Pack, programs: Sequence[Program], leasts: Sequence[Plan]
+) -> list[dict[str, Any]]:
+    """Return what each shape of ``pack`` adds to the others: on the disk, in memory, at the start.
+
+    ``memory_bytes``: in their smallest plans, ``leasts``.
+    """
+    all_bytes = together(programs, leasts).total_bytes
+    rows = []
+    for index, (shape, added) in enumerate(
+        zip((pack, *pack.others), added_file_bytes(pack), strict=True)
+    ):
+        others = [i for i in range(len(programs)) if i != index]
+        without = together([programs[i] for i in others], [leasts[i] for i in others])
+        rows.append(
+            {
+                "shape": shape.manifest.shape_text,
+                "inputs": [_port(port) for port in shape.manifest.inputs],
+                "file": shape.path.name,
+                "file_bytes": added,
+                "memory_bytes": all_bytes - without.total_bytes,
+                "sessions": len(shape.manifest.graphs),
+            }
+        )
+    return rows
 
 
 def _unrolled(program: Program, least: Plan) -> dict[str, Any] | None:

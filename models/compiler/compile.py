@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,12 +31,7 @@ from models.compiler.writing.describe_programs import ProgramDescriber, Quantise
 from models.compiler.writing.recipes import recipe_records
 from models.compiler.writing.storing import Storing
 from models.compiler.writing.texts import text_records
-from models.compiler.writing.write import (
-    is_shorter,
-    unstored,
-    write_model,
-    write_weights,
-)
+from models.compiler.writing.write import StoreFiles, is_shorter, unstored, write_model
 from models.errors import CompileError, PackError
 from models.graphs.graph import Graph
 from models.graphs.inputs import take_defaults
@@ -44,16 +39,18 @@ from models.graphs.traits import infinite_weights
 from models.packs.building import Unfinished, building, check_destination
 from models.packs.folders import FORMAT_VERSION
 from models.packs.manifest import TOKENIZER, Manifest, write_manifest
-from models.packs.names import Store
-from models.packs.pack import read_pack
+from models.packs.names import MANIFEST, Store, shape_file
+from models.packs.pack import STORE_FILES, read_pack
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
 from models.runtime.heap import collect
+from models.sizes import format_size
 
 # What a user decides of a pack before it is compiled.
 
-#: Judges a finished pack before it is visible in its place: its folder, and the source as it was read, as a
-#: file that ONNX Runtime opens with all weights mapped. Raises to refuse it.
+#: Judges a finished pack before it is visible in its place: the pack, of several shapes the file of each,
+#: and the source as it was read, as a file that ONNX Runtime opens with all weights mapped. It raises to
+#: refuse it.
 Accept = Callable[[Path, Path], None]
 
 
@@ -65,7 +62,8 @@ class CompileOptions(SourceOptions):
     ``measure``: what pieces allocate on the target's device; None: all of them run on the CPU. ``meter``:
     measures those without a formula on the CPU, and stays open; None: one for this compilation.
     ``accept``: None: without a check. ``store``: how weights lie in the file. ``without``: names of
-    passes that are left out. ``observers``: look on while passes run.
+    passes that are left out. ``observers``: look on while passes run. ``same_weights``: a pack of several
+    shapes is refused where one has weights of its own.
     """
 
     version: int = 1
@@ -78,6 +76,7 @@ class CompileOptions(SourceOptions):
     store: Store = "fp32"
     without: tuple[str, ...] = ()
     observers: tuple[Observer, ...] = ()
+    same_weights: bool = False
 
 
 def _check_options(destination: Path, options: CompileOptions) -> None:
@@ -117,34 +116,83 @@ def compile_onnx(
     pack = destination / str(options.version)
     check_destination(destination, options.version)
     with building(pack, options.force, options.warn) as unfinished:
-        source = write_pack(path, pack, unfinished, options, progress)
+        sources = write_pack(path, pack, unfinished, options, progress)
         if options.accept is not None:
-            options.accept(unfinished.pack, reference_of(source, unfinished))
+            for source in sources:
+                options.accept(shape_of(source, unfinished), reference_of(source, unfinished))
     return unfinished.destination
 
 
 def write_pack(
     path: Path, pack: Path, unfinished: Unfinished, options: CompileOptions, progress: Progress
-) -> SourceModel:
-    """Write what becomes ``pack``; return its source, whose graph is let go.
+) -> list[SourceModel]:
+    """Write what becomes ``pack``; return its source in each shape, whose graphs are let go.
 
     Raises:
         OnnxError: the file ``path`` cannot be used. CompileError: it cannot be compiled, or not be written.
     """
     _check_options(pack.parent, options)
-    progress("read")
-    source = SourceModel.read(path, options)
-    _tell_infinite(source, options)
-    try:
-        _build(source, pack, options, unfinished, progress)
-    finally:
-        del source.graph  # NFS and FUSE remove no file that is mapped
-    return source
+    sources: list[SourceModel] = []
+    manifests: list[Manifest] = []
+    store = StoreFiles(unfinished.pack)
+    warn = functools.cache(options.warn)  # mostly shapes ask for the same
+    while not sources or len(sources) < sources[0].shapes:
+        progress("read")
+        of_shape = replace(options, choice=len(sources), warn=warn)
+        source = SourceModel.read(path, of_shape)
+        _tell_infinite(source, of_shape)
+        shared_bytes = store.weight_bytes
+        try:
+            manifests.append(_build(source, pack, of_shape, unfinished, progress, store))
+        finally:
+            del source.graph  # NFS and FUSE remove no file that is mapped
+        if sources:
+            _warn_of_added_weights(manifests[-1], store.weight_bytes - shared_bytes, path, of_shape)
+        sources.append(source)
+    _write_manifests(unfinished.pack, manifests)
+    progress("check")
+    _read_back(unfinished.pack, pack)
+    return sources
+
+
+def _warn_of_added_weights(
+    manifest: Manifest, n_bytes: int, path: Path, options: CompileOptions
+) -> None:
+    """Warn of ``n_bytes`` of weights that a shape has, and no larger one.
+
+    Raises:
+        CompileError: all shapes are to have the same.
+    """
+    if not n_bytes:
+        return
+    text = f"{path}: {manifest.shape_text} has {format_size(n_bytes)} of weights of its own"
+    if options.same_weights:
+        raise CompileError(f"{text}: --same-weights refuses it")
+    options.warn(f"{text}, in addition to those of larger shapes")
+
+
+def _write_manifests(folder: Path, manifests: Sequence[Manifest]) -> None:
+    """Write the records of all shapes, that of the largest last: it has the checksums of the others."""
+    first, *others = manifests
+    records = file_records(folder)
+    for index, manifest in enumerate(others, 1):
+        files = {
+            name: record for name, record in records.items() if name in (*STORE_FILES, TOKENIZER)
+        }
+        write_manifest(replace(manifest, files=files), folder / shape_file(index))
+    write_manifest(replace(first, files=file_records(folder)), folder / MANIFEST)
+
+
+def shape_of(source: SourceModel, unfinished: Unfinished) -> Path:
+    """Return what opens the unfinished pack in the shape of ``source``, as ``Accept`` has it."""
+    pack = unfinished.pack
+    return pack if source.shapes == 1 else pack / shape_file(source.shape)
 
 
 def reference_of(source: SourceModel, unfinished: Unfinished) -> Path:
     """Write ``source`` as it was read next to the pack; return the file, as ``Accept`` has it."""
-    folder = unfinished.work.with_name(".reference")
+    suffix = f"-{source.shape}" if source.shape else ""
+    folder = unfinished.work.with_name(f".reference{suffix}")
     folder.mkdir()
     file = source.write_reference(folder)
     collect()
@@ -157,7 +205,10 @@ def _build(
     options: CompileOptions,
     unfinished: Unfinished,
     progress: Progress,
-) -> None:
+    store: StoreFiles,
+) -> Manifest:
+    """Write what ``source`` adds to the ``store`` of the pack; return its record, still without files."""
+    unfinished.work.mkdir(exist_ok=True)
     source.check_space(unfinished.work, pack.parent)
     if options.calibrate is not None:
         if options.target is not None and options.target.capability is not None:
@@ -165,25 +216,29 @@ def _build(
                 f"{source.path}: 8-bit integers are for CPUs; for GPUs, --precision fp16 when the pack "
                 "is run"
             )
+        if source.shapes > 1:
+            raise CompileError(
+                f"{source.path}: 8-bit integers are calibrated for one shape: a pack of each"
+            )
         progress("calibrate")
         source.quantise(unfinished.work.with_name(".quantised"))
     with contextlib.nullcontext(options.meter) if options.meter else Meter() as meter:
-        _write_pack(source, pack.parent.name, options, unfinished, progress, meter)
+        manifest = _write_shape(source, options, unfinished, progress, meter, store)
     collect()  # the graph refers to itself, and to files in the work folder
     shutil.rmtree(unfinished.work, ignore_errors=True)
-    progress("check")
-    _read_back(unfinished.pack, pack)
+    return manifest
 
 
-def _write_pack(
+def _write_shape(
     source: SourceModel,
-    name: str,
     options: CompileOptions,
     unfinished: Unfinished,
     progress: Progress,
     meter: Meter,
-) -> None:
-    """Write the files of the pack."""
+    files: StoreFiles,
+) -> Manifest:
+    """Write the files of the pack, or what one of its shapes adds; return its record."""
+    name = unfinished.destination.parent.name
     target = options.target or host_target()
     folder, path, metadata = unfinished.pack, source.path, source.metadata
     read, defaults = take_defaults(source.graph)
@@ -216,16 +271,16 @@ def _write_pack(
     progress("write")
     tables = {table.name for piece in pieces if piece.page_checksums for table in piece.weights}
     storing = _storing(graph, target, options, tables)
-    spans = write_weights(graph, layout, folder / "weights.bin", storing)
+    spans = files.add_weights(graph, layout, storing)
     store = options.store
     if storing is not None:
         _tell_kept(options, storing)
         if not any(is_shorter(span) for span in spans):
             _tell_unchanged(options)
             spans, store, storing = unstored(spans), "fp32", None
-    if storing is None:
+    if storing is None and not source.shape:
         write_model(graph, name, layout, spans, folder / "model.onnx")
-    (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
+    offsets = files.add_graphs(parts.graphs)
     if texts.tokenizer is not None:
         shutil.copyfile(texts.tokenizer, folder / TOKENIZER)
     values = value_records(graph, parts.aliases)
@@ -242,14 +297,14 @@ def _write_pack(
         piece for piece, record in zip(pieces, records, strict=True) if record.quantised is None
     )
     nodes = (node for piece in others for node in graph.nodes[piece.first_node : piece.end_node])
-    manifest = Manifest(
+    return Manifest(
         format_version=FORMAT_VERSION,
         name=name,
         target=replace(target, exact_weights=largest_signed(nodes, graph)),
         source=source_record(path),
-        files=file_records(folder),
+        files={},
         spans=spans,
-        graphs=graph_records(parts, sizes),
+        graphs=graph_records(parts, sizes, offsets),
         values=values,
         pieces=records,
         alternatives=describer.alternatives(),
@@ -275,7 +330,6 @@ def _write_pack(
         least_chunk_bytes=least_chunk_bytes(graph, pieces, parts.layers(), target),
         store=store,
     )
-    write_manifest(manifest, folder / "manifest.json")
 
 
 def _storing(

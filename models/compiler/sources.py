@@ -34,7 +34,7 @@ class SourceOptions(Recipes, ReadOptions):
 
 @dataclass
 class SourceModel:
-    """The file ``path`` as it was read.
+    """The file ``path`` as it was read, in one of its ``shapes``.
 
     ``parameters``: numbers that were trained. ``computed``: the file that ``graph`` is of: ``path``, or
     what was quantised of it.
@@ -46,6 +46,7 @@ class SourceModel:
     metadata: Metadata
     parameters: int
     computed: Path
+    shapes: int = 1
 
     @classmethod
     def read(cls, path: Path, options: SourceOptions) -> "SourceModel":
@@ -56,7 +57,14 @@ class SourceModel:
         """
         source = _read(path, options)
         parameters = count_parameters(source.graph)
-        return cls(path, options, source.graph, source.metadata, parameters, path)
+        return cls(
+            *(path, options, source.graph, source.metadata, parameters, path), shapes=source.shapes
+        )
+
+    @property
+    def shape(self) -> int:
+        """The number of its shape, counted from the largest."""
+        return self.options.choice
 
     def check_space(self, folder: Path, where: Path) -> None:
         """Refuse early where the disk of ``folder`` cannot hold a working copy and what is made of it.

@@ -150,11 +150,6 @@ def fix_inputs(
     Raises:
         OnnxError: a shape stays unknown or is impossible, or ``batch`` is given and changes nothing.
     """
-    names = [value.name for value in model.graph.input]
-    unknown = set(shapes).difference(names)
-    if unknown:
-        known = ", ".join(names[:_SHOWN_OPTIONS])
-        raise OnnxError(f"{path}: no input called {', '.join(sorted(unknown))}; there is {known}")
     defaults = default_tensors(model)
     _check_batch(path, model, batch, shapes, defaults)
     first = 1 if batch is None else batch

@@ -23,8 +23,10 @@ from models.graphs.inputs import Warn, fix_inputs, keep_defaults
 from models.graphs.metadata import Metadata, picture_of, read_metadata
 from models.graphs.nodes import subgraphs
 from models.graphs.reader import UnreadableError, graph_of
+from models.graphs.shapes import fix_dimensions, shape_choices
 from models.graphs.tidy import lift_constants, lower_versions, tidy
 from models.network.names import domain_of, named, op_of
+from models.sizes import Lengths
 
 # Outputs that an error lists.
 _MAX_LISTED = 10
@@ -33,10 +35,14 @@ _AGAIN = "copy it again, or export one"
 
 @dataclass(frozen=True)
 class NetworkFile:
-    """What a file is: its network, and what it says about itself beyond ONNX."""
+    """What a file is: its network, and what it says about itself beyond ONNX.
+
+    ``shapes``: in how many shapes it was wanted.
+    """
 
     graph: Graph
     metadata: Metadata
+    shapes: int = 1
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,15 @@ class ReadOptions:
     """How a file is read.
 
     ``batch``: what unknown first dimensions become; None: 1. ``shapes``: whole shapes by input name, for
-    inputs whose other dimensions are unknown too. ``keep_inputs``: inputs with a value that stay inputs,
-    though they look like weights. ``without_outputs``: outputs that are left out. ``warn`` is called with a
-    line for what a user should know.
+    inputs whose other dimensions are unknown too, and lengths by the name of a dimension; ``choice``: which
+    of them it has, where there are several, counted from the largest. ``keep_inputs``: inputs with a value
+    that stay inputs, though they look like weights. ``without_outputs``: outputs that are left out.
+    ``warn`` is called with a line for what a user should know.
     """
 
     batch: int | None = None
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, Lengths] = field(default_factory=dict)
+    choice: int = 0
     keep_inputs: tuple[str, ...] = ()
     without_outputs: tuple[str, ...] = ()
     warn: Warn = lambda text: None
@@ -72,13 +80,13 @@ def read_graph(
     Raises:
         OnnxError: moreover, an entry of its metadata is not what it should be.
     """
-    model = read_onnx(path, options, picture, configured)
+    model, count = _read(path, options, picture, configured)
     try:
         graph = graph_of(model)
     except UnreadableError as exc:
         raise OnnxError(f"{path}: not valid: {exc}") from exc
     graph = graph.without_dead() if options.without_outputs else graph
-    return NetworkFile(graph, read_metadata(model, path, options.warn))
+    return NetworkFile(graph, read_metadata(model, path, options.warn), count)
 
 
 def read_onnx(
@@ -101,6 +109,13 @@ def read_onnx(
             impossible dimensions, an input whose shape stays unknown, no use for the batch, no output of a
             name that is left out, or functions that cannot be inlined.
     """
+    return _read(path, options, picture, configured)[0]
+
+
+def _read(
+    path: Path, options: ReadOptions, picture: Sequence[int], configured: Sequence[int]
+) -> tuple[onnx.ModelProto, int]:
+    """Do as ``read_onnx``; return also in how many shapes the model was wanted."""
     warn = options.warn
     model, ranges = _parse(path)
     if not _is_text(model):
@@ -119,8 +134,10 @@ def read_onnx(
     keep_defaults(path, model, warn, options.keep_inputs)
     lift_constants(model)
     picture = picture or picture_of(model) or configured
-    fix_inputs(path, model, options.batch, options.shapes, picture, warn)
-    return model
+    choices = shape_choices(path, model, options.shapes)
+    fix_dimensions(model, choices[options.choice].lengths)
+    fix_inputs(path, model, options.batch, choices[options.choice].shapes, picture, warn)
+    return model, len(choices)
 
 
 def _leave_out(path: Path, model: onnx.ModelProto, names: Collection[str]) -> None:

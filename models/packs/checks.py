@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from models.detection.recipe import head_fault
@@ -9,6 +10,7 @@ from models.embedding import embedding_fault
 from models.errors import PackError
 from models.network.fields import UNKNOWN
 from models.packs.manifest import TOKENIZER, Manifest
+from models.packs.names import MANIFEST
 from models.packs.program_checks import check_programs, check_quantised
 from models.packs.records.pieces import (
     INDEX_TYPES,
@@ -20,6 +22,7 @@ from models.packs.records.pieces import (
     Piece,
     channel_axis,
 )
+from models.packs.records.ports import Port
 from models.packs.records.spans import SPAN_ALIGNMENT, Span, Stored, StoredPart
 from models.packs.row_checks import check_bottlenecks, check_rows
 from models.packs.storing import least_length, part_fault
@@ -30,35 +33,45 @@ from models.text.recipe import TextInput, text_fault
 # What a manifest says of weights.bin must be possible: spans, and how they are stored in it.
 
 
-def _check_spans(path: Path, manifest: Manifest) -> None:
-    """Check the spans of the manifest in ``path``.
+class _FileSpans:
+    """The spans of all shapes of a pack, one after the other, fill a file of ``size`` bytes."""
 
-    Raises:
-        PackError: something in them cannot be; the message names the field.
-    """
-    size = manifest.files["weights.bin"].n_bytes
-    end = file_end = 0
-    written: dict[int, Span] = {}
-    for number, span in enumerate(manifest.spans):
-        where = f"{path}: spans.{number}"
-        _check_follows(where, span.offset, span.length, end)
-        if span.resident and number and not manifest.spans[number - 1].resident:
-            raise PackError(f"{where}: resident, after one that is not")
-        end = span.offset + span.length
-        if span.stored is not None and span.at is not None:
-            raise PackError(f"{where}.at: {span.at}, of a span that is stored")
-        _check_in_file(where, span, written.setdefault(span.file_offset, span), file_end)
-        if span.stored is not None:
-            _check_stored(f"{where}.stored", span, span.stored)
-        file_end = max(file_end, span.file_end)
-        if file_end > size:
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._end = 0
+        self._written: dict[int, Span] = {}
+
+    def check(self, path: Path, manifest: Manifest) -> None:
+        """Check the spans of the manifest in ``path``.
+
+        Raises:
+            PackError: something in them cannot be; the message names the field.
+        """
+        end = 0
+        for number, span in enumerate(manifest.spans):
+            where = f"{path}: spans.{number}"
+            _check_follows(where, span.offset, span.length, end)
+            if span.resident and number and not manifest.spans[number - 1].resident:
+                raise PackError(f"{where}: resident, after one that is not")
+            end = span.offset + span.length
+            if span.stored is not None and span.at is not None:
+                raise PackError(f"{where}.at: {span.at}, of a span that is stored")
+            first = self._written.setdefault(span.file_offset, span)
+            _check_in_file(where, span, first, self._end)
+            if span.stored is not None:
+                _check_stored(f"{where}.stored", span, span.stored)
+            self._end = max(self._end, span.file_end)
+            if self._end > self._size:
+                raise PackError(
+                    f"{where}: ends at {self._end}, out of range of weights.bin ({self._size} bytes)"
+                )
+
+    def check_end(self, path: Path) -> None:
+        """Check that the file, whose spans manifests say, the one in ``path`` first, has no others."""
+        if self._end != self._size:
             raise PackError(
-                f"{where}: ends at {file_end}, out of range of weights.bin ({size} bytes)"
+                f"{path}: spans: the last one ends at {self._end}, not at the end of weights.bin"
             )
-    if file_end != size:
-        raise PackError(
-            f"{path}: spans: the last one ends at {file_end}, not at the end of weights.bin"
-        )
 
 
 def _check_follows(where: str, offset: int, length: int, end: int) -> None:
@@ -207,13 +220,53 @@ def _place(manifest: Manifest, piece: Piece, part: Operand) -> tuple[str, int, i
 # The manifest as a whole.
 
 
-def check_manifest(path: Path, manifest: Manifest) -> None:
-    """Check spans, values, pieces and recipes of the manifest in ``path``.
+def _check_shape(path: Path, shape: Manifest, others: Sequence[Manifest]) -> None:
+    """Check that the manifest in ``path`` is another shape of what ``others`` are, the largest first.
 
     Raises:
-        PackError: something in it cannot be; the message names the field.
+        PackError: it is of another network, or another file.
     """
-    _check_spans(path, manifest)
+    first = others[0]
+    for field in ("name", "target", "source"):
+        if getattr(shape, field) != getattr(first, field):
+            raise PackError(f"{path}: {field}: not that of {MANIFEST}")
+    for name, record in shape.files.items():
+        if first.files.get(name) != record:
+            raise PackError(f"{path}: files: {name} is not as {MANIFEST} says")
+    for kind in ("inputs", "outputs"):
+        ports, theirs = getattr(shape, kind), getattr(first, kind)
+        if [*map(_kind_of, ports)] != [*map(_kind_of, theirs)]:
+            raise PackError(f"{path}: {kind}: not those of {MANIFEST} in another shape")
+    shapes = [
+        tuple(port.shape for port in manifest.required_inputs) for manifest in (shape, *others)
+    ]
+    if shapes[0] in shapes[1:]:
+        raise PackError(f"{path}: inputs: another shape of the pack has the same")
+
+
+def _kind_of(port: Port) -> tuple[object, ...]:
+    return port.name, port.dtype, port.default, len(port.shape)
+
+
+def check_manifests(manifests: Mapping[Path, Manifest]) -> None:
+    """Check the shapes of a pack, the largest first, by the files that they are in.
+
+    Raises:
+        PackError: something in one cannot be, or they are not of one pack; the message names the field.
+    """
+    path, manifest = next(iter(manifests.items()))
+    spans = _FileSpans(manifest.files["weights.bin"].n_bytes)
+    for index, (file, shape) in enumerate(manifests.items()):
+        if index:
+            _check_shape(file, shape, list(manifests.values())[:index])
+        spans.check(file, shape)
+    spans.check_end(path)
+    for file, shape in manifests.items():
+        _check_manifest(file, shape)
+
+
+def _check_manifest(path: Path, manifest: Manifest) -> None:
+    """Check values, pieces and recipes of the manifest in ``path``, whose spans were checked."""
     _check_values(path, manifest)
     _check_ports(path, manifest)
     _check_pieces(path, manifest)

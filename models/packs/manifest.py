@@ -205,6 +205,15 @@ class Manifest(Measures, Record):
         return limits
 
     @property
+    def shape_text(self) -> str:
+        """Its shape for people: [1, 3, 320, 320]; where inputs have several, each with its name."""
+        shapes = {port.name: list(port.shape) for port in self.required_inputs}
+        distinct = dict.fromkeys(map(str, shapes.values()))
+        if len(distinct) == 1:
+            return next(iter(distinct))
+        return ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+
+    @property
     def resident_pieces(self) -> list[ResidentPiece]:
         """What is not streamed."""
         return [piece.resident for piece in self.pieces if piece.resident is not None]

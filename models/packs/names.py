@@ -2,6 +2,20 @@
 
 from typing import Literal, get_args
 
+#: Of one pack; each is compiled and checked, and open while it is served.
+MAX_SHAPES = 16
+#: The record of a pack, or of its largest shape.
+MANIFEST = "manifest.json"
+
+
+def shape_file(index: int) -> str:
+    """Return the file of shape ``index`` of a pack, counted from the largest, which is 0."""
+    return f"shape-{index}.json" if index else MANIFEST
+
+
+#: Those of all shapes but the largest.
+SHAPE_FILES = tuple(map(shape_file, range(1, MAX_SHAPES)))
+
 #: The name of the machine that compiles, whatever its instruction set.
 CPU = "cpu"
 #: What ``compile --store`` asks for.

@@ -1,14 +1,14 @@
 """Open a pack and check all that is in it (docs/reference/pack-format.md, "Reading")."""
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from models.errors import PackError, absent
-from models.packs.checks import check_manifest
+from models.packs.checks import check_manifests
 from models.packs.folders import FORMAT_VERSION, find_pack
 from models.packs.manifest import (
     TOKENIZER,
@@ -17,23 +17,32 @@ from models.packs.manifest import (
     read_manifest,
     without_checksum,
 )
+from models.packs.names import MANIFEST, SHAPE_FILES, shape_file
 from models.packs.target import Target, host_target
 from models.records import FieldError, NotJsonError, parse
 from models.runtime.heap import no_collections
 
 GRAPH = "model.onnx"
-FILES = (GRAPH, "pieces.bin", "weights.bin")
+#: What all shapes of a pack have in common.
+STORE_FILES = ("pieces.bin", "weights.bin")
+FILES = (GRAPH, *STORE_FILES)
 _MAX_MANIFEST_BYTES = 64 << 20
 _MAX_NAME = 255
 
 
 @dataclass(frozen=True)
 class Pack:
-    """A checked pack: its folder, its manifest, and the serialised pieces."""
+    """A checked pack: its folder, its manifest, and the serialised pieces.
+
+    ``others``: the pack in its other shapes, which have the same files, from the next smaller one on.
+    ``shape_index``: of the shape, counted from the largest.
+    """
 
     folder: Path
     manifest: Manifest
     graphs: tuple[bytes, ...]
+    others: tuple["Pack", ...] = ()
+    shape_index: int = 0
 
     @property
     def name(self) -> str:
@@ -42,6 +51,11 @@ class Pack:
     @cached_property  # every answer says it, and to take a path apart takes as long as JSON
     def version(self) -> str:
         return self.folder.name
+
+    @property
+    def path(self) -> Path:
+        """The file that says what it is; with it a shape is opened alone."""
+        return self.folder / shape_file(self.shape_index)
 
     @property
     def weights_path(self) -> Path:
@@ -57,6 +71,7 @@ class Pack:
 def open_pack(path: Path, target: Target | None = None, recompile: bool = False) -> Pack:
     """Open and check the pack in ``path`` (NAME/VERSION, or NAME for its latest version), to run it.
 
+    Of a pack of several shapes the file of one (NAME/VERSION/shape-1.json) is that shape alone.
     Weights are not read here: the checksum of each span is verified when it is first read.
 
     Args:
@@ -68,12 +83,12 @@ def open_pack(path: Path, target: Target | None = None, recompile: bool = False)
         PackError: something is not as the format says, or it was compiled for another target; the message
             names file and field.
     """
-    folder = find_pack(path)
-    manifest = _manifest(folder / "manifest.json")
+    folder, shape = _located(path)
+    manifest = _manifest(folder / MANIFEST)
     host = target or host_target()
     if not manifest.target.runs_on(host, recompile):
-        raise PackError(f"{folder / 'manifest.json'}: target: {_other(folder, manifest, host)}")
-    return _opened(folder, manifest)
+        raise PackError(f"{folder / MANIFEST}: target: {_other(folder, manifest, host)}")
+    return _opened(folder, manifest, shape)
 
 
 @no_collections()
@@ -83,14 +98,49 @@ def read_pack(path: Path) -> Pack:
     Raises:
         PackError: something is not as the format says; the message names file and field.
     """
-    folder = find_pack(path)
-    return _opened(folder, _manifest(folder / "manifest.json"))
+    folder, shape = _located(path)
+    return _opened(folder, _manifest(folder / MANIFEST), shape)
 
 
-def _opened(folder: Path, manifest: Manifest) -> Pack:
+def _located(path: Path) -> tuple[Path, int | None]:
+    """Return the folder of the pack that ``path`` means, and the index of its shape; None: all of them."""
+    names = (MANIFEST, *SHAPE_FILES)
+    if path.name in names and path.is_file():
+        return find_pack(path.parent), names.index(path.name)
+    return find_pack(path), None
+
+
+def _opened(folder: Path, manifest: Manifest, shape: int | None) -> Pack:
+    """Return the pack of ``manifest``, or its ``shape`` of that index alone, when all are checked."""
     _check_files(folder, manifest)
-    check_manifest(folder / "manifest.json", manifest)
-    return Pack(folder, manifest, _graphs(folder, manifest))
+    others = {folder / name: _shape(folder / name, manifest) for name in shape_files(manifest)}
+    manifests = {folder / MANIFEST: manifest, **others}
+    check_manifests(manifests)
+    data = _pieces(folder, manifest)
+    packs = [
+        Pack(folder, shape_manifest, _graphs(path, shape_manifest, data), shape_index=index)
+        for index, (path, shape_manifest) in enumerate(manifests.items())
+    ]
+    if shape is None:
+        return replace(packs[0], others=tuple(packs[1:]))
+    if shape >= len(packs):
+        raise PackError(f"{folder / shape_file(shape)}: of no shape that {MANIFEST} has")
+    return packs[shape]
+
+
+def shape_files(manifest: Manifest) -> list[str]:
+    """Return the files of the smaller shapes of a pack, whose ``manifest`` lists them."""
+    return [name for name in SHAPE_FILES if name in manifest.files]
+
+
+def _shape(path: Path, first: Manifest) -> Manifest:
+    """Return what is in ``path``, which the manifest ``first`` of the pack lists."""
+    text = _text(path)
+    if checksum(text) != first.files[path.name].checksum:
+        raise _damaged(path, f"its checksum is not that of {MANIFEST}")
+    shape = _parsed(path, text)
+    _check_listed(path, shape, STORE_FILES)
+    return shape
 
 
 def _other(folder: Path, manifest: Manifest, host: Target) -> str:
@@ -117,12 +167,19 @@ def _other(folder: Path, manifest: Manifest, host: Target) -> str:
 def _manifest(path: Path) -> Manifest:
     if path.exists():
         _check_inside(path)
+    return _parsed(path, _text(path))
+
+
+def _text(path: Path) -> bytes:
     try:
         if path.stat().st_size > _MAX_MANIFEST_BYTES:
             raise PackError(f"{path}: larger than {_MAX_MANIFEST_BYTES} bytes")
-        text = path.read_bytes()
+        return path.read_bytes()
     except OSError as exc:
         raise PackError(f"{path}: {exc.strerror or exc}") from exc
+
+
+def _parsed(path: Path, text: bytes) -> Manifest:
     text, said = without_checksum(text)
     if said and checksum(text) != said:
         raise _damaged(path, "its checksum is another")
@@ -184,14 +241,10 @@ def _check_inside(file: Path) -> None:
 
 
 def _check_files(folder: Path, manifest: Manifest) -> None:
-    path = folder / "manifest.json"
-    expected = [name for name in FILES if name != GRAPH or not manifest.expands]
-    if manifest.text is not None:
-        expected.append(TOKENIZER)
-    if set(manifest.files) != set(expected):
-        raise PackError(
-            f"{path}: files: expected {', '.join(expected)}, got {list(manifest.files)}"
-        )
+    files = [name for name in FILES if name != GRAPH or not manifest.expands]
+    # Smaller shapes are numbered without a gap.
+    files += SHAPE_FILES[: len(shape_files(manifest))]
+    _check_listed(folder / MANIFEST, manifest, files)
     for name, record in manifest.files.items():
         file = folder / name
         _check_inside(file)
@@ -199,6 +252,15 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
         if size != record.n_bytes:
             state = "truncated" if size < record.n_bytes else "too long"
             raise PackError(f"{file}: {state}: {size} bytes, the manifest says {record.n_bytes}")
+
+
+def _check_listed(path: Path, manifest: Manifest, files: Sequence[str]) -> None:
+    """Check that the manifest in ``path`` has these ``files``, and a tokenizer where it takes texts."""
+    expected = [*files, *([TOKENIZER] if manifest.text is not None else [])]
+    if set(manifest.files) != set(expected):
+        raise PackError(
+            f"{path}: files: expected {', '.join(expected)}, got {list(manifest.files)}"
+        )
 
 
 def read_tokenizer(pack: Pack) -> bytes:
@@ -217,12 +279,17 @@ def read_tokenizer(pack: Pack) -> bytes:
     return data
 
 
-def _graphs(folder: Path, manifest: Manifest) -> tuple[bytes, ...]:
+def _pieces(folder: Path, manifest: Manifest) -> bytes:
     path = folder / "pieces.bin"
     data = path.read_bytes()
     if checksum(data) != manifest.files["pieces.bin"].checksum:
         raise PackError(f"{path}: damaged: its checksum is not the manifest's")
+    return data
+
+
+def _graphs(path: Path, manifest: Manifest, data: bytes) -> tuple[bytes, ...]:
+    """Return the graphs that the manifest in ``path`` has of ``data``."""
     for number, graph in enumerate(manifest.graphs):
         if graph.offset + graph.length > len(data):
-            raise PackError(f"{folder / 'manifest.json'}: graphs.{number}: out of range")
+            raise PackError(f"{path}: graphs.{number}: out of range")
     return tuple(data[graph.offset : graph.offset + graph.length] for graph in manifest.graphs)

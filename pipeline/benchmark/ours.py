@@ -112,10 +112,7 @@ def main() -> None:
         opened.append(open_ours(Path(path), way, load_inputs(Path(inputs)), int(threads)))
         return opened[0].answer
 
-    def settle() -> None:
-        opened[0].settle()
-
-    serve(load, settle)
+    serve(load, lambda: opened[0].settle())  # noqa: PLW0108  it is not open yet
 
 
 if __name__ == "__main__":

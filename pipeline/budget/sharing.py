@@ -17,6 +17,7 @@ from pipeline.budget.budget import Budget, refusal
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.holdings import Allocations, Holding
 from pipeline.budget.search import HERE, Search, Searched
+from pipeline.budget.shapes import Fit, ShapesFitter
 from pipeline.devices.base import Device
 from pipeline.devices.device_memory import Space
 from pipeline.execution.leases import SHARED_KINDS
@@ -25,7 +26,7 @@ from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import NOTHING, PlanResult, Wanted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
-from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile import Profile, ShapedProfile
 from pipeline.program.program import Program, letting_go
 from pipeline.schedule.architectures import Architecture
 
@@ -157,22 +158,44 @@ def sharer(
         PlanError: the ring is too small, or it cannot be planned without a profile.
     """
     smallest = Wanted(ring_bytes=wanted.ring_bytes, arena_bytes=wanted.arena_bytes, least=True)
-    with letting_go(program):
-        least = search.now(fit, program, architecture, smallest, profile, known).plan
+    others = profile.shapes if isinstance(profile, ShapedProfile) else ()
+    measured = [profile, *others, *[None] * (len(program.others) - len(others))]
+    programs = program.by_shape()
+    shapes = list(zip(programs, measured, strict=True))
+    with letting_go(*programs):
+        leasts = [
+            search.now(fit, shape, architecture, smallest, times, known).plan
+            for shape, times in shapes
+        ]
+        fitter = ShapesFitter(programs, leasts) if program.others else None
+        least = leasts[0] if fitter is None else fitter.smallest
 
-    def asked(n_bytes: int) -> Wanted:
-        return replace(wanted, total_bytes=max(n_bytes, least.total_bytes))
+    def asked(index: int, n_bytes: int) -> Wanted:
+        return replace(wanted, total_bytes=max(n_bytes, leasts[index].total_bytes))
+
+    def planned(n_bytes: int, plan: Fit) -> PlanResult | None:
+        with letting_go(*programs):
+            return plan(0, n_bytes) if fitter is None else fitter.within(n_bytes, plan)
 
     def find(n_bytes: int, searched: Searched[PlanResult]) -> PlanResult | None:
-        question = program, architecture, asked(n_bytes), profile, lanes, known
-        with letting_go(program):
-            return searched(fit_lanes, *question)
+        def of_shape(index: int, limit: int) -> PlanResult | None:
+            shape, times = shapes[index]
+            return searched(
+                fit_lanes, shape, architecture, asked(index, limit), times, lanes, known
+            )
+
+        return planned(n_bytes, of_shape)
 
     def thumb(n_bytes: int) -> PlanResult:
-        with letting_go(program):
-            return heuristic_plan(program, architecture, asked(n_bytes), least, profile)
+        def of_shape(index: int, limit: int) -> PlanResult:
+            shape, times = shapes[index]
+            return heuristic_plan(shape, architecture, asked(index, limit), leasts[index], times)
 
-    planning = partial(letting_go, program)
+        result = planned(n_bytes, of_shape)
+        assert result is not None
+        return result
+
+    planning = partial(letting_go, *programs)
     return Sharer(name, least.memory, *_remembering(search, find, thumb), planning=planning)
 
 

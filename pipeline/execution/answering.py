@@ -75,7 +75,6 @@ class Answering(ABC):
             raise answer
         return answer
 
-    @abstractmethod
     def run_lanes(
         self,
         lanes: Sequence[Lane],
@@ -97,6 +96,17 @@ class Answering(ABC):
         Raises:
             ValueError: there are none, or more than planned.
         """
+        return self.run_batch(lanes, record, claim, keeps_core)
+
+    @abstractmethod
+    def run_batch(
+        self,
+        requests: Sequence[Lane],
+        record: Recorder | None,
+        claim: ComputeClaim,
+        keeps_core: bool,
+    ) -> list[Answer | Exception]:
+        """Do as ``run_lanes``."""
 
     @property
     @abstractmethod
@@ -119,9 +129,12 @@ class Answering(ABC):
         """Whether a sweep computes only, on the thread that runs it: no reads, no other device."""
 
     @property
-    @abstractmethod
     def takes_turns(self) -> bool:
-        """Whether a sweep may have to wait until other models have finished theirs."""
+        """Whether a sweep may have to wait until other models have finished theirs.
+
+        Never that of partitions, which compute at once, each in an arena of its own.
+        """
+        return False
 
     @property
     @abstractmethod

@@ -163,8 +163,11 @@ class Engine(Answering):
 
     ``verify``: check every span on every sweep; without it the first whole sweep (and the reading of
     resident spans) checks, later ones do not. ``lease``: of an arena that engines use in turns,
-    this engine's to close from now on; None: it has its own.
+    this engine's to close from now on; None: it has its own. ``of``: the engine of the largest shape, whose
+    memory and reader this one uses, too, while that one runs nothing, and which is closed after it.
     """
+
+    _memory: EngineMemory
 
     def __init__(
         self,
@@ -176,6 +179,7 @@ class Engine(Answering):
         verify: bool = False,
         *,
         lease: ArenaLease | None = None,
+        of: "Engine | None" = None,
     ) -> None:
         self.program = program
         self._plan = plan
@@ -187,7 +191,10 @@ class Engine(Answering):
         self._lock = threading.Lock()
         self._is_open = self._is_asleep = False
         self._populating: threading.Thread | None = None
-        self._memory = EngineMemory(program, plan, device, lease)
+        of_memory = None if of is None else of._memory
+        self._memory = EngineMemory(program, plan, device, lease, of_memory)
+        self._owns_memory = of is None
+        lease = self._memory.lease
         #: The lease, where it is of an arena that others use, too.
         self._shared = lease if isinstance(lease, SharedLease) else None
         with contextlib.ExitStack() as failed:
@@ -202,6 +209,11 @@ class Engine(Answering):
     @property
     def plan(self) -> Plan:
         return self._plan
+
+    @property
+    def reader(self) -> Reader:
+        """That of the weights."""
+        return self._reader
 
     def open(self) -> None:
         """Read the resident spans and load the kernels.
@@ -278,25 +290,24 @@ class Engine(Answering):
             thread.start()
             self._populating = thread
 
-    def run_lanes(
+    def run_batch(
         self,
-        lanes: Sequence[Lane],
-        record: Recorder | None = None,
-        claim: ComputeClaim = FREE,
-        *,
-        keeps_core: bool = True,
+        requests: Sequence[Lane],
+        record: Recorder | None,
+        claim: ComputeClaim,
+        keeps_core: bool,
     ) -> list[Answer | Exception]:
-        most = self._plan.choice.lanes
-        if not 0 < len(lanes) <= most:
-            raise ValueError(f"{len(lanes)} lanes, planned were 1 to {most}")
-        run = LaneRun(lanes)
+        max_size = self._plan.choice.lanes
+        if not 0 < len(requests) <= max_size:
+            raise ValueError(f"{len(requests)} lanes, planned were 1 to {max_size}")
+        run = LaneRun(requests)
         carried: _Carried | None = None
         try:
-            run.each(lambda lane: self._expected.check(lanes[lane].inputs))
+            run.each(lambda lane: self._expected.check(requests[lane].inputs))
             if run.running:
                 with self._lock:
                     carried = self._in_turn(
-                        run, partial(self._carry, lanes, run, record, claim, keeps_core)
+                        run, partial(self._carry, requests, run, record, claim, keeps_core)
                     )
         except Exception as exc:  # noqa: BLE001  it is raised in each call that waits for it
             for lane in run.running:
@@ -305,7 +316,7 @@ class Engine(Answering):
             run.errors[lane]
             if carried is None or lane in run.errors
             else (carried[0][lane], carried[1])
-            for lane in range(len(lanes))
+            for lane in range(len(requests))
         ]
 
     def _in_turn(self, run: LaneRun, carry: Callable[[], _Carried]) -> _Carried:
@@ -391,11 +402,17 @@ class Engine(Answering):
             self._is_open = False
             self._carrier.rest()
             if self._broken is not None:
-                self._memory.lease.abandon()
+                if self._owns_memory:
+                    self._memory.lease.abandon()
                 return  # the disk may still write to the rest
             self._reads.close()
             self._memory.close()
-            self._reader.close()
+            if self._owns_memory:
+                self._reader.close()
+
+    def fail_with(self, other: "Engine") -> None:
+        """Fail as ``other``, which uses the same memory, has."""
+        self._broken = self._broken or other._broken
 
     def settle(self) -> None:
         try:

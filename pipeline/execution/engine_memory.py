@@ -19,28 +19,61 @@ class EngineMemory:
     """Holds what ``plan`` says for the model of ``program``, in ``lanes`` what each request needs.
 
     The disk writes to ``staging`` where weights are copied before use, else to ``ring``. ``lease``: of an
-    arena that engines share; None: it gets one of its own. It is closed here, also on an error.
+    arena that engines share; None: it gets one of its own. It is closed here, also on an error. ``of``:
+    where the model has several shapes, the memory of the first, which has room for each and is used for
+    all, one at a time; nothing of it is closed here.
 
     Raises:
         DeviceError: ``device`` has not that much.
     """
 
+    staging: Memory
+    ring: Memory
+    resident: Memory
+    scratch: Memory
+    lease: ArenaLease
+
     def __init__(
-        self, program: Program, plan: Plan, device: Device, lease: ArenaLease | None = None
+        self,
+        program: Program,
+        plan: Plan,
+        device: Device,
+        lease: ArenaLease | None = None,
+        of: "EngineMemory | None" = None,
     ) -> None:
-        self._plan = plan
-        copies = plan.architecture.copies
-        slots = plan.architecture.slots or 1
-        own_arena = plan.arena_bytes if lease is None else 0
-        sizes: dict[Use, int] = {
-            "staging": plan.staging_bytes,
-            "shared": 0 if copies else plan.ring_bytes,
-            "own": (plan.ring_bytes if copies else 0) + plan.resident_bytes + own_arena,
-            "scratch": plan.scratch_bytes,
-        }
         self._populates = True
         self.lanes: list[LaneMemory] = []
-        self._held: list[Memory | ArenaLease] = [] if lease is None else [lease]
+        self._held: list[Memory | ArenaLease] = []
+        if of is None:
+            #: Where resident weights were read to, as offsets; those of all shapes.
+            self.loaded: set[int] = set()
+            self._allocate(plan, device, lease)
+        else:
+            self.loaded = of.loaded
+            self.staging, self.ring, self.resident = of.staging, of.ring, of.resident
+            self.scratch, self.lease = of.scratch, of.lease
+        try:
+            self.lanes = [
+                LaneMemory(program, plan, self.space, number) for number in range(plan.choice.lanes)
+            ]
+        except BaseException:
+            self.close()
+            raise
+
+    def _allocate(self, plan: Plan, device: Device, lease: ArenaLease | None) -> None:
+        """Take what ``plan`` says, on an error nothing but the lease, which is closed."""
+        planned = plan.memory
+        copies = plan.architecture.copies
+        slots = plan.architecture.slots or 1
+        own_arena = planned["arena"] if lease is None else 0
+        sizes: dict[Use, int] = {
+            "staging": planned["staging"],
+            "shared": 0 if copies else planned["ring"],
+            "own": (planned["ring"] if copies else 0) + planned["resident"] + own_arena,
+            "scratch": planned["scratch"],
+        }
+        if lease is not None:
+            self._held.append(lease)
 
         def allocate(use: Use, n_bytes: int, slots: int = 1) -> Memory:
             memory = device.allocate(use, n_bytes, slots)
@@ -49,18 +82,16 @@ class EngineMemory:
 
         try:
             device.check(sizes)
-            self.staging = allocate("staging", plan.staging_bytes, slots)
-            self.ring = allocate("own" if copies else "shared", plan.ring_bytes, slots)
-            self.resident = allocate("own", plan.resident_bytes)
+            self.staging = allocate("staging", planned["staging"], slots)
+            self.ring = allocate("own" if copies else "shared", planned["ring"], slots)
+            self.resident = allocate("own", planned["resident"])
             if lease is None:
-                lease = OwnArena(device, plan.arena_bytes)
+                lease = OwnArena(device, planned["arena"])
                 self._held.append(lease)
-            reserved = reserved_scratch(plan.steps, plan.scratch_bytes)
+            shapes = (plan, *plan.others)
+            reserved = max(reserved_scratch(shape.steps, shape.scratch_bytes) for shape in shapes)
             self.scratch = allocate("scratch", reserved)
             self.lease = lease
-            self.lanes = [
-                LaneMemory(program, plan, self.space, number) for number in range(plan.choice.lanes)
-            ]
         except BaseException:
             self.close()
             raise
@@ -113,6 +144,7 @@ class EngineMemory:
         if isinstance(self.lease, OwnArena):
             memories.append(self.lease.memory)
         discarded = [memory.discard() for memory in memories]
+        self.loaded.clear()
         return any(discarded)
 
     def stop_populating(self) -> None:

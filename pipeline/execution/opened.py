@@ -7,9 +7,11 @@ from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.interface import Reader
 from pipeline.devices.base import Device
+from pipeline.execution.answering import Answering
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import ArenaLease
 from pipeline.execution.partitions.pipeline import Pipeline
+from pipeline.execution.shaped import ShapedEngine
 from pipeline.planning.plan import PartitionedPlan, Plan
 from pipeline.planning.validate import validate, validate_edges
 from pipeline.program.partitions import Cuts
@@ -41,6 +43,37 @@ def opened(
         engine = open_engine(program, plan, device, pool, reader, verify, lease=lease, at_once=True)
         stack.callback(engine.close)
         yield engine
+
+
+def open_answering(
+    program: Program,
+    plan: Plan,
+    device: Device,
+    pool: ReadPool,
+    reader: Reader | None = None,
+    verify: bool = False,
+    *,
+    lease: Callable[[], ArenaLease] | None = None,
+) -> Answering:
+    """Return what answers in all shapes that ``plan`` has, as ``open_engine`` does for one.
+
+    Raises:
+        As ``open_engine``.
+    """
+    first = open_engine(program, plan, device, pool, reader, verify, lease=lease)
+    if not plan.others:
+        return first
+    with ExitStack() as failed:
+        failed.callback(first.close)
+        engines = [first]
+        for shape, shape_plan in zip(program.others, plan.others, strict=True):
+            validate(shape, shape_plan)
+            engine = Engine(shape, shape_plan, device, pool, first.reader, verify, of=first)
+            failed.callback(engine.close)
+            engine.open()
+            engines.append(engine)
+        failed.pop_all()
+        return ShapedEngine(engines)
 
 
 def open_pipeline(

@@ -211,6 +211,9 @@ def load_residents(
     kept = memory.resident
     # Those that are the same lie in one place, and are read once.
     places = {plan.offset(plan.spans[span]): span for span in reversed(plan.resident)}
+    # Of several shapes of a model another one may have read them.
+    for offset in memory.loaded.intersection(places):
+        del places[offset]
     lengths = {span: program.spans[span].file_length for span in sorted(places.values())}
     largest = max(lengths.values(), default=0)
 
@@ -232,6 +235,7 @@ def load_residents(
         largest = max(lengths.values(), default=0)
     if plan.staging_bytes >= largest:
         load_through(memory.staging)
+        memory.loaded.update(places)
         return
     staging = device.allocate("staging", largest)
     try:
@@ -242,6 +246,7 @@ def load_residents(
         staging.close()
         raise
     staging.close()
+    memory.loaded.update(places)
 
 
 def read_ahead_again(reads: WeightReads, plan: Plan) -> None:

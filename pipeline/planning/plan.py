@@ -32,6 +32,8 @@ class InvalidPlanError(PlanError):
 
 
 Ahead = Literal["never", "idle", "tail"]
+# What each shape of a network has for itself; all else is there once, as large as one of them needs.
+_ADDED = frozenset({"sessions", "objects"})
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,9 @@ class Plan:
     the indices of those of all regions, in order. ``reads`` of an inference, and with a copy stage
     ``copies`` of what they load. ``stages``: what reads, copies and steps wait for; reads after the last
     of ``reads`` are the first ones again, for the next inference. ``largest_chunk_bytes``: the most
-    streamed weights of one step, s_max of the equations.
+    streamed weights of one step, s_max of the equations. ``others``: plans of the other shapes of the
+    network, which run in the same memory, one at a time (shapes.py); ``session_bytes`` and ``object_bytes``
+    of each are what it adds.
     """
 
     architecture: Architecture
@@ -173,6 +177,7 @@ class Plan:
     object_bytes: int
     io_bytes: int
     tokenizer_bytes: int = 0
+    others: tuple["Plan", ...] = field(default=(), repr=False)
 
     @property
     def launches(self) -> int:
@@ -222,6 +227,9 @@ class Plan:
 
     @property
     def weight_bytes(self) -> int:
+        if self.others:
+            memory = self.memory
+            return memory["staging"] + memory["ring"] + memory["resident"]
         return self.staging_bytes + self.ring_bytes + self.resident_bytes
 
     @property
@@ -250,7 +258,18 @@ class Plan:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes by kind, the kinds of the budget and of the metrics."""
+        """Bytes by kind, the kinds of the budget and of the metrics; with those of ``others``."""
+        if self.others:
+            kinds = [self.shape_memory, *(plan.shape_memory for plan in self.others)]
+            return {
+                kind: (sum if kind in _ADDED else max)(memory[kind] for memory in kinds)
+                for kind in kinds[0]
+            }
+        return self.shape_memory
+
+    @property
+    def shape_memory(self) -> dict[str, int]:
+        """Bytes by kind, without those of other shapes."""
         return {
             "staging": self.staging_bytes,
             "ring": self.ring_bytes,
@@ -293,6 +312,7 @@ class Plan:
             "macs_ratio": macs_ratio(self.steps),
             "lanes": self.choice.lanes,
             "launches": self.launches,
+            **({"shapes": [plan.as_dict() for plan in self.others]} if self.others else {}),
         }
 
 

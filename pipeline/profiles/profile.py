@@ -103,7 +103,9 @@ class Profile(Record):
 
     def document(self, leave_out: Set[str] = frozenset()) -> str:
         """Return it as JSON, as its file has it, but for what is to be left out."""
-        return to_json(plain(self, without_defaults=True, leave_out={"exact", *leave_out}))
+        return to_json(
+            plain(self, without_defaults=True, leave_out={"exact", "shapes", *leave_out})
+        )
 
     @cached_property
     def times(self) -> OperationTimes:
@@ -146,3 +148,13 @@ class Profile(Record):
         again = {each.key for each in plans}
         others = (each for each in self.plans if each.key not in again)
         return replace(self, plans=(*others, *plans))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShapedProfile(Profile):
+    """The profile of the largest shape of a pack; ``shapes``: of the others, None where there is none.
+
+    Each has a file of its own.
+    """
+
+    shapes: tuple[Profile | None, ...] = ()

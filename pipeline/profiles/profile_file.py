@@ -4,7 +4,7 @@ A profile of a disk that is none (``Machine.pace``) has a file of its own.
 """
 
 import logging
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from models.packs.manifest import checksum
@@ -13,7 +13,7 @@ from models.records import FieldError, parse, read_json
 from models.whole_files import write_atomically
 from pipeline.devices.base import Device
 from pipeline.profiles.machine import Machine, this_machine
-from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
+from pipeline.profiles.profile import Profile, ProfileError, ShapedProfile, is_disturbed
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 
@@ -24,8 +24,13 @@ _log = logging.getLogger(__name__)
 
 
 def manifest_checksum(pack: Pack) -> str:
-    """Return the checksum of the manifest.json of ``pack``."""
-    return checksum((pack.folder / "manifest.json").read_bytes())
+    """Return the checksum of the manifest of ``pack``."""
+    return checksum(pack.path.read_bytes())
+
+
+def profile_name(pack: Pack) -> str:
+    """Return what the profile of ``pack`` is called in its folder, where each shape has its own."""
+    return FILE if not pack.shape_index else f"profile-{pack.shape_index}.json"
 
 
 def file_of(machine: Machine, name: str) -> str:
@@ -42,7 +47,7 @@ def save_profile(profile: Profile, pack: Pack) -> Path:
     Raises:
         ProfileError: it cannot be written.
     """
-    path = pack.folder / file_of(profile.machine, FILE)
+    path = pack.folder / file_of(profile.machine, profile_name(pack))
     try:
         write_atomically(path, profile.document() + "\n")
     except OSError as exc:
@@ -76,8 +81,8 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
     Raises:
         ProfileError: there is none, it is damaged, or it is of another pack or machine.
     """
-    path = pack.folder / file_of(machine, FILE)
-    remedy = f"run `layerstream profile {pack.folder}`"
+    path = pack.folder / file_of(machine, profile_name(pack))
+    remedy = f"run `layerstream profile {pack.path if pack.shape_index else pack.folder}`"
     if not path.is_file():
         raise ProfileError(f"{pack.folder}: no profile: {remedy}")
     content = _content(path, remedy)
@@ -138,10 +143,15 @@ def find_profile(pack: Pack, device: Device, level: int = logging.WARNING) -> Pr
     Raises:
         ReadError: the weights cannot be read.
     """
-    if not (pack.folder / FILE).exists():
+    if not (pack.folder / profile_name(pack)).exists():
         return None
     try:
-        return load_profile(pack, this_machine(pack.weights_path, device), level)
+        profile = load_profile(pack, this_machine(pack.weights_path, device), level)
+        shapes = tuple(find_profile(other, device, level) for other in pack.others)
+        if not shapes:
+            return profile
+        values = {field.name: getattr(profile, field.name) for field in fields(profile)}
+        return ShapedProfile(**values, shapes=shapes)
     except ProfileError as exc:
         _log.log(level, "planned without a profile: %s", exc)
         return None

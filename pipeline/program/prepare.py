@@ -74,12 +74,17 @@ class Able(Protocol):
 
 
 def prepare(pack: Pack, device: Able) -> Program:
-    """Return the network of ``pack`` as ``device`` runs it, as it works now.
+    """Return the network of ``pack`` as ``device`` runs it, as it works now, in all shapes of the pack.
 
     Raises:
         PackError: its pieces are such that no kernel could run them.
     """
     able = device.abilities()
+    first, *others = (_prepared(shape, able) for shape in (pack, *pack.others))
+    return replace(first, others=tuple(others)) if others else first
+
+
+def _prepared(pack: Pack, able: Abilities) -> Program:
     program = _with_scratch(Program.as_compiled(pack), able)
     if able.integers is not None and program.quantised:
         program = _with_tasks(program, able.integers)

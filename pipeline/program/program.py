@@ -5,7 +5,7 @@ A manifest is the record of a file. A program is made of it once, when a model i
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -125,6 +125,7 @@ class Program(Measures):
     A part keeps the numbers of the whole: ``pieces``, values, spans and row operators are all that there
     are. Pieces and the joined ones of ``alternatives`` name their kernels; ``row_kernels`` are those of the
     row operators. ``joins``: the graphs whose kernels may be one of several in a launch, and how.
+    ``others``: the other shapes of the pack; who plans or runs one shape looks at none of them.
     """
 
     pack: Pack
@@ -141,6 +142,7 @@ class Program(Measures):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     joins: Mapping[int, Joining]
+    others: tuple["Program", ...] = ()
     #: What was made of it, by what makes it.
     _made: dict[Callable[[Any], Any], Any] = field(default_factory=dict, init=False, repr=False)
     #: One for each block that plans it now: see ``letting_go``.
@@ -197,10 +199,15 @@ class Program(Measures):
     @cached_property
     def checksum(self) -> str:
         """The checksum of all that planners look at: of the file, and of what was decided."""
-        decided = [getattr(self, each.name) for each in fields(self) if each.init][1:]
+        names = [each.name for each in fields(self) if each.init and each.name != "others"]
+        decided = [getattr(self, name) for name in names[1:]]
         rest = (self.graphs, self.programs, self.target)
         tokenizer = f" {self.tokenizer_bytes}" if self.tokenizer_bytes else ""
         return checksum(f"{self.name} {rest} {decided}{tokenizer}".encode())
+
+    def by_shape(self) -> tuple["Program", ...]:
+        """Return a program for each shape, the largest first, none of which has others."""
+        return (replace(self, others=()), *self.others) if self.others else (self,)
 
     @property
     def name(self) -> str:
@@ -267,12 +274,14 @@ def _tables(program: Program) -> frozenset[int]:
 
 
 @contextmanager
-def letting_go(program: Program) -> Iterator[None]:
-    """Let go of what was made of ``program`` meanwhile; of several such blocks the last one does."""
-    program.planners.append(None)
+def letting_go(*programs: Program) -> Iterator[None]:
+    """Let go of what was made of ``programs`` meanwhile; of several such blocks the last one does."""
+    for program in programs:
+        program.planners.append(None)
     try:
         yield
     finally:
-        program.planners.pop()
-        if not program.planners:
-            program.let_go()
+        for program in programs:
+            program.planners.pop()
+            if not program.planners:
+                program.let_go()

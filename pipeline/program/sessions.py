@@ -73,7 +73,7 @@ class Opened:
         self.bindings += times * len(session)
         before, self.sessions[session] = self.sessions[session], self.sessions[session] + times
         if not (before and self.sessions[session]):
-            self._held_bytes += times * _bytes_of(self.program, session)
+            self._held_bytes += times * session_size(self.program, session)
         if not self.sessions[session]:
             del self.sessions[session]
 
@@ -141,7 +141,7 @@ def session_bytes(
     return opened_by(program, steps, runs).n_bytes(lanes)
 
 
-def _bytes_of(program: Program, session: Session) -> int:
+def session_size(program: Program, session: Session) -> int:
     """Return what a session takes at most; of several graphs it has what it takes by itself once."""
     parts = (
         part.n_bytes if isinstance(part, ChainNode) else program.graphs[part].session_bytes

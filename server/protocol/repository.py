@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ValidationError
 
-from models.sizes import parse_shapes
+from models.sizes import Lengths, parse_shapes
 from server.causes import because
 from server.codec.framing import check_not_encoded
 from server.codec.messages import parsed_object
@@ -263,7 +263,7 @@ async def upload(
 
 @asynccontextmanager
 async def _received(
-    asked: HttpRequest, name: str, shapes: Mapping[str, tuple[int, ...]]
+    asked: HttpRequest, name: str, shapes: Mapping[str, Lengths]
 ) -> AsyncIterator[Upload]:
     """Yield the upload of the file that the body is, when all of it has come."""
     service, exchange = asked.service, asked.exchange
@@ -273,7 +273,7 @@ async def _received(
         yield taken
 
 
-def _shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+def _shapes(texts: Iterable[str]) -> dict[str, Lengths]:
     """Return the shapes of inputs by name.
 
     Raises:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from models.processes import StandardError, exit_text, start_async
-from models.sizes import format_size
+from models.sizes import Lengths, format_size
 from pipeline.execution.shielded import run_to_completion
 from server.errors import BusyError, InvalidRequestError, ServiceError, SpoolError, TooLargeError
 from server.repository.compiling_child import UploadStep, compile_file
@@ -56,11 +56,11 @@ class Compiler:
         return True
 
     async def compiled(
-        self, source: Path, destination: Path, shapes: Mapping[str, tuple[int, ...]]
+        self, source: Path, destination: Path, shapes: Mapping[str, Lengths]
     ) -> AsyncGenerator[UploadStep | str]:
         """Compile ``source`` into ``destination``/1; yield the steps, and warnings as texts, on the way.
 
-        ``shapes``: of inputs, whole, by name.
+        ``shapes``: of inputs, whole, or lengths of dimensions, by name.
 
         The process has ended when this ends, also after an error.
 

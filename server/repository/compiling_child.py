@@ -5,7 +5,9 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from models.sizes import lengths_of
 from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
 from server.repository.limited_process import say
 
@@ -19,12 +21,12 @@ class UploadStep:
 
 
 def compile_file(
-    source: str, destination: str, target: str, shapes: Mapping[str, Sequence[int]]
+    source: str, destination: str, target: str, shapes: Mapping[str, Sequence[Any]]
 ) -> None:
     """Compile ``source`` for ``target`` into ``destination``, FOLDER/NAME, which gets version 1.
 
-    ``shapes``: of inputs, whole, by name. It says the fields of an ``UploadStep`` for each step, and
-    warnings as texts.
+    ``shapes``: of inputs, whole, or lengths of dimensions, by name. It says the fields of an ``UploadStep``
+    for each step, and warnings as texts.
 
     Raises:
         InvalidRequestError: the file cannot be compiled. MemoryError: not with so much memory. SpoolError:
@@ -42,7 +44,7 @@ def compile_file(
         named = named_target(target)
         options = CompileOptions(
             target=named,
-            shapes={name: tuple(shape) for name, shape in shapes.items()},
+            shapes={name: lengths_of(shape) for name, shape in shapes.items()},
             measure=device_measure(named),
             warn=say,
             # Another process, for one thread, would take memory beside the limit.

@@ -24,7 +24,7 @@ from pipeline.budget.search import Search
 from pipeline.budget.sharing import Sharer, partitioned_sharer, shared_space, sharer
 from pipeline.devices.base import Device
 from pipeline.execution.leases import ArenaLease, SharedArena
-from pipeline.execution.opened import open_engine, open_pipeline
+from pipeline.execution.opened import open_answering, open_pipeline
 from pipeline.fitting.wanted import EnginePlanResult, PlanResult
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PartitionedPlan, Plan, PlanError
@@ -142,7 +142,7 @@ class RepositoryEnvironment:
         reader = ReplaceableReader(open_reader(program.pack.weights_path))
         verify = self._settings.verify == "always"
         lease = None if arena is None else partial(_lease, arena, plan)
-        engine = open_engine(program, plan, self.device, self._pool, reader, verify, lease=lease)
+        engine = open_answering(program, plan, self.device, self._pool, reader, verify, lease=lease)
         watch = _watch(planned, opened.profile)
         return Running(engine, reader, watch, planned.predicted_seconds, planned.bound_seconds)
 
@@ -220,7 +220,7 @@ class RepositoryEnvironment:
 
 
 def _lease(arena: SharedArena, plan: Plan) -> ArenaLease:
-    return arena.join(plan.arena_bytes)
+    return arena.join(plan.memory["arena"])
 
 
 def _watch(planned: PlanResult, profile: Profile | None) -> BoundWatch | None:

@@ -20,7 +20,7 @@ import aiofiles
 
 from models.atomic_folders import locked_folder
 from models.packs.folders import is_model_name, versions
-from models.sizes import format_size
+from models.sizes import Lengths, format_size
 from pipeline.execution.shielded import run_to_completion
 from server.causes import attribution, because
 from server.errors import (
@@ -159,11 +159,11 @@ class Uploads:
 
     @contextlib.asynccontextmanager
     async def upload(
-        self, name: str, shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+        self, name: str, shapes: Mapping[str, Lengths] = MappingProxyType({})
     ) -> AsyncIterator["Upload"]:
         """Yield an upload of the model ``name``; at the end only the placed version remains of its files.
 
-        ``shapes``: of inputs, whole, by name.
+        ``shapes``: of inputs, whole, or lengths of dimensions, by name.
 
         Raises:
             InvalidRequestError: ``name`` cannot be a model's. ConflictError: it is being uploaded already,

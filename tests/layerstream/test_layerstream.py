@@ -57,6 +57,23 @@ def test_a_file_is_compiled_opened_and_asked(
             np.testing.assert_allclose(model(inputs)["logits"], expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_pack_of_several_shapes_answers_in_all(tmp_path: Path) -> None:
+    text = """
+    <ir_version: 9, opset_import: ["" : 17]>
+    double (float[n, 4] x) => (float[n, 4] y) <float[1] two = {2}> { y = Mul(x, two) }
+    """
+    (tmp_path / "double.onnx").write_bytes(parse_model(text).SerializeToString())
+    layerstream.compile(tmp_path / "double.onnx", tmp_path / "double", shapes={"batch": (1, 3)})
+    with layerstream.Budget("16MiB") as budget:
+        (model,) = budget.open(tmp_path / "double")
+        assert [port.shape for port in (*model.inputs, *model.outputs)] == [(-1, 4), (-1, 4)]
+        for count in (1, 3, 1):
+            x = np.full((count, 4), count, np.float32)
+            np.testing.assert_array_equal(model(x)["y"], 2 * x)
+        with pytest.raises(InputError, match=r"\[2, 4\]; the model takes \[3, 4\]; \[1, 4\]"):
+            model(np.zeros((2, 4), np.float32))
+
+
 def test_an_input_may_have_no_axes(tmp_path: Path) -> None:
     text = '<ir_version: 8, opset_import: ["": 17]> g (float x) => (float y) { y = Sqrt(x) }'
     source = tmp_path / "root.onnx"

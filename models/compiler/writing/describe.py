@@ -4,7 +4,7 @@ import base64
 import functools
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from models.compiler.cutting.scratch import Sizes
 from models.compiler.writing.describe_programs import ProgramDescriber, QuantisedDescriber
 from models.graphs.graph import Graph
 from models.packs.manifest import TOKENIZER, checksum
+from models.packs.names import SHAPE_FILES
 from models.packs.records.pieces import (
     Alternative,
     GraphRange,
@@ -58,7 +59,7 @@ def source_record(path: Path) -> SourceFile:
 def file_records(folder: Path) -> dict[str, FileRecord]:
     """Return size and checksum of the files in ``folder``."""
     records = {"weights.bin": FileRecord(n_bytes=(folder / "weights.bin").stat().st_size)}
-    for name in ("model.onnx", "pieces.bin", TOKENIZER):
+    for name in ("model.onnx", "pieces.bin", *SHAPE_FILES, TOKENIZER):
         if not (folder / name).exists():
             continue  # what no other runtime could read the weights of; it takes no texts
         data = (folder / name).read_bytes()
@@ -66,16 +67,15 @@ def file_records(folder: Path) -> dict[str, FileRecord]:
     return records
 
 
-def graph_records(parts: CutGraph, sizes: Sizes) -> tuple[GraphRange, ...]:
+def graph_records(parts: CutGraph, sizes: Sizes, offsets: Iterable[int]) -> tuple[GraphRange, ...]:
     """Return the byte ranges of pieces.bin in the order of ``parts.graphs``, and what sessions take."""
-    offsets = itertools.accumulate((len(data) for data in parts.graphs), initial=0)
     return tuple(
         GraphRange(
             offset=offset,
             length=len(data),
             session_bytes=sizes.session_bytes(piece, data),
         )
-        for offset, (data, piece) in zip(offsets, parts.graphs.items(), strict=False)
+        for offset, (data, piece) in zip(offsets, parts.graphs.items(), strict=True)
     )
 
 

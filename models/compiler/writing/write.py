@@ -1,6 +1,6 @@
 """Write the files of a pack."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -19,24 +19,48 @@ from models.packs.records.spans import Span, Stored
 from models.packs.target import host_target
 
 
-def write_weights(
-    graph: Graph, layout: SpanLayout, path: Path, storing: Storing | None = None
-) -> tuple[Span, ...]:
-    """Write weights.bin and return its spans; ``storing``: how they are stored, None: as they are.
+class StoreFiles:
+    """weights.bin and pieces.bin in ``folder``, to which each shape of a pack adds what is not there.
 
-    Spans of the same bytes are written once (layers that share their weights).
-
-    Raises:
-        CompileError: they cannot be stored so.
+    ``weight_bytes``: of weights.bin so far.
     """
-    with path.open("w+b") as file:
-        writer = _Writer(file)
-        return tuple(
-            writer.written(planned, None, span_bytes(graph, planned))
-            if storing is None
-            else writer.written(planned, *storing.stored(planned, writer.end))
-            for planned in layout.spans
-        )
+
+    def __init__(self, folder: Path) -> None:
+        self.weight_bytes = 0
+        self._folder = folder
+        self._starts: dict[tuple[object, ...], int] = {}
+        self._graphs: dict[bytes, int] = {}
+        self._graph_bytes = 0
+
+    def add_weights(
+        self, graph: Graph, layout: SpanLayout, storing: Storing | None = None
+    ) -> tuple[Span, ...]:
+        """Write weights and return their spans; ``storing``: how they are stored, None: as they are.
+
+        Spans of the same bytes are written once (layers that share their weights, and shapes).
+
+        Raises:
+            CompileError: they cannot be stored so.
+        """
+        with (self._folder / "weights.bin").open("r+b" if self._starts else "w+b") as file:
+            writer = _Writer(file, self._starts, self.weight_bytes)
+            spans = tuple(
+                writer.written(planned, None, span_bytes(graph, planned))
+                if storing is None
+                else writer.written(planned, *storing.stored(planned, writer.end))
+                for planned in layout.spans
+            )
+            self.weight_bytes = writer.end
+        return spans
+
+    def add_graphs(self, graphs: Collection[bytes]) -> list[int]:
+        """Write serialised pieces; return where each begins."""
+        with (self._folder / "pieces.bin").open("ab") as file:
+            for graph in graphs:
+                if graph not in self._graphs:
+                    self._graphs[graph] = self._graph_bytes
+                    self._graph_bytes += file.write(graph)
+        return [self._graphs[graph] for graph in graphs]
 
 
 def is_shorter(span: Span) -> bool:
@@ -53,12 +77,13 @@ def unstored(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 class _Writer:
-    """Writes spans to ``file``, from its beginning to ``end``."""
+    """Writes spans to ``file``, up to ``end``; ``starts``: where those are that it has."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.end = 0
+    def __init__(self, file: BinaryIO, starts: dict[tuple[object, ...], int], end: int) -> None:
+        self.end = end
         self._file = file
-        self._starts: dict[tuple[object, ...], int] = {}
+        self._starts = starts
+        file.seek(end)
 
     def written(self, planned: PlannedSpan, stored: Stored | None, content: Bytes) -> Span:
         """Return the record of ``planned`` whose bytes in the file are ``content``."""

@@ -18,7 +18,7 @@ from loader.cores import pinned
 from models.packs.records.ports import Port
 from pipeline.devices.device_memory import HostMemory
 from pipeline.execution.answering import Answer, Answering
-from pipeline.execution.baton import FREE, ComputeClaim
+from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.given import Arrays, Take
@@ -83,15 +83,14 @@ class Pipeline(Answering):
     def plan(self) -> PartitionedPlan:
         return self._plan
 
-    def run_lanes(
+    def run_batch(
         self,
-        lanes: Sequence[Lane],
-        record: Recorder | None = None,
-        claim: ComputeClaim = FREE,
-        *,
-        keeps_core: bool = True,
+        requests: Sequence[Lane],
+        record: Recorder | None,
+        claim: ComputeClaim,
+        keeps_core: bool,
     ) -> list[Answer | Exception]:
-        """Carry one frame, the only one of ``lanes``, through all partitions.
+        """Carry one frame, the only one of ``requests``, through all partitions.
 
         ``take`` runs on the worker of the last partition. ``turn_seconds`` of what the sweeps took has all
         that the frame waited for a partition. Partitions have cores of their own and wait for no ``claim``.
@@ -99,7 +98,7 @@ class Pipeline(Answering):
         Raises:
             ValueError: there are none, or several.
         """
-        (lane,) = lanes
+        (lane,) = requests
         try:
             return [self._carried(lane, record)]
         except Exception as exc:  # noqa: BLE001  it is given to the caller that waits
@@ -141,11 +140,6 @@ class Pipeline(Answering):
     @property
     def reads_nothing(self) -> bool:
         """Never of the thread that asks alone: frames wait for each other."""
-        return False
-
-    @property
-    def takes_turns(self) -> bool:
-        """Never with other models: partitions compute at once, each in an arena of its own."""
         return False
 
     @property

@@ -17,7 +17,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.tables import MIN_TABLE_BYTES, page_checksums
 from models.compiler.passes.table import TARGETS
 from models.errors import PackError
-from models.packs.checks import check_manifest
+from models.packs.checks import check_manifests
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack, read_pack
 from models.packs.records.pieces import PAGE_BYTES, Alternative, JoinedPieces, Piece, max_pages
@@ -230,9 +230,9 @@ FAULTS: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
 @over("name", sorted(FAULTS))
 def test_what_cannot_be_rows_of_a_table_is_refused(manifest: Manifest, name: str) -> None:
     damage, message = FAULTS[name]
-    check_manifest(Path("manifest.json"), manifest)
+    check_manifests({Path("manifest.json"): manifest})
     with pytest.raises(PackError, match=rf"pieces\.0.*{message}"):
-        check_manifest(Path("manifest.json"), damage(manifest))
+        check_manifests({Path("manifest.json"): damage(manifest)})
 
 
 def test_an_opened_pack_has_its_table(tmp_path: Path) -> None:
