@@ -4,7 +4,8 @@ Always true:
 
 - What the budget's books hold, and what memory is open, is at most the budget; requests hold theirs.
 - Each request of a client that stays has one answer, by its deadline and what one kernel takes; refusals
-  come 20 ms after their requests, which may be later, and no sooner after the answer before.
+  come 20 ms after their requests, which may be later, and no sooner after the answer before. While the
+  event loop itself computes, nothing is due.
 - An answer is the network's, bit by bit, or an error that the table of errors has. None comes from an older
   version than one that a client has loaded.
 - Where nothing fails and nothing changes, no request is refused that has seconds, next to no others, and
@@ -109,7 +110,14 @@ class _World:
         faults = plan.faults if life == 0 else ()
         self._machine = Machine(run, faults, outcome.reached)
         self._expected_answers = _expected_answers(packs)
-        self._clients = Clients(plan, files, self._expected_answers, outcome.reached, self._connect)
+        self._clients = Clients(
+            plan,
+            files,
+            self._expected_answers,
+            outcome.reached,
+            self._connect,
+            self._machine.held_loop,
+        )
         self._loop: Loop | None = None
         self._service: Any = None
         self._registry: Any = None
