@@ -12,7 +12,7 @@ from tests.simulation.drawing import all_fit
 from tests.simulation.faults import KERNEL_SECONDS
 from tests.simulation.files import Files
 from tests.simulation.network import Client
-from tests.simulation.plan import Operation, Plan
+from tests.simulation.plan import MODELS, Operation, Plan
 from tests.simulation.simulator import BrokenError
 
 #: Refusals are sent so late at max_before: 20 ms after their requests, and what turns of the loop take.
@@ -65,6 +65,7 @@ class Clients:
         self._is_steady = not kinds - {"infer", "look"} and not plan.faults
         self._changes_files = bool(kinds & {"damage", "remove"})
         self._all_fit = all_fit(plan) and "close_after" not in plan.settings
+        self._inputs = {model: _input(answers[model, "a"][0]) for model in MODELS}
         #: Models that a client loaded or unloaded.
         self.unsure: set[str] = set()
         #: Of one model the version that the last load answered has served at least.
@@ -120,11 +121,12 @@ class Clients:
         client.leave()
 
     def _body(self, operation: Operation) -> bytes:
-        x, _ = self._answers[operation.model, "a"]
-        tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape)}
         parameters = {"timeout": round(operation.timeout * 1e6), "priority": operation.priority}
-        document = {"parameters": parameters, "inputs": [{**tensor, "data": x.ravel().tolist()}]}
-        body = json.dumps(document).encode() + b" " * operation.padding
+        body = b'{"parameters": %s, "inputs": [%s]}%s' % (
+            json.dumps(parameters).encode(),
+            self._inputs[operation.model],
+            b" " * operation.padding,
+        )
         return request(b"POST", f"/v2/models/{operation.model}/infer".encode(), body)
 
     def _judge(self, operation: Operation, answer: tuple[int, bytes], floor: int) -> str:
@@ -228,6 +230,11 @@ class Clients:
             self._reached[f"{operation.kind}: {answer[0]}"] += 1
         client.leave()
         return answer
+
+
+def _input(x: np.ndarray[Any, Any]) -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
+    return json.dumps(tensor).encode()
 
 
 async def _leave(client: Client, operation: Operation) -> None:

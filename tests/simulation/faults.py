@@ -56,14 +56,15 @@ class Calls:
 class Machine:
     """Replaces what the service calls of the system; once in a process.
 
-    ``live``: bytes of array memory that the device gave and that was not closed, by id. ``held_loop``: from
-    when to when the event loop ran a kernel that met a fault.
+    ``live``: bytes of array memory that the device gave and that was not closed, by id; ``live_bytes``: of
+    all of it. ``held_loop``: from when to when the event loop ran a kernel that met a fault.
     """
 
     def __init__(self, run: Simulation, faults: Sequence[Fault], reached: Counter[str]) -> None:
         self._run = run
         self.calls = Calls(faults, reached)
         self.live: dict[int, int] = {}
+        self.live_bytes = 0
         self.held_loop: list[tuple[float, float]] = []
 
     def install(self) -> None:
@@ -141,9 +142,10 @@ class Machine:
                 raise MemoryError(f"no memory for {n_bytes} bytes")
             init(memory, n_bytes)
             live[id(memory)] = n_bytes
+            self.live_bytes += n_bytes
 
         def closed(memory: Any) -> None:
-            live.pop(id(memory), None)
+            self.live_bytes -= live.pop(id(memory), 0)
             close(memory)
 
         _replace(host, "__init__", initialised)
