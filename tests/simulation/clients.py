@@ -184,8 +184,11 @@ class Clients:
         is_light = self._max_waiting < limit and "max_connections_per_address" not in settings
         if code == "busy" and is_light and has_memory and self._all_fit:
             raise BrokenError(f"busy with {self._max_waiting} requests: {operation}")
-        if code == "late" and is_light and self._all_fit and operation.timeout >= 5.0:
-            raise BrokenError(f"late with {self._max_waiting} requests: {operation}")
+        # A client that sends slowly has itself to blame.
+        is_slow = code == "deadline_exceeded" and (operation.pause > 0.1 or operation.read_delay)
+        is_in_time = code not in ("late", "deadline_exceeded") or operation.timeout < 5.0
+        if is_light and self._all_fit and not (is_in_time or is_slow):
+            raise BrokenError(f"{code} with {self._max_waiting} requests: {operation}")
 
     async def change(self, operation: Operation) -> None:
         """Load, unload, replan or upload a model."""
