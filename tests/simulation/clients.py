@@ -46,7 +46,7 @@ Answers = dict[tuple[str, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
 class Clients:
     """Connects by ``connect``, to a service that serves models of ``files``.
 
-    ``held_loop``: as Machine has it. The event loop computes short answers itself, so a kernel of theirs
+    ``busy_loop``: as Machine has it. The event loop computes short answers itself, so a kernel of theirs
     that takes long holds up all others: what is due meanwhile is due at its end.
     """
 
@@ -57,10 +57,10 @@ class Clients:
         answers: Answers,
         reached: Counter[str],
         connect: Callable[[Operation], Client],
-        held_loop: Sequence[tuple[float, float]],
+        busy_loop: Sequence[tuple[float, float]],
     ) -> None:
         self._plan, self._files, self._answers = plan, files, answers
-        self._reached, self._connect, self._held_loop = reached, connect, held_loop
+        self._reached, self._connect, self._busy_loop = reached, connect, busy_loop
         kinds = {operation.kind for operation in plan.operations}
         self._is_steady = not kinds - {"infer", "look"} and not plan.faults
         self._changes_files = bool(kinds & {"damage", "remove"})
@@ -170,7 +170,7 @@ class Clients:
 
     def _check_time(self, operation: Operation, code: str, due: float, now: float) -> None:
         longest = _REFUSAL_SECONDS if code else KERNEL_SECONDS[1]
-        for start, end in self._held_loop:
+        for start, end in self._busy_loop:
             if start <= due + longest:
                 due = max(due, end)
         if operation.count == 1 and now - due > longest:

@@ -57,7 +57,7 @@ class Machine:
     """Replaces what the service calls of the system; once in a process.
 
     ``live``: bytes of array memory that the device gave and that was not closed, by id; ``live_bytes``: of
-    all of it. ``held_loop``: from when to when the event loop ran a kernel that met a fault.
+    all of it. ``busy_loop``: from when to when the event loop ran a kernel that met a fault.
     """
 
     def __init__(self, run: Simulation, faults: Sequence[Fault], reached: Counter[str]) -> None:
@@ -65,7 +65,7 @@ class Machine:
         self.calls = Calls(faults, reached)
         self.live: dict[int, int] = {}
         self.live_bytes = 0
-        self.held_loop: list[tuple[float, float]] = []
+        self.busy_loop: list[tuple[float, float]] = []
 
     def install(self) -> None:
         """Have reads, writes, kernels, memory and threads be the simulation's."""
@@ -167,7 +167,7 @@ class Machine:
         started_at = run.now
         run.sleep(fault.seconds)
         if run.current.name == "loop":
-            self.held_loop.append((started_at, run.now))
+            self.busy_loop.append((started_at, run.now))
 
 
 class _Launch:

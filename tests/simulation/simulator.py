@@ -208,7 +208,7 @@ class Simulation:
         Raises:
             BrokenError: the event loop waited for a lock for long.
         """
-        thread, began = self.current, self.now
+        thread, started_at = self.current, self.now
         if thread is None:
             raise DeadlockError(f"the main thread waits for ever: {kind}")
         self._note(kind)
@@ -217,8 +217,8 @@ class Simulation:
         if until is not None:
             heapq.heappush(self._timers, (until, next(self._order), thread, thread.token))
         self._to_hub()
-        if kind == "lock" and thread.name == "loop" and self.now - began > _LOCK_SECONDS:
-            raise BrokenError(f"the event loop waited {self.now - began:.6f} s for a lock")
+        if kind == "lock" and thread.name == "loop" and self.now - started_at > _LOCK_SECONDS:
+            raise BrokenError(f"the event loop waited {self.now - started_at:.6f} s for a lock")
         return not thread.is_late
 
     def wake(self, thread: Any) -> None:
@@ -271,7 +271,7 @@ class Simulation:
         return self.ready.pop(self.choices.among(self.ready))
 
     @property
-    def turns(self) -> int:
+    def switches(self) -> int:
         """At how many points another thread could go on."""
         return len(self._kinds)
 

@@ -98,7 +98,7 @@ def play(plan: Plan, life: int, folder: Path, packs: Path) -> Outcome:
         outcome.broken = "".join(traceback.format_exception(exc)[-6:])
     root.removeHandler(logged)
     outcome.cpu_seconds = time.process_time() - started_at
-    outcome.switches, outcome.seconds = run.turns, run.now - START
+    outcome.switches, outcome.seconds = run.switches, run.now - START
     outcome.choices = (run.choices.drawn,)
     outcome.trace = run.trace()
     return outcome
@@ -126,7 +126,7 @@ class _World:
             self._expected_answers,
             outcome.reached,
             self._connect,
-            self._machine.held_loop,
+            self._machine.busy_loop,
         )
         self._loop: Loop | None = None
         self._service: Any = None
