@@ -292,7 +292,7 @@ class Repository:
         entry = await self._find(name, version)
         if entry.serves or not entry.answers or entry.slot is None:
             return entry, entry.serving().prepared.pack
-        return entry, await self._on_disk(entry.slot.folder)
+        return entry, await self._next_pack(entry.slot)
 
     async def _find(self, name: str, version: str | None) -> Entry:
         """Return as Models.find; raises as ``acquire``."""
@@ -300,6 +300,21 @@ class Repository:
             return self.models.find(name, version)
         except NotFoundError as exc:
             raise await self._explained(name, exc) from None
+
+    async def _next_pack(self, slot: Slot) -> Pack:
+        """Return the pack in ``slot``, as the next load finds it: of another version where that is gone.
+
+        Raises:
+            As Catalog.slots_of and read_pack.
+        """
+        try:
+            return await self._on_disk(slot.folder)
+        except FAILURES:
+            there = await asyncio.to_thread(self.catalog.slots_of, slot.model)
+            folders = [other.folder for other in there if other.name == slot.name]
+            if slot.folder in folders or not folders:
+                raise
+        return await self._on_disk(folders[-1])
 
     async def _on_disk(self, folder: Path) -> Pack:
         """Return the pack in ``folder``; concurrent calls share one reading. Raises as read_pack."""
@@ -326,7 +341,7 @@ class Repository:
         """Return a use of a model, which begins now; of one that the next request loads, its pack on disk.
 
         So a request to a model that was evicted, or comes back, is read before it waits, in ``acquire``:
-        its body may say for how long. Where that pack cannot be read it waits here.
+        its body may say for how long. Where no version can be read it waits here.
 
         Raises:
             As ``acquire``.
@@ -336,7 +351,7 @@ class Repository:
             return entry.use()
         if entry.answers and entry.slot is not None:
             with contextlib.suppress(*FAILURES):
-                pack = await self._on_disk(entry.slot.folder)
+                pack = await self._next_pack(entry.slot)
                 signature = signature_of(pack.manifest)
                 n_bytes = short_infer_bytes(pack.manifest)
                 return Use(pack, signature, n_bytes, entry.timeout_seconds)

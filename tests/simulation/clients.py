@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from tests.simulation.drawing import all_fit
 from tests.simulation.faults import KERNEL_SECONDS
 from tests.simulation.files import Files
 from tests.simulation.network import Client
-from tests.simulation.plan import Operation, Plan
+from tests.simulation.plan import MODELS, Operation, Plan
 from tests.simulation.simulator import BrokenError
 
 #: Refusals are sent so late at max_before: 20 ms after their requests, and what turns of the loop take.
@@ -44,7 +44,11 @@ Answers = dict[tuple[str, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
 
 
 class Clients:
-    """Connects by ``connect``, to a service that serves models of ``files``."""
+    """Connects by ``connect``, to a service that serves models of ``files``.
+
+    ``busy_loop``: as Machine has it. The event loop computes short answers itself, so a kernel of theirs
+    that takes long holds up all others: what is due meanwhile is due at its end.
+    """
 
     def __init__(
         self,
@@ -53,13 +57,15 @@ class Clients:
         answers: Answers,
         reached: Counter[str],
         connect: Callable[[Operation], Client],
+        busy_loop: Sequence[tuple[float, float]],
     ) -> None:
         self._plan, self._files, self._answers = plan, files, answers
-        self._reached, self._connect = reached, connect
+        self._reached, self._connect, self._busy_loop = reached, connect, busy_loop
         kinds = {operation.kind for operation in plan.operations}
         self._is_steady = not kinds - {"infer", "look"} and not plan.faults
         self._changes_files = bool(kinds & {"damage", "remove"})
         self._all_fit = all_fit(plan) and "close_after" not in plan.settings
+        self._inputs = {model: _input(answers[model, "a"][0]) for model in MODELS}
         #: Models that a client loaded or unloaded.
         self.unsure: set[str] = set()
         #: Of one model the version that the last load answered has served at least.
@@ -94,12 +100,12 @@ class Clients:
                 break
             started_at = started_at if client.read_at is None else client.read_at
             code = self._judge(operation, answer, floor)
-            took, sending = loop.time() - started_at, sent_at - started_at
+            due = started_at + max(operation.timeout, sent_at - started_at)
             # The limit in a long body is not answers before all of it was read, for which it needs memory.
             is_unknown = bool(operation.padding) and code in ("late", "too_large")
             is_judged = not (operation.read_delay or is_unknown)
             if is_judged and not self.is_ending:
-                _check_time(operation, code, took, sending)
+                self._check_time(operation, code, due, loop.time())
                 if code in ("busy", "late") and before is not None and not is_slow:
                     _check_pause(operation, loop.time() - before)
             if self._is_steady:
@@ -115,11 +121,12 @@ class Clients:
         client.leave()
 
     def _body(self, operation: Operation) -> bytes:
-        x, _ = self._answers[operation.model, "a"]
-        tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape)}
         parameters = {"timeout": round(operation.timeout * 1e6), "priority": operation.priority}
-        document = {"parameters": parameters, "inputs": [{**tensor, "data": x.ravel().tolist()}]}
-        body = json.dumps(document).encode() + b" " * operation.padding
+        body = b'{"parameters": %s, "inputs": [%s]}%s' % (
+            json.dumps(parameters).encode(),
+            self._inputs[operation.model],
+            b" " * operation.padding,
+        )
         return request(b"POST", f"/v2/models/{operation.model}/infer".encode(), body)
 
     def _judge(self, operation: Operation, answer: tuple[int, bytes], floor: int) -> str:
@@ -161,6 +168,14 @@ class Clients:
         if int(version) < floor:
             raise BrokenError(f"version {version} answers after {floor} was loaded: {operation}")
 
+    def _check_time(self, operation: Operation, code: str, due: float, now: float) -> None:
+        longest = _REFUSAL_SECONDS if code else KERNEL_SECONDS[1]
+        for start, end in self._busy_loop:
+            if start <= due + longest:
+                due = max(due, end)
+        if operation.count == 1 and now - due > longest:
+            raise BrokenError(f"{code or 'an answer'} came {now - due:.6f} s late: {operation}")
+
     def _check_reason(self, operation: Operation, code: str) -> None:
         """Check that it is not refused for others where there were none, or next to none."""
         settings = self._plan.settings
@@ -169,8 +184,11 @@ class Clients:
         is_light = self._max_waiting < limit and "max_connections_per_address" not in settings
         if code == "busy" and is_light and has_memory and self._all_fit:
             raise BrokenError(f"busy with {self._max_waiting} requests: {operation}")
-        if code == "late" and is_light and self._all_fit and operation.timeout >= 5.0:
-            raise BrokenError(f"late with {self._max_waiting} requests: {operation}")
+        # A client that sends slowly has itself to blame.
+        is_slow = code == "deadline_exceeded" and (operation.pause > 0.1 or operation.read_delay)
+        is_in_time = code not in ("late", "deadline_exceeded") or operation.timeout < 5.0
+        if is_light and self._all_fit and not (is_in_time or is_slow):
+            raise BrokenError(f"{code} with {self._max_waiting} requests: {operation}")
 
     async def change(self, operation: Operation) -> None:
         """Load, unload, replan or upload a model."""
@@ -217,17 +235,15 @@ class Clients:
         return answer
 
 
+def _input(x: np.ndarray[Any, Any]) -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
+    return json.dumps(tensor).encode()
+
+
 async def _leave(client: Client, operation: Operation) -> None:
     if operation.leaves is not None:
         await asyncio.sleep(operation.leaves)
         client.leave(operation.manner)
-
-
-def _check_time(operation: Operation, code: str, took: float, sending: float) -> None:
-    late = took - max(operation.timeout, sending)
-    longest = _REFUSAL_SECONDS if code else KERNEL_SECONDS[1]
-    if operation.count == 1 and late > longest:
-        raise BrokenError(f"{code or 'an answer'} came {late:.6f} s late: {operation}")
 
 
 def _check_pause(operation: Operation, seconds: float) -> None:

@@ -56,13 +56,16 @@ class Calls:
 class Machine:
     """Replaces what the service calls of the system; once in a process.
 
-    ``live``: bytes of array memory that the device gave and that was not closed, by id.
+    ``live``: bytes of array memory that the device gave and that was not closed, by id; ``live_bytes``: of
+    all of it. ``busy_loop``: from when to when the event loop ran a kernel that met a fault.
     """
 
     def __init__(self, run: Simulation, faults: Sequence[Fault], reached: Counter[str]) -> None:
         self._run = run
         self.calls = Calls(faults, reached)
         self.live: dict[int, int] = {}
+        self.live_bytes = 0
+        self.busy_loop: list[tuple[float, float]] = []
 
     def install(self) -> None:
         """Have reads, writes, kernels, memory and threads be the simulation's."""
@@ -139,21 +142,32 @@ class Machine:
                 raise MemoryError(f"no memory for {n_bytes} bytes")
             init(memory, n_bytes)
             live[id(memory)] = n_bytes
+            self.live_bytes += n_bytes
 
         def closed(memory: Any) -> None:
-            live.pop(id(memory), None)
+            self.live_bytes -= live.pop(id(memory), 0)
             close(memory)
 
         _replace(host, "__init__", initialised)
         _replace(host, "close", closed)
 
     def _replace_kernels(self, cpu: Any) -> None:
-        bind, run, calls = cpu._CpuKernel.bind, self._run, self.calls
+        bind = cpu._CpuKernel.bind
 
         def bound(kernel: Any, inputs: Any, outputs: Any, scratch: Any = None) -> Any:
-            return _Launch(run, calls, bind(kernel, inputs, outputs, scratch), inputs, outputs)
+            launch = bind(kernel, inputs, outputs, scratch)
+            return _Launch(self._run, self._slow_down, launch, inputs, outputs)
 
         _replace(cpu._CpuKernel, "bind", bound)
+
+    def _slow_down(self) -> None:
+        fault, run = self.calls.next("kernel"), self._run
+        if fault is None:
+            return
+        started_at = run.now
+        run.sleep(fault.seconds)
+        if run.current.name == "loop":
+            self.busy_loop.append((started_at, run.now))
 
 
 class _Launch:
@@ -162,12 +176,12 @@ class _Launch:
     def __init__(
         self,
         run: Simulation,
-        calls: Calls,
+        slow_down: Callable[[], None],
         launch: Callable[[], None],
         inputs: Sequence[Any],
         outputs: Sequence[Any],
     ) -> None:
-        self._run, self._calls, self._launch = run, calls, launch
+        self._run, self._slow_down, self._launch = run, slow_down, launch
         self._inputs = [
             array for array in inputs if not any(np.may_share_memory(array, out) for out in outputs)
         ]
@@ -176,9 +190,7 @@ class _Launch:
         run = self._run
         before = [array.copy() for array in self._inputs]
         run.sleep(run.draws.uniform(*KERNEL_SECONDS))
-        fault = self._calls.next("kernel")
-        if fault is not None:
-            run.sleep(fault.seconds)
+        self._slow_down()
         self._launch()
         for now, then in zip(self._inputs, before, strict=True):
             if not np.array_equal(now.view(np.uint8), then.view(np.uint8)):

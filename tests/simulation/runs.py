@@ -38,7 +38,8 @@ def prepare(folder: Path, planted: Sequence[Planted] = ()) -> Path:
     import_project(planted)
     if unreplaced := unsimulated():
         raise RuntimeError("not simulated: " + ", ".join(unreplaced))
-    importlib.import_module(_WORLD)  # it takes what it needs of the project as that is now
+    # It takes what it needs of the project as that is now.
+    importlib.import_module(_WORLD).warm_up(folder)
     return folder
 
 

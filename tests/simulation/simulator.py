@@ -10,12 +10,12 @@ few preemptions at certain points: the ready thread of the highest priority runs
 of the running one falls below all others. Pauses hold up one thread for a drawn time.
 """
 
+import array
 import hashlib
 import heapq
 import itertools
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +31,8 @@ PAUSES = (1e-5, 1e-4, 1e-3, 1e-2, 0.1)
 _LEFT_SECONDS = 5.0
 #: A thread that runs so often in a row while others are ready loses its priority.
 _FAIR = 500
+#: So long the event loop may wait for a lock: no thread has one while it reads or computes.
+_LOCK_SECONDS = 0.01
 
 
 class DeadlockError(AssertionError):
@@ -166,11 +168,12 @@ class Simulation:
         self.current: Any = None
         self.threads: list[Any] = []
         self.ready: list[Any] = []
-        self.switches: Counter[str] = Counter()
         #: Called before a thread goes on; an error of it ends the run.
         self.check: Callable[[], None] | None = None
         # Of all turns: when, of which thread, of what kind.
-        self._trace = hashlib.blake2b(digest_size=16)
+        self._times = array.array("d")
+        self._names: list[str] = []
+        self._kinds: list[str] = []
         self._hub: greenlet.greenlet | None = None
         self._timers: list[tuple[float, int, Any, int]] = []
         self._order = itertools.count()
@@ -184,9 +187,9 @@ class Simulation:
         self._note(kind)
         self._choose(thread, self.choices.choose(thread, self.ready))
 
-    def between_lines(self) -> None:
-        """Let another thread go on between two lines; called where the choices' ``lines_left`` is over."""
-        choice, thread = self.choices.between_lines(), self.current
+    def choose_at_line(self, choice: int) -> None:
+        """Do what was chosen between two lines."""
+        thread = self.current
         if thread is not None:
             self._note("line")
             self._choose(thread, choice)
@@ -200,8 +203,12 @@ class Simulation:
             self._to_hub()
 
     def block(self, until: float | None, kind: str) -> bool:
-        """Wait to be woken; return False where the time ``until`` came first."""
-        thread = self.current
+        """Wait to be woken; return False where the time ``until`` came first.
+
+        Raises:
+            BrokenError: the event loop waited for a lock for long.
+        """
+        thread, started_at = self.current, self.now
         if thread is None:
             raise DeadlockError(f"the main thread waits for ever: {kind}")
         self._note(kind)
@@ -210,6 +217,8 @@ class Simulation:
         if until is not None:
             heapq.heappush(self._timers, (until, next(self._order), thread, thread.token))
         self._to_hub()
+        if kind == "lock" and thread.name == "loop" and self.now - started_at > _LOCK_SECONDS:
+            raise BrokenError(f"the event loop waited {self.now - started_at:.6f} s for a lock")
         return not thread.is_late
 
     def wake(self, thread: Any) -> None:
@@ -261,20 +270,30 @@ class Simulation:
             raise DeadlockError(f"all threads wait: {names}")
         return self.ready.pop(self.choices.among(self.ready))
 
+    @property
+    def switches(self) -> int:
+        """At how many points another thread could go on."""
+        return len(self._kinds)
+
     def trace(self) -> str:
         """Return a hash of all turns so far, in their order."""
-        return self._trace.hexdigest()
+        trace = hashlib.blake2b(self._times.tobytes(), digest_size=16)
+        trace.update("\n".join((*self._names, *self._kinds)).encode())
+        return trace.hexdigest()
 
     def _to_hub(self) -> None:
         assert self._hub is not None
         self._hub.switch()
 
     def _note(self, kind: str) -> None:
-        self.switches[kind] += 1
-        self._trace.update(f"{self.now:.9f} {self.current.name} {kind}\n".encode())
+        self._times.append(self.now)
+        self._names.append(self.current.name)
+        self._kinds.append(kind)
 
 
 _running: list[Simulation] = []
+#: How many lines there are before the next choice between two of them.
+_lines_left = math.inf
 
 
 def simulation() -> Simulation:
@@ -284,7 +303,9 @@ def simulation() -> Simulation:
 
 def begin(run: Simulation) -> None:
     """Have ``simulation`` return ``run``."""
+    global _lines_left  # noqa: PLW0603  each line of the service counts it down
     _running[:] = [run]
+    _lines_left = run.choices.lines_left
 
 
 _NONE = Simulation(0)
@@ -292,8 +313,10 @@ _NONE = Simulation(0)
 
 def between_lines() -> None:
     """Let another thread go on here, if that is chosen: what instrumented modules call between lines."""
-    if _running:
-        choices = _running[0].choices
-        choices.lines_left -= 1
-        if choices.lines_left < 0:
-            _running[0].between_lines()
+    global _lines_left  # noqa: PLW0603
+    _lines_left -= 1
+    if _lines_left < 0:
+        run = _running[0]
+        choice = run.choices.between_lines()
+        _lines_left = run.choices.lines_left
+        run.choose_at_line(choice)

@@ -4,12 +4,14 @@ Always true:
 
 - What the budget's books hold, and what memory is open, is at most the budget; requests hold theirs.
 - Each request of a client that stays has one answer, by its deadline and what one kernel takes; refusals
-  come 20 ms after their requests, which may be later, and no sooner after the answer before.
+  come 20 ms after their requests, which may be later, and no sooner after the answer before. While the
+  event loop itself computes, nothing is due.
 - An answer is the network's, bit by bit, or an error that the table of errors has. None comes from an older
   version than one that a client has loaded.
 - Where nothing fails and nothing changes, no request is refused that has seconds, next to no others, and
   room for them.
 - The inputs of a kernel stay the same while it runs, and nothing uses weights that another read replaces.
+- The event loop waits for no lock that a thread has while it reads or computes.
 - No thread and no callback of the loop fails, and nothing is logged as a fault of ours. No object waits
   twice for the time of one call, and there are no more tasks than connections need. No planning goes on
   under the next change of models.
@@ -18,6 +20,7 @@ Always true:
 """
 
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -31,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from tests.simulation.clients import Answers, Clients
-from tests.simulation.drawing import all_fit
+from tests.simulation.drawing import ALL_FIT, all_fit
 from tests.simulation.faults import Logged, Machine
 from tests.simulation.files import VARIANTS, FakeCompiler, Files
 from tests.simulation.loop import Loop
@@ -49,6 +52,14 @@ _WAIT_SECONDS = 600.0
 _END_SECONDS = 40.0
 #: The loop's timers and tasks are counted every so many of its iterations.
 _COUNT_INTERVAL = 16
+#: What all runs have set.
+_FIXED = {
+    "repository": ".",
+    "allow_admin": True,
+    "threads": 1,
+    "poll_interval": 1.0,
+    "memory_pressure": "off",  # a real one is not the seed's
+}
 
 
 class _CrashError(BaseException):
@@ -87,7 +98,7 @@ def play(plan: Plan, life: int, folder: Path, packs: Path) -> Outcome:
         outcome.broken = "".join(traceback.format_exception(exc)[-6:])
     root.removeHandler(logged)
     outcome.cpu_seconds = time.process_time() - started_at
-    outcome.switches, outcome.seconds = run.switches.total(), run.now - START
+    outcome.switches, outcome.seconds = run.switches, run.now - START
     outcome.choices = (run.choices.drawn,)
     outcome.trace = run.trace()
     return outcome
@@ -109,7 +120,14 @@ class _World:
         faults = plan.faults if life == 0 else ()
         self._machine = Machine(run, faults, outcome.reached)
         self._expected_answers = _expected_answers(packs)
-        self._clients = Clients(plan, files, self._expected_answers, outcome.reached, self._connect)
+        self._clients = Clients(
+            plan,
+            files,
+            self._expected_answers,
+            outcome.reached,
+            self._connect,
+            self._machine.busy_loop,
+        )
         self._loop: Loop | None = None
         self._service: Any = None
         self._registry: Any = None
@@ -181,7 +199,7 @@ class _World:
             raise BrokenError(f"{budget.used_bytes} bytes of {budget.total_bytes} are reserved")
         if memory.used_bytes > memory.capacity_bytes or memory.used_bytes < 0:
             raise BrokenError(f"requests hold {memory.used_bytes} of {memory.capacity_bytes} bytes")
-        live = sum(self._machine.live.values())
+        live = self._machine.live_bytes
         if live > budget.total_bytes:
             raise BrokenError(f"{live} bytes are open of {budget.total_bytes}")
         loop = self._loop
@@ -205,7 +223,7 @@ class _World:
             raise BrokenError(f"threads are left: {names}")
         is_lost = any(fault.kind == "late" and fault.seconds > 10 for fault in self._plan.faults)
         if self._machine.live and not is_lost:
-            raise BrokenError(f"{sum(self._machine.live.values())} bytes are left")
+            raise BrokenError(f"{self._machine.live_bytes} bytes are left")
         if leftovers := self._files.leftovers():
             raise BrokenError(f"files are left: {leftovers}")
         descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
@@ -254,14 +272,9 @@ class _World:
         from server.transport.registry import Registry
 
         plan, connections = self._plan, self._plan.connections
-        fixed = {
-            "repository": str(self._files.folder),
-            "allow_admin": True,
-            "threads": 1,
-            "poll_interval": 1.0,
-            "memory_pressure": "off",  # a real one is not the seed's
-        }
-        settings = Settings.model_validate({**fixed, **plan.settings})
+        settings = Settings.model_validate(
+            {**_FIXED, "repository": str(self._files.folder), **plan.settings}
+        )
         async with Service(settings, owns_process=True) as service:
             self._service = service
             self._watch_changes(service.repository)
@@ -440,6 +453,17 @@ class _World:
             self._outcome.reached["answers at the end"] += 1
 
 
+def warm_up(packs: Path) -> None:
+    """Have what all runs compute at their first use be there: schemas of settings and of packs, answers."""
+    from models.packs.pack import read_pack
+    from server.settings.settings import Settings
+
+    Settings.model_validate({**_FIXED, "budget": ALL_FIT})
+    read_pack(packs / VARIANTS[0] / MODELS[0] / "1")
+    _expected_answers(packs)
+
+
+@functools.cache
 def _expected_answers(packs: Path) -> Answers:
     answers: Answers = {}
     for variant in VARIANTS:

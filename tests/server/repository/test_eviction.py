@@ -19,6 +19,7 @@ from server.repository.polling import follow
 from server.repository.preparing import Prepared, Preparer
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
+    LIMIT_SECONDS,
     Faults,
     Gate,
     Packs,
@@ -320,6 +321,22 @@ async def test_a_client_waits_no_longer_than_it_may(
     gate.open()
     faults.read = lambda offset, length: None
     await right(crowded, packs, "twin")
+
+
+async def test_a_request_is_read_before_it_waits_also_where_the_version_is_gone(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    repository = tmp_path / "repository"
+    shutil.copytree(packs.repository, repository)
+    shutil.copytree(repository / "tiny" / "1", repository / "tiny" / "2")
+    async with serving(settings(**crowding(packs, repository=repository))) as service:
+        await right(service, packs, "twin")
+        shutil.rmtree(repository / "tiny" / "2")
+        use = await service.inside.repository.find("tiny", None, LIMIT_SECONDS)
+        assert use.pack.version == "1"
+        assert use.worker is None
+        assert "tiny" not in loaded(service)
+        await right(service, packs, "tiny")
 
 
 async def test_only_so_many_wait(settings: SettingsFactory, packs: Packs, faults: Faults) -> None:
