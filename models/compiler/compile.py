@@ -265,6 +265,7 @@ def _write_pack(
         classification=recipes.classification,
         detection=recipes.detection,
         segmentation=recipes.segmentation,
+        depth=recipes.depth,
         text=texts.text,
         sound=sound,
         embedding=texts.embedding,
