@@ -162,6 +162,8 @@ def _found(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "vectors", vectors(manifest, manifest.embedding) + _origin(manifest, "embedding")
     if manifest.segmentation:
         yield "segments", segmenter(manifest.segmentation) + _origin(manifest, "segmentation")
+    if manifest.depth:
+        yield "depth", manifest.depth.output + _origin(manifest, "depth")
     named = manifest.named
     if named and named.labels:
         labels = f"{len(named.labels):,}: {few(list(named.labels), '; ')}"

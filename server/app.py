@@ -17,6 +17,7 @@ from server.page.looks import Looks
 from server.page.state import Watchers, current_state
 from server.protocol import (
     deepstack,
+    depth,
     embedding,
     infer,
     metadata,
@@ -36,6 +37,7 @@ from server.settings.settings import Settings
 _ROUTERS: tuple[APIRouter, ...] = (
     infer.TENSORS,
     recognition.ROUTER,
+    depth.ROUTER,
     embedding.ROUTER,
     openai.ROUTER,
     infer.PICTURES,

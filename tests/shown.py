@@ -141,7 +141,7 @@ def texts(path: Path) -> None:
 
 
 def own_models(kit: Kit, folder: Path) -> None:
-    """What docs/how-to/models.md names: Darknet's files, a classifier, a network of masks, one of texts."""
+    """What docs/how-to/models.md names: Darknet's files, a classifier, networks of masks, depth, texts."""
     pictures(folder)
     classifier(kit, folder)
     names(folder / "coco.names", COCO)
@@ -155,6 +155,20 @@ def own_models(kit: Kit, folder: Path) -> None:
         {"w": (2, 3, 3, 3)},
     )
     onnx.save(masks, folder / "SINet.onnx")
+    depth = parsed(
+        """depth (float[1,3,64,64] pixel_values) => (float[1,64,64] predicted_depth) {
+            planes = Conv<pads=[1,1,1,1]>(pixel_values, w)
+            predicted_depth = ReduceMean<axes=[1], keepdims=0>(planes)
+        }""",
+        {"w": (2, 3, 3, 3)},
+    )
+    (folder / "depth").mkdir()
+    onnx.save(depth, folder / "depth/model.onnx")
+    (folder / "depth/config.json").write_text(
+        '{"architectures": ["DPTForDepthEstimation"]}', "utf-8"
+    )
+    processor = {"do_resize": True, "size": 64, "image_processor_type": "DPTImageProcessor"}
+    (folder / "depth/preprocessor_config.json").write_text(json.dumps(processor), "utf-8")
     texts(folder / "model.onnx")
     np.save(folder / "tokens.npy", np.array([[4, 8, 15, 16]], np.int64))
 

@@ -12,9 +12,9 @@ from PIL import Image
 
 from benchmarks.commands import layerstream
 from benchmarks.servers.served import ours, running
-from cli.running.drawing import draw_boxes
 from models.cells import FOLDER
 from models.detection.boxes import Box
+from models.drawing import draw_boxes
 
 PHOTOGRAPH = FOLDER / "cells.jpg"
 _NAME = "cells"

@@ -91,6 +91,7 @@ def summary_of(pack: Pack, cpu: Device, *, with_costs: bool = True) -> dict[str,
         "detection": manifest.detection and _detector(manifest.detection),
         "segmentation": manifest.segmentation
         and plain(manifest.segmentation, leave_out={"labels"}),
+        "depth": manifest.depth and plain(manifest.depth),
         "text": manifest.text and plain(manifest.text),
         "sound": manifest.sound and plain(manifest.sound),
         "embedding": manifest.embedding and plain(manifest.embedding),

@@ -126,7 +126,7 @@ def _save_drawing(path: Path, picture: Image.Image, answer: Found) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    from cli.running.drawing import draw_boxes, draw_mask  # fonts take a while to import
+    from models.drawing import draw_boxes, draw_mask  # fonts take a while to import
 
     kind = _DRAWINGS[path.suffix.lower()]
     if answer.mask is not None:

@@ -320,6 +320,7 @@ def _write_shape(
         classification=recipes.classification,
         detection=recipes.detection,
         segmentation=recipes.segmentation,
+        depth=recipes.depth,
         text=texts.text,
         sound=sound,
         embedding=texts.embedding,

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from models.depth import depth_fault
 from models.detection.recipe import head_fault
 from models.embedding import embedding_fault
 from models.errors import PackError
@@ -467,6 +468,7 @@ def _check_recipes(path: Path, manifest: Manifest) -> None:
     for fault in (
         detection and head_fault(detection, outputs),
         segmentation and segmentation_fault(segmentation, outputs),
+        manifest.depth and depth_fault(manifest.depth, outputs),
         embedding and embedding_fault(embedding, outputs),
         text and text_fault(text, required),
         sound and sound_fault(sound, required),

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 import xxhash
 
+from models.depth import Depth
 from models.detection.recipe import Detection
 from models.embedding import Embedding
 from models.images.preprocess import Preprocess
@@ -71,7 +72,7 @@ class _Described(Protocol):
 
 
 #: What can be asked of a model with a photograph, as it stands behind its name and a colon.
-Verb = Literal["classify", "detect", "segment", "embed", "infer"]
+Verb = Literal["classify", "detect", "segment", "depth", "embed", "infer"]
 
 
 class Measures:
@@ -147,6 +148,7 @@ class Manifest(Measures, Record):
     classification: Classification | None = None
     detection: Detection | None = None
     segmentation: Segmentation | None = None
+    depth: Depth | None = None
     text: TextInput | None = None
     sound: Sound | None = None
     embedding: Embedding | None = None
@@ -166,6 +168,8 @@ class Manifest(Measures, Record):
             return "detect"
         if self.segmentation is not None:
             return "segment"
+        if self.depth is not None:
+            return "depth"
         if self.embedding is not None:
             return "embed"
         return "infer" if self.classification is None else "classify"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
+from models.depth import depth_bytes
 from models.detection.candidates import WORK_BYTES
 from models.detection.masks import work_bytes as box_work_bytes
 from models.images.placement import Size
@@ -102,21 +103,28 @@ def boxes_room(room_bytes: int) -> int:
     return max(room_bytes - CODEC_BYTES, SHORT_CODEC_BYTES)
 
 
-def picture_sweep_bytes(manifest: Manifest, verb: Verb, held_bytes: int = 0) -> int:
+def picture_sweep_bytes(
+    manifest: Manifest, verb: Verb, held_bytes: int = 0, size: Size = _PICTURE
+) -> int:
     """Return what a request with a picture holds while it waits for its sweep, runs, and is answered.
 
     ``verb``: the kind of answer. ``held_bytes``: of the picture's tensor, which is freed before outputs are
-    read.
+    read. ``size``: of the upright picture.
     """
-    return max(held_bytes, _taken_bytes(manifest, verb)) + CODEC_BYTES
+    return max(held_bytes, _taken_bytes(manifest, verb, size)) + CODEC_BYTES
 
 
-def _taken_bytes(manifest: Manifest, verb: Verb) -> int:
-    """Return the bytes kept of the outputs: boxes by blocks, a mask at the network's size, or tensors."""
+def _taken_bytes(manifest: Manifest, verb: Verb, size: Size) -> int:
+    """Return the bytes kept of the outputs: boxes by blocks, a mask at the network's size, or tensors.
+
+    Of depth with what is made row by row for a picture of ``size``.
+    """
     if verb == "detect":
         return WORK_BYTES + box_mask_bytes(manifest)
     if verb == "segment":
         return mask_bytes(manifest) + MASK_WORK_BYTES
+    if verb == "depth":
+        return map_bytes(manifest, size)
     if verb == "embed":
         return embedding_bytes(manifest)
     return tensor_bytes(manifest.outputs)
@@ -141,6 +149,16 @@ def mask_bytes(manifest: Manifest) -> int:
     return 0 if area is None else area.height * area.width
 
 
+def map_bytes(manifest: Manifest, size: Size) -> int:
+    """Return what depth over a photograph of ``size`` takes; 0 for a model without depth."""
+    recipe = manifest.depth
+    if recipe is None:
+        return 0
+    port = next(port for port in manifest.outputs if port.name == recipe.output)
+    area = recipe.area(port.dtype, port.shape)
+    return 0 if area is None else depth_bytes(area, size)
+
+
 def photograph_bytes(
     manifest: Manifest,
     recipe: Preprocess,
@@ -157,7 +175,10 @@ def photograph_bytes(
     ways = size, (size[1], size[0])
     return max(
         file_bytes + decoding_bytes + max(map(recipe.work_bytes, ways)),
-        picture_sweep_bytes(manifest, verb, max(map(recipe.held_bytes, ways))),
+        *(
+            picture_sweep_bytes(manifest, verb, max(map(recipe.held_bytes, ways)), turned)
+            for turned in ways
+        ),
     )
 
 

@@ -20,6 +20,9 @@ _FILE: Document = {"type": "string", "format": "binary"}
 JSON = "application/json"
 BINARY: Contents = {"application/octet-stream": {"schema": _FILE}}
 PNG_FILE: Contents = {"image/png": {"schema": _FILE}}
+#: An array in a file of NumPy.
+NPY = "application/x-npy"
+NPY_FILE: Contents = {NPY: {"schema": _FILE}}
 #: A picture, as all of the body or as the file of a form.
 PICTURE: Contents = {
     "image/*": {"schema": _FILE},

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from functools import partial
 from io import SEEK_END, BytesIO
+from typing import TYPE_CHECKING
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -19,11 +20,18 @@ from pipeline.budget.request_needs import photograph_bytes, picture_sweep_bytes
 from server.codec.framing import check_not_encoded
 from server.codec.messages import ModelRequest
 from server.errors import InvalidRequestError
+from server.protocol.answers import Answer, answered
 from server.protocol.http_request import HttpRequest
 from server.protocol.serving import Inference
+from server.requests.drawn import Preview
 from server.requests.pictures import OpenedPicture, PictureLimits
 from server.service import Service
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+#: The media type of a mask, of depth and of a drawing.
+PNG = "image/png"
 #: The header of an answer to a picture that had no room at its own size, and was decoded at this one.
 DECODED = b"x-image-decoded"
 # Fields of a form are limited to so much, since no reservation counts them.
@@ -33,6 +41,7 @@ _DOES: dict[Verb, tuple[str, str]] = {
     "classify": ("classify images", "--preprocess, or its output is not a vector of scores"),
     "detect": ("detect objects", "--detection"),
     "segment": ("segment images", "--segmentation"),
+    "depth": ("estimate depth", "a config.json whose architecture is for depth"),
     "embed": ("make vectors of images", "--preprocess"),
     "infer": ("take images", "--preprocess"),
 }
@@ -40,6 +49,7 @@ _INSTEAD = {
     "classify": "classifies them",
     "detect": "detects objects",
     "segment": "segments them",
+    "depth": "estimates their depth",
     "embed": "makes vectors of them",
 }
 
@@ -60,13 +70,15 @@ async def read_picture(
     model: Inference,
     verb: Verb,
     begun: "SentPicture | None" = None,
+    preview: Preview | None = None,
 ) -> tuple[ModelRequest, Size]:
     """Return the image of the request as input of ``model``, and the size of the upright photograph.
 
     Only the first few bytes are read freely; before more is read, the request holds the memory for body,
     pixels and tensor.
 
-    ``verb``: the kind of answer. ``begun``: what has come of the image already.
+    ``verb``: the kind of answer. ``begun``: what has come of the image already. ``preview``: keeps it for a
+    drawing, for which the request holds memory, too.
 
     Raises:
         InvalidRequestError: the model cannot give that answer, or the body is not a picture.
@@ -82,18 +94,35 @@ async def read_picture(
     exchange.may_be_hastened = True
     exchange.arm()  # decoding waits for threads
     sent = begun or await begin_picture(asked)
-    needed = partial(photograph_bytes, manifest, recipe, verb)
+
+    def needed(file_bytes: int, size: Size, decoding_bytes: int) -> int:
+        n_bytes = photograph_bytes(manifest, recipe, verb, file_bytes, size, decoding_bytes)
+        return n_bytes if preview is None else n_bytes + preview.n_bytes(size)
+
     opened = await _received(asked, sent, needed, recipe.sees_all)
     await exchange.hold(opened.needed_bytes)
     started = time.perf_counter()
-    tensor, size, decoded = await service.aside.do(_made, service, recipe, opened)
+    tensor, size, decoded = await service.aside.do(_made, service, recipe, opened, preview)
     if decoded != size:
         asked.client.more_headers.append((DECODED, b"%dx%d" % decoded))
     seconds = time.perf_counter() - started
     service.metrics.requests.preprocess(model.name, seconds)
-    await exchange.hold(picture_sweep_bytes(manifest, verb, tensor.n_bytes))
+    preview_bytes = 0 if preview is None else preview.n_bytes(size)
+    await exchange.hold(picture_sweep_bytes(manifest, verb, tensor.n_bytes, size) + preview_bytes)
     inputs = {manifest.inputs[0].name: tensor}
     return ModelRequest(inputs, (), decoding_seconds=seconds), size
+
+
+def preview_of(request: HttpRequest, draws: bool) -> Preview | None:
+    """Return what keeps the photograph of a request that ``draws``."""
+    return Preview(request.exchange.lease.memory.room_bytes) if draws else None
+
+
+async def drawn_answer(
+    request: HttpRequest, preview: Preview, draw: "Callable[[Image], Image]"
+) -> Answer:
+    """Return the photograph in ``preview`` with what ``draw`` draws on it, as PNG."""
+    return answered(await request.service.aside.do(preview.drawn, draw), PNG)
 
 
 def _unable(name: str, verb: Verb, own: Verb | None) -> InvalidRequestError:
@@ -141,7 +170,7 @@ async def _received(
 
 
 def _made(
-    service: Service, recipe: Preprocess, opened: OpenedPicture
+    service: Service, recipe: Preprocess, opened: OpenedPicture, preview: Preview | None
 ) -> tuple[PictureTensor, Size, Size]:
     """Return the picture as a network's input, its size, and that at which it was decoded.
 
@@ -150,6 +179,8 @@ def _made(
     try:
         photograph = opened.decode()
         tensor, sizes = recipe.tensor(photograph.image), (photograph.size, photograph.image.size)
+        if preview is not None:
+            preview.keep(photograph.image, photograph.size)
         del photograph
         return tensor, *sizes
     finally:

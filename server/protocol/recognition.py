@@ -42,12 +42,13 @@ from server.protocol.documentation import (
     takes,
 )
 from server.protocol.http_request import HttpRequest
-from server.protocol.pictures import SentPicture, read_picture
+from server.protocol.pictures import PNG, SentPicture, drawn_answer, preview_of, read_picture
 from server.protocol.routing import CurrentRequest, Route, of_model, serves
 from server.protocol.serving import Inference, Kept
 from server.protocol.sounds import accepts_sound, sound_question
 from server.protocol.texts import TextRequest, text_question
-from server.requests.masks import PACKER_BYTES, png, runs
+from server.requests.masks import png, runs
+from server.requests.png import PACKER_BYTES
 
 ROUTER = APIRouter(tags=["inference"], route_class=Route)
 
@@ -114,6 +115,8 @@ def _kept_best(scores: NDArray[Any]) -> Kept[NDArray[Any]]:
 
 # Boxes of so many numbers are written at once, which takes about a millisecond.
 _NUMBERS_A_PIECE = 1536
+# So many are drawn on a photograph: each takes a millisecond or two.
+_DRAWN_BOXES = 100
 # Of a box without points, and what computing and writing a mask is worth.
 _BOX_NUMBERS = 6
 _MASK_NUMBERS = 1024
@@ -122,12 +125,13 @@ Fraction = Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class DetectQuery(BaseModel):
-    """Which boxes are told; None: as the model has it."""
+    """Which boxes are told; None: as the model has it. ``draw``: the best are drawn on the image, PNG."""
 
     score_threshold: Fraction = None
     iou_threshold: Fraction = None
     max_detections: Annotated[int | None, Field(ge=1)] = None
     clip: bool = True
+    draw: bool = False
 
     def limits(self) -> BoxLimits:
         """Return the limits for the search."""
@@ -149,7 +153,7 @@ class FoundObjects:
     "POST",
     *of_model(":detect"),
     response_model=schemas.Detections,
-    responses=errors(*INFERENCE),
+    responses={**also(PNG_FILE), **errors(*INFERENCE)},
     openapi_extra=takes(PICTURE),
 )
 async def detect(
@@ -172,7 +176,7 @@ async def detect(
         tail = {"delay_ms": objects.delay_ms}
         return box_pieces(head, "detections", objects.boxes, Box.as_dict, tail)
 
-    return await find_objects(asked, name, query.limits, written, version)
+    return await find_objects(asked, name, query.limits, written, version, draws=query.draw)
 
 
 async def find_objects(
@@ -181,32 +185,41 @@ async def find_objects(
     wanted: Callable[[], BoxLimits],
     written: Callable[[FoundObjects], Iterator[bytes]],
     version: str | None = None,
+    *,
     begun: SentPicture | None = None,
+    draws: bool = False,
 ) -> Answer:
     """Return the objects in the picture that is sent as they are ``written``.
 
     ``wanted``: called for the limits of boxes when the picture has come; ``begun``: what has come of the
-    picture already.
+    picture already. ``draws``: the best are drawn on the picture instead.
     """
-    exchange = asked.exchange
+    exchange, preview = asked.exchange, preview_of(asked, draws)
     async with Inference(asked.service, exchange, name, version) as model:
         with model.reading():
-            picture, size = await read_picture(asked, model, "detect", begun)
+            picture, size = await read_picture(asked, model, "detect", begun, preview)
         limits, recipes = wanted(), _recipes(model.manifest)
 
         def keep(outputs: Arrays) -> Kept[tuple[Candidates, NDArray[np.float32] | None]]:
             mask_bytes = box_mask_bytes(model.manifest)
-            free_bytes = exchange.lease.memory.room_bytes - mask_bytes
+            more_bytes = mask_bytes + (0 if preview is None else preview.n_bytes(size))
+            free_bytes = exchange.lease.memory.room_bytes - more_bytes
             candidates = seen(outputs, *recipes, limits, boxes_room(free_bytes))
             prototypes = prototypes_in(outputs, recipes[0])
             copied = None if prototypes is None else prototypes.copy()
-            return Kept((candidates, copied), boxes_bytes(candidates) + mask_bytes)
+            return Kept((candidates, copied), boxes_bytes(candidates) + more_bytes)
 
         candidates, prototypes = await model.compute(picture, keep)
         # On a thread: comparing thousands of boxes with each other would hold up the event loop.
+        drawn_size = size if preview is None else preview.size_of(size)
         boxes = await asked.service.aside.do(
-            boxes_among, candidates, *recipes, size, limits, prototypes
+            boxes_among, candidates, *recipes, drawn_size, limits, prototypes
         )
+        if preview is not None:
+            from models.drawing import draw_boxes  # fonts are for those who preview
+
+            best = boxes.part(0, min(len(boxes), _DRAWN_BOXES))
+            return await drawn_answer(asked, preview, lambda image: draw_boxes(image, best))
         found = FoundObjects(boxes, size, model.pack.version, model.delay_ms)
         return await in_pieces(exchange.client, lambda: written(found))
 
@@ -247,16 +260,18 @@ def _json(fields: Any) -> str:
 
 # Segmentation of an image: photograph in, a mask out, which class each of its pixels is.
 
-#: The media type of a mask as a picture.
-PNG = "image/png"
 _SMALL_PIXELS = 1 << 16
 
 
 class SegmentQuery(BaseModel):
-    """``format``: None: png where it is what is accepted. ``size``: of the photograph, or the network's."""
+    """``format``: None: png where it is what is accepted. ``size``: of the photograph, or the network's.
+
+    ``draw``: the classes are drawn on the image, PNG.
+    """
 
     format: Literal["json", "png"] | None = None
     size: Literal["photograph", "network"] = "photograph"
+    draw: bool = False
 
 
 @serves(
@@ -277,10 +292,10 @@ async def segment(
 
     A PNG is sent where `format` or the header `Accept` says so; its pixels are classes, 255 for none.
     """
-    client = asked.client
+    client, preview = asked.client, preview_of(asked, query.draw)
     async with Inference(asked.service, asked.exchange, name, version) as model:
         with model.reading():
-            picture, size = await read_picture(asked, model, "segment")
+            picture, size = await read_picture(asked, model, "segment", preview=preview)
         recipe = model.manifest.segmentation
         assert recipe is not None
 
@@ -290,9 +305,16 @@ async def segment(
                 raise InvalidRequestError(
                     f"output {recipe.output!r} has NaN; infer gives it as binary data"
                 )
-            return Kept(classes, classes.nbytes + PACKER_BYTES)
+            more_bytes = PACKER_BYTES if preview is None else preview.n_bytes(size)
+            return Kept(classes, classes.nbytes + more_bytes)
 
-        mask = _mask(model.manifest, await model.compute(picture, keep), size, query)
+        classes = await model.compute(picture, keep)
+        if preview is not None:
+            from models.drawing import draw_mask
+
+            drawn = _mask(model.manifest, classes, size, preview.size_of(size), "photograph")
+            return await drawn_answer(asked, preview, lambda image: draw_mask(image, drawn))
+        mask = _mask(model.manifest, classes, size, size, query.size)
         as_png = query.format == "png" or (
             query.format is None and PNG in (asked.header("accept") or "")
         )
@@ -307,14 +329,15 @@ async def segment(
         return await in_pieces(client, lambda: _few(mask, _mask_pieces(head, mask, tail)))
 
 
-def _mask(manifest: Manifest, classes: Bytes, size: Size, query: SegmentQuery) -> Mask:
+def _mask(manifest: Manifest, classes: Bytes, size: Size, drawn_size: Size, extent: str) -> Mask:
+    """Return the mask of a photograph of ``size`` over it as ``drawn_size``, or as the network sees it."""
     recipe, preprocess = manifest.segmentation, manifest.preprocess
     assert recipe is not None
     assert preprocess is not None
-    if query.size == "network":
+    if extent == "network":
         return Mask.of_network(recipe, classes)
     placement = preprocess.placement(size, whole=True)
-    return Mask.of_photograph(recipe, classes, placement, size)
+    return Mask.of_photograph(recipe, classes, placement, drawn_size)
 
 
 def _few(mask: Mask, pieces: Iterator[bytes]) -> Iterator[bytes]:

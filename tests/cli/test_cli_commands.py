@@ -87,7 +87,7 @@ def test_a_first_answer_waits_for_nothing_that_it_does_not_need(
         "rich.console",
         "pipeline.benchmark",
         "numpy.random",
-        "cli.running.drawing",
+        "models.drawing",
         "asyncio",
     }
     assert not {*late, *SLOW - {"onnxruntime"}} & imported

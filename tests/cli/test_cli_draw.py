@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from cli.running.drawing import draw_boxes, line_width, text_color
 from models.compiler import compile_onnx
 from models.detection.boxes import Box
 from models.detection.masks import BoxMask
+from models.drawing import draw_boxes, line_width, text_color
 from models.images.preprocess import Preprocess
 from models.records import read_record
 from models.segmentation import color_of

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from cli.running.drawing import draw_mask
 from models.compiler import CompileOptions, compile_onnx
+from models.drawing import draw_mask
 from models.errors import CompileError, ModelError
 from models.images.placement import ImagePlacement, Size
 from models.images.preprocess import Preprocess

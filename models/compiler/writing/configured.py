@@ -5,16 +5,17 @@ from dataclasses import dataclass, field, replace
 
 from models.compiler.writing.exported import length_of_scores
 from models.compiler.writing.hub_config import HubConfig
+from models.depth import Depth, depth_fault
 from models.detection.heads import BoxesHead, Forms
 from models.detection.recipe import Detection, head_fault
 from models.graphs.inputs import Warn
-from models.images.preprocess import Preprocess
+from models.images.preprocess import PICTURE_RANK, Preprocess
 from models.network.fields import Array
 from models.segmentation import Segmentation, segmentation_fault
 from models.sound.recipe import Sound, sound_fault
 
 # Outputs of transformers' models.
-_LOGITS, _BOXES = "logits", "pred_boxes"
+_LOGITS, _BOXES, _DEPTH = "logits", "pred_boxes", "predicted_depth"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,24 @@ def configured_sound(
     return None, {}
 
 
+def configured_depth(
+    configs: Sequence[HubConfig], outputs: Forms, warn: Warn
+) -> tuple[Depth | None, Mapping[str, str]]:
+    """Return how ``outputs`` are depth where the first of ``configs`` with a task says so, and its file.
+
+    ``warn`` is called with a line where no output is; that is left out.
+    """
+    config = next((config for config in configs if config.task is not None), None)
+    if config is None or config.task != "depth":
+        return None, {}
+    for name in sorted(outputs, key=lambda name: name != _DEPTH):
+        recipe = Depth(output=name)
+        if depth_fault(recipe, outputs) is None:
+            return recipe, {"depth": config.name}
+    warn(f"{config.name}: no output is depth, float32[1, rows, columns]; left out")
+    return None, {}
+
+
 def configured_recipes(
     configs: Sequence[HubConfig],
     inputs: Mapping[str, Array],
@@ -81,7 +100,10 @@ def _with_preprocess(
     recipes: ConfiguredRecipes, config: HubConfig, inputs: Mapping[str, Array], warn: Warn
 ) -> ConfiguredRecipes:
     assert config.preprocess is not None
-    shape = config.preprocess.shape
+    preprocess = config.preprocess
+    if config.keeps_aspect:
+        preprocess = _shaped(preprocess, config.name, inputs, warn)
+    shape = preprocess.shape
     if list(inputs.values()) != [Array(dtype="float32", shape=shape)]:
         listed = ", ".join(
             f"{name!r} {array.dtype}{list(array.shape)}" for name, array in inputs.items()
@@ -91,7 +113,26 @@ def _with_preprocess(
         )
         return recipes
     origins = {**recipes.origins, "preprocess": config.name}
-    return replace(recipes, preprocess=config.preprocess, origins=origins)
+    return replace(recipes, preprocess=preprocess, origins=origins)
+
+
+def _shaped(
+    preprocess: Preprocess, name: str, inputs: Mapping[str, Array], warn: Warn
+) -> Preprocess:
+    """Return ``preprocess`` of the file ``name`` with the proportions of the one input, which are fixed.
+
+    ``warn`` is called with what happens to pictures of others.
+    """
+    shapes = [array.shape for array in inputs.values()]
+    if len(shapes) == 1 and len(shapes[0]) == PICTURE_RANK and min(shapes[0]) > 0:
+        height, width = shapes[0][2:]
+        preprocess = replace(preprocess, size=(width, height))
+    width, height = preprocess.size
+    warn(
+        f"{name}: keep_aspect_ratio: here all pictures are stretched to {width} x {height}; for those of "
+        "other proportions choose another --shape"
+    )
+    return preprocess
 
 
 def _with_answers(

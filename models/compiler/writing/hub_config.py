@@ -25,12 +25,13 @@ from models.sound.recipe import Sound
 
 #: Of labels: of 22,000 classes with long names it is 2 MB.
 _MAX_BYTES = 8 << 20
-Task = Literal["classify", "detect", "segment"]
+Task = Literal["classify", "detect", "segment", "depth"]
 _TASKS: Mapping[str, Task] = {
     "ForImageClassification": "classify",
     "ForImageClassificationWithTeacher": "classify",
     "ForObjectDetection": "detect",
     "ForSemanticSegmentation": "segment",
+    "ForDepthEstimation": "depth",
 }
 # Pillow's numbers of filters that a recipe has.
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
@@ -73,6 +74,8 @@ _PROCESSORS: Mapping[str, _Defaults] = {
     "ViT": _Defaults("bilinear"),
 }
 _ENDS = ("Pil", "Fast", "ImageProcessor", "FeatureExtractor")
+# Of depth: sides are multiples of a number, and may have the picture's proportions.
+_ASPECT = "DPT"
 # Of files older than their processors' names.
 _UNNAMED = "ViT"
 # From which side on ConvNext's pictures are stretched.
@@ -82,7 +85,6 @@ _UNKNOWN = (
     "do_image_splitting",
     "do_pad",
     "do_thumbnail",
-    "keep_aspect_ratio",
     "rescale_offset",
     "size_divisor",
 )
@@ -119,6 +121,8 @@ class _Processor(_Read):
     image_std: _Floats | None = None
     do_flip_channel_order: bool | None = None
     include_top: bool | None = None
+    ensure_multiple_of: _SIDE = 1
+    keep_aspect_ratio: bool | None = None
 
 
 class _Timm(_Read):
@@ -149,6 +153,7 @@ _Record = TypeVar("_Record", bound=BaseModel)
 class HubConfig:
     """What the file called ``name`` says; what it does not say is None or empty.
 
+    ``keeps_aspect``: the size of ``preprocess`` is of square pictures; others have one of their own shape.
     ``reasons``: why there is no ``preprocess`` or ``sound``, or are no ``labels``, though it says something
     of them.
     """
@@ -158,6 +163,7 @@ class HubConfig:
     task: Task | None = None
     preprocess: Preprocess | None = None
     sound: Sound | None = None
+    keeps_aspect: bool = False
     reasons: tuple[str, ...] = ()
 
 
@@ -190,7 +196,10 @@ def read_config(path: Path) -> HubConfig:
         sound = read_sound(document)
     except ValueError as exc:
         reasons.append(f"{path}: {exc}")
-    return HubConfig(path.name, labels, _task(document), preprocess, sound, tuple(reasons))
+    keeps_aspect = bool(document.get("keep_aspect_ratio"))
+    return HubConfig(
+        path.name, labels, _task(document), preprocess, sound, keeps_aspect, tuple(reasons)
+    )
 
 
 def _task(document: Mapping[str, Any]) -> Task | None:
@@ -278,6 +287,8 @@ def _transformers(read: _Processor) -> Preprocess:
     fields: dict[str, Any] = {"filter": _filter(read, _PROCESSORS[name]), **_scaling(read)}
     if read.do_flip_channel_order:
         fields["color"] = "BGR"
+    if read.keep_aspect_ratio and name != _ASPECT:
+        raise ValueError("keep_aspect_ratio: pictures are changed in a way that has no recipe")
     outer = _outer(read, name)
     is_cropped = read.crop_size is not None if read.do_center_crop is None else read.do_center_crop
     if name == "ConvNext":
@@ -312,6 +323,9 @@ def _outer(read: _Processor, name: str) -> tuple[int, ...]:
             raise ValueError("size: depends on the picture")
     if name == "ConvNext" and len(outer) != 1:
         raise ValueError("size: no shortest_edge")
+    if name == _ASPECT:
+        step = read.ensure_multiple_of
+        return tuple(round(side / step) * step for side in outer)
     return (int(256 / 224 * outer[0]),) if name == "Levit" and len(outer) == 1 else outer
 
 

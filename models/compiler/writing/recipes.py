@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from models.compiler.writing.configured import configured_recipes
+from models.compiler.writing.configured import configured_depth, configured_recipes
 from models.compiler.writing.exported import exported_recipes
 from models.compiler.writing.hub_config import HubConfig
 from models.compiler.writing.text_config import TextConfig
+from models.depth import Depth
 from models.detection.heads import Forms
 from models.detection.recipe import Detection, head_fault
 from models.embedding import Embedding
@@ -54,6 +55,7 @@ class RecipeRecords:
     classification: Classification | None
     detection: Detection | None
     segmentation: Segmentation | None
+    depth: Depth | None
     origins: Mapping[str, str]
 
 
@@ -107,14 +109,20 @@ def recipe_records(
         raise CompileError(f"{source}: --segmentation needs --preprocess: nothing places its mask")
     if detection is not None:
         detection = _detection(place, source, graph, detection, labels)
-        return RecipeRecords(preprocess, None, detection, None, origins)
+        return RecipeRecords(preprocess, None, detection, None, None, origins)
+    depth = None
     if segmentation is None and preprocess is not None and given.scores is None:
         segmentation = _recognised(graph, preprocess, len(labels))
+        if segmentation is None and not labels:
+            depth, files = configured_depth(
+                given.configs, _forms(graph), lambda text: warn(f"{source}: {text}")
+            )
+            origins |= files
     if segmentation is not None:
         segmentation = _segmentation(source, graph, segmentation, labels)
-        return RecipeRecords(preprocess, None, None, segmentation, origins)
-    classification = _classification(place, graph, labels, given.scores)
-    return RecipeRecords(preprocess, classification, None, None, origins)
+        return RecipeRecords(preprocess, None, None, segmentation, None, origins)
+    classification = None if depth else _classification(place, graph, labels, given.scores)
+    return RecipeRecords(preprocess, classification, None, None, depth, origins)
 
 
 def _named_fields(recipes: Recipes | Metadata) -> list[str]:

@@ -1,6 +1,6 @@
-// An image or a text to the model: labels, boxes or a mask drawn over it, a vector, or tensors; and the command that asks the same.
+// An image or a text to the model: labels, boxes, a mask or depth drawn over it, a vector, or tensors; and the command that asks the same.
 
-import { answer, keyOption, model as path } from "./api.js";
+import { answer, ask, keyOption, model as path } from "./api.js";
 import { html } from "./draw.js";
 import { milliseconds } from "./format.js";
 
@@ -86,12 +86,20 @@ export class Try {
 
   async #send(file, json) {
     const turn = (this.#turn += 1), { takes } = this.#model;
-    const least = takes === "detect" ? `?score_threshold=${element("threshold").min}` : "";
+    const more = { detect: `?score_threshold=${element("threshold").min}`, depth: "?draw=1" }[takes] ?? "";
     this.#clear();
     this.#picture(file);
     element("answer-said").textContent = "running";
     try {
-      const found = await answer(this.#address + least, { method: "POST", body: file ?? undefined, json });
+      const options = { method: "POST", body: file ?? undefined, json };
+      if (takes === "depth") {
+        const response = await ask(this.#address + more, options), drawn = await response.blob();
+        if (turn !== this.#turn) return;
+        this.#picture(new File([drawn], file.name));
+        element("answer-said").textContent = `depth from ${range(response)}`;
+        return;
+      }
+      const found = await answer(this.#address + more, options);
       if (turn !== this.#turn) return;
       this.#found = found;
       if (takes === "detect") this.#boxes();
@@ -123,6 +131,8 @@ export class Try {
     element("answers").replaceChildren(...shown.map((each) => html("li", {}, named(each))));
   }
 }
+
+const range = ({ headers }) => ["minimum", "maximum"].map((end) => Number(headers.get(`X-Depth-${end}`)).toPrecision(4)).join(" to ");
 
 const labels = ({ predictions }) => predictions.map(named);
 

@@ -180,7 +180,7 @@ def test_pictures_become_what_the_libraries_make_of_them(
         ({"do_resize": True, "size": {"shortest_edge": 8}}, "longer side depends"),
         ({"do_resize": True, "size": {"shortest_edge": 8, "longest_edge": 9}}, "depends on"),
         ({"do_resize": True, "size": 8, "do_pad": True}, "do_pad"),
-        ({"do_resize": True, "size": 8, "keep_aspect_ratio": True}, "keep_aspect_ratio"),
+        ({**NORMAL, "size": 8, "keep_aspect_ratio": True}, "keep_aspect_ratio"),
         ({"do_resize": True, "size": 8, "resample": 5}, "filter '5'"),
         ({"do_resize": True, "size": "8"}, "size"),
         ({"do_resize": True, "size": 8, "do_normalize": True}, "no image_mean"),
@@ -337,6 +337,50 @@ def test_a_network_that_segments_at_a_quarter_of_its_size(tmp_path: Path) -> Non
     assert manifest.segmentation is not None
     assert manifest.segmentation.output == "logits"
     assert manifest.origins["segmentation"] == "config.json"
+
+
+def test_a_network_that_estimates_depth(tmp_path: Path) -> None:
+    config = {"architectures": ["DepthAnythingForDepthEstimation"]}
+    outputs = {"other": [1, 8, 8], "predicted_depth": [1, 1, 8, 8]}
+    manifest, warnings = compiled(outputs, config, tmp_path)
+    assert (warnings, manifest.verb) == ([], "depth")
+    assert manifest.depth is not None
+    assert manifest.depth.output == "predicted_depth"
+    assert manifest.origins["depth"] == "config.json"
+
+
+def test_depth_of_pictures_that_keep_their_proportions_is_of_the_inputs(tmp_path: Path) -> None:
+    """The size that the file has is that of square pictures; where no output is depth, that is said."""
+    config = {"architectures": ["DPTForDepthEstimation"]}
+    processor = {
+        **NORMAL,
+        "image_processor_type": "DPTImageProcessor",
+        "size": {"height": 16, "width": 16},
+    }
+    keeps = {**processor, "keep_aspect_ratio": True, "ensure_multiple_of": 4}
+    wide = {"shapes": {"pixel_values": (1, 3, 16, 24)}}
+    manifest, warnings = compiled({"depth": [1, 4, 6]}, config, tmp_path, keeps, **wide)
+    assert manifest.preprocess is not None
+    assert (manifest.verb, manifest.preprocess.size) == ("depth", (24, 16))
+    (warning,) = warnings
+    assert "keep_aspect_ratio: here all pictures are stretched to 24 x 16" in warning
+    other = tmp_path / "other"
+    other.mkdir()
+    manifest, warnings = compiled({"depth": [2, 3]}, config, other, processor)
+    assert (manifest.verb, manifest.depth) == ("infer", None)
+    assert ["no output is depth" in text for text in warnings] == [True]
+
+
+def test_sides_of_pictures_for_depth_are_multiples(tmp_path: Path) -> None:
+    processor = {
+        **NORMAL,
+        "image_processor_type": "DPTImageProcessor",
+        "size": 30,
+        "ensure_multiple_of": 14,
+    }
+    recipe = read(processor, tmp_path).preprocess
+    assert recipe is not None
+    assert recipe.size == (28, 28)
 
 
 def test_what_does_not_fit_is_skipped_with_a_warning(tmp_path: Path) -> None:

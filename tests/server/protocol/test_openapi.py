@@ -20,6 +20,7 @@ import pytest_asyncio
 from onnx import TensorProto, helper
 
 from models.compiler import CompileOptions, compile_onnx
+from models.compiler.writing.hub_config import HubConfig
 from models.embedding import Embedding
 from models.graphs.metadata import PREPROCESS as DESCRIBED
 from models.graphs.metadata import write_metadata
@@ -68,6 +69,9 @@ def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("finder", "idle", "painter", "root"):
         compile_onnx(folder / f"{name}.onnx", found / name)
     compile_onnx(packs.sources["twin"], found / "zlarge", CompileOptions(preprocess=PREPROCESS))
+    onnx.save(painter("one", size=PREPROCESS.size), folder / "deep.onnx")
+    deep = CompileOptions(preprocess=PREPROCESS, configs=(HubConfig("config.json", task="depth"),))
+    compile_onnx(folder / "deep.onnx", found / "deep", deep)
     recipe = Embedding(output="logits", normalise=True)
     options = CompileOptions(preprocess=PREPROCESS, embedding=recipe)
     compile_onnx(packs.sources["twin"], found / "seer", options)
@@ -89,7 +93,7 @@ async def service(repository: Path, packs: Packs) -> AsyncIterator[ServiceUnderT
     }
     served = [
         open_pack(repository / name)
-        for name in ("encoder", "finder", "idle", "painter", "root", "seer", "tiny")
+        for name in ("deep", "encoder", "finder", "idle", "painter", "root", "seer", "tiny")
     ]
     auto = ARCHITECTURES["auto"]
     least = sum(smallest_plan(Program.as_compiled(pack), auto).total_bytes for pack in served)
@@ -153,6 +157,9 @@ def inference() -> Iterator[Case]:
         (f"{MODEL}:classify", {"files": {"photo": picture()}}, "tiny"),
         (f"{MODEL}:detect", image(), "finder"),
         (f"{MODEL}:embed", image(), "seer"),
+        (f"{MODEL}:detect", image(params={"draw": "1"}), "finder"),
+        (f"{MODEL}:depth", image(), "deep"),
+        (f"{MODEL}:depth", image(params={"format": "npy"}), "deep"),
         (f"{MODEL}:segment", image(), "painter"),
         (f"{MODEL}:segment", image(params={"format": "png"}), "painter"),
         (f"{MODEL}:infer", image(), "tiny"),
@@ -183,6 +190,7 @@ def inference() -> Iterator[Case]:
     yield Case("post", f"{MODEL}:embed", 400, "seer", image(params={"dimensions": 3}))
     yield Case("post", f"{MODEL}:embed", 400, "tiny", image())
     yield Case("post", f"{MODEL}:segment", 400, "painter", image(params={"size": "x"}))
+    yield Case("post", f"{MODEL}:depth", 400, "deep", image(params={"bits": 12}))
 
 
 def cases() -> Iterator[Case]:
@@ -234,7 +242,7 @@ def check(document: Document, path: str, method: str, answer: httpx.Response) ->
         schema = content["application/json"]["schema"]
         validate(document, schema, json.loads(answer.content[:length]))
         return
-    if media == "image/png":
+    if media in ("application/x-npy", "image/png"):
         assert content[media]["schema"]["format"] == "binary"
         return
     found = answer.json() if media == "application/json" else answer.text
@@ -267,7 +275,7 @@ async def test_every_documented_status_is_given(document: Document) -> None:
     rare |= {("post", LOAD, 500), ("post", REPLAN, 500)}
     # These take a process that compiles: tests/server/repository/uploads.
     rare |= {("post", UPLOAD, status) for status in (200, 409, 500, 503, 504)}
-    inference = ("/infer", ":classify", ":detect", ":embed", ":segment", ":infer")
+    inference = ("/infer", ":classify", ":depth", ":detect", ":embed", ":segment", ":infer")
     rare |= {("post", f"{MODEL}{end}", status) for end in inference for status in (500, 504)}
     # A client that stops sending: tests/server/requests/test_stalls.py.
     takes = (INDEX, LOAD, UNLOAD, REPLAN, UPLOAD)

@@ -1,10 +1,11 @@
-"""Boxes and masks drawn on a photograph, for people to look at."""
+"""Boxes, masks and depth drawn on a photograph, for people to look at."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from models.depth import DepthMap
 from models.detection.boxes import Box
 from models.segmentation import NONE, Bytes, Color, Mask, color_of
 
@@ -17,6 +18,10 @@ _MAX_LETTERS = 80
 _MIN_VISIBILITY = 0.5
 # Half of a mask's colours, half of the photograph's.
 _SHARE = 0.5
+# Colours of depth, from the least to the greatest number.
+_RAMP = np.array(
+    [(13, 8, 135), (126, 3, 168), (204, 71, 120), (248, 149, 64), (240, 249, 33)], np.float32
+)
 
 
 def text_color(background: Color) -> Color:
@@ -142,3 +147,18 @@ def draw_mask(image: Image.Image, mask: Mask) -> Image.Image:
 def _blended(pixels: Bytes, band: Bytes, colors: np.ndarray, nothing: np.ndarray) -> Bytes:
     mixed = pixels * np.float32(1 - _SHARE) + colors[band] * np.float32(_SHARE)
     return np.where(nothing[band][:, :, None], pixels, mixed.round().astype(np.uint8))
+
+
+def draw_depth(image: Image.Image, depth: DepthMap) -> Image.Image:
+    """Return a copy of ``image`` (RGB), of the size of ``depth``, with a colour for each number over it."""
+    drawn = image.copy()
+    top, span = 0, depth.range()
+    stops = np.arange(len(_RAMP))
+    for band in depth.bands():
+        area = 0, top, image.width, top + len(band)
+        values = span.pixels(band, len(_RAMP) - 1)
+        colors = np.stack([np.interp(values, stops, channel) for channel in _RAMP.T], axis=-1)
+        mixed = np.asarray(image.crop(area)) * (1 - _SHARE) + colors * _SHARE
+        drawn.paste(Image.fromarray(mixed.round().astype(np.uint8)), area)
+        top += len(band)
+    return drawn
