@@ -165,10 +165,10 @@ def _number(path: Path) -> int:
 # itself").
 
 _MIB = 1 << 20
-#: Anonymous memory of interpreter and imported modules: 66.4 MiB, and 60.6 without docstrings. Planning
+#: Anonymous memory of interpreter and imported modules: 66.4 MiB, and 58.5 without docstrings. Planning
 #: the least memory of a model leaves 1.6 MiB more each time, in caches and holes of the heap (models of 4
 #: to 98 MB).
-INTERPRETER_BYTES, LEAN_INTERPRETER_BYTES = 68 * _MIB, 61 * _MIB
+INTERPRETER_BYTES, LEAN_INTERPRETER_BYTES = 68 * _MIB, 59 * _MIB
 MODEL_BYTES = 8 * _MIB // 5
 #: Page tables, sockets, stacks in the kernel: 1.7 to 2.7 MiB.
 _KERNEL_BYTES = 3 * _MIB
