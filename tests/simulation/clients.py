@@ -3,13 +3,13 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tests.simulation.drawing import all_fit
-from tests.simulation.faults import KERNEL_SECONDS
+from tests.simulation.faults import KERNEL_SECONDS, Machine
 from tests.simulation.files import Files
 from tests.simulation.network import Client
 from tests.simulation.plan import MODELS, Operation, Plan
@@ -19,6 +19,8 @@ from tests.simulation.simulator import BrokenError
 _REFUSAL_SECONDS = 0.021
 #: No refusal comes sooner after the answer before it on its connection: 20 ms, less a slice of the loop.
 _PAUSE_SECONDS = 0.0185
+#: Nothing that a request waits for begins so long after all else has ended.
+_IDLE_SECONDS = 1.0
 #: What a request may be answered, by code: always, where a model may be absent, and after faults.
 _CODES = {"": 200, "busy": 503, "late": 503, "deadline_exceeded": 504}
 _ABSENT_CODES = {
@@ -46,8 +48,8 @@ Answers = dict[tuple[str, str], tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]
 class Clients:
     """Connects by ``connect``, to a service that serves models of ``files``.
 
-    ``busy_loop``: as Machine has it. The event loop computes short answers itself, so a kernel of theirs
-    that takes long holds up all others: what is due meanwhile is due at its end.
+    ``machine``: on which the service runs. The event loop computes short answers itself, so a kernel of
+    theirs that takes long holds up all others: what is due meanwhile is due at its end.
     """
 
     def __init__(
@@ -57,10 +59,10 @@ class Clients:
         answers: Answers,
         reached: Counter[str],
         connect: Callable[[Operation], Client],
-        busy_loop: Sequence[tuple[float, float]],
+        machine: Machine,
     ) -> None:
         self._plan, self._files, self._answers = plan, files, answers
-        self._reached, self._connect, self._busy_loop = reached, connect, busy_loop
+        self._reached, self._connect, self._machine = reached, connect, machine
         kinds = {operation.kind for operation in plan.operations}
         self._is_steady = not kinds - {"infer", "look"} and not plan.faults
         self._changes_files = bool(kinds & {"damage", "remove"})
@@ -108,6 +110,7 @@ class Clients:
                 self._check_time(operation, code, due, loop.time())
                 if code in ("busy", "late") and before is not None and not is_slow:
                     _check_pause(operation, loop.time() - before)
+                self._check_progress(operation, code, loop.time(), started_at)
             if self._is_steady:
                 self._check_reason(operation, code)
             # An answer that came while the client still sent has come some time before.
@@ -170,7 +173,7 @@ class Clients:
 
     def _check_time(self, operation: Operation, code: str, due: float, now: float) -> None:
         longest = _REFUSAL_SECONDS if code else KERNEL_SECONDS[1]
-        for start, end in self._busy_loop:
+        for start, end in self._machine.busy_loop:
             if start <= due + longest:
                 due = max(due, end)
         if operation.count == 1 and now - due > longest:
@@ -184,11 +187,17 @@ class Clients:
         is_light = self._max_waiting < limit and "max_connections_per_address" not in settings
         if code == "busy" and is_light and has_memory and self._all_fit:
             raise BrokenError(f"busy with {self._max_waiting} requests: {operation}")
-        # A client that sends slowly has itself to blame.
-        is_slow = code == "deadline_exceeded" and (operation.pause > 0.1 or operation.read_delay)
-        is_in_time = code not in ("late", "deadline_exceeded") or operation.timeout < 5.0
-        if is_light and self._all_fit and not (is_in_time or is_slow):
-            raise BrokenError(f"{code} with {self._max_waiting} requests: {operation}")
+        if code == "late" and is_light and self._all_fit and operation.timeout >= 5.0:
+            raise BrokenError(f"late with {self._max_waiting} requests: {operation}")
+
+    def _check_progress(
+        self, operation: Operation, code: str, now: float, started_at: float
+    ) -> None:
+        """Check that a deadline has not passed while nothing was done: what it waited for was lost."""
+        idle = now - max(self._machine.idle_since, started_at)
+        is_sent_slowly = operation.pause > 0.1
+        if code == "deadline_exceeded" and idle > _IDLE_SECONDS and not is_sent_slowly:
+            raise BrokenError(f"{code}, and nothing was done for {idle:.6f} s: {operation}")
 
     async def change(self, operation: Operation) -> None:
         """Load, unload, replan or upload a model."""

@@ -1,11 +1,13 @@
 """What disk, system and kernels do in a run: they take time, and some calls of the service meet a fault."""
 
+import contextlib
 import errno
 import logging
+import math
 import os
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +60,7 @@ class Machine:
 
     ``live``: bytes of array memory that the device gave and that was not closed, by id; ``live_bytes``: of
     all of it. ``busy_loop``: from when to when the event loop ran a kernel that met a fault.
+    ``idle_since``: when the last read, kernel or planning ended; infinity while one goes on.
     """
 
     def __init__(self, run: Simulation, faults: Sequence[Fault], reached: Counter[str]) -> None:
@@ -65,6 +68,8 @@ class Machine:
         self.calls = Calls(faults, reached)
         self.live: dict[int, int] = {}
         self.live_bytes = 0
+        self.idle_since = run.now
+        self._works = 0
         self.busy_loop: list[tuple[float, float]] = []
 
     def install(self) -> None:
@@ -89,12 +94,25 @@ class Machine:
 
         _replace(threads.Thread, "start", start_thread)
 
+    @contextlib.contextmanager
+    def works(self) -> Iterator[None]:
+        """Count what happens inside as work."""
+        self._works += 1
+        self.idle_since = math.inf
+        try:
+            yield
+        finally:
+            self._works -= 1
+            if not self._works:
+                self.idle_since = self._run.now
+
     def _replace_reads(self, pool: Any, reader_type: Any) -> None:
         _replace(pool, "find_reader", lambda: None)
         read_into, start = reader_type.read_into, pool._ReaderThreads.start
 
         def read(reader: Any, offset: int, target: memoryview) -> None:
-            self._read(reader, read_into, offset, target)
+            with self.works():
+                self._read(reader, read_into, offset, target)
 
         def start_job(flights: Any, flight: Any) -> None:
             # Nothing needs any more what lies there: a kernel that uses it computes no error.
@@ -156,14 +174,19 @@ class Machine:
 
         def bound(kernel: Any, inputs: Any, outputs: Any, scratch: Any = None) -> Any:
             launch = bind(kernel, inputs, outputs, scratch)
-            return _Launch(self._run, self._slow_down, launch, inputs, outputs)
+            return _Launch(launch, self._takes_time, inputs, outputs)
 
         _replace(cpu._CpuKernel, "bind", bound)
 
-    def _slow_down(self) -> None:
-        fault, run = self.calls.next("kernel"), self._run
-        if fault is None:
-            return
+    def _takes_time(self) -> None:
+        run = self._run
+        with self.works():
+            run.sleep(run.draws.uniform(*KERNEL_SECONDS))
+            fault = self.calls.next("kernel")
+            if fault is not None:
+                self._slow_down(run, fault)
+
+    def _slow_down(self, run: Simulation, fault: Fault) -> None:
         started_at = run.now
         run.sleep(fault.seconds)
         if run.current.name == "loop":
@@ -175,22 +198,19 @@ class _Launch:
 
     def __init__(
         self,
-        run: Simulation,
-        slow_down: Callable[[], None],
         launch: Callable[[], None],
+        takes_time: Callable[[], None],
         inputs: Sequence[Any],
         outputs: Sequence[Any],
     ) -> None:
-        self._run, self._slow_down, self._launch = run, slow_down, launch
+        self._launch, self._takes_time = launch, takes_time
         self._inputs = [
             array for array in inputs if not any(np.may_share_memory(array, out) for out in outputs)
         ]
 
     def __call__(self) -> None:
-        run = self._run
         before = [array.copy() for array in self._inputs]
-        run.sleep(run.draws.uniform(*KERNEL_SECONDS))
-        self._slow_down()
+        self._takes_time()
         self._launch()
         for now, then in zip(self._inputs, before, strict=True):
             if not np.array_equal(now.view(np.uint8), then.view(np.uint8)):

@@ -8,6 +8,7 @@ Always true:
   event loop itself computes, nothing is due.
 - An answer is the network's, bit by bit, or an error that the table of errors has. None comes from an older
   version than one that a client has loaded.
+- No request has to wait for its deadline, seconds away, while nothing is read, computed or planned.
 - Where nothing fails and nothing changes, no request is refused that has seconds, next to no others, and
   room for them.
 - The inputs of a kernel stay the same while it runs, and nothing uses weights that another read replaces.
@@ -126,7 +127,7 @@ class _World:
             self._expected_answers,
             outcome.reached,
             self._connect,
-            self._machine.busy_loop,
+            self._machine,
         )
         self._loop: Loop | None = None
         self._service: Any = None
@@ -182,8 +183,9 @@ class _World:
         try:
             draws = self._run.draws
             is_slow = draws.random() < self._slow_plannings
-            self._run.sleep(draws.uniform(0, 3.0 if is_slow else 2e-3))
-            return work()
+            with self._machine.works():
+                self._run.sleep(draws.uniform(0, 3.0 if is_slow else 2e-3))
+                return work()
         finally:
             self._plannings -= counts
 
