@@ -206,7 +206,7 @@ def peers(
 
     Example: layerstream bench peers resnet50
 
-    Rows of each network are said on stderr when it ends, and all in one table in the end.
+    Rows of each network are printed on stderr when it ends, and all in one table in the end.
     """
     ways = [
         StreamedArchitecture("pre"),
