@@ -107,7 +107,10 @@ def pipeline(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare architectures with each other, with ONNX Runtime and with OpenVINO holding all weights."""
+    """Compare architectures with each other, with ONNX Runtime and with OpenVINO holding all weights.
+
+    Example: layerstream bench pipeline repository/yolov8n
+    """
     device = open_named(context, device_name, threads, memory_kind, precision)
     opened = open_pack(pack, device.target, recompile)
     _check_resolution(opened, resolution)
@@ -163,7 +166,10 @@ def resolutions(
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a network of the zoo at several resolutions."""
+    """Measure a network of the zoo at several resolutions.
+
+    Example: layerstream bench resolutions yolov4
+    """
     sides = _sides(sizes)
     if plot is not None:
         check_plotting(plot)

@@ -204,7 +204,9 @@ def peers(
 ) -> None:
     """Compare networks with ONNX Runtime and OpenVINO holding all weights: delay, memory of a cgroup.
 
-    Rows of each network are said on stderr when it ends, and all in one table in the end.
+    Example: layerstream bench peers resnet50
+
+    Rows of each network are printed on stderr when it ends, and all in one table in the end.
     """
     ways = [
         StreamedArchitecture("pre"),

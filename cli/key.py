@@ -25,7 +25,10 @@ def add(
     ] = "infer",
     as_json: Json = False,
 ) -> None:
-    """Make a key and print it, this once: the file has its hash only."""
+    """Make a key and print it, this once: the file has its hash only.
+
+    Example: layerstream key add keys camera
+    """
     if role not in ROLES:
         raise typer.BadParameter(f"{role[:60]!r} is not {' or '.join(ROLES)}", param_hint="--role")
     key = add_key(file, name, role)
@@ -38,7 +41,10 @@ def add(
 
 @app.command("list")
 def list_(file: _File, as_json: Json = False) -> None:
-    """List names and roles."""
+    """List names and roles.
+
+    Example: layerstream key list keys
+    """
     rows = [(key.name, key.role) for key in list_keys(file)]
     if as_json:
         print_json([{"name": name, "role": role} for name, role in rows])
@@ -48,7 +54,10 @@ def list_(file: _File, as_json: Json = False) -> None:
 
 @app.command()
 def remove(file: _File, name: _Name, as_json: Json = False) -> None:
-    """Take a key out of the file; a running server takes it until SIGHUP."""
+    """Take a key out of the file; a running server takes it until SIGHUP.
+
+    Example: layerstream key remove keys camera
+    """
     remove_key(file, name)
     if as_json:
         print_json({"name": name, "removed": True})

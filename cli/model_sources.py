@@ -21,6 +21,7 @@ import typer
 
 from cli.printing.output import CommandFailure, tell
 from cli.process import NO_MEMORY
+from cli.printing.sentences import serves_from, takes
 from cli.source_records import (
     Source,
     all_files,
@@ -318,39 +319,44 @@ def _compile(source: Source, folder: Path, isa: str, check: Depth) -> tuple[Path
     """Compile ``source``; return the files that its own refer to."""
     since = time.monotonic()
     tell(f"compiling {source.files[0]}{_slow_in_group(source)}")
-    words: list[object] = ["-o", folder, "--target", isa, "--force", "--check", check]
+    words: list[object] = ["-o", folder, "--target", isa, "--force", "--check", check, "--json"]
     for option, file in source.recipes.items():
         words += [f"--{option.replace('_', '-')}", file]
     words += source.words
     beside: tuple[Path, ...] = ()
     try:
         if source.files[0].suffix == ".onnx":
-            document = json.loads(_run("compile", source.files[0], *words, "--json"))
+            document = json.loads(_run("compile", source.files[0], *words))
             beside = tuple(map(Path, document["source_files"][1:]))
         else:
             with locked_folder(folder.parent, source.name) as work:
                 onnx = work / f"{source.name}.onnx"
                 _run("import-darknet", *source.files, "-o", onnx)
-                _run("compile", onnx, *words)
+                document = json.loads(_run("compile", onnx, *words))
     except ChildProcessError as exc:
-        takes = format_size(_compiler_bytes(source))
+        needed = format_size(_compiler_bytes(source))
         raise MemoryError(
             f"{source.files[0]}: the system ended its compilation (signal {exc}), mostly for want of memory"
-            f", of which it takes about {takes}, and its check all activations of the network: compile it"
+            f", of which it takes about {needed}, and its check all activations of the network: compile it"
             " where there is as much, or with --no-check, and give its pack"
         ) from exc
-    tell(f"{source.name}: compiled in {time.monotonic() - since:.1f} s, kept in {folder}")
+    tell(
+        f"{source.name}: compiled in {time.monotonic() - since:.1f} s, kept in {folder}; "
+        f"{serves_from(document)}"
+    )
+    if document["costs"]:
+        tell(f"{source.name}: requests take there {takes(document['costs'])}")
     return beside
 
 
 def _slow_in_group(source: Source) -> str:
     """Return a warning where the control group has less memory than compiling takes."""
-    limit, takes = memory_limit(), _compiler_bytes(source) + _LIBRARY_BYTES
-    if limit is None or takes <= limit.limit_bytes:
+    limit, needed = memory_limit(), _compiler_bytes(source) + _LIBRARY_BYTES
+    if limit is None or needed <= limit.limit_bytes:
         return ""
     return (
         f" in {format_size(limit.limit_bytes)}, which may be slow, or end for want of memory: it takes up"
-        f" to {format_size(takes)} with its libraries; a pack that was compiled elsewhere starts at once"
+        f" to {format_size(needed)} with its libraries; a pack that was compiled elsewhere starts at once"
     )
 
 

@@ -69,6 +69,8 @@ def install(
 ) -> None:
     """Write a drop-in with the budget and the limits that follow from it, and units where there are none.
 
+    Example: layerstream service install --budget 256MiB
+
     Units, user, folders and settings come with the Debian package; on a machine without it they are
     written, too. A file that is there already is left as it is, but for the drop-in.
     """

@@ -32,7 +32,10 @@ app = CommandGroup(help="Networks with random weights, to try and to measure.")
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """List the networks."""
+    """List the networks.
+
+    Example: layerstream zoo list
+    """
     from models import zoo  # onnx: not for the service
 
     entries = zoo.ENTRIES.values()
@@ -90,7 +93,10 @@ def build(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Build a network and write it as ONNX."""
+    """Build a network and write it as ONNX.
+
+    Example: layerstream zoo build resnet50 -o resnet50.onnx
+    """
     from models import zoo
     from models.zoo.entry import OURS
 

@@ -458,7 +458,6 @@ APART = (
     Apart("docs/how-to/upgrade.md", "systemctl reload", "root and systemd"),
     Apart("docs/reference/jetson.md", "device cuda", "a board with a GPU"),
     Apart("docs/research/measurements.md", "headline", "minutes, and root"),
-    Apart("docs/research/tiles.md", "--search wide", "half a minute of search"),
 )
 
 

@@ -9,12 +9,10 @@ from cli.printing.changes import print_changes
 from cli.printing.output import print_json, say, suggest, warn
 from cli.printing.sentences import (
     counted,
-    in_all,
-    less_for_pictures,
+    serves_from,
     serving,
     stored_as,
     takes,
-    typed,
 )
 from cli.printing.summary import summary_of
 from models.network.names import Op
@@ -57,15 +55,14 @@ def print_compiled(
 
 
 def _print_summary(pack: Pack, summary: dict[str, Any]) -> None:
-    least = summary["smallest_budget_bytes"]
     say(
         f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights{_stored(summary)} in "
         f"{counted(summary['spans'], 'span')}, {counted(summary['pieces'], 'piece')}; "
-        f"serves from a budget of {typed(least)} up{less_for_pictures(summary)}{in_all(summary)}"
+        f"{serves_from(summary)}"
     )
     if summary["costs"]:
         say(f"Requests take there {takes(summary['costs'])}")
-    suggest("To serve it", serving(pack, least))
+    suggest("To serve it", serving(pack, summary["smallest_budget_bytes"]))
 
 
 def _stored(summary: dict[str, Any]) -> str:

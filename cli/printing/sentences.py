@@ -287,6 +287,12 @@ def in_all(summary: Mapping[str, Any]) -> str:
     return "" if n_bytes is None else f"; with the process itself from {typed(n_bytes)} (--memory)"
 
 
+def serves_from(summary: Mapping[str, Any]) -> str:
+    """Return from which budget and memory on a pack is served."""
+    min_budget = typed(summary["smallest_budget_bytes"])
+    return f"serves from a budget of {min_budget} up{less_for_pictures(summary)}{in_all(summary)}"
+
+
 def takes(costs: Sequence[Mapping[str, Any]]) -> str:
     """Return how long requests take in the smallest budget beside all memory, and from which on less."""
     first, *larger = costs

@@ -179,7 +179,7 @@ class MemorySettings(Group):
     )
     budget: Annotated[Size | None, Default("what memory leaves")] = Field(
         None,
-        description="Memory for all models and their requests. This or memory must be given.",
+        description="Memory for all models and their requests. Give this or memory.",
     )
     request_memory: Annotated[
         Size | None,
