@@ -217,6 +217,12 @@ def _tensor_metadata(port: Port) -> dict[str, Any]:
     return {"name": port.name, "datatype": datatype(port.dtype), "shape": list(port.shape)}
 
 
+def _shape_texts(pack: Pack) -> dict[str, list[str]]:
+    """Return the shapes of a model that has several."""
+    shapes = [shape.manifest.shape_text for shape in (pack, *pack.others)]
+    return {"shapes": shapes} if pack.others else {}
+
+
 def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
 
@@ -239,6 +245,7 @@ async def model_metadata(
         "outputs": [_tensor_metadata(port) for port in PackShapes.of(pack).outputs],
         "parameters": {
             "weight_bytes": pack.manifest.weight_bytes,
+            **_shape_texts(pack),
             "architecture": plan.architecture.name if plan else None,
             "memory_bytes": plan.memory if plan else None,
             "predicted_ms": _milliseconds(fitted.predicted_seconds) if fitted else None,

@@ -408,9 +408,10 @@ class Tuner:
 
 def _choice(entry: Entry) -> Choice | None:
     """Return the choice of the plan that ``entry`` has now; None: it has none of one engine and shape."""
-    fitted = entry.fitted
-    is_single = isinstance(fitted, EnginePlanResult) and not fitted.plan.others
-    return fitted.plan.choice if isinstance(fitted, EnginePlanResult) and is_single else None
+    result = entry.fitted
+    if not isinstance(result, EnginePlanResult) or result.plan.others:
+        return None
+    return result.plan.choice
 
 
 def _raced_on(served: _Served) -> tuple[int, str]:
