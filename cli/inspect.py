@@ -97,7 +97,7 @@ def inspect(
         return
     print_facts(_facts(opened, summary))
     say("")
-    if not (opened.folder / profile_name(opened)).exists():
+    if not (opened.folder / profile_name(opened.shape_index)).exists():
         suggest("To measure it here", profiling(opened))
     suggest("To serve it", serving(opened, summary["smallest_budget_bytes"]))
     for line in (*map(resident, opened.manifest.resident_pieces), *map(_cpu_line, on_cpu)):

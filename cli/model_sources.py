@@ -20,8 +20,8 @@ from typing import Any
 import typer
 
 from cli.printing.output import CommandFailure, tell
-from cli.process import NO_MEMORY
 from cli.printing.sentences import serves_from, takes
+from cli.process import NO_MEMORY
 from cli.source_records import (
     Source,
     all_files,

@@ -79,14 +79,14 @@ class PackShapes:
             return ShapeMatch(0)
         return self._padded(shapes) or self._refuse(shapes)
 
-    def of_tokens(self, count: int) -> int:
+    def of_tokens(self, count: int) -> Manifest:
         """Return the smallest shape for a text of so many tokens, of a pack that takes texts."""
-        match = (
-            index
-            for index, manifest in enumerate(self.manifests)
+        shapes = (
+            manifest
+            for manifest in reversed(self.manifests)
             if manifest.text is not None and count <= manifest.text.max_tokens
         )
-        return max(match, default=0)
+        return next(shapes, self.manifests[0])
 
     @cached_property
     def _pads(self) -> bool:
@@ -116,12 +116,29 @@ class PackShapes:
         ports = ({port.name: port.shape for port in manifest.inputs} for manifest in self.manifests)
         return tuple(shapes[self._open[0]][_TOKEN_AXIS] for shapes in ports)
 
-    def _refuse(self, shapes: ShapesByName) -> ShapeMatch:
+    def accepts(self, name: str, shape: Shape) -> bool:
+        """Return whether input ``name`` may have ``shape``, if the other inputs go with it."""
+        if name in self._open and self._pads:
+            length = shape[1] if len(shape) == _TOKEN_AXIS + 1 and shape[0] == 1 else 0
+            return 0 < length <= self._lengths[0]
+        return any(
+            port.shape == shape
+            for manifest in self.manifests
+            for port in manifest.inputs
+            if port.name == name
+        )
+
+    @property
+    def choices(self) -> str:
+        """The shapes that requests may have, in words."""
         choices = "; ".join(manifest.shape_text for manifest in self.manifests)
         if self._pads:
-            choices = f"up to {self._lengths[0]} tokens, each padded to one of {choices}"
+            choices = f"up to {self._lengths[0]} tokens, padded to one of {choices}"
+        return choices
+
+    def _refuse(self, shapes: ShapesByName) -> ShapeMatch:
         requested = ", ".join(f"{name!r} is {list(shapes[name])}" for name in self._open)
-        raise UnknownShapeError(f"input {requested}; the model takes {choices}")
+        raise UnknownShapeError(f"input {requested}; the model takes {self.choices}")
 
     def padded(self, match: ShapeMatch, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``inputs`` as the shape ``match`` has them."""

@@ -114,6 +114,10 @@ class ShapedEngine(Answering):
                 "scratch": self.plan.memory["scratch"],
                 "io": self.plan.memory["io"],
             },
+            shapes={
+                engine.program.pack.manifest.shape_text: statistics.sweeps
+                for engine, statistics in zip(self._engines, (first, *others), strict=True)
+            },
         )
 
     def huge_page_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """Frozen figures of what happened: the engine fills them, metrics and benchmarks read them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -48,10 +48,14 @@ class SweepTally:
 
 @dataclass(frozen=True)
 class EngineStatistics:
-    """An engine since it was opened; ``memory`` is measured bytes by kind (Plan.memory's kinds)."""
+    """An engine since it was opened; ``memory`` is measured bytes by kind (Plan.memory's kinds).
+
+    ``shapes``: inferences of each shape, where the model has several.
+    """
 
     sweeps: int
     failures: int
     read_bytes: int
     stall_seconds: float
     memory: dict[str, int]
+    shapes: Mapping[str, int] = field(default_factory=dict)

@@ -28,9 +28,9 @@ def manifest_checksum(pack: Pack) -> str:
     return checksum(pack.path.read_bytes())
 
 
-def profile_name(pack: Pack) -> str:
-    """Return what the profile of ``pack`` is called in its folder, where each shape has its own."""
-    return FILE if not pack.shape_index else f"profile-{pack.shape_index}.json"
+def profile_name(shape_index: int) -> str:
+    """Return what the profile of a shape is called in the folder of its pack."""
+    return f"profile-{shape_index}.json" if shape_index else FILE
 
 
 def file_of(machine: Machine, name: str) -> str:
@@ -47,7 +47,7 @@ def save_profile(profile: Profile, pack: Pack) -> Path:
     Raises:
         ProfileError: it cannot be written.
     """
-    path = pack.folder / file_of(profile.machine, profile_name(pack))
+    path = pack.folder / file_of(profile.machine, profile_name(pack.shape_index))
     try:
         write_atomically(path, profile.document() + "\n")
     except OSError as exc:
@@ -81,7 +81,7 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
     Raises:
         ProfileError: there is none, it is damaged, or it is of another pack or machine.
     """
-    path = pack.folder / file_of(machine, profile_name(pack))
+    path = pack.folder / file_of(machine, profile_name(pack.shape_index))
     remedy = f"run `layerstream profile {pack.path if pack.shape_index else pack.folder}`"
     if not path.is_file():
         raise ProfileError(f"{pack.folder}: no profile: {remedy}")
@@ -143,7 +143,7 @@ def find_profile(pack: Pack, device: Device, level: int = logging.WARNING) -> Pr
     Raises:
         ReadError: the weights cannot be read.
     """
-    if not (pack.folder / profile_name(pack)).exists():
+    if not (pack.folder / profile_name(pack.shape_index)).exists():
         return None
     try:
         profile = load_profile(pack, this_machine(pack.weights_path, device), level)

@@ -1,6 +1,7 @@
 """What an infer request asks and what answers it, whatever carries them: fields and their types."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
 import orjson
@@ -18,8 +19,9 @@ from pydantic import (
 )
 
 from models.network.fields import STRINGS
-from models.packs.manifest import Manifest
+from models.packs.pack import Pack
 from models.packs.records.ports import Port
+from models.packs.shapes import PackShapes, UnknownShapeError
 from server.codec.datatypes import DATATYPES, datatype
 from server.errors import InvalidRequestError, few, shown
 
@@ -55,11 +57,16 @@ TEXT_PORT = Port(name=TEXT, value=0, dtype=STRINGS, shape=(1,))
 class Signature:
     """What a model takes and gives: ``inputs`` and ``outputs`` by name, in the order of its manifest.
 
-    ``accepts_text``: a request may have one string, called ``TEXT``, in place of its tokens.
+    ``accepts_text``: a request may have one string, called ``TEXT``, in place of its tokens. ``shapes``: of
+    a model that has several, of which ``inputs`` are the largest.
     """
 
     def __init__(
-        self, inputs: Iterable[Port], outputs: Iterable[Port], accepts_text: bool = False
+        self,
+        inputs: Iterable[Port],
+        outputs: Iterable[Port],
+        accepts_text: bool = False,
+        shapes: PackShapes | None = None,
     ) -> None:
         self.inputs = {port.name: port for port in inputs}
         self.accepts_text = accepts_text
@@ -68,16 +75,31 @@ class Signature:
         #: How errors name each input.
         self.named = {name: f"input {shown(name)}" for name in self.inputs}
         self.outputs = {port.name: port for port in outputs}
+        self.shapes = shapes
         #: What a request asks for that names no output: as JSON (False), or raw (True).
         self.all_outputs = {
             is_binary: tuple(WantedOutput(name, is_binary) for name in self.outputs)
             for is_binary in (False, True)
         }
 
+    def check_shapes(self, ports: Iterable[Port]) -> None:
+        """Check that ``ports``, as a request has them, are of one shape of the model.
 
-def signature_of(manifest: Manifest) -> Signature:
-    """Return what the model of ``manifest`` takes and gives."""
-    return Signature(manifest.inputs, manifest.outputs, manifest.text is not None)
+        Raises:
+            InvalidRequestError: they are of none.
+        """
+        if self.shapes is not None:
+            try:
+                self.shapes.find({port.name: port.shape for port in ports})
+            except UnknownShapeError as exc:
+                raise InvalidRequestError(str(exc)) from None
+
+
+def signature_of(pack: Pack) -> Signature:
+    """Return what the model of ``pack`` takes and gives."""
+    manifest = pack.manifest
+    shapes = PackShapes.of(pack) if pack.others else None
+    return Signature(manifest.inputs, manifest.outputs, manifest.text is not None, shapes)
 
 
 class ModelRequest(NamedTuple):
@@ -275,8 +297,12 @@ def timeout_seconds(timeout: int) -> float | None:
     return timeout / _MICROSECONDS or None
 
 
-def check_tensor(where: str, kind: object, shape: object, port: Port) -> None:
-    """Check a tensor's datatype and shape, each where it has the right type.
+def shaped_port(
+    where: str, kind: object, shape: object, port: Port, shapes: PackShapes | None
+) -> Port:
+    """Return ``port`` in the shape of a tensor: its own, or another one of the model's ``shapes``.
+
+    Datatype and shape are checked, each where it has the right type.
 
     Raises:
         InvalidRequestError: they are not those of ``port``.
@@ -286,10 +312,14 @@ def check_tensor(where: str, kind: object, shape: object, port: Port) -> None:
             f"{where}: datatype {shown(kind)}, the model takes {datatype(port.dtype)}"
         )
     if not isinstance(shape, list) or shape == list(port.shape):
-        return
+        return port
+    if shapes is not None and shapes.accepts(port.name, tuple(shape)):
+        return replace(port, shape=tuple(shape))
     if all(type(size) is int for size in shape):
         text = shown(str(shape))[1:-1]
-        raise InvalidRequestError(f"{where}: shape {text}, the model takes {list(port.shape)}")
+        choices = list(port.shape) if shapes is None else shapes.choices
+        raise InvalidRequestError(f"{where}: shape {text}, the model takes {choices}")
+    return port
 
 
 def port_of(name: str, ports: Mapping[str, Port]) -> Port:
@@ -317,7 +347,7 @@ def matched_inputs(fields: InferRequest, model: Signature) -> list[tuple[str, Re
         where = model.named[port.name]
         if port.name in found:
             raise InvalidRequestError(f"{where} is given twice")
-        check_tensor(where, tensor.datatype, tensor.shape, port)
+        port = shaped_port(where, tensor.datatype, tensor.shape, port, model.shapes)
         found[port.name] = where, tensor, port
     if model.accepts_text and TEXT in found:
         if len(found) > 1:
@@ -326,6 +356,7 @@ def matched_inputs(fields: InferRequest, model: Signature) -> list[tuple[str, Re
     for name, port in model.inputs.items():
         if name not in found and port.default is None and port is not TEXT_PORT:
             raise InvalidRequestError(f"{model.named[name]} is missing")
+    model.check_shapes(port for _, _, port in found.values())
     return list(found.values())
 
 

@@ -268,12 +268,18 @@ def _swept(entries: Sequence[Entry]) -> Iterator[Metric]:
         "sweep_seconds", "Answered sweeps, without time in which others computed", "model"
     )
     carried = _counter("swept_requests", "Requests that these sweeps carried", "model")
+    shapes = _counter("shape_inferences", "Inferences of each shape of a model", "model", "shape")
     for entry in entries:
         if entry.worker is not None:
             served = entry.worker.served
             sweeps.add_metric([entry.name], served.sweeps, served.sweep_seconds)
             carried.add_metric([entry.name], served.requests)
+            if served.engine.program.others:
+                for shape, count in served.engine.statistics().shapes.items():
+                    shapes.add_metric([entry.name, shape], count)
     yield from (sweeps, carried)
+    if shapes.samples:
+        yield shapes
 
 
 def _queues(entries: Sequence[Entry]) -> Metric:

@@ -104,14 +104,15 @@ def question(
 ) -> tuple[ModelRequest, Any]:
     """Return the request to ``model`` for the vector of ``tokens``, and what keeps that."""
     recipe = embedding_of(model)
-    length = next(port.shape[1] for port in model.manifest.inputs if port.name == IDS)
+    request = token_request(model, tokens, timeout_seconds=timeout_seconds)
+    length = request.inputs[IDS].shape[1]
     mask = token_mask(recipe_of(model), length, len(tokens.ids))
 
     def keep(outputs: Arrays) -> Kept[Vector]:
         vector = recipe.vector(outputs[recipe.output], mask, dimensions)
         return Kept(vector, vector.nbytes)
 
-    return token_request(model, tokens, timeout_seconds=timeout_seconds), keep
+    return request, keep
 
 
 def embedding_of(model: Inference) -> Embedding:

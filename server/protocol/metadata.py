@@ -8,9 +8,9 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.ports import Port
+from models.packs.shapes import PackShapes
 from server.codec.datatypes import datatype
 from server.codec.messages import TEXT_PORT
 from server.errors import InvalidRequestError, NotServingError, UnsupportedError, shown
@@ -118,7 +118,7 @@ async def model_config(
     is_gpu = service.settings.device == "cuda"
     return {
         **_fixed(name),
-        **_shapes(pack.manifest),
+        **_shapes(pack),
         "instance_group": [
             {
                 "name": f"{name}_0",
@@ -175,8 +175,9 @@ def _fixed(name: str) -> dict[str, Any]:
     }
 
 
-def _shapes(manifest: Manifest) -> dict[str, Any]:
-    ports = (*manifest.inputs, *manifest.outputs)
+def _shapes(pack: Pack) -> dict[str, Any]:
+    shapes = PackShapes.of(pack)
+    ports = (*shapes.inputs, *shapes.outputs)
     is_batch = all(len(port.shape) > 1 and port.shape[0] == 1 for port in ports)
     return {
         "max_batch_size": 1 if is_batch else 0,
@@ -185,12 +186,12 @@ def _shapes(manifest: Manifest) -> dict[str, Any]:
                 **_config_tensor(port, is_batch),
                 "format": "FORMAT_NONE",
                 # A text stands in place of all others.
-                "optional": port.default is not None or manifest.text is not None,
+                "optional": port.default is not None or pack.manifest.text is not None,
             }
-            for port in _inputs(manifest)
+            for port in _inputs(pack)
         ],
         "output": [
-            {**_config_tensor(port, is_batch), "label_filename": ""} for port in manifest.outputs
+            {**_config_tensor(port, is_batch), "label_filename": ""} for port in shapes.outputs
         ],
     }
 
@@ -206,13 +207,20 @@ def _config_tensor(port: Port, is_batch: bool) -> dict[str, Any]:
 # Metadata and readiness of one model.
 
 
-def _inputs(manifest: Manifest) -> Sequence[Port]:
+def _inputs(pack: Pack) -> Sequence[Port]:
     """Return the inputs of a model, last the text that may stand in place of all others."""
-    return (*manifest.inputs, *([TEXT_PORT] if manifest.text is not None else []))
+    has_text = pack.manifest.text is not None
+    return (*PackShapes.of(pack).inputs, *([TEXT_PORT] if has_text else []))
 
 
 def _tensor_metadata(port: Port) -> dict[str, Any]:
     return {"name": port.name, "datatype": datatype(port.dtype), "shape": list(port.shape)}
+
+
+def _shape_texts(pack: Pack) -> dict[str, list[str]]:
+    """Return the shapes of a model that has several."""
+    shapes = [shape.manifest.shape_text for shape in (pack, *pack.others)]
+    return {"shapes": shapes} if pack.others else {}
 
 
 def _milliseconds(seconds: float | None) -> float | None:
@@ -233,10 +241,11 @@ async def model_metadata(
         "name": name,
         "versions": service.repository.models.versions(name),
         "platform": _PLATFORM,
-        "inputs": [_tensor_metadata(port) for port in _inputs(pack.manifest)],
-        "outputs": [_tensor_metadata(port) for port in pack.manifest.outputs],
+        "inputs": [_tensor_metadata(port) for port in _inputs(pack)],
+        "outputs": [_tensor_metadata(port) for port in PackShapes.of(pack).outputs],
         "parameters": {
             "weight_bytes": pack.manifest.weight_bytes,
+            **_shape_texts(pack),
             "architecture": plan.architecture.name if plan else None,
             "memory_bytes": plan.memory if plan else None,
             "predicted_ms": _milliseconds(fitted.predicted_seconds) if fitted else None,

@@ -229,13 +229,17 @@ class Tensor(Schema):
 
 
 class ModelParameters(Schema):
-    """How the model is held in memory (None: it is not), and what its profile says of its delay."""
+    """How the model is held in memory (None: it is not), and what its profile says of its delay.
+
+    ``shapes``: where it has several, the largest first.
+    """
 
     weight_bytes: NonNegativeInt
     architecture: str | None
     memory_bytes: dict[str, NonNegativeInt] | None
     predicted_ms: float | None
     bound_ms: float | None
+    shapes: list[str] | None = None
 
 
 class ModelMetadata(Schema):

@@ -228,9 +228,15 @@ def token_request(
     timeout_seconds: float | None = None,
 ) -> ModelRequest:
     """Return the request that the ``tokens`` of a text are to ``model``."""
-    inputs = {port.name: port for port in model.manifest.required_inputs}
+    inputs = {port.name: port for port in shape_of(model, tokens).required_inputs}
     arrays = text_inputs(recipe_of(model), inputs, tokens)
     return ModelRequest(arrays, outputs, timeout_seconds=timeout_seconds)
+
+
+def shape_of(model: Inference, tokens: Tokens) -> Manifest:
+    """Return the smallest shape of ``model`` that has room for ``tokens``."""
+    shapes = model.use.signature.shapes
+    return model.manifest if shapes is None else shapes.of_tokens(len(tokens.ids))
 
 
 def vector_bytes(manifest: Manifest) -> int:

@@ -19,15 +19,17 @@ from models.errors import PackError, absent
 from models.images.preprocess import read_labels
 from models.packs.folders import is_model_name, versions
 from models.packs.manifest import TOKENIZER
+from models.packs.names import MANIFEST, MAX_SHAPES, SHAPE_FILES
 from models.packs.pack import FILES, Pack, read_pack, read_tokenizer
 from models.packs.records.spans import Span
 from pipeline.execution.shielded import run_to_completion
+from pipeline.profiles.profile_file import profile_name
 from server.errors import AwayError, NotFoundError, shown
 from server.repository.model_config import FILE, ModelConfig, read_model_config
 
 #: A change of one of these files makes it another pack. The file of found plans is not among them, since
 #: the service itself writes it.
-PACK_FILES = ("manifest.json", *FILES, TOKENIZER, "profile.json")
+PACK_FILES = (MANIFEST, *SHAPE_FILES, *FILES, TOKENIZER, *map(profile_name, range(MAX_SHAPES)))
 
 #: Path, device, inode, size and last change in nanoseconds of a file; of each file that is there.
 FileStatus = tuple[str, int, int, int, int]
@@ -265,7 +267,9 @@ def check_whole(folder: Path) -> None:
     if pack.manifest.text is not None:
         read_tokenizer(pack)
     with pack.weights_path.open("rb", buffering=0) as file:
-        for span in {span.file_offset: span for span in pack.manifest.spans}.values():
+        shapes = (pack, *pack.others)
+        spans = (span for shape in shapes for span in shape.manifest.spans)
+        for span in {span.file_offset: span for span in spans}.values():
             if _checksum(file.fileno(), span) != span.checksum:
                 end = span.file_offset + span.file_length
                 raise PackError(

@@ -97,7 +97,7 @@ class Prepared:
     @cached_property
     def signature(self) -> Signature:
         """What the model takes and gives."""
-        return signature_of(self.pack.manifest)
+        return signature_of(self.pack)
 
     @cached_property
     def infer_bytes(self) -> int:

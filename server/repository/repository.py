@@ -352,7 +352,7 @@ class Repository:
         if entry.answers and entry.slot is not None:
             with contextlib.suppress(*FAILURES):
                 pack = await self._next_pack(entry.slot)
-                signature = signature_of(pack.manifest)
+                signature = signature_of(pack)
                 n_bytes = short_infer_bytes(pack.manifest)
                 return Use(pack, signature, n_bytes, entry.timeout_seconds)
         return await self._loaded(name, version, limit_seconds)
@@ -547,8 +547,9 @@ class Repository:
 
 def _take_the_same(pack: Pack, other: Pack) -> bool:
     """Return whether a request that is right for ``pack`` means the same to ``other``."""
-    one, two = pack.manifest, other.manifest
-    return _signature(one) == _signature(two)
+    packs = (pack, *pack.others), (other, *other.others)
+    one, two = ([_signature(shape.manifest) for shape in shapes] for shapes in packs)
+    return one == two
 
 
 def _signature(manifest: Manifest) -> tuple[object, ...]:

@@ -99,7 +99,9 @@ class ServedEngine:
         # where a sweep may have to wait for those of other models, or is judged.
         has_loops = bool(self.engine.program.pack.manifest.resident_pieces)
         may_wait = self.engine.takes_turns or running.watch is not None
-        self._may_be_quick = self._reads_nothing and not (has_loops or may_wait)
+        # What is usual says nothing of requests in other shapes either.
+        has_shapes = bool(self.engine.program.others)
+        self._may_be_quick = self._reads_nothing and not (has_loops or may_wait or has_shapes)
 
     @property
     def reader(self) -> Reader:

@@ -407,8 +407,11 @@ class Tuner:
 
 
 def _choice(entry: Entry) -> Choice | None:
-    """Return the choice of the plan that ``entry`` has now; None: it has none of one engine."""
-    return entry.fitted.plan.choice if isinstance(entry.fitted, EnginePlanResult) else None
+    """Return the choice of the plan that ``entry`` has now; None: it has none of one engine and shape."""
+    result = entry.fitted
+    if not isinstance(result, EnginePlanResult) or result.plan.others:
+        return None
+    return result.plan.choice
 
 
 def _raced_on(served: _Served) -> tuple[int, str]:

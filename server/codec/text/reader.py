@@ -16,10 +16,10 @@ from server.codec.messages import (
     ModelRequest,
     Signature,
     asked,
-    check_tensor,
     matched_inputs,
     parse_fields,
     port_of,
+    shaped_port,
 )
 from server.codec.raw import RawTensor, raw_tensor
 from server.codec.text.values import SPACE, STRING, DataText, HeldText, OpenString, parse
@@ -313,11 +313,15 @@ class RequestReader:
             port = port_of(name, self._ports)
             where = self._model.named[name]
             if any(
-                isinstance(data, DataText) and data.port is port for data in self._data.values()
+                isinstance(data, DataText) and data.port.name == name
+                for data in self._data.values()
             ):
                 raise InvalidRequestError(f"{where} is given twice")
-            check_tensor(where, fields.get("datatype"), fields.get("shape"), port)
-        elif len(self._ports) == 1:
+            shape, shapes = fields.get("shape"), self._model.shapes
+            port = shaped_port(where, fields.get("datatype"), shape, port, shapes)
+            if shapes is not None and shape is None:
+                port = None  # how many numbers come is not known yet
+        elif len(self._ports) == 1 and self._model.shapes is None:
             port = next(iter(self._ports.values()))
         if index >= len(self._ports):
             raise InvalidRequestError(f"more inputs than the model's {len(self._ports)}")

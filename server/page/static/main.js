@@ -72,6 +72,8 @@ function show(model) {
     `${size(model.ahead_bytes)} read ahead`,
   ];
   if (model.predicted_seconds != null) facts.push(`predicted ${milliseconds(model.predicted_seconds)}`);
+  const shapes = Object.entries(model.shapes ?? {});
+  if (shapes.length) facts.push(`inferences ${shapes.map(([shape, count]) => `of ${shape}: ${count}`).join(", ")}`);
   if (model.bound_seconds != null) facts.push(`bound ${milliseconds(model.bound_seconds)}`);
   element("look-facts").textContent = facts.join(" · ");
   showRecent(history.of(model.name), now());
