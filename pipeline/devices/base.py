@@ -322,6 +322,7 @@ class Device(ABC):
 
         Raises:
             DeviceError: kernels use what the disk wrote; the device has no copy stage, or expands nothing.
+            LoaderError: the system gives no thread that copies.
         """
         raise DeviceError(f"the {self.name} device has no copy stage")
 

@@ -84,7 +84,10 @@ class HostDevice(CachingDevice):
         job = source, target.host(offset, length), expansion, done
         with self._lock:
             if self._copier is None:  # a device that copies nothing needs none
-                self._copier = _Copier(self._cores)
+                try:
+                    self._copier = _Copier(self._cores)
+                except (RuntimeError, MemoryError) as exc:
+                    raise LoaderError(f"copy failed: {exc}") from exc
                 # Of a device that was not closed: its thread ends with it.
                 weakref.finalize(self, self._copier.copies.put, None)
             self._copier.copies.put(job)

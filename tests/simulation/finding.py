@@ -1,13 +1,15 @@
 """How long it takes until planted faults are found: ``python -m tests.simulation.finding [NAME...]``.
 
 Without names all of planted/drawn.json. Each is put into the sources of a process of its own, forked from
-one that has imported the libraries, which plays the plans of one seed after the other until one fails. A
-line of JSON tells of each fault after how many runs and CPU seconds that was, and what failed.
+one that has imported the libraries, which plays the plans of one seed after the other until one fails that
+does not without the fault. A line of JSON tells of each fault after how many runs and CPU seconds that was,
+and what failed.
 """
 
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -57,7 +59,11 @@ def _looked(name: str, packs: Path, seed: int, limit: float) -> int:
         started_at = time.process_time()
         outcome = played(drawn(seed + runs), packs)
         cpu_seconds += outcome.cpu_seconds + time.process_time() - started_at
-        runs, broken = runs + 1, outcome.broken
+        broken = outcome.broken
+        if broken and _fails_without(seed + runs, packs):
+            print(f"seed {seed + runs} fails without {name}, too", file=sys.stderr, flush=True)
+            broken = ""
+        runs += 1
     lines = broken.strip().split("\n")
     line = {
         "fault": name,
@@ -67,6 +73,12 @@ def _looked(name: str, packs: Path, seed: int, limit: float) -> int:
     }
     print(json.dumps(line), flush=True)
     return int(not broken)
+
+
+def _fails_without(seed: int, packs: Path) -> bool:
+    """Return whether the plan of ``seed`` fails in the sources as they are."""
+    command = [sys.executable, "-m", "tests.simulation", str(seed), "--packs", str(packs)]
+    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode != 0
 
 
 if __name__ == "__main__":

@@ -19,9 +19,19 @@ _PLANS = sorted((Path(__file__).parent / "plans").glob("*.json"))
 _PLANTED = [fault for path in sorted(FOLDER.glob("*.json")) for fault in read(path)]
 
 
-def simulated(*options: str, status: int = 0, hash_seed: str = "0") -> dict[str, Any]:
+#: Runs a simulation on one core.
+_ON_ONE_CORE = (
+    "import os, runpy; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
+    "runpy.run_module('tests.simulation', run_name='__main__', alter_sys=True)"
+)
+
+
+def simulated(
+    *options: str, status: int = 0, hash_seed: str = "0", on_one_core: bool = False
+) -> dict[str, Any]:
     """Return what a simulation in a process of its own prints at its end."""
-    command = [sys.executable, "-m", "tests.simulation", *options]
+    module = ("-c", _ON_ONE_CORE) if on_one_core else ("-m", "tests.simulation")
+    command = [sys.executable, *module, *options]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert run.returncode == status, run.stdout + run.stderr
@@ -56,6 +66,8 @@ def test_it_detects_a_planted_fault() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_is_the_same_in_another_process() -> None:
-    first, second = (simulated("0", "--runs", "4", hash_seed=seed) for seed in ("1", "2"))
+@pytest.mark.parametrize("on_one_core", [False, True])
+def test_a_run_is_the_same_in_another_process(on_one_core: bool) -> None:
+    first = simulated("0", "--runs", "4", hash_seed="1")
+    second = simulated("0", "--runs", "4", hash_seed="2", on_one_core=on_one_core)
     assert first["trace"] == second["trace"]

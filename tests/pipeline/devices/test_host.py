@@ -68,6 +68,21 @@ class NoMemory(Expansion):
         raise MemoryError
 
 
+def test_a_copy_without_a_thread_is_an_error_and_the_next_one_starts_it() -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    device, target = CpuDevice(), HostMemory(4)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(LoaderError, match="can't start new thread"):
+                device.copy(memoryview(b"abcd"), target, 0, lambda error, seconds: None)
+        assert copied(device, b"abcd", target) is None
+    finally:
+        device.close()
+
+
 def test_whatever_an_expansion_raises_ends_its_copy_alone() -> None:
     device = CpuDevice()
     try:
