@@ -28,13 +28,21 @@ retry-all-errors
 # A server in the foreground of a console: the next lines are another terminal's. It ends when the next
 # one begins.
 SERVED = """server=
+printed() {  # `up` prints a line for each model as it comes
+    lines=
+    until [ "$lines" = "$(wc -l < server.out)" ]; do
+        lines=$(wc -l < server.out)
+        sleep 1
+    done
+    cat server.out
+}
 served() {
     [ -z "$server" ] || { kill "$server"; wait "$server"; }
     "$@" > server.out 2> server.log &
     server=$!
     for _ in $(seq 300); do
         case $(curl -qs localhost:8080/v2/health/ready) in
-        *'"ready":true'* | *'no model serves'*) sleep 0.5; cat server.out; return ;;
+        *'"ready":true'* | *'no model serves'*) printed; return ;;
         esac
         kill -0 "$server" || break
         sleep 0.2

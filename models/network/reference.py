@@ -29,6 +29,8 @@ node of the file and why. Written by `python -m models.network.reference`.
   kernel; else `compile` refuses it.
 - **Quantised** networks run as they are, as QDQ or QOperator; those marked with † become operators on
   bytes with `--precision int8`.
+- **Exporters** tried: PyTorch, Ultralytics, Optimum, tf2onnx and TFLite's converter, Paddle's. Networks
+  with budgets and delays: [tried models](../research/budgets.md).
 - On a [GPU](../how-to/gpu.md) what has no kernel there stays on the CPU; [C](../how-to/export-c.md)
   has fewer operators, and says which.
 
