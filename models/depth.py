@@ -58,7 +58,7 @@ def depth_of(depth: Depth, output: NDArray[np.float32]) -> Floats | None:
     """Return a copy of ``output`` as [rows, columns]; None: a number is NaN, infinite or near to that."""
     area = depth.area(output.dtype.name, output.shape)
     assert area is not None
-    is_finite = -_LIMIT < output.min() and output.max() < _LIMIT  # NaN is not
+    is_finite = output.min() > -_LIMIT and output.max() < _LIMIT  # NaN is not
     return output.reshape(area).copy() if is_finite else None
 
 
