@@ -264,7 +264,8 @@ def reason(exc: Exception) -> str:
     text = re.sub(r"\s+", " ", str(exc)).strip()
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : (\w+) : ", r"\1: ", text)
     text = re.sub(r"Load model from .*?\.onnx failed:", "", text)
-    return re.sub(r"/onnxruntime_src/\S+ .*?\)(?: const)? (?=\S)", "", text)[:400]
+    text = re.sub(r"/onnxruntime_src/\S+ .*?\)(?: const)? (\[with [^\]]*\] )?(?=\S)", "", text)
+    return text[:400]
 
 
 def open_resident(path: str) -> "ort.InferenceSession":

@@ -124,6 +124,10 @@ class KernelStoppedError(KernelError):
     """A kernel was stopped while it ran."""
 
 
+class KernelValueError(KernelError):
+    """A kernel refused the values that it read, as an index that is out of range."""
+
+
 class DeviceLostError(KernelError):
     """The device failed in a way that no kernel of this process survives: it must be restarted."""
 

@@ -38,6 +38,7 @@ from pipeline.devices.base import (
     Kernel,
     KernelError,
     KernelStoppedError,
+    KernelValueError,
     Launch,
     StoppableLaunch,
 )
@@ -162,7 +163,7 @@ class _Bound:
         try:
             self._kernel.run(self._binding, None)
         except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
-            raise KernelError(reason(exc)) from exc
+            raise _failure(exc)(reason(exc)) from exc
 
 
 class _CpuKernel(Kernel):
@@ -223,13 +224,24 @@ class _Attached(StoppableLaunch):
         try:
             results = kernel.session.run(kernel.outputs, feeds, self._options)
         except Exception as exc:  # ONNX Runtime's errors share no base class of their own.
-            error = KernelStoppedError if self._options.terminate else KernelError
+            error = KernelStoppedError if self._options.terminate else _failure(exc)
             raise error(reason(exc)) from exc
         for name, result, target in zip(kernel.outputs, results, self._outputs, strict=True):
             _put(name, np.asarray(result), target)
 
     def stop(self, stopped: bool) -> None:
         self._options.terminate = stopped
+
+
+# How ONNX Runtime says that a kernel ended with an error. Shapes are checked when a session is bound; what
+# is left beside values is memory. Of a bound run its exception is a RuntimeError, whatever the error is.
+_REFUSED, _MEMORY = "Non-zero status code returned while running", "alloc"
+
+
+def _failure(exc: Exception) -> type[KernelError]:
+    """Return which error ``exc`` of a kernel of ONNX Runtime is."""
+    text = str(exc)
+    return KernelValueError if _REFUSED in text and _MEMORY not in text else KernelError
 
 
 def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:

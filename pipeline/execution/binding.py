@@ -5,11 +5,13 @@ Nothing is decided here: calls.py says what runs where.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from pipeline.devices.base import (
     Device,
     DeviceError,
     KernelError,
+    KernelValueError,
     Launch,
     StoppableLaunch,
     nothing,
@@ -17,11 +19,13 @@ from pipeline.devices.base import (
 from pipeline.devices.device_memory import Memory
 from pipeline.devices.pack_kernels import KernelCall, PackKernels
 from pipeline.execution.engine_memory import EngineMemory
+from pipeline.execution.errors import InputError
 from pipeline.execution.lane import LaneMemory, LaneRun
-from pipeline.execution.table_reads import TableReads
+from pipeline.execution.table_reads import TableReads, source_inputs
 from pipeline.planning.calls import KernelGroup, Layers, PlanCall, launches_of
 from pipeline.planning.plan import Plan
-from pipeline.program.program import Program
+from pipeline.program.program import PreparedPiece, Program
+from pipeline.program.steps import Phase
 
 
 def bind_steps(
@@ -42,7 +46,9 @@ def bind_steps(
         DeviceError: a piece cannot be loaded.
     """
     kernels, layers = PackKernels(program, device, tables.bind), program.layers_by_place()
-    bound = [_Binder(kernels, each, memory.scratch).steps(plan, layers) for each in memory.lanes]
+    bound = [
+        _Binder(program, kernels, each, memory.scratch).steps(plan, layers) for each in memory.lanes
+    ]
     if len(bound) == 1:
         return bound[0]
     return [
@@ -62,7 +68,10 @@ class _Binder:
     loaded, what phases of a region have in common once, and a phase is a loop over what to call.
     """
 
-    def __init__(self, kernels: PackKernels, memory: LaneMemory, scratch: Memory) -> None:
+    def __init__(
+        self, program: Program, kernels: PackKernels, memory: LaneMemory, scratch: Memory
+    ) -> None:
+        self._program = program
         self._kernels = kernels
         self._memory = memory
         self._scratch = scratch
@@ -73,20 +82,22 @@ class _Binder:
         """Return what runs each step of ``plan``: the first of several in one launch runs them all."""
         steps: list[Launch] = []
         for launch in launches_of(plan, layers):
-            bound = [self._group(group) for group in launch.groups]
+            pieces = plan.steps[launch.steps.start : launch.steps.stop]
+            integers = partial(_integers_of, self._program, pieces)
+            bound = [self._group(group, integers) for group in launch.groups]
             steps.append(bound[0] if len(bound) == 1 else _one_by_one(bound))
             steps += [nothing] * (len(launch.steps) - 1)
         self._bound.clear()
         return steps
 
-    def _group(self, group: KernelGroup) -> Launch:
+    def _group(self, group: KernelGroup, integers: Callable[[], str]) -> Launch:
         cached = self._bound.get(group.id)
         if cached is None:
             with _naming(group.name):
                 launch = self._kernels.run(list(map(self._call, group.calls)), self._scratch)
             if isinstance(launch, StoppableLaunch):
                 self._memory.stoppable.append(launch)
-            cached = self._bound[group.id] = _named(launch, group.name)
+            cached = self._bound[group.id] = _named(launch, group.name, integers)
         return cached
 
     def _call(self, call: PlanCall) -> KernelCall:
@@ -104,8 +115,21 @@ def _one_by_one(launches: Sequence[Launch]) -> Launch:
     return phase
 
 
-def _named(launch: Launch, name: str | None) -> Launch:
-    """Return ``launch`` with errors that say where."""
+def _integers_of(program: Program, steps: Sequence[PreparedPiece | Phase]) -> str:
+    """Return the inputs of which whole numbers are computed that ``steps`` read; empty: there are none."""
+    values = {
+        operand.index
+        for piece in steps
+        if isinstance(piece, PreparedPiece)
+        for operand in piece.inputs
+        if operand.kind == "value" and operand.dtype.startswith(("int", "uint"))
+    }
+    names = {name: None for value in sorted(values) for name in source_inputs(program, value)}
+    return f"input{'s' * (len(names) > 1)} {', '.join(map(repr, names))}" if names else ""
+
+
+def _named(launch: Launch, name: str | None, integers: Callable[[], str]) -> Launch:
+    """Return ``launch`` with errors that say where; of values that come from ``integers`` as InputError."""
     if name is None:
         return launch
 
@@ -113,6 +137,8 @@ def _named(launch: Launch, name: str | None) -> Launch:
         try:
             launch()
         except KernelError as exc:
+            if isinstance(exc, KernelValueError) and (inputs := integers()):
+                raise InputError(f"{inputs}: {name}: {exc}") from exc
             raise type(exc)(f"{name}: {exc}") from exc
 
     return run

@@ -65,7 +65,7 @@ def tables_of(program: Program) -> dict[int, Table]:
         if isinstance(piece.kernel, TableLookup):
             layer = layers.get(made_at(piece))
             indices = piece.inputs[0].index
-            ports = _source_inputs(program, indices)
+            ports = source_inputs(program, indices)
             named = f"input {ports[0]!r}" if len(ports) == 1 else f"tensor {values[indices].name!r}"
             name = "a table" if layer is None else layer.name
             tables[piece.kernel.span] = Table(piece.kernel.rows, name, named)
@@ -86,7 +86,7 @@ def checked_inputs(program: Program) -> dict[str, Table]:
     return checked
 
 
-def _source_inputs(program: Program, value: int) -> list[str]:
+def source_inputs(program: Program, value: int) -> list[str]:
     """Return the inputs that ``value`` is computed of."""
     producers: dict[int, list[PreparedPiece]] = {}
     for piece in program.own_pieces:

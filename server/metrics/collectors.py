@@ -189,7 +189,8 @@ def _states(entries: Sequence[Entry]) -> Iterator[Metric]:
     refusals = _counter("model_refusals", "Loads refused for want of budget", "model")
     for entry in entries:
         ready.add_metric([entry.name], float(entry.serves))
-        for reason in get_args(Absence):
+        # Of a gauge nobody misses a 0, and hundreds of models that serve would have five each.
+        for reason in () if entry.serves else get_args(Absence):
             absent.add_metric([entry.name, reason], float(entry.absence == reason))
         refusals.add_metric([entry.name], entry.refusals)
         if entry.version is not None:
@@ -207,7 +208,8 @@ def _came_and_went(entries: Sequence[Entry]) -> Iterator[Metric]:
     )
     for entry in entries:
         evictions.add_metric([entry.name], entry.evictions)
-        cold.add_metric([entry.name], entry.cold_starts, entry.cold_start_seconds)
+        if entry.cold_starts:
+            cold.add_metric([entry.name], entry.cold_starts, entry.cold_start_seconds)
     yield from (evictions, cold)
 
 
@@ -258,8 +260,9 @@ def _expected(entries: Sequence[Entry]) -> Iterator[Metric]:
             if seconds is not None:
                 family.add_metric([entry.name], seconds)
         watch = entry.worker.served.watch
-        exceeded.add_metric([entry.name], watch.exceeded if watch else 0)
-        violations.add_metric([entry.name], watch.violations if watch else 0)
+        if watch is not None:
+            exceeded.add_metric([entry.name], watch.exceeded)
+            violations.add_metric([entry.name], watch.violations)
     yield from (predicted, bound, exceeded, violations)
 
 

@@ -208,7 +208,7 @@ class RequestMetrics:
         self.inferences = InferenceStatistics()
 
     def expect(self, model: str, version: str | None) -> None:
-        """Make the series of ``model`` exist before its first request, so that rates start at 0.
+        """Make the outcomes of ``model`` exist before its first request, so that their rates start at 0.
 
         ``version``: that is loaded, None where none is.
         """
@@ -271,9 +271,10 @@ class RequestMetrics:
         return list(dict.fromkeys((*self._models, *self.inferences.models())))
 
     def collect(self, models: Iterable[str]) -> Iterator[Metric]:
-        """Yield what is counted of ``models``.
+        """Yield what is counted of ``models``; of one without a request yet only outcomes, all 0.
 
-        Stages are summaries: a histogram would be twenty series of every model and stage.
+        With hundreds of models most have none, and times would be half of all text. Stages are summaries: a
+        histogram would be twenty series of every model and stage.
         """
         requests = CounterMetricFamily(
             "layerstream_requests", "Requests by outcome", labels=["model", "outcome"]
@@ -305,6 +306,8 @@ class RequestMetrics:
                 cut.add_metric([model], figures.cut_texts)
             for outcome, ended in figures.outcomes.items():
                 requests.add_metric([model, outcome], ended)
+            if not any(figures.outcomes.values()):
+                continue
             so_far = [sum(figures.delays[: index + 1]) for index in range(len(_BOUNDS))]
             buckets = list(zip(_BOUNDS, so_far, strict=True))
             delays.add_metric([model], buckets, figures.delay_seconds)

@@ -195,6 +195,7 @@ async def _answers(model: Inference, body: EmbeddingsRequest) -> _Answers:
     with exchange.within(model.left(seconds), limit_seconds=seconds):
         await hold(exchange, n_bytes + work)
     answers: _Answers = []
+    model.use.begin_parts()
     for start in range(0, len(items), batch_size):
         stop = min(start + batch_size, len(items))
         group = [await _tokens(model, inputs, index, n_bytes) for index in range(start, stop)]

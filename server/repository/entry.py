@@ -41,11 +41,18 @@ class Use:
     timeout_seconds: float | None
     worker: Worker | None = None
     uses: Uses | None = None
+    _in_parts: bool = False
+
+    def begin_parts(self) -> None:
+        """Note that the answer is made in parts: a model that is unloaded makes all of them first."""
+        if self.uses is not None and not self._in_parts:
+            self._in_parts = True
+            self.uses.begin_parts()
 
     def end(self) -> None:
         """Let the model go."""
         if self.uses is not None:
-            self.uses.end()
+            self.uses.end(in_parts=self._in_parts)
 
 
 IndexState = Literal["READY", "LOADING", "UNAVAILABLE"]

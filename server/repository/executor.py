@@ -236,8 +236,8 @@ class Executor:
         """
         name, worker = instance.prepared.slot.name, instance.drain()
         # The requests of a stuck worker do not end, so they are not waited for.
-        if patiently and not worker.abandoned:
-            await instance.uses.over(self._patience)
+        if not worker.abandoned:
+            await instance.uses.over(self._patience, in_parts=not patiently)
         lost = None
         try:
             await worker.close()

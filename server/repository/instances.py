@@ -40,7 +40,8 @@ class Uses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._count = 0
+        self._count = self._in_parts = 0
+        self._awaits_parts = False
         self._over: asyncio.Future[None] | None = None
         #: When a request began or ended last; before the first one, when the model was loaded.
         self.used_at = clock()
@@ -58,16 +59,29 @@ class Uses:
         self._count += 1
         self.used_at = self._clock()
 
-    def end(self) -> None:
-        """Count one less."""
+    def begin_parts(self) -> None:
+        """Count one of those that use it already as one that is answered in parts, one after the other."""
+        self._in_parts += 1
+
+    def end(self, *, in_parts: bool = False) -> None:
+        """Count one less; ``in_parts``: that was answered in parts."""
         self._count -= 1
+        self._in_parts -= in_parts
         self.used_at = self._clock()
-        if not self._count and self._over is not None and not self._over.done():
+        if not self._awaited and self._over is not None and not self._over.done():
             self._over.set_result(None)
 
-    async def over(self, limit_seconds: float) -> None:
-        """Wait until no request uses it any more, but no longer than ``limit_seconds``."""
-        if not self._count or not limit_seconds:
+    @property
+    def _awaited(self) -> int:
+        return self._in_parts if self._awaits_parts else self._count
+
+    async def over(self, limit_seconds: float, *, in_parts: bool = False) -> None:
+        """Wait until no request uses it any more, but no longer than ``limit_seconds``.
+
+        ``in_parts``: none that is answered in parts, of which each comes to the line by itself.
+        """
+        self._awaits_parts = in_parts
+        if not self._awaited or not limit_seconds:
             return
         self._over = asyncio.get_running_loop().create_future()
         await asyncio.wait({self._over}, timeout=limit_seconds)

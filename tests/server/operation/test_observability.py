@@ -64,12 +64,36 @@ async def test_every_described_metric_is_there_after_one_request(service: Servic
     own = {name for name in found if name.startswith("layerstream_")}
     # No profile, no predictions: tests/server/repository/test_planning.py has them. No device with memory
     # of its own, no transport, no pressure, no text (tests/server/protocol/test_embed.py has some); whether
-    # there is a limit on memory depends on the machine.
+    # there is a limit on memory depends on the machine. Why a model does not serve, and cold starts:
+    # tests/server/repository/test_eviction.py.
     elsewhere = re.compile(
-        "layerstream_(device_|connections|pressure_|ceiling_|released_|text_|truncated_)"
+        "layerstream_(device_|connections|pressure_|ceiling_|released_|text_|truncated_|model_absent|"
+        "cold_start_|bound_)"
     )
     absent = {name for name in METRIC_NAMES if elsewhere.match(name)} | PREDICTIONS | LIMITED
     assert own - LIMITED == METRIC_NAMES - absent
+
+
+async def test_times_of_a_model_exist_from_its_first_request_on(service: ServiceUnderTest) -> None:
+    """Outcomes before: of a first failure the rate is to rise. Many idle models are a short text."""
+    metrics = service.inside.metrics
+    names = [f"m{index}" for index in range(3)]
+    for name in names:
+        metrics.requests.expect(name, "1")
+
+    async def lines(name: str) -> list[str]:
+        text = (await metrics.render()).decode()
+        return [line for line in text.splitlines() if f'model="{name}"' in line]
+
+    before = {name: await lines(name) for name in names}
+    assert f'{REQUESTS}{{model="m0",outcome="failed"}} 0.0' in before["m0"]
+    assert not any("_seconds" in line for line in before["m0"])
+    metrics.requests.end("m0", "1", Outcome.FAILED, 0.01)
+    after = await lines("m0")
+    assert f'{REQUESTS}{{model="m0",outcome="failed"}} 1.0' in after
+    assert any(line.startswith("layerstream_request_seconds_bucket{") for line in after)
+    assert any(line.startswith("layerstream_stage_seconds_sum{") for line in after)
+    assert await lines("m1") == before["m1"]
 
 
 async def test_requests_are_answered_while_many_models_are_scraped(

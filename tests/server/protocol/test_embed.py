@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -298,26 +297,6 @@ async def test_the_tokenizer_is_released_with_its_model(folder: Path) -> None:
             await service.client.post("/v2/repository/models/encoder/unload")
             assert not has_tokenizer(worker)
             assert used - service.inside.budget.used_bytes > TOKENIZER_BYTES
-
-
-async def test_a_model_that_is_unloaded_between_texts_says_so(folder: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OPENING, open_fake)
-        async with serving(settings_of(folder, model_control="explicit")) as service:
-            await service.client.post("/v2/repository/models/encoder/load")
-            worker = service.worker("encoder")
-            answer = worker.answer
-
-            async def unload_after(*arguments: Any) -> Any:
-                answered = await answer(*arguments)
-                await service.client.post("/v2/repository/models/encoder/unload")
-                return answered
-
-            patch.setattr(worker, "answer", unload_after)
-            body = {"model": "encoder", "input": ["a cat", "a dog"]}
-            refused = await service.client.post("/v1/embeddings", json=body)
-            assert refused.status_code == 503
-            assert "leaving service" in refused.json()["error"]["message"]
 
 
 async def test_an_evicted_model_is_loaded_for_a_text(folder: Path, tmp_path: Path) -> None:

@@ -223,6 +223,35 @@ async def test_texts_share_passes_where_the_plan_has_a_batch(
         assert laned.inside.request_memory.used_bytes == 0
 
 
+async def test_an_unload_waits_for_the_rest_of_a_request_of_many_texts(
+    texts: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New requests are refused meanwhile."""
+    compute_all, change = Inference.compute_all, "/v2/repository/models/encoder"
+    unloads: list[asyncio.Task[httpx.Response]] = []
+    later: list[httpx.Response] = []
+
+    async def unloading(self: Inference, questions: Any) -> Any:
+        if not unloads:
+            unloads.append(asyncio.create_task(texts.client.post(f"{change}/unload")))
+            (entry,) = texts.inside.repository.models.of("encoder")
+            for _ in range(100):
+                if entry.serves:
+                    await asyncio.sleep(0)
+            later.append(await texts.client.post(URL, json={"model": "encoder", "input": "late"}))
+        return await compute_all(self, questions)
+
+    monkeypatch.setattr(Inference, "compute_all", unloading)
+    try:
+        several = [f"text {index}" for index in range(5)]
+        document = await ask(texts, input=several)
+        assert len(vectors(document)) == len(several)
+        assert (await unloads[0]).status_code == 200
+        assert later[0].status_code in (404, 503)
+    finally:
+        assert (await texts.client.post(f"{change}/load")).status_code == 200
+
+
 async def test_the_first_error_ends_what_is_computed_with_it(
     texts: ServiceUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

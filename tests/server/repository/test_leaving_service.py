@@ -72,6 +72,23 @@ async def test_uses_are_over_with_the_last_one_however_often() -> None:
     assert len(uses) == 0
 
 
+async def test_uses_in_parts_are_over_before_others() -> None:
+    uses = Uses()
+    for _ in range(3):
+        uses.begin()
+    await uses.over(LIMIT_SECONDS, in_parts=True)  # there are none
+    uses.begin_parts()
+    waiting = asyncio.create_task(uses.over(LIMIT_SECONDS, in_parts=True))
+    await asyncio.sleep(0)
+    uses.end()
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    uses.end(in_parts=True)
+    await waiting
+    assert len(uses) == 1
+
+
 def written_to(weights: Path) -> None:
     with weights.open("r+b") as file:
         file.seek(5000)
