@@ -36,8 +36,7 @@ Batch = Annotated[int | None, typer.Option(min=1, help="What an unknown batch be
 Shapes = Annotated[
     list[str] | None,
     typer.Option(
-        help="NAME=1,3,224,224, repeatable; several: 1,3,320,320; 1,3,640,640 after the name, or "
-        "tokens=32,128,512 (also batch, or a dimension's name)."
+        help="NAME=1,3,224,224, repeatable; several in one pack: tokens=32,128,512."
     ),
 ]
 InputNames = Annotated[

@@ -8,6 +8,7 @@ from models.compiler.passes.run import run
 from models.compiler.passes.table import passes_of
 from models.compiler.sources import SourceModel, SourceOptions
 from models.compiler.writing.write import write_graph
+from models.errors import CompileError
 from models.graphs.graph import Graph
 from models.graphs.inputs import take_defaults
 from models.graphs.traits import infinite_weights
@@ -66,6 +67,8 @@ def graph_for_c(
     """
     progress("read")
     source = SourceModel.read(path, options)
+    if source.shapes > 1:
+        raise CompileError(f"{path}: {source.shapes} shapes; C has one: give one with --shape")
     for text in infinite_weights(source.graph):
         options.warn(text)
     source.check_space(folder, folder.parent)

@@ -122,7 +122,7 @@ def _model(entry: Entry, root: Path) -> dict[str, Any]:
         "sweep_seconds": entry.worker.served.sweep_seconds,
         "stall_seconds": counted.stall_seconds,
         "read_bytes": counted.read_bytes,
-        "shapes": counted.shapes,
+        **({"shapes": counted.shapes} if counted.shapes else {}),
     }
 
 

@@ -14,15 +14,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.packs.manifest import checksum, with_checksum, without_checksum
+from models.packs.names import MANIFEST
 from models.packs.pack import open_pack
+from models.packs.shapes import PackShapes
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
+from pipeline.planning.shapes import together
 from pipeline.program.choice import choose_pieces, chunk_sizes, streamed_bytes
 from pipeline.program.prepare import with_lookups
 from pipeline.program.program import PreparedPiece, Program
@@ -33,6 +37,7 @@ from tests.models.compiler.test_resident import selection
 from tests.models.detector import square_finder
 from tests.models.nets import CHUNK_BYTES, concat, residual, written
 from tests.models.packs.documents import document_of, text_of
+from tests.models.texts import encoder
 
 #: Values that programs forget about.
 ODD_VALUES: tuple[Any, ...] = (
@@ -79,7 +84,21 @@ def attempt(folder: Path) -> bool:
         if not str(exc).isprintable() or str(folder) not in str(exc):
             raise AssertionError(f"not one line that names the file: {str(exc)!r}") from exc
         return False
-    program = with_lookups(Program.as_compiled(pack))
+    programs = [with_lookups(Program.as_compiled(shape)) for shape in (pack, *pack.others)]
+    for program in programs:
+        check_plans(program)
+    if pack.others:
+        plans = [make_plan(program, ARCHITECTURES["pre"]) for program in programs]
+        planned = together(programs, plans)
+        assert planned.resident_bytes <= sum(plan.resident_bytes for plan in plans)
+        shapes = PackShapes.of(pack)
+        assert shapes.find({port.name: port.shape for port in pack.manifest.inputs}) == (0, None)
+        assert len(shapes.inputs) == len(pack.manifest.inputs)
+    return True
+
+
+def check_plans(program: Program) -> None:
+    """Check joined pieces and regions of ``program``, and that it has plans or an error that says why."""
     for limit in (0, *chunk_sizes(program)[:4], None):
         check_joined(program, choose_pieces(program, limit))
     check_regions(program)
@@ -90,7 +109,6 @@ def attempt(folder: Path) -> bool:
             except PlanError as exc:
                 if not str(exc):
                     raise
-    return True
 
 
 def check_joined(program: Program, pieces: Sequence[PreparedPiece]) -> None:
@@ -155,6 +173,8 @@ def change_bytes(data: bytes, rng: random.Random) -> bytes:
     return bytes(damaged)
 
 
+#: The files of a pack that are damaged.
+_DAMAGED = frozenset((MANIFEST, "shape-1.json", "pieces.bin"))
 Main = Callable[[list[str]], int]
 
 
@@ -166,7 +186,7 @@ class PackFuzzer:
             Path(shutil.copytree(pack, folder / str(number))) for number, pack in enumerate(sound)
         ]
         self._sound = [
-            ((pack / "manifest.json").read_bytes(), (pack / "pieces.bin").read_bytes())
+            {path.name: path.read_bytes() for path in pack.iterdir() if path.name in _DAMAGED}
             for pack in sound
         ]
 
@@ -175,11 +195,17 @@ class PackFuzzer:
         rng = random.Random(number)
         damage = rng.choice((damage_leaves, damage_leaves, damage_text, damage_graphs))
         chosen = rng.randrange(len(self._copies))
-        manifest, pieces = damage(*self._sound[chosen], rng)
-        folder = self._copies[chosen]
-        (folder / "manifest.json").write_bytes(manifest)
-        (folder / "pieces.bin").write_bytes(pieces)
-        return attempt(folder)
+        files = dict(self._sound[chosen])
+        record = rng.choice(sorted(files.keys() - {"pieces.bin"}))
+        files[record], files["pieces.bin"] = damage(files[record], files["pieces.bin"], rng)
+        if record != MANIFEST:  # which has its checksum
+            document = document_of(files[MANIFEST])
+            listed = {"n_bytes": len(files[record]), "checksum": checksum(files[record])}
+            document["files"][record] = listed
+            files[MANIFEST] = text_of(document)
+        for name, data in files.items():
+            (self._copies[chosen] / name).write_bytes(data)
+        return attempt(self._copies[chosen])
 
 
 def damage_leaves(manifest: bytes, pieces: bytes, rng: random.Random) -> tuple[bytes, bytes]:
@@ -238,7 +264,10 @@ def run_examples(run: Callable[[int], bool], seconds: float, first: int) -> int:
 
 
 def sound_packs(folder: Path) -> list[Path]:
-    """Compile networks: chunks, a resident span, values joined, a detector, a resident piece, a table."""
+    """Compile networks: chunks, a resident span, values joined, a detector, a resident piece, a table.
+
+    The last one has two shapes.
+    """
     options = CompileOptions(chunk_bytes=CHUNK_BYTES)
     packs = []
     folder.mkdir()
@@ -251,6 +280,8 @@ def sound_packs(folder: Path) -> list[Path]:
         ("table", embedding()),
     ):
         packs.append(compile_onnx(written(model, folder / f"{name}.onnx"), folder / name, options))
+    shapes = replace(options, shapes={"tokens": (4, 8)})
+    packs.append(compile_onnx(written(encoder("n"), folder / "n.onnx"), folder / "n", shapes))
     return packs
 
 
