@@ -74,7 +74,7 @@ def _added_one_by_one(graph: Graph) -> Iterator[tuple[int, list[int]]]:
             continue
         needed = _needed_by(graph, index)
         total = graph.nodes[before].output
-        if needed and not any(total in graph.nodes[number].reads for number in needed):
+        if needed and not any(total in graph.nodes[other].reads for other in needed):
             yield before, needed
 
 
