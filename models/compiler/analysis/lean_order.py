@@ -72,9 +72,8 @@ def _added_one_by_one(graph: Graph) -> Iterator[tuple[int, list[int]]]:
         before = graph.makers.get(node.inputs[ADDEND]) if _adds(node) else None
         if before is None or not _adds(graph.nodes[before]):
             continue
-        needed = _needed_by(graph, index)
-        total = graph.nodes[before].output
-        if needed and not any(total in graph.nodes[other].reads for other in needed):
+        needed = _needed_by(graph, index, node.inputs[ADDEND])
+        if needed:
             yield before, needed
 
 
@@ -83,14 +82,19 @@ def _adds(node: Node) -> bool:
     return traits_of(node.operator).computes(Op.Conv) and len(node.inputs) > ADDEND
 
 
-def _needed_by(graph: Graph, index: int) -> list[int]:
-    """Return the nodes in front of node ``index`` that it alone needs for what it convolves."""
+def _needed_by(graph: Graph, index: int, total: str) -> list[int]:
+    """Return the nodes in front of node ``index`` that it alone needs for what it convolves.
+
+    None if these are made of ``total``, what it adds to.
+    """
     needed, left = {index}, [graph.nodes[index].inputs[0]]
     while left:
         name = left.pop()
-        producer = graph.makers.get(name)
+        if name == total:
+            return []
+        producer = graph.makers.get(name, index)
         readers = graph.readers.get(name, ())
-        if producer is None or name in graph.outputs or not needed.issuperset(readers):
+        if producer in needed or name in graph.outputs or not needed.issuperset(readers):
             continue
         needed.add(producer)
         left += graph.nodes[producer].reads

@@ -126,6 +126,10 @@ class AsConvolutions(Rewriter):
             name = maker.inputs[0]
         return 1, rows
 
+    def _is_shared(self, reshape: Node) -> bool:
+        """Return whether others read what ``reshape`` reads: they may share its image."""
+        return self._keeps_channels(reshape) and len(self.readers[reshape.inputs[0]]) > 1
+
     def _keeps_channels(self, node: Node) -> bool:
         before, after = (self.values.get(name) for name in (node.inputs[0], node.output))
         return before is not None and after is not None and before.shape[-1:] == after.shape[-1:]
@@ -181,7 +185,7 @@ class AsConvolutions(Rewriter):
         if name in self._images:
             return []
         reshape = self.makers.get(name)
-        if reshape is not None and reshape.operator == Op.Reshape and self._keeps_channels(reshape):
+        if reshape is not None and reshape.operator == Op.Reshape and self._is_shared(reshape):
             source = reshape.inputs[0]
             before = self._with_image(source, sides)
             if self._sides[source] == sides:

@@ -30,6 +30,8 @@ from models.network.operators.reading import MatrixProduct
 MIN_GROUP_BYTES = 512 << 10
 #: Input channels that MlasConvPointwise adds up before it goes to memory (MaximumInputChannelBatch).
 _CHANNEL_BATCH = 128
+#: Fewer groups leave so much of what they hide that steps take more than they save.
+_MIN_GROUPS = 4
 _FLOAT_BYTES = 4
 _QUERIES, _KEYS, _VALUES, _BIAS = 0, 1, 2, 5
 _HEADS_OF_BIAS = 1
@@ -211,7 +213,9 @@ class HiddenGroups(Rewriter):
         tokens = math.prod(self.shape(hidden.dense.inputs[0])[:-1])
         count = tokens * hidden.channels * _FLOAT_BYTES // self._min_bytes
         unit = math.lcm(_CHANNEL_BATCH, hidden.head, self._block)
-        size = -(-hidden.channels // max(count, 1) // unit) * unit
+        if count < _MIN_GROUPS:
+            return 0
+        size = -(-hidden.channels // count // unit) * unit
         rest = hidden.channels % size
         fits = not rest % hidden.head and not rest % self._block
         return size if size < hidden.channels and fits else 0

@@ -17,7 +17,7 @@ from models.zoo.builder import SkeletonBuilder
 from tests.models.compiler.optimising.test_as_convolutions import check
 from tests.models.compiler.optimising.test_attention import computed, drawn, graph
 
-_BLOCK, _TOKENS, _WIDTH, _HIDDEN = 16, 6, 32, 512
+_BLOCK, _TOKENS, _WIDTH, _HIDDEN = 16, 6, 32, 640
 _X = f"float[1,{_TOKENS},{_WIDTH}] x, float[1,{_TOKENS},{_WIDTH}] r"
 _Y = f"float[1,{_TOKENS},{_WIDTH}] y"
 _LENGTHS = f"int64[2] rows = {{{_TOKENS}, -1}}, int64[3] tokens = {{1, {_TOKENS}, -1}}"
@@ -32,7 +32,7 @@ _WEIGHTS = {
     "bias": (_WIDTH,),
     "factors": (_WIDTH,),
 }
-_ATTENTION = "a = com.microsoft.MultiHeadAttention<num_heads = 8, scale = 0.5>"
+_ATTENTION = "a = com.microsoft.MultiHeadAttention<num_heads = 10, scale = 0.5>"
 _PROJECTED = f"q = MatMul(x, up) k = MatMul(x, gate) v = MatMul(x, keys) {_ATTENTION}"
 _ADDED = "o = MatMul(a, down) y = Add(r, o)"
 
@@ -80,16 +80,16 @@ MLPS = {
 
 @pytest.mark.parametrize("name", MLPS)
 def test_groups_of_hidden_channels_are_added_up(name: str) -> None:
-    result = divided(network(f"{MLPS[name]} {_ADDED}"), 4)
-    assert max(widths(result, "MatMul")) == _HIDDEN // 4
-    assert widths(result, "MatMul").count(_WIDTH) == 4
+    result = divided(network(f"{MLPS[name]} {_ADDED}"), 5)
+    assert max(widths(result, "MatMul")) == _HIDDEN // 5
+    assert widths(result, "MatMul").count(_WIDTH) == 5
     assert max(array.size for array in result.constants.values()) == _HIDDEN * _WIDTH
     assert "h" not in result.values
 
 
 def test_a_last_group_is_the_rest() -> None:
-    result = divided(network(f"{MLPS['one activation']} {_ADDED}"), 3)
-    assert widths(result, "Gelu") == [256, 256]
+    result = divided(network(f"{MLPS['one activation']} {_ADDED}"), 4)
+    assert widths(result, "Gelu") == [256, 256, 128]
 
 
 def test_a_gemm_adds_its_bias_once_and_a_scale_is_part_of_its_weights() -> None:
@@ -98,22 +98,22 @@ def test_a_gemm_adds_its_bias_once_and_a_scale_is_part_of_its_weights() -> None:
         "a = Reshape(g, rows) o = Gemm(a, down, bias) p = Reshape(o, tokens) "
         "s = Mul(p, factors) y = Add(s, r)"
     )
-    result = divided(network(body), 4)
+    result = divided(network(body), 5)
     last = [node for node in result.nodes if node.operator == Op.Gemm and node.inputs[2:]]
-    assert len(last) == 4 + 1  # a part of the first bias for each group, the second one once
+    assert len(last) == 5 + 1  # a part of the first bias for each group, the second one once
     assert not any(node.operator == Op.Mul for node in result.nodes)
 
 
 def test_heads_are_divided() -> None:
-    result = divided(network(f"{_PROJECTED}(q, k, v) {_ADDED}"), 4)
+    result = divided(network(f"{_PROJECTED}(q, k, v) {_ADDED}"), 5)
     heads = [node.attributes.get("num_heads") for node in result.nodes]
-    assert Counter(heads) == {2: 4, None: 4 * 3 + 4 + 4}
+    assert Counter(heads) == {2: 5, None: 5 * 3 + 5 + 5}
 
 
 def test_a_mask_that_all_heads_share_is_that_of_each_group() -> None:
     mask = f"{_X}, float[1,1,{_TOKENS},{_TOKENS}] m"
-    result = divided(network(f"{_PROJECTED}(q, k, v, , , m) {_ADDED}", mask), 2)
-    assert widths(result, "com.microsoft.MultiHeadAttention") == [256, 256]
+    result = divided(network(f"{_PROJECTED}(q, k, v, , , m) {_ADDED}", mask), 4)
+    assert widths(result, "com.microsoft.MultiHeadAttention") == [256, 256, 128]
 
 
 OTHERS = {
@@ -136,7 +136,7 @@ def test_hidden_channels_that_another_node_reads_stay() -> None:
 
 
 def test_heads_with_separate_masks_stay() -> None:
-    mask = f"{_X}, float[1,8,{_TOKENS},{_TOKENS}] m"
+    mask = f"{_X}, float[1,10,{_TOKENS},{_TOKENS}] m"
     original = network(f"{_PROJECTED}(q, k, v, , , m) {_ADDED}", mask)
     assert HiddenGroups(original, _BLOCK, min_bytes=1).run() is original
 
@@ -144,14 +144,16 @@ def test_heads_with_separate_masks_stay() -> None:
 def test_what_is_small_stays() -> None:
     original = network(f"{MLPS['one activation']} {_ADDED}")
     assert HiddenGroups(original, _BLOCK).run() is original
+    min_bytes = _TOKENS * _HIDDEN * 4 // 3
+    assert HiddenGroups(original, _BLOCK, min_bytes=min_bytes).run() is original
 
 
 def block_of_tokens() -> onnx.ModelProto:
-    """An MLP with a residual on 1,024 tokens of 32 channels, 256 of them hidden."""
+    """An MLP with a residual on 1,024 tokens of 32 channels; 512 are hidden."""
     b = SkeletonBuilder("block", 64)
     patches = b.reshape(b.conv(b.image, 32, 2, 2, pads=(0, 0, 0, 0)), 1, 32, -1)
     x = b.transpose(patches, 0, 2, 1)
-    y = b.dense(b.gelu(b.dense(b.layer_norm(x), 256)), 32)
+    y = b.dense(b.gelu(b.dense(b.layer_norm(x), 512)), 32)
     return b.model(b.layer_norm(b.add(x, y)))
 
 
@@ -159,4 +161,4 @@ def block_of_tokens() -> onnx.ModelProto:
 def test_a_pack_adds_groups_up_over_the_residual(tmp_path: Path) -> None:
     manifest = check(block_of_tokens(), tmp_path)
     layers = Counter(layer.operator for layer in manifest.layers)
-    assert (layers["Conv"], layers["Gelu"], layers["Add"]) == (1 + 2 * 2, 2, 0)
+    assert (layers["Conv"], layers["Gelu"], layers["Add"]) == (1 + 2 * 4, 4, 0)
