@@ -212,7 +212,7 @@ _ROWS: tuple[KernelRow, ...] = (
     KernelRow(Op.MicrosoftGelu, (), True, "joins", False, "none", "bound"),
     KernelRow(Op.MatMulIntegerToFloat, (), False, "joins", False, "none", "other order"),
     KernelRow(Op.MatMulNBits, (), False, "joins", False, "measured", "other order"),
-    KernelRow(Op.MultiHeadAttention, (), False, "joins", False, "measured", "other order"),
+    KernelRow(Op.MultiHeadAttention, (0,), False, "joins", False, "measured", "other order"),
     KernelRow(Op.NhwcMaxPool, (), True, "joins", False, "pooled", "same bits"),
     KernelRow(Op.QAttention, (), False, "alone", False, "measured", "other order"),
     KernelRow(Op.QGemm, (), False, "joins", False, "sums", "other order"),

@@ -12,10 +12,11 @@ the peak, mostly, and what waits beside everything else, since peaks of large ma
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.compiler.analysis.alias import written_over
 from models.graphs.graph import Graph
+from models.graphs.order import stable_order
 from models.network.catalogue import traits_of
 from models.network.names import Op
 from models.network.node import Node
@@ -59,6 +60,47 @@ def _takes_over(node: Node) -> bool:
     return operator == Op.Concat or traits_of(operator).reshapes or len(node.inputs) > ADDEND
 
 
+def _added_one_by_one(graph: Graph) -> Iterator[tuple[int, list[int]]]:
+    """Yield convolutions that add to tokens, and the nodes that only the next one of a sum needs.
+
+    Groups of hidden channels (optimising/hidden_groups.py) are to be made one after the other: all of them
+    need the same tokens, which could end earlier if they were made together.
+    """
+    if not any(traits_of(node.operator).access == "attention" for node in graph.nodes):
+        return
+    for index, node in enumerate(graph.nodes):
+        before = graph.makers.get(node.inputs[ADDEND]) if _adds(node) else None
+        if before is None or not _adds(graph.nodes[before]):
+            continue
+        needed = _needed_by(graph, index, node.inputs[ADDEND])
+        if needed:
+            yield before, needed
+
+
+def _adds(node: Node) -> bool:
+    """Return whether ``node`` is a convolution that adds what it makes to another value."""
+    return traits_of(node.operator).computes(Op.Conv) and len(node.inputs) > ADDEND
+
+
+def _needed_by(graph: Graph, index: int, total: str) -> list[int]:
+    """Return the nodes in front of node ``index`` that it alone needs for what it convolves.
+
+    None if these are made of ``total``, what it adds to.
+    """
+    needed, left = {index}, [graph.nodes[index].inputs[0]]
+    while left:
+        name = left.pop()
+        if name == total:
+            return []
+        producer = graph.makers.get(name, index)
+        readers = graph.readers.get(name, ())
+        if producer in needed or name in graph.outputs or not needed.issuperset(readers):
+            continue
+        needed.add(producer)
+        left += graph.nodes[producer].reads
+    return sorted(needed - {index})
+
+
 def _moved(order: "_Order", first: int) -> bool:
     """Move the node ``first``, alone or with others, to where that keeps less; return whether it does."""
     return any(
@@ -89,17 +131,41 @@ class _Order:
             )
             for node in graph.nodes
         ]
-        self._readers = {name: graph.readers.get(name, ()) for name in self._bytes}
-        self._maker = graph.makers
+        self._readers: dict[str, Sequence[int]] = {
+            name: graph.readers.get(name, ()) for name in self._bytes
+        }
+        self._maker = dict(graph.makers)
+        for before, nodes in _added_one_by_one(graph):
+            self._follow(before, nodes)
         self._stays = set(graph.outputs)
         self.visits = 0
-        self.nodes = list(range(len(self._all)))
-        self._place = list(self.nodes)
+        self.nodes = self._in_order()
+        self._place = [0] * len(self.nodes)
+        for position, node in enumerate(self.nodes):
+            self._place[node] = position
         # In front of each place, and behind the last; and what a node there adds to the sum.
         self._live = [0]
         found = [*self._bytes_of(0, self.nodes)]
         self._live += [after for _, after in found]
         self._adds = [_power(during) for during, _ in found]
+
+    def _follow(self, before: int, nodes: Sequence[int]) -> None:
+        """Have ``nodes`` stay behind the node ``before``, as if they read a value of no bytes."""
+        value = f"\0{before}:{nodes[0]}"
+        self._bytes[value], self._maker[value], self._readers[value] = 0, before, tuple(nodes)
+        producer = self._all[before]
+        self._all[before] = replace(producer, makes=(*producer.makes, value))
+        for node in nodes:
+            reader = self._all[node]
+            self._all[node] = replace(reader, reads=(*reader.reads, value))
+
+    def _in_order(self) -> list[int]:
+        """Return the nodes in the order of the graph, but each behind all that it follows."""
+        needs = (
+            {self._maker[value] for value in node.reads if value in self._maker}
+            for node in self._all
+        )
+        return stable_order(dict(enumerate(needs)))
 
     def groups(self, first: int) -> Iterator[list[int]]:
         """Yield ``first``, then one more each time of the nodes that need only it and what is before it."""

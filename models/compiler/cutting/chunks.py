@@ -141,6 +141,8 @@ _SMALLEST_REST = 16
 _MIN_CHUNK_BYTES = 64 << 10
 _MAX_CHUNK_BYTES = 512 << 10
 _CHUNKS_A_MODEL = 256
+# What a chunk makes for an operator that is fused with it lies in memory that is there all the time.
+_MAX_INNER_BYTES = 1 << 20
 
 
 def default_chunk_bytes(weight_bytes: int) -> int:
@@ -155,9 +157,12 @@ def rows_a_chunk(graph: Graph, layer: range, target: Target, chunk_bytes: int) -
     # Where the block is not known (models/packs/target.py) a cut could fall inside one.
     if not _is_splittable(graph, node) or (blocked and target.block == 1):
         return None
+    weight = graph.constants[node.inputs[1]]
+    n_bytes = _inner_bytes(graph, layer, target)
+    if n_bytes > _MAX_INNER_BYTES:
+        chunk_bytes = min(chunk_bytes, weight.nbytes * _MAX_INNER_BYTES // n_bytes)
     if graph.weight_bytes(node) <= chunk_bytes:
         return None
-    weight = graph.constants[node.inputs[1]]
     rows = weight.shape[0]
     row_bytes = weight.nbytes // rows
     block = target.block if blocked else _ROWS_AT_ONCE
@@ -218,7 +223,9 @@ def _is_splittable(graph: Graph, node: Node) -> bool:
     return by_row and (not bias or bias[-1] == result[1])
 
 
-def alternatives(graph: Graph, pieces: Sequence[CutPiece]) -> Iterator[CutAlternative]:
+def alternatives(
+    graph: Graph, pieces: Sequence[CutPiece], target: Target
+) -> Iterator[CutAlternative]:
     """Yield, for each layer that ``pieces`` has in chunks, 2, 4, 8, ... of them as one, and all of them."""
     for _, numbers in itertools.groupby(range(len(pieces)), lambda i: pieces[i].first_node):
         run = list(numbers)
@@ -227,8 +234,18 @@ def alternatives(graph: Graph, pieces: Sequence[CutPiece]) -> Iterator[CutAltern
         if len(run) < 2 or not first.weights or not _is_splittable(graph, node):
             continue
         layer = range(first.first_node, first.end_node)
-        for rows in _coarser(_channels(first), sum(_channels(pieces[number]) for number in run)):
+        total = sum(_channels(pieces[number]) for number in run)
+        for rows in _coarser(_channels(first), total):
+            if rows * _inner_bytes(graph, layer, target) > total * _MAX_INNER_BYTES:
+                break
             yield CutAlternative(run[0], run[-1] + 1, tuple(chunks(graph, layer, rows)))
+
+
+def _inner_bytes(graph: Graph, layer: range, target: Target) -> int:
+    """Return what the nodes ``layer`` make for each other in memory."""
+    if len(layer) == 1 or target.capability is not None:
+        return 0
+    return graph.values[graph.nodes[layer.start].output].n_bytes
 
 
 def _channels(chunk: CutPiece) -> int:

@@ -219,7 +219,7 @@ def add_alternatives(divided: CutGraph, target: Target, fault: Fault) -> None:
     certain = target.capability is not None
     equality = Equality(divided.graph)
     finest = list(divided.graphs)
-    for alternative in alternatives(divided.graph, divided.pieces):
+    for alternative in alternatives(divided.graph, divided.pieces, target):
         serialised = [
             serialise(divided.graph, piece, divided.aliases.elided, sized=certain)
             for piece in alternative.pieces

@@ -44,6 +44,8 @@ class AsConvolutions(Rewriter):
         self._weights = {name: array.shape for name, array in graph.constants.items()}
         self._images: dict[str, str] = {}
         self._sides: dict[str, Sides] = {}
+        # Values that dense layers make, or sums with one.
+        self._summed: set[str] = set()
 
     def replaced(self, node: Node) -> list[Node] | None:
         """Return what makes the same as ``node``, and what makes an image of it."""
@@ -57,10 +59,11 @@ class AsConvolutions(Rewriter):
             return None
         if node.operator == Op.Reshape and self._keeps_channels(node):
             self._name_image(node.output, *self._image_of(node.inputs[0]))
+            self._summed |= {node.output} if node.inputs[0] in self._summed else set()
         elif node.operator == Op.Transpose and self._makes_image(node):
             return [self.node(Op.Identity, [self._images[node.inputs[0]]], node.outputs)]
         elif traits.function is not None and self._is_per_channel(node):
-            return [node, *self._on_images(node)]
+            return self._computed(node, is_sum=traits.function == "add")
         return None
 
     def _is_dense(self, node: Node, product: MatrixProduct) -> bool:
@@ -83,11 +86,11 @@ class AsConvolutions(Rewriter):
         x, weight, *bias = node.inputs
         before = self._with_image(x, self._own_sides(x))
         source, sides = self._image_of(x)
-        result = self.values[node.output]
         by_row = product.turned[1]
         matrix, kernel = self.fresh(f"{weight}/rows"), self.fresh(f"{weight}/kernel")
-        image, back = self.fresh(f"{node.output}/image"), self.fresh(f"{node.output}/last")
+        image = self.fresh(f"{node.output}/image")
         self._name_image(node.output, image, sides)
+        self._summed.add(node.output)
         convolution = self.node(
             Op.Conv, [source, kernel, *bias], [image], node.name, kernel_shape=[1, 1]
         )
@@ -98,8 +101,15 @@ class AsConvolutions(Rewriter):
                 weight if by_row else matrix, kernel, (product.columns, product.depth, 1, 1)
             ),
             convolution,
-            self.node(Op.Transpose, [image], [back], perm=_FROM_IMAGE),
-            self.reshape(back, node.output, result.shape),
+            *self._from_image(node.output),
+        ]
+
+    def _from_image(self, name: str) -> list[Node]:
+        """Return nodes that make ``name`` of its image."""
+        back = self.fresh(f"{name}/last")
+        return [
+            self.node(Op.Transpose, [self._images[name]], [back], perm=_FROM_IMAGE),
+            self.reshape(back, name, self.values[name].shape),
         ]
 
     def _own_sides(self, name: str) -> Sides:
@@ -115,6 +125,10 @@ class AsConvolutions(Rewriter):
                 break
             name = maker.inputs[0]
         return 1, rows
+
+    def _is_shared(self, reshape: Node) -> bool:
+        """Return whether others read what ``reshape`` reads: they may share its image."""
+        return self._keeps_channels(reshape) and len(self.readers[reshape.inputs[0]]) > 1
 
     def _keeps_channels(self, node: Node) -> bool:
         before, after = (self.values.get(name) for name in (node.inputs[0], node.output))
@@ -142,6 +156,15 @@ class AsConvolutions(Rewriter):
             )
         )
 
+    def _computed(self, node: Node, *, is_sum: bool) -> list[Node]:
+        """Return ``node`` on images, and what makes its result for those that read none."""
+        on_images = self._on_images(node)
+        if not is_sum or self._summed.isdisjoint(node.inputs):
+            return [node, *on_images]
+        # The convolution adds it up: it is not made twice.
+        self._summed.add(node.output)
+        return [*on_images, *self._from_image(node.output)]
+
     def _on_images(self, node: Node) -> list[Node]:
         """Return ``node`` on images; what has none gets one."""
         sides = next(self._sides[name] for name in node.inputs if name in self._sides)
@@ -161,6 +184,13 @@ class AsConvolutions(Rewriter):
         """Return nodes that make an image of ``name``, none where there is one already."""
         if name in self._images:
             return []
+        reshape = self.makers.get(name)
+        if reshape is not None and reshape.operator == Op.Reshape and self._is_shared(reshape):
+            source = reshape.inputs[0]
+            before = self._with_image(source, sides)
+            if self._sides[source] == sides:
+                self._name_image(name, *self._image_of(source))
+                return before
         last, image = self.fresh(f"{name}/last"), self.fresh(f"{name}/image")
         self._name_image(name, image, sides)
         return [

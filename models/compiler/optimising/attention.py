@@ -59,6 +59,8 @@ class FindAttention(AttentionPatterns):
             return None
         if node.operator == Op.Transpose and node.inputs[0] in self._tokens:
             return self._in_tokens(node)
+        if node.operator == Op.Reshape and node.inputs[0] in self._tokens:
+            self._note_same(node)
         if node.operator == Op.MultiHeadAttention:
             return self._with_scale(node)
         match = self.matched(node)
@@ -311,6 +313,11 @@ class FindAttention(AttentionPatterns):
         if node.attributes.get("perm") != _BY_HEADS or not result:
             return None
         return [self.reshape(tokens, node.output, result)]
+
+    def _note_same(self, node: Node) -> None:
+        """Note the tokens of heads that ``node`` gives another name and no other shape."""
+        if self.shape(node.output) == self.shape(node.inputs[0]):
+            self._tokens[node.output] = self._tokens[node.inputs[0]]
 
     def _with_scale(self, node: Node) -> list[Node] | None:
         """Return a MultiHeadAttention that says its scale."""

@@ -11,7 +11,7 @@ import onnxruntime as ort
 
 from models.compiler.analysis.lean_order import with_less_kept
 from models.compiler.analysis.node_groups import with_fused, with_regions
-from models.compiler.cutting.activations import activation_groups
+from models.compiler.cutting.activations import activation_groups, launches_of_groups
 from models.compiler.cutting.bottlenecks import find_bottlenecks
 from models.compiler.cutting.chunks import default_chunk_bytes
 from models.compiler.cutting.partition import CutGraph, refusals
@@ -185,8 +185,9 @@ def group_layers(work: Compilation) -> None:
 
 
 def fuse_activations(work: Compilation) -> None:
-    """Group layers with activations that cannot lie over what they read."""
-    work.divided.fused = {**activation_groups(work.graph), **work.divided.fused}
+    """Group layers with activations that cannot lie over what they read, small ones with another node."""
+    groups = {**activation_groups(work.graph), **work.divided.fused}
+    work.divided.fused = {**launches_of_groups(work.graph, work.chunk_bytes, groups), **groups}
 
 
 def fuse_launches(work: Compilation) -> None:

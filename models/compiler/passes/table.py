@@ -24,6 +24,7 @@ from models.compiler.optimising.bodies import move_out
 from models.compiler.optimising.einsum_products import EinsumProducts
 from models.compiler.optimising.exact_sums import ExactSums
 from models.compiler.optimising.folded_norms import FoldNorms
+from models.compiler.optimising.hidden_groups import HiddenGroups
 from models.compiler.optimising.integer_activations import (
     LeaveTypesToZeroPoints,
     LimitIntegers,
@@ -191,6 +192,16 @@ _WRITTEN = (
         error="same bits",
         required=False,
         run=rewriter(lambda work: SplitAttention(work.graph)),
+    ),
+    Pass(
+        name="group-hidden",
+        reason="Hidden channels between dense layers on tokens, and heads of attention, are made apart: "
+        "some at a time are all that live.",
+        needs=("infer-types",),
+        level="meaning",
+        error="other order of sums",
+        required=False,
+        run=rewriter(lambda work: HiddenGroups(work.graph, work.target.block, work.folder)),
     ),
     Pass(
         name="dense-as-convolutions",
@@ -658,7 +669,7 @@ def listed(passes: Iterable[Pass], but: Collection[str] = ()) -> tuple[Pass, ...
     return chosen
 
 
-_IN_BLOCKS = {"optimise-unblocked", "layout", "find-bottlenecks"}
+_IN_BLOCKS = {"optimise-unblocked", "group-hidden", "layout", "find-bottlenecks"}
 _OF_CPUS = {"rewrite-activations", "make-unsigned", "limit-integers", "fuse-integers"} | {
     "find-attention",
     "einsums-as-products",

@@ -110,3 +110,29 @@ def test_a_layer_that_adds_what_it_reads_runs_when_nothing_else_does() -> None:
     pairs = zip(held.nodes, kinds, strict=True)
     held = replace(held, nodes=tuple(replace(node, operator=kind) for node, kind in pairs))
     assert names(with_less_kept(held)) == ["a", "pool", "b", "y"]
+
+
+def groups_of_tokens() -> Graph:
+    """Attention, and two groups of hidden channels that are added to its result, the second one first."""
+    sizes = {"a": 40, "small": 10, "smaller": 10, "first": 40, "second": 40}
+    nodes = (
+        Node(Op.MultiHeadAttention, ("x", "x", "x"), ("a",)),
+        Node(Op.Gelu, ("x",), ("smaller",)),
+        Node(Op.Gelu, ("x",), ("small",)),
+        Node(Op.BlockedConv, ("small", "w", "", "a"), ("first",)),
+        Node(Op.BlockedConv, ("smaller", "w", "", "first"), ("second",)),
+    )
+    return Graph(
+        nodes=nodes,
+        values={name: Array(dtype="uint8", shape=(size,)) for name, size in sizes.items()}
+        | {"x": Array(dtype="uint8", shape=(100,))},
+        constants={},
+        inputs=("x",),
+        outputs=("second",),
+        opsets={},
+    )
+
+
+def test_a_group_is_added_before_another_one_begins() -> None:
+    order = names(with_less_kept(groups_of_tokens()))
+    assert order.index("first") < order.index("smaller")

@@ -14,7 +14,7 @@ from models.compiler.cutting.partition import CutGraph
 from models.compiler.cutting.piece_models import serialise
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack
-from models.packs.target import Target, cuda_target
+from models.packs.target import Target, cuda_target, host_target
 from models.runtime.sessions import SessionError, open_piece
 from tests.models.compiler.compiling import divided
 from tests.models.nets import NETS, parsed, written
@@ -165,7 +165,7 @@ def test_other_results_are_noticed(tmp_path: Path) -> None:
         return [(piece, serialise(parts.graph, piece, elided)) for piece in pieces]
 
     finest = serialised(parts.pieces[: parts.alternatives[0].end])
-    for alternative in alternatives(parts.graph, parts.pieces):
+    for alternative in alternatives(parts.graph, parts.pieces, host_target()):
         coarser = serialised(list(alternative.pieces))
         # Arm's kernel of few columns adds up more of a long row at a time than that of many.
         assert equality.holds(finest, coarser) or platform.machine() == "aarch64"

@@ -25,6 +25,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.compiler.cutting.test_tables import drawn
 
 TOKENS, WIDTH, HIDDEN = 160, 160, 512
+SAMPLES = 1500
 VALUE_BYTES = 4 * TOKENS * HIDDEN
 
 
@@ -102,6 +103,33 @@ def test_scratch_is_the_input_of_the_activation(packs: tuple[Pack, Pack]) -> Non
     ]
     assert merged
     assert all(n_bytes >= VALUE_BYTES for n_bytes in merged)
+
+
+def sound() -> onnx.ModelProto:
+    """Return a convolution of samples that makes more than its weights are, and an activation."""
+    model = parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 20]>
+        sound (float[1,16,{SAMPLES}] x) => (float[1,256,{SAMPLES}] y) {{
+            a = Conv<pads = [1, 1]>(x, kernel)
+            y = Gelu(a)
+        }}"""
+    )
+    kernel = numpy_helper.from_array(drawn(256, 16, 3) / 16, "kernel")
+    model.graph.initializer.append(kernel)
+    return model
+
+
+def test_chunks_of_a_convolution_of_samples_make_little(tmp_path: Path, device: CpuDevice) -> None:
+    packs = [compiled(sound(), tmp_path), compiled(sound(), tmp_path, "fuse-activations")]
+    assert [fused(pack) for pack in packs] == [["Conv+Gelu"], []]
+    assert max(piece.scratch_bytes for piece in packs[0].manifest.pieces) < 4 * 192 * SAMPLES
+    inputs = {"x": np.random.default_rng(3).standard_normal((1, 16, SAMPLES), np.float32)}
+    answers = []
+    for pack in packs:
+        program = prepare(pack, device)
+        with opened(program, make_plan(program, ARCHITECTURES["pre"]), device) as engine:
+            answers.append(engine.run(inputs)[0]["y"])
+    np.testing.assert_allclose(answers[0], answers[1], rtol=1e-5, atol=1e-6)
 
 
 OTHERS: dict[str, Callable[[], onnx.ModelProto]] = {

@@ -182,3 +182,17 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     inputs["v"] = inputs["v"][:, 1:]
     with pytest.raises((KernelError, SessionError), match="do not fit"):
         kernel.bind(list(inputs.values()), [np.empty((2, 50, 144), np.float32)])()
+
+
+@over("case", [case for case in CASES if case[4] == case[5]])
+@over("is_native", [True, False])
+def test_a_result_may_lie_over_the_queries(case: Case, is_native: bool) -> None:
+    """ONNX Runtime's own kernel stands in where there is no library."""
+    graph = piece(case)
+    inputs = drawn(graph)
+    device = CpuDevice(2, native=is_native)
+    expected = np.empty_like(inputs["q"])
+    device.make(graph).bind(list(inputs.values()), [expected])()
+    device.make(graph).bind(list(inputs.values()), [inputs["q"]])()
+    device.close()
+    np.testing.assert_array_equal(inputs["q"], expected)
