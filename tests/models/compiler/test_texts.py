@@ -240,7 +240,7 @@ def test_a_network_has_tensors_where_the_library_is_missing(
     manifest = manifest_of(compile_encoder(tmp_path, measure=measured, warn=warnings.append))
     assert (manifest.text, manifest.embedding) == (None, None)
     (warning,) = warnings
-    assert "pip install 'layerstream[text]'" in warning
+    assert "pip install '.[text]' in a clone" in warning
 
 
 def test_a_recipe_comes_before_files(tmp_path: Path) -> None:
