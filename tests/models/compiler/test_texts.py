@@ -344,5 +344,5 @@ def test_a_library_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     pack = open_pack(compile_encoder(tmp_path))
     assert pack.manifest.text is not None
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
-    with pytest.raises(PackError, match="layerstream\\[text\\]"):
+    with pytest.raises(PackError, match=r"'\.\[text\]'"):
         HubTokenizer(tmp_path / "tokenizer.json", b"{}", pack.manifest.text)
