@@ -72,4 +72,6 @@ def grpc_listener(host: str, port: int) -> socket:
 
 def no_grpc(reason: object) -> GrpcError:
     """Return the error of a start without the library."""
-    return GrpcError(f"grpc_port: gRPC is not installed ({reason}); the extra grpc brings it")
+    return GrpcError(
+        f"grpc_port: gRPC is not installed ({reason}): pip install '.[grpc]' in a clone of Layerstream"
+    )

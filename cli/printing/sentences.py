@@ -2,23 +2,25 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from models.detection.recipe import Detection
-from models.embedding import Embedding
-from models.images.preprocess import Preprocess
-from models.network.fields import Array
-from models.packs.manifest import Manifest
-from models.packs.names import Store
-from models.packs.pack import Pack
-from models.packs.records.pieces import ResidentPiece
-from models.packs.records.ports import DesignedLayer, DesignedMemory, Port, SourceSizes
-from models.packs.target import Target
-from models.segmentation import Segmentation
 from models.sizes import format_least, format_size
-from models.sound.recipe import Sound
-from models.text.recipe import TextInput
 from server.errors import few
+
+if TYPE_CHECKING:  # `up` imports this, where memory is little
+    from models.detection.recipe import Detection
+    from models.embedding import Embedding
+    from models.images.preprocess import Preprocess
+    from models.network.fields import Array
+    from models.packs.manifest import Manifest
+    from models.packs.names import Store
+    from models.packs.pack import Pack
+    from models.packs.records.pieces import ResidentPiece
+    from models.packs.records.ports import DesignedLayer, DesignedMemory, Port, SourceSizes
+    from models.packs.target import Target
+    from models.segmentation import Segmentation
+    from models.sound.recipe import Sound
+    from models.text.recipe import TextInput
 
 _RESIZED = {
     "stretch": "stretched to {size}",
@@ -64,12 +66,12 @@ def network_size(
     )
 
 
-def stored_as(store: Store) -> str:
+def stored_as(store: "Store") -> str:
     """Return how weights are stored in the file of a pack that expands them."""
     return "with integers of the source as int8" if store == "fp32" else f"as {store}"
 
 
-def stored(manifest: Manifest) -> str:
+def stored(manifest: "Manifest") -> str:
     """Return how weights lie in the file: what was asked for, bytes there, and what has stayed as it is."""
     spans = [span for span in manifest.spans if span.stored is not None]
     in_file = manifest.files["weights.bin"].n_bytes
@@ -91,18 +93,18 @@ def shares(budget_bytes: int, model_bytes: int, request_bytes: int) -> str:
     )
 
 
-def tensor(port: Array) -> str:
+def tensor(port: "Array") -> str:
     """Return dtype and shape: float32 [1, 3, 224, 224]."""
     return f"{port.dtype} {list(port.shape)}"
 
 
-def given(port: Port) -> str:
+def given(port: "Port") -> str:
     """Return the shape and dtype of an input, in words."""
     optional = "" if port.default is None else ", may be left out"
     return f"{port.name}: {tensor(port)}{optional}"
 
 
-def picture(recipe: Preprocess) -> str:
+def picture(recipe: "Preprocess") -> str:
     """Return how a photograph becomes the input."""
     width, height = recipe.size
     size = f"{width} x {height} pixels"
@@ -117,7 +119,7 @@ def picture(recipe: Preprocess) -> str:
     )
 
 
-def _resizing(recipe: Preprocess) -> str:
+def _resizing(recipe: "Preprocess") -> str:
     if recipe.resize_size is None:
         return _RESIZED[recipe.resize]
     sides = " x ".join(map(str, recipe.resize_size))
@@ -125,7 +127,7 @@ def _resizing(recipe: Preprocess) -> str:
     return f"resized to {sides} {side}, {{size}} of its middle"
 
 
-def _arithmetic(recipe: Preprocess) -> list[str]:
+def _arithmetic(recipe: "Preprocess") -> list[str]:
     words = []
     if any(recipe.mean):
         words.append(f"minus {_numbers(recipe.mean)}")
@@ -144,7 +146,7 @@ def _numbers(values: tuple[float, ...]) -> str:
     return " ".join(f"{value:g}" for value in different)
 
 
-def detector(detection: Detection) -> str:
+def detector(detection: "Detection") -> str:
     """Return what a detector finds and how boxes are chosen."""
     heads, kind = len(detection.heads), _SUPPRESSIONS[detection.nms]
     overlapping = "" if kind == "no" else f" by more than {detection.iou_threshold:g}"
@@ -154,20 +156,20 @@ def detector(detection: Detection) -> str:
     )
 
 
-def segmenter(segmentation: Segmentation) -> str:
+def segmenter(segmentation: "Segmentation") -> str:
     """Return the outputs of a network that segments, in words."""
     if segmentation.threshold is not None:
         return f"{segmentation.output}: what is above {segmentation.threshold:g}"
     return f"{segmentation.output}: a class for each pixel"
 
 
-def texts(text: TextInput) -> str:
+def texts(text: "TextInput") -> str:
     """Return how texts become tokens, in words."""
     before = f", {text.prompt!r} before each" if text.prompt else ""
     return f"up to {text.max_tokens:,} tokens of {text.vocabulary:,}{before}"
 
 
-def sounds(sound: Sound) -> str:
+def sounds(sound: "Sound") -> str:
     """Return what becomes of sounds, in words."""
     return (
         f"{sound.seconds:g} s at {sound.rate:,} Hz, log-mel spectrogram of {sound.bins} bins, "
@@ -175,7 +177,7 @@ def sounds(sound: Sound) -> str:
     )
 
 
-def vectors(manifest: Manifest, embedding: Embedding) -> str:
+def vectors(manifest: "Manifest", embedding: "Embedding") -> str:
     """Return how the outputs become a vector, in words."""
     width = embedding.width(
         next(port.shape for port in manifest.outputs if port.name == embedding.output)
@@ -186,7 +188,7 @@ def vectors(manifest: Manifest, embedding: Embedding) -> str:
     return f"{width}{others} numbers, {pooled}{embedding.output}{length}"
 
 
-def machine(target: Target) -> str:
+def machine(target: "Target") -> str:
     """Return what a pack was compiled for."""
     if target.capability is not None:
         major, minor = divmod(target.capability, 10)
@@ -237,7 +239,7 @@ def operators_alone(pieces: int) -> str:
     return f"{counted(pieces, 'elementwise operator')} (SiLU, GELU or sum), run by ONNX Runtime"
 
 
-def source(sizes: SourceSizes) -> str:
+def source(sizes: "SourceSizes") -> str:
     """Return what the tool that a network comes from counts."""
     return (
         f"{sizes.tool} counts {sizes.layers} layers, {format_size(sizes.weight_bytes)} of weights, "
@@ -249,7 +251,7 @@ def source(sizes: SourceSizes) -> str:
 DESIGNED = {"int8": 1, "fp32": 4}
 
 
-def designed(memory: DesignedMemory) -> str:
+def designed(memory: "DesignedMemory") -> str:
     """Return what a network was designed for, and what it holds at most."""
     peak = memory.peak
     sizes = ", ".join(
@@ -259,13 +261,13 @@ def designed(memory: DesignedMemory) -> str:
     return f"{sizes}: {peak.name} ({peak.equation})"
 
 
-def designed_layer(layer: DesignedLayer) -> tuple[str, ...]:
+def designed_layer(layer: "DesignedLayer") -> tuple[str, ...]:
     """Return the cells of a layer: its name, numbers, bytes by precision, the equation."""
     sizes = (format_size(size * layer.numbers) for size in DESIGNED.values())
     return (layer.name, f"{layer.numbers:,}", *sizes, layer.equation)
 
 
-def resident(piece: ResidentPiece) -> str:
+def resident(piece: "ResidentPiece") -> str:
     """Return what is not streamed and why, in one line."""
     operators = few(list(dict.fromkeys(piece.operators)))
     why = few(piece.reasons, "; ")
@@ -305,7 +307,7 @@ def _times(cost: Mapping[str, Any]) -> str:
     return f"{cost['times']:.1f} x"
 
 
-def serving(pack: Pack, budget_bytes: int) -> str:
+def serving(pack: "Pack", budget_bytes: int) -> str:
     """Return the command that serves ``pack`` alone in its smallest budget."""
     # REPOSITORY/NAME/VERSION; as the user wrote it, where that says all of these
     folder = pack.folder
@@ -315,10 +317,10 @@ def serving(pack: Pack, budget_bytes: int) -> str:
     return command("serve", *named, "--budget", typed(budget_bytes), *_device(pack))
 
 
-def profiling(pack: Pack) -> str:
+def profiling(pack: "Pack") -> str:
     """Return the command that measures ``pack`` here."""
     return command("profile", pack.folder, *_device(pack))
 
 
-def _device(pack: Pack) -> tuple[str, ...]:
+def _device(pack: "Pack") -> tuple[str, ...]:
     return () if pack.manifest.target.capability is None else ("--device", "cuda")

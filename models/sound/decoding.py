@@ -16,7 +16,7 @@ from models.sound.tags import without_tags
 from models.sound.wav import MAX_CHANNELS, SoundError, WavFile, check_rate, is_wav
 
 #: How to get the libraries.
-INSTALL = "pip install 'layerstream[sound]'"
+INSTALL = "pip install '.[sound]' in a clone of Layerstream"
 # Of samples at once, of all channels, and frames at most: of a low rate many come out.
 _BLOCK_SAMPLES, _MAX_FRAMES = 16 << 10, 2048
 # Of a block: bytes of a file, samples of 32 bits and their mean, twice each.

@@ -10,7 +10,7 @@ from models.errors import ModelError, PackError
 from models.text.recipe import TextInput, Tokens
 
 #: How to get the library.
-INSTALL = "pip install 'layerstream[text]'"
+INSTALL = "pip install '.[text]' in a clone of Layerstream"
 # Words whose tokens it remembers: each costs memory that no figure has. What it saves is next to nothing
 # beside a network.
 _CACHED_WORDS = 0

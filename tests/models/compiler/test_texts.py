@@ -240,7 +240,7 @@ def test_a_network_has_tensors_where_the_library_is_missing(
     manifest = manifest_of(compile_encoder(tmp_path, measure=measured, warn=warnings.append))
     assert (manifest.text, manifest.embedding) == (None, None)
     (warning,) = warnings
-    assert "pip install 'layerstream[text]'" in warning
+    assert "pip install '.[text]' in a clone" in warning
 
 
 def test_a_recipe_comes_before_files(tmp_path: Path) -> None:
@@ -344,5 +344,5 @@ def test_a_library_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     pack = open_pack(compile_encoder(tmp_path))
     assert pack.manifest.text is not None
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
-    with pytest.raises(PackError, match="layerstream\\[text\\]"):
+    with pytest.raises(PackError, match=r"'\.\[text\]'"):
         HubTokenizer(tmp_path / "tokenizer.json", b"{}", pack.manifest.text)

@@ -50,7 +50,7 @@ def test_without_the_extra_an_error_says_how_to_get_it(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "soxr", None)
     monkeypatch.setitem(sys.modules, "soundfile", None)
     for data in (wav(tone(8000, 0.1), 8000), b"fLaC\0\0\0\0", b"OggS", b"ID3", b"\xff\xfb\x90\0"):
-        with pytest.raises(NoSoundLibraryError, match=r"pip install 'layerstream\[sound\]'"):
+        with pytest.raises(NoSoundLibraryError, match=r"pip install '\.\[sound\]'"):
             waveform(io.BytesIO(data), RECIPE)
     assert waveform(io.BytesIO(wav(tone(16_000, 0.1))), RECIPE).count == 1600
 

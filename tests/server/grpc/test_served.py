@@ -46,5 +46,5 @@ async def test_without_the_extra_the_start_says_so(
     settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(GrpcError, match=f"{package}.*the extra grpc brings it"):
+    with pytest.raises(GrpcError, match=f"{package}.*in a clone of Layerstream"):
         await serve(settings(port=0, grpc_port=0))

@@ -121,7 +121,7 @@ async def test_without_the_extra_an_error_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, "soxr", None)
     answer = await ask(sounds, "infer", wav(tone(8000, 0.1), 8000))
-    assert "pip install 'layerstream[sound]'" in error(answer, 400)
+    assert "pip install '.[sound]' in a clone" in error(answer, 400)
 
 
 async def test_models_that_cannot_say_so(sounds: ServiceUnderTest) -> None:
