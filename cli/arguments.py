@@ -35,9 +35,7 @@ PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../V
 Batch = Annotated[int | None, typer.Option(min=1, help="What an unknown batch becomes; default 1.")]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option(
-        help="NAME=1,3,224,224, repeatable; several in one pack: tokens=32,128,512."
-    ),
+    typer.Option(help="NAME=1,3,224,224, repeatable; several in one pack: tokens=32,128,512."),
 ]
 InputNames = Annotated[
     list[str] | None,
