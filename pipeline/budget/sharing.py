@@ -160,7 +160,7 @@ def sharer(
             search.now(fit, shape, architecture, smallest, times, known).plan
             for shape, times in shapes
         ]
-        fitter = ShapesFitter(programs, leasts) if program.others else None
+        fitter = ShapesFitter(programs, leasts, measured) if program.others else None
         least = leasts[0] if fitter is None else fitter.smallest
 
     def asked(index: int, n_bytes: int) -> Wanted:

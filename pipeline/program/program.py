@@ -142,6 +142,8 @@ class Program(Measures):
     outputs: tuple[Port, ...]
     joins: Mapping[int, Joining]
     others: tuple["Program", ...] = ()
+    #: Whether weights may be read for the next request: of several shapes that may be another's.
+    reads_ahead: bool = True
     #: What was made of it, by what makes it.
     _made: dict[Callable[[Any], Any], Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -195,7 +197,10 @@ class Program(Measures):
 
     def by_shape(self) -> tuple["Program", ...]:
         """Return a program for each shape, the largest first, none of which has others."""
-        return (replace(self, others=()), *self.others) if self.others else (self,)
+        if not self.others:
+            return (self,)
+        shapes = (replace(self, others=()), *self.others)
+        return tuple(replace(shape, reads_ahead=False) for shape in shapes)
 
     @property
     def name(self) -> str:
@@ -261,9 +266,13 @@ def _tables(program: Program) -> frozenset[int]:
     return frozenset(span for span in spans if span is not None)
 
 
+# What others say of a shape is no part of it.
+_OF_SHAPES = ("others", "reads_ahead")
+
+
 def program_checksum(program: Program) -> str:
     """Return the checksum of all that planners look at: of the file, and of what was decided."""
-    names = [each.name for each in fields(program) if each.init and each.name != "others"]
+    names = [each.name for each in fields(program) if each.init and each.name not in _OF_SHAPES]
     decided = [getattr(program, name) for name in names[1:]]
     rest = (program.graphs, program.programs, program.target)
     tokenizer = f" {program.tokenizer_bytes}" if program.tokenizer_bytes else ""
