@@ -120,7 +120,7 @@ class ShapesFitter:
         choice = replace(plan.choice, ring_bytes=None, resident=())
         if model is not None:
             spans = self.programs[-1].spans
-            kept = {(spans[span].file_offset, spans[span].length) for span in model.resident}
+            stored = {(spans[span].file_offset, spans[span].length) for span in model.resident}
             choice = replace(
                 choice,
                 ring_bytes=model.choice.ring_bytes,
@@ -130,7 +130,7 @@ class ShapesFitter:
                 resident=tuple(
                     span_index
                     for span_index, span in enumerate(self.programs[index].spans)
-                    if (span.file_offset, span.length) in kept
+                    if (span.file_offset, span.length) in stored
                 ),
             )
         return make_plan(self.programs[index], plan.architecture, choice=choice)

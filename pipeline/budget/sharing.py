@@ -206,6 +206,8 @@ def partitioned_sharer(
     Raises:
         PlanError: it cannot be cut into so many, or not be planned by rules of thumb.
     """
+    if program.others:
+        raise PlanError(f"{name}: {partitions} workers: a pack of several shapes has one")
     question = program, architecture, partitions
     with letting_go(program):
         least = search.now(fit_partitions, *question, None, profile)
