@@ -26,7 +26,8 @@ from cli.arguments import (
     size,
     weight_bytes,
 )
-from cli.printing.output import print_json, print_table, say
+from cli.printing.output import print_json, print_table, say, suggest
+from cli.printing.sentences import profiling as profiling_command
 from cli.printing.steps import bar
 from models.packs.pack import Pack, open_pack
 from models.records import plain
@@ -158,6 +159,8 @@ def profile(
     _print_profile(opened.name, measured, raced)
     users = "`simulate`, `plan` and `run` use it, `serve` when it loads the model"
     say(f"{file}: written; {users if pace is None else '`bench` with this --pace uses it'}")
+    for shape in opened.others:
+        suggest(f"To measure shape {shape.manifest.shape_text}", profiling_command(shape))
 
 
 def _with_earlier(measured: Profile, pack: Pack) -> Profile:

@@ -319,7 +319,8 @@ def serving(pack: "Pack", budget_bytes: int) -> str:
 
 def profiling(pack: "Pack") -> str:
     """Return the command that measures ``pack`` here."""
-    return command("profile", pack.folder, *_device(pack))
+    path = pack.path if pack.shape_index else pack.folder
+    return command("profile", path, *_device(pack))
 
 
 def _device(pack: "Pack") -> tuple[str, ...]:

@@ -121,12 +121,12 @@ class PackShapes:
         if name in self._open and self._pads:
             length = shape[1] if len(shape) == _TOKEN_AXIS + 1 and shape[0] == 1 else 0
             return 0 < length <= self._lengths[0]
-        return any(
-            port.shape == shape
-            for manifest in self.manifests
-            for port in manifest.inputs
-            if port.name == name
-        )
+        return shape in self.shapes_of(name)
+
+    def shapes_of(self, name: str) -> list[Shape]:
+        """Return the shapes of input ``name``, each once, the largest first."""
+        ports = (port for manifest in self.manifests for port in manifest.inputs)
+        return list(dict.fromkeys(port.shape for port in ports if port.name == name))
 
     @property
     def choices(self) -> str:

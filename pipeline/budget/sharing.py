@@ -167,7 +167,7 @@ def sharer(
             search.now(fit, shape, architecture, smallest, times, known).plan
             for shape, times in shapes
         ]
-        fitter = ShapesFitter(programs, leasts) if program.others else None
+        fitter = ShapesFitter(programs, leasts, measured) if program.others else None
         least = leasts[0] if fitter is None else fitter.smallest
 
     def asked(index: int, n_bytes: int) -> Wanted:
@@ -214,6 +214,8 @@ def partitioned_sharer(
     Raises:
         PlanError: it cannot be cut into so many, or not be planned by rules of thumb.
     """
+    if program.others:
+        raise PlanError(f"{name}: {partitions} workers: a pack of several shapes has one")
     question = program, architecture, partitions
     with letting_go(program):
         least = search.now(fit_partitions, *question, None, profile)

@@ -179,8 +179,9 @@ def _question(
     shape = [architecture.name, *architecture.stages, architecture.slots]
     decides = None if wanted.least else profile
     on = program.checksum if decides is None else decides.searched_on
+    ahead = {} if program.reads_ahead else {"ahead": False}
     return canonical(
-        {"planner": PLANNER_VERSION, "on": on, "architecture": shape, **asdict(wanted)}
+        {"planner": PLANNER_VERSION, "on": on, "architecture": shape, **asdict(wanted), **ahead}
     )
 
 

@@ -56,6 +56,8 @@ def make_plan(
     choice = choice or Choice()
     if ring_bytes is not None:
         choice = replace(choice, ring_bytes=ring_bytes)
+    if not program.reads_ahead:
+        choice = replace(choice, ahead="never")
     regions = choice.regions
     if not reads_into_arena(program, architecture):
         regions = tuple(map(_in_ring, regions))

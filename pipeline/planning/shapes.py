@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 from pipeline.program.sessions import Session, opened_by, session_size
@@ -19,9 +18,11 @@ _Stored = tuple[int, int, int]
 
 
 def together(programs: Sequence[Program], plans: Sequence[Plan]) -> Plan:
-    """Return the plan of the first of ``programs``, with those of the others; ``plans``: of each alone."""
-    quiet = [without_ahead(*pair) for pair in zip(programs, plans, strict=True)]
-    moved, end = _side_by_side(programs, quiet)
+    """Return the plan of the first of ``programs``, with those of the others; ``plans``: of each alone.
+
+    Nothing may be read ahead in one of them: the ring may be that of another shape then.
+    """
+    moved, end = _side_by_side(programs, plans)
     sessions: set[tuple[object, ...]] = set()
     planned = []
     for program, plan in zip(programs, moved, strict=True):
@@ -56,14 +57,6 @@ def _side_by_side(programs: Sequence[Program], plans: Sequence[Plan]) -> tuple[l
     return [
         replace(plan, buffers=tuple(changed)) for plan, changed in zip(plans, buffers, strict=True)
     ], end
-
-
-def without_ahead(program: Program, plan: Plan) -> Plan:
-    """Return ``plan`` without reads for the next request: the ring may be that of another shape then."""
-    if len(plan.stages[0]) == len(plan.reads):
-        return plan
-    choice = replace(plan.choice, ahead="never")
-    return make_plan(program, plan.architecture, choice=choice)
 
 
 def _stored_in(program: Program, plan: Plan) -> dict[int, list[_Stored]]:

@@ -75,7 +75,7 @@ def _choices(program: Program, smallest: Plan, weight_bytes: int) -> Iterator[Ch
             max(read, program.largest_chunk_bytes),
             read if is_auto else None,
             resident=_last(same, streamed, room - int(ratio * ring)) if is_auto else (),
-            ahead=architecture.ahead,
+            ahead=architecture.ahead if program.reads_ahead else "never",
             regions=smallest.choice.regions,
         )
 

@@ -117,6 +117,9 @@ def made_at(piece: PreparedPiece) -> MadeAt:
 
 T = TypeVar("T")
 
+#: What others say of a shape is no part of its checksum.
+_OF_SHAPES = ("others", "reads_ahead")
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Program(Measures):
@@ -143,6 +146,8 @@ class Program(Measures):
     outputs: tuple[Port, ...]
     joins: Mapping[int, Joining]
     others: tuple["Program", ...] = ()
+    #: Whether weights may be read for the next request: of several shapes that may be another's.
+    reads_ahead: bool = True
     #: What was made of it, by what makes it.
     _made: dict[Callable[[Any], Any], Any] = field(default_factory=dict, init=False, repr=False)
     #: One for each block that plans it now: see ``letting_go``.
@@ -199,7 +204,7 @@ class Program(Measures):
     @cached_property
     def checksum(self) -> str:
         """The checksum of all that planners look at: of the file, and of what was decided."""
-        names = [each.name for each in fields(self) if each.init and each.name != "others"]
+        names = [each.name for each in fields(self) if each.init and each.name not in _OF_SHAPES]
         decided = [getattr(self, name) for name in names[1:]]
         rest = (self.graphs, self.programs, self.target)
         tokenizer = f" {self.tokenizer_bytes}" if self.tokenizer_bytes else ""
@@ -207,7 +212,10 @@ class Program(Measures):
 
     def by_shape(self) -> tuple["Program", ...]:
         """Return a program for each shape, the largest first, none of which has others."""
-        return (replace(self, others=()), *self.others) if self.others else (self,)
+        if not self.others:
+            return (self,)
+        shapes = (replace(self, others=()), *self.others)
+        return tuple(replace(shape, reads_ahead=False) for shape in shapes)
 
     @property
     def name(self) -> str:

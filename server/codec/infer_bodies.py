@@ -137,8 +137,10 @@ class BodyDecoder:
         self._request: ModelRequest | None = None
         self._raw = RawReader(())
         self._seconds = 0.0
+        self._bare: tuple[str, RawTensor] | None = None
         if framing.json_bytes == 0:
-            name, tensor = bare_tensor([*model.inputs.values()])
+            name, tensor = bare_tensor([*model.inputs.values()], model.shapes)
+            self._bare = name, tensor
             self._request = ModelRequest({name: tensor.array}, model.all_outputs[True])
             self._raw = RawReader([tensor])
 
@@ -182,6 +184,9 @@ class BodyDecoder:
             self._end_text()
         self._raw.finish()
         assert self._request is not None
+        if self._bare is not None:  # its shape may have followed from its length
+            name, tensor = self._bare
+            self._request.inputs[name] = tensor.array
         seconds = self._seconds + time.perf_counter() - began
         return self._request._replace(decoding_seconds=seconds)
 

@@ -5,7 +5,7 @@ Strings are their length in four bytes and their UTF-8.
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
+from models.packs.shapes import PackShapes
 from server.codec.datatypes import body_limit, datatype
 from server.errors import InvalidRequestError, TooLargeError, shown
 
@@ -62,6 +63,30 @@ class _RawNumbers:
             raise InvalidRequestError(
                 f"{self._where}: the body ends {missing} bytes before its data do"
             )
+
+
+class _RawShapes(_RawNumbers):
+    """Numbers of the largest of several ``shapes``, or fewer, of one of the others: all that comes."""
+
+    def __init__(self, where: str, port: Port, shapes: Iterable[tuple[int, ...]]) -> None:
+        super().__init__(where, port)
+        item_bytes = self.array.dtype.itemsize
+        self._shapes = [(item_bytes * math.prod(shape), shape) for shape in shapes]
+
+    def finish(self) -> None:
+        """Give the array the shape that has as many numbers.
+
+        Raises:
+            InvalidRequestError: none has, or several have.
+        """
+        matches = [shape for n_bytes, shape in self._shapes if n_bytes == self._position]
+        if len(matches) != 1:
+            choices = "; ".join(f"{list(shape)} ({size})" for size, shape in self._shapes)
+            raise InvalidRequestError(
+                f"{self._where}: {self._position} bytes are of {len(matches)} shapes of the model, which "
+                f"takes {choices}; JSON says which"
+            )
+        self.array = self._bytes[: self._position].view(self.array.dtype).reshape(matches[0])
 
 
 # Raw bytes to an array of strings: each is its length and its UTF-8, or one alone is a whole body.
@@ -217,8 +242,8 @@ def raw_tensor(where: str, port: Port, n_bytes: int) -> RawTensor:
     return _RawNumbers(where, port)
 
 
-def bare_tensor(ports: Sequence[Port]) -> tuple[str, RawTensor]:
-    """Return name and array of the one input that a body without any JSON is.
+def bare_tensor(ports: Sequence[Port], shapes: PackShapes | None = None) -> tuple[str, RawTensor]:
+    """Return name and array of the one input that a body without any JSON is; ``shapes``: of the model.
 
     Raises:
         InvalidRequestError: the model takes several, or several strings.
@@ -230,6 +255,8 @@ def bare_tensor(ports: Sequence[Port]) -> tuple[str, RawTensor]:
         )
     (port,) = required
     where = f"input {shown(port.name)}"
+    if shapes is not None and port.dtype != STRINGS:
+        return port.name, _RawShapes(where, port, shapes.shapes_of(port.name))
     if port.dtype != STRINGS:
         return port.name, _RawNumbers(where, port)
     if math.prod(port.shape) != 1:

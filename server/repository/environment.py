@@ -224,8 +224,11 @@ def _lease(arena: SharedArena, plan: Plan) -> ArenaLease:
 
 
 def _watch(planned: PlanResult, profile: Profile | None) -> BoundWatch | None:
-    """Return a watch over the bound of sweeps, if the limits of exactly this plan were measured."""
-    if profile is None or not isinstance(planned, EnginePlanResult):
+    """Return a watch over the bound of sweeps, if the limits of exactly this plan were measured.
+
+    None of several shapes, which take different times.
+    """
+    if profile is None or not isinstance(planned, EnginePlanResult) or planned.plan.others:
         return None
     limits = profile.limits_of(planned.plan)
     return BoundWatch(planned.plan, limits) if limits is not None else None

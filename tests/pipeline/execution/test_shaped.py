@@ -14,14 +14,14 @@ from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from pipeline.budget.budget import Budget
 from pipeline.budget.candidates import Candidate, share_budget
-from pipeline.budget.sharing import sharer
+from pipeline.budget.sharing import partitioned_sharer, sharer
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.errors import DrainError, EngineClosedError, InputError
 from pipeline.execution.lane import Lane
 from pipeline.execution.opened import open_answering
 from pipeline.execution.shaped import ShapedEngine
 from pipeline.fitting.wanted import NOTHING, of_one_engine
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.validate import violations
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
@@ -189,3 +189,19 @@ def test_a_closed_model_answers_nothing(pack: Path, device: CpuDevice) -> None:
 def test_more_requests_than_planned_are_refused(pack: Path, device: CpuDevice) -> None:
     with opened(pack, device) as engine, pytest.raises(ValueError, match="2 lanes"):
         engine.run_lanes([Lane(picture(16)), Lane(picture(32))])
+
+
+def test_partitions_have_one_shape(pack: Path, device: CpuDevice) -> None:
+    program = prepare(open_pack(pack), device)
+    with pytest.raises(PlanError, match="2 workers: a pack of several shapes has one"):
+        partitioned_sharer("net", program, device.adapt(ARCHITECTURES["auto"]), 2)
+
+
+def test_weights_stay_in_memory_for_the_smallest_shape(pack: Path, device: CpuDevice) -> None:
+    """Where not all weights fit, all shapes have the same in memory, and read nothing ahead."""
+    program = prepare(open_pack(pack), device)
+    for more in (8_000, 20_000, 30_000):
+        plan = planned(program, device, min_bytes(program, device) + more)
+        shapes = (plan, *plan.others)
+        assert len({shape.resident_bytes for shape in shapes}) == 1
+        assert all(shape.choice.ahead == "never" for shape in shapes)
