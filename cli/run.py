@@ -94,7 +94,8 @@ def run(
         ),
     ] = 0,
     draw: Annotated[
-        Path | None, typer.Option(help="Write the image with its boxes or mask: OUT.png, .jpg...")
+        Path | None,
+        typer.Option(help="Write the image with boxes, mask or depth: OUT.png, .jpg..."),
     ] = None,
     mask: Annotated[
         Path | None, typer.Option(help="Write the mask, whose pixels are classes: OUT.png.")

@@ -1,4 +1,4 @@
-"""What ``layerstream run`` makes of a model's outputs: labels, boxes, a mask."""
+"""What ``layerstream run`` makes of a model's outputs: labels, boxes, a mask, depth."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.printing.output import print_json, print_table, say
 from models.classification import ClassScore, top_classes
+from models.depth import DepthMap, depth_of
 from models.detection.boxes import Box, BoxLimits, find_boxes
 from models.images.placement import Size
 from models.packs.pack import Pack
@@ -25,12 +26,13 @@ LABELS, BOXES = 5, 20
 
 @dataclass(frozen=True)
 class Found:
-    """What is kept of the outputs: dtypes and shapes by name, best labels, boxes of a detector, a mask."""
+    """What is kept of the outputs: dtypes and shapes by name, best labels, boxes, a mask, depth."""
 
     forms: Mapping[str, tuple[str, tuple[int, ...]]]
     best: Sequence[ClassScore]
     boxes: Sequence[Box] | None
     mask: Mask | None
+    depth: DepthMap | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ def found_in(pack: Pack, image: Size | None, wish: Wish, outputs: Arrays) -> Fou
         _best_of(pack, outputs, wish.labels),
         _boxes_of(pack, outputs, image, wish.limits),
         _mask_of(pack, outputs, image),
+        _depth_of(pack, outputs, image),
     )
 
 
@@ -104,6 +107,23 @@ def _mask_of(pack: Pack, outputs: Arrays, image: Size | None) -> Mask | None:
     if image is None:
         return Mask.of_network(segmentation, classes)
     return Mask.of_photograph(segmentation, classes, preprocess.placement(image, whole=True), image)
+
+
+def _depth_of(pack: Pack, outputs: Arrays, image: Size | None) -> DepthMap | None:
+    """Return depth over an image of that size, or as the network sees it; None: the model has none.
+
+    Raises:
+        InputError: it has numbers that are none.
+    """
+    depth, preprocess = pack.manifest.depth, pack.manifest.preprocess
+    if depth is None or preprocess is None:
+        return None
+    values = depth_of(depth, outputs[depth.output])
+    if values is None:
+        raise InputError(f"{pack.folder}: output {depth.output!r} has NaN or infinite numbers")
+    if image is None:
+        return DepthMap.of_network(values)
+    return DepthMap.of_photograph(values, preprocess.placement(image, whole=True), image)
 
 
 def report(result: Result, shown_boxes: int, as_json: bool) -> None:

@@ -112,7 +112,8 @@ def _check_drawing(pack: Pack, path: Path, image: Path | None) -> None:
     Raises:
         InputError: the model finds nothing, there is no image, or no format ends as ``path`` does.
     """
-    if pack.manifest.detection is None and pack.manifest.segmentation is None:
+    manifest = pack.manifest
+    if not (manifest.detection or manifest.segmentation or manifest.depth):
         raise InputError(f"{pack.folder}: --draw: not a detector: it has no boxes to draw")
     if image is None:
         raise InputError(f"{path}: --draw needs --image: there is nothing to draw on")
@@ -121,16 +122,18 @@ def _check_drawing(pack: Pack, path: Path, image: Path | None) -> None:
 
 
 def _save_drawing(path: Path, picture: Image.Image, answer: Found) -> None:
-    """Write ``picture`` with the boxes or the mask of ``answer`` to ``path``, in the format of its name.
+    """Write ``picture`` and what ``answer`` has to ``path``, in the format of its name.
 
     Raises:
         InputError: it cannot be written.
     """
-    from models.drawing import draw_boxes, draw_mask  # fonts take a while to import
+    from models.drawing import draw_boxes, draw_depth, draw_mask  # fonts take a while to import
 
     kind = _DRAWINGS[path.suffix.lower()]
     if answer.mask is not None:
         drawn = draw_mask(picture, answer.mask)
+    elif answer.depth is not None:
+        drawn = draw_depth(picture, answer.depth)
     else:
         drawn = draw_boxes(picture, answer.boxes or [])
     try:

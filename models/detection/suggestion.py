@@ -26,6 +26,21 @@ def suggested_head(outputs: Forms, classes: int) -> str | None:
     return None
 
 
+def listed_head(outputs: Forms) -> str | None:
+    """Return the keys of a head where ``outputs`` are three lists, as torchvision's detectors write them.
+
+    Boxes [n, 4], and a score and the index of a class [n] of each; None: they are something else. How many
+    classes there are they do not say.
+    """
+    if len(outputs) != 3:
+        return None
+    for keys in _lists(outputs, 1):
+        head: AnyHead = read_record(AnyHead, {"classes": 1, **keys})
+        if "background" in keys and "indices" in keys and head.fault(outputs) is None:
+            return ", ".join(f"{key} = {_toml(value)}" for key, value in keys.items())
+    return None
+
+
 def _toml(value: object) -> str:
     match value:
         case bool():

@@ -9,6 +9,7 @@ from PIL import Image
 
 from cli.questions import question
 from models.compiler import CompileOptions, compile_onnx
+from models.compiler.writing.hub_config import HubConfig
 from models.packs.pack import read_pack
 from server.settings.settings import Settings
 from tests.models.painter import COLORS, LETTERBOX, STRETCH, painter, stripes
@@ -24,6 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "m.onnx", folder / "painter", CompileOptions(preprocess=LETTERBOX, labels=COLORS)
     )
     compile_onnx(folder / "m.onnx", folder / "plain", CompileOptions(preprocess=STRETCH))
+    onnx.save(painter("one"), folder / "d.onnx")
+    deep = CompileOptions(preprocess=STRETCH, configs=(HubConfig("config.json", task="depth"),))
+    compile_onnx(folder / "d.onnx", folder / "deep", deep)
     return folder
 
 
@@ -51,6 +55,22 @@ def test_masks_are_printed_drawn_and_saved(cli: Cli, folder: Path, tmp_path: Pat
     shown = cli("run", folder / "painter", "--input", tmp_path / "x.npy", "--json")
     (only,) = shown.document["classes"]
     assert only["pixels"] == 64 * 96
+
+
+def test_depth_is_drawn(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    """What is bright and what is not have the colours of the ends."""
+    image = Image.new("RGB", (96, 64))
+    image.paste((255, 255, 255), (48, 0, 96, 64))
+    image.save(tmp_path / "photo.png")
+    drawn = tmp_path / "drawn.png"
+    run = cli("run", folder / "deep", "--image", tmp_path / "photo.png", "--draw", drawn)
+    assert run.code == 0, run.err
+    with Image.open(drawn) as picture:
+        pixels = np.asarray(picture).astype(int)
+    assert pixels.shape == (64, 96, 3)
+    assert np.ptp(pixels[:, 4:44], axis=(0, 1)).max() == 0
+    assert (pixels[0, 90] - pixels[0, 4]).max() > 100
+    assert "depth mask (config.json)" in " ".join(cli("inspect", folder / "deep").out.split())
 
 
 def test_what_is_no_mask_is_refused_before_it_runs(cli: Cli, folder: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from models.compiler.writing.text_config import TextConfig
 from models.depth import Depth
 from models.detection.heads import Forms
 from models.detection.recipe import Detection, head_fault
+from models.detection.suggestion import listed_head
 from models.embedding import Embedding
 from models.errors import CompileError
 from models.graphs.graph import Graph
@@ -121,6 +122,7 @@ def recipe_records(
     if segmentation is not None:
         segmentation = _segmentation(source, graph, segmentation, labels)
         return RecipeRecords(preprocess, None, None, segmentation, None, origins)
+    _name_lists(source, graph, warn)
     classification = None if depth else _classification(place, graph, labels, given.scores)
     return RecipeRecords(preprocess, classification, None, None, depth, origins)
 
@@ -266,6 +268,16 @@ def _recognised(graph: Graph, preprocess: Preprocess, labels: int) -> Segmentati
         return recipe if is_as_large or node == Op.ArgMax else None
     is_clear = labels == area.classes or node == Op.Softmax or area.classes > _CHANNELS
     return recipe if is_as_large and is_clear else None
+
+
+def _name_lists(source: Path, graph: Graph, warn: Warn) -> None:
+    """Call ``warn`` with the recipe of a detector where outputs are lists and there is none."""
+    keys = listed_head(_forms(graph))
+    if keys is not None:
+        warn(
+            f"{source}: outputs are lists of boxes, scores and classes: with --preprocess, and with "
+            f'--detection of nms = "none", [[heads]] {keys}, classes = their count, it detects'
+        )
 
 
 def _classification(

@@ -6,6 +6,7 @@ names DETR's outputs ``logits`` (the last class is none) and ``pred_boxes`` (cen
 the input).
 """
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
 from models.detection.boxes import find_boxes
+from models.detection.heads import AnyHead
 from models.detection.recipe import Detection
 from models.errors import CompileError
 from models.images.preprocess import Preprocess
@@ -119,6 +121,20 @@ def test_lists_of_a_picture_without_a_batch(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         [list(box.edges) for box in got], [row[2] for row in expected], rtol=1e-5
     )
+
+
+def test_without_a_recipe_the_head_is_named(tmp_path: Path) -> None:
+    """The recipe in the warning is the one that fits."""
+    onnx.save(torchvision_like(), tmp_path / "m.onnx")
+    warnings: list[str] = []
+    options = CompileOptions(warn=warnings.append)
+    pack = open_pack(compile_onnx(tmp_path / "m.onnx", tmp_path / "packs" / "m", options))
+    assert pack.manifest.verb is None
+    (warning,) = warnings
+    keys = warning.partition("[[heads]] ")[2].partition(", classes = ")[0]
+    recipe = tomllib.loads("\n".join(keys.split(", ")))
+    (head,) = LISTS.heads
+    assert read_record(AnyHead, {"classes": head.classes, **recipe}) == head
 
 
 def test_the_layout_that_would_fit_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import onnx
 import pytest
 
-from models.compiler import compile_onnx
+from models.compiler import CompileOptions, compile_onnx
+from models.compiler.writing.hub_config import HubConfig
 from server.access import add_key
 from server.repository.compiling import Compiler
 from server.repository.limited_process import Limits
@@ -20,6 +21,7 @@ from server.repository.uploads import Uploads
 from server.settings.settings import Settings
 from tests.examples import over
 from tests.models.detector import square_finder
+from tests.models.painter import STRETCH, painter
 from tests.models.sounds import compile_listener, tone, wav
 from tests.models.texts import OPENING, compile_encoder, open_fake, write_files
 from tests.server.cancellation.held import at_rest, settled, turns
@@ -56,8 +58,9 @@ class Slow(Connection):
     def __init__(
         self, path: str, body: bytes, *headers: tuple[str, str], method: str = "POST"
     ) -> None:
+        path, _, query = path.partition("?")
         super().__init__(path, body[: len(body) // 2], *headers, ("host", "localhost"), more=True)
-        self._scope["method"] = method
+        self._scope |= {"method": method, "query_string": query.encode()}
         rest = {"type": "http.request", "body": body[len(body) // 2 :], "more_body": False}
         self._messages.append(rest)
 
@@ -156,6 +159,22 @@ async def test_requests_leave_nothing(
 ) -> None:
     await at_every_await(service, of(service), least)
     await still_right(service)
+
+
+async def test_depth_and_drawings_leave_nothing(
+    packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 0.0)
+    onnx.save(painter("one"), tmp_path / "deep.onnx")
+    options = CompileOptions(preprocess=STRETCH, configs=(HubConfig("config.json", task="depth"),))
+    compile_onnx(tmp_path / "deep.onnx", tmp_path / "packs" / "deep", options)
+    shutil.copytree(packs.repository / "pair", tmp_path / "packs" / "pair")
+    values = {"repository": tmp_path / "packs", "budget": 64 << 20, "memory_pressure": "off"}
+    async with serving(Settings.model_validate(values)) as service:
+        for query in ("", "?format=npy", "?draw=1"):
+            work = posting(service, f"/v2/models/deep:depth{query}", picture(200, 150))
+            await at_every_await(service, work, 8)
+        await still_right(service)
 
 
 async def test_a_camera_leaves_nothing(
