@@ -21,7 +21,7 @@ DAY = 24 * 60 * 60
         (["models/packs/pack.py", "models/zoo/classifiers.py"], ["tests/models"]),
         (["tests/cli/test_cli.py", "loader/ring.py"], ["tests/cli", "tests/loader"]),
         (["deploy/layerstream.service"], ["tests/deploy"]),
-        (["README.md", "docs/glossary.md", "tests/conftest.py", "tools/gpu.sh"], []),
+        (["README.md", "tests/conftest.py", "tools/gpu.sh"], []),
         (["docs/how-to/gpu.md", "cli/run.py"], ["tests/cli", f"{OF_A_PAGE}[docs/how-to/gpu.md]"]),
         (["benchmarks/reads.py"], ["tests/benchmarks"]),
         ([], []),

@@ -21,7 +21,7 @@ from server.protocol.documentation import CAMERA_PICTURE, INFERENCE, errors, tak
 from server.protocol.http_request import HttpRequest, Rules
 from server.protocol.pictures import SentPicture, begin_picture
 from server.protocol.recognition import (
-    DetectQuery,
+    BoxesQuery,
     FoundObjects,
     Fraction,
     box_pieces,
@@ -57,7 +57,7 @@ class _Form(BaseModel):
     responses=errors(*INFERENCE, model=schemas.CameraError),
     openapi_extra=takes(CAMERA_PICTURE),
 )
-async def detection(asked: CurrentRequest, query: Annotated[DetectQuery, Query()]) -> Answer:
+async def detection(asked: CurrentRequest, query: Annotated[BoxesQuery, Query()]) -> Answer:
     """Find the objects in the image of a form, as DeepStack does: the model that the settings name.
 
     Fields of the form: ``image``, ``min_confidence`` (0 to 1), ``api_key`` (before the image).
@@ -75,9 +75,7 @@ async def detection(asked: CurrentRequest, query: Annotated[DetectQuery, Query()
     responses=errors(*INFERENCE, model=schemas.CameraError),
     openapi_extra=takes(CAMERA_PICTURE),
 )
-async def custom(
-    asked: CurrentRequest, name: str, query: Annotated[DetectQuery, Query()]
-) -> Answer:
+async def custom(asked: CurrentRequest, name: str, query: Annotated[BoxesQuery, Query()]) -> Answer:
     """Find the objects in the image of a form, as DeepStack does: the model that the path names.
 
     Fields of the form: ``image``, ``min_confidence`` (0 to 1), ``api_key`` (before the image).
@@ -125,9 +123,7 @@ async def _only_detector(asked: HttpRequest) -> str:
     return detectors[0]
 
 
-async def _predicted(
-    asked: HttpRequest, name: str, query: DetectQuery, sent: SentPicture
-) -> Answer:
+async def _predicted(asked: HttpRequest, name: str, query: BoxesQuery, sent: SentPicture) -> Answer:
     def wanted() -> BoxLimits:
         limits, least = query.limits(), _least_confidence(sent)
         return limits if least is None else replace(limits, score=least)

@@ -124,18 +124,23 @@ _MASK_NUMBERS = 1024
 Fraction = Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-class DetectQuery(BaseModel):
-    """Which boxes are told; None: as the model has it. ``draw``: the best are drawn on the image, PNG."""
+class BoxesQuery(BaseModel):
+    """Which boxes are in the answer; None: as the model has it."""
 
     score_threshold: Fraction = None
     iou_threshold: Fraction = None
     max_detections: Annotated[int | None, Field(ge=1)] = None
     clip: bool = True
-    draw: bool = False
 
     def limits(self) -> BoxLimits:
         """Return the limits for the search."""
         return BoxLimits(self.score_threshold, self.iou_threshold, self.max_detections, self.clip)
+
+
+class DetectQuery(BoxesQuery):
+    """``draw``: the best are drawn on the image, PNG."""
+
+    draw: bool = False
 
 
 @dataclass(frozen=True)

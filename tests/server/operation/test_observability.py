@@ -63,11 +63,11 @@ async def test_every_described_metric_is_there_after_one_request(service: Servic
     found = {without_suffix(name) for name, _ in await service.metrics()}
     own = {name for name in found if name.startswith("layerstream_")}
     # No profile, no predictions: tests/server/repository/test_planning.py has them. No device with memory
-    # of its own, no transport, no pressure, no text (tests/server/protocol/test_embed.py has some); whether
-    # there is a limit on memory depends on the machine. Why a model does not serve, and cold starts:
-    # tests/server/repository/test_eviction.py.
+    # of its own, no transport, no pressure, no text, one shape (tests/server/protocol/test_embed.py and
+    # test_shapes.py there have others); whether there is a limit on memory depends on the machine. Why a
+    # model does not serve, and cold starts: tests/server/repository/test_eviction.py.
     elsewhere = re.compile(
-        "layerstream_(device_|connections|pressure_|ceiling_|released_|text_|truncated_|model_absent|"
+        "layerstream_(device_|connections|pressure_|ceiling_|released_|text_|shape_|truncated_|model_absent|"
         "cold_start_|bound_)"
     )
     absent = {name for name in METRIC_NAMES if elsewhere.match(name)} | PREDICTIONS | LIMITED

@@ -326,7 +326,7 @@ async def test_every_way_to_change_what_is_served_is_guarded(shared: ServiceUnde
 
     But for what is not served at all: there is nothing that it could change.
     """
-    actions = (":classify", ":detect", ":embed", ":infer", ":segment")
+    actions = (":classify", ":depth", ":detect", ":embed", ":infer", ":segment")
     harmless = (*actions, "/infer", "/embeddings", "/repository/index")
     for path, operations in shared.app.openapi()["paths"].items():
         for method in set(operations) - {"get"}:

@@ -46,7 +46,7 @@ async def test_an_action_that_there_is_not_is_told_those_that_there_are(
     shared: ServiceUnderTest, place: str, method: str
 ) -> None:
     answer = await shared.client.request(method, f"{place}:paint")
-    there_are = ":classify, :detect, :embed, :infer, :segment"
+    there_are = ":classify, :depth, :detect, :embed, :infer, :segment"
     error(answer, 404, f"{place!r} has no action 'paint'", there_are)
 
 
