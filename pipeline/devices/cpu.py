@@ -236,12 +236,15 @@ class _Attached(StoppableLaunch):
 # How ONNX Runtime says that a kernel ended with an error. Shapes are checked when a session is bound; what
 # is left beside values is memory. Of a bound run its exception is a RuntimeError, whatever the error is.
 _REFUSED, _MEMORY = "Non-zero status code returned while running", "alloc"
+# A C++ exception of a kernel, which is not what one refuses by a status.
+_FAULT = "RuntimeException"
 
 
 def _failure(exc: Exception) -> type[KernelError]:
     """Return which error ``exc`` of a kernel of ONNX Runtime is."""
-    text = str(exc)
-    return KernelValueError if _REFUSED in text and _MEMORY not in text else KernelError
+    text, is_fault = str(exc), type(exc).__name__ == _FAULT
+    is_refused = _REFUSED in text and _MEMORY not in text and not is_fault
+    return KernelValueError if is_refused else KernelError
 
 
 def _put(name: str, result: NDArray[Any], target: NDArray[Any] | Cell) -> None:

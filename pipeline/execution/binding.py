@@ -115,14 +115,18 @@ def _one_by_one(launches: Sequence[Launch]) -> Launch:
     return phase
 
 
+# Of indices, lengths and counts. Bytes are quantised numbers: a kernel cannot compute some of them.
+_INDICES = ("int32", "int64")
+
+
 def _integers_of(program: Program, steps: Sequence[PreparedPiece | Phase]) -> str:
-    """Return the inputs of which whole numbers are computed that ``steps`` read; empty: there are none."""
+    """Return the inputs of which indices are computed that ``steps`` read; empty: there are none."""
     values = {
         operand.index
         for piece in steps
         if isinstance(piece, PreparedPiece)
         for operand in piece.inputs
-        if operand.kind == "value" and operand.dtype.startswith(("int", "uint"))
+        if operand.kind == "value" and operand.dtype in _INDICES
     }
     names = {name: None for value in sorted(values) for name in source_inputs(program, value)}
     return f"input{'s' * (len(names) > 1)} {', '.join(map(repr, names))}" if names else ""

@@ -196,7 +196,7 @@ def read_config(path: Path) -> HubConfig:
         sound = read_sound(document)
     except ValueError as exc:
         reasons.append(f"{path}: {exc}")
-    keeps_aspect = bool(document.get("keep_aspect_ratio"))
+    keeps_aspect = bool(_image_processor(document).get("keep_aspect_ratio"))
     return HubConfig(
         path.name, labels, _task(document), preprocess, sound, keeps_aspect, tuple(reasons)
     )
@@ -234,15 +234,19 @@ def _labels(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(named)
 
 
+def _image_processor(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the image processor in ``document``, which may have those of others."""
+    nested = document.get("image_processor")
+    return nested if isinstance(nested, dict) else document
+
+
 def _preprocess(document: Mapping[str, Any]) -> Preprocess | None:
     """Return the recipe that ``document`` describes; None: it describes none.
 
     Raises:
         ValueError: there is none that does the same.
     """
-    nested = document.get("image_processor")
-    if isinstance(nested, dict):
-        document = nested
+    document = _image_processor(document)
     timm, open_clip = document.get("pretrained_cfg"), document.get("preprocess_cfg")
     if timm is not None:
         return _timm(_validated(_Timm, timm))

@@ -378,9 +378,11 @@ def test_sides_of_pictures_for_depth_are_multiples(tmp_path: Path) -> None:
         "size": 30,
         "ensure_multiple_of": 14,
     }
-    recipe = read(processor, tmp_path).preprocess
-    assert recipe is not None
-    assert recipe.size == (28, 28)
+    for document in (processor, {"image_processor": processor | {"keep_aspect_ratio": True}}):
+        config = read(document, tmp_path)
+        assert config.preprocess is not None
+        assert config.preprocess.size == (28, 28)
+        assert config.keeps_aspect == (document is not processor)
 
 
 def test_what_does_not_fit_is_skipped_with_a_warning(tmp_path: Path) -> None:
