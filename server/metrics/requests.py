@@ -271,7 +271,7 @@ class RequestMetrics:
         return list(dict.fromkeys((*self._models, *self.inferences.models())))
 
     def collect(self, models: Iterable[str]) -> Iterator[Metric]:
-        """Yield what is counted of ``models``; of one without a request yet only outcomes, all 0.
+        """Yield what is counted of ``models``; of one without a request yet no times.
 
         With hundreds of models most have none, and times would be half of all text. Stages are summaries: a
         histogram would be twenty series of every model and stage.
@@ -306,6 +306,7 @@ class RequestMetrics:
                 cut.add_metric([model], figures.cut_texts)
             for outcome, ended in figures.outcomes.items():
                 requests.add_metric([model, outcome], ended)
+            read.add_metric([model], figures.read_bytes)
             if not any(figures.outcomes.values()):
                 continue
             so_far = [sum(figures.delays[: index + 1]) for index in range(len(_BOUNDS))]
@@ -313,7 +314,6 @@ class RequestMetrics:
             delays.add_metric([model], buckets, figures.delay_seconds)
             for stage, (count, total) in figures.stages.items():
                 stages.add_metric([model, stage], int(count), total)
-            read.add_metric([model], figures.read_bytes)
         yield from (requests, delays, stages, read, tokens, cut)
 
 
