@@ -157,6 +157,9 @@ def rows_a_chunk(graph: Graph, layer: range, target: Target, chunk_bytes: int) -
     # Where the block is not known (models/packs/target.py) a cut could fall inside one.
     if not _is_splittable(graph, node) or (blocked and target.block == 1):
         return None
+    # A range of channels of what a reorder makes does not lie together.
+    if any(traits_of(graph.nodes[index].operator).function is None for index in layer[1:]):
+        return None
     weight = graph.constants[node.inputs[1]]
     n_bytes = _inner_bytes(graph, layer, target)
     if n_bytes > _MAX_INNER_BYTES:

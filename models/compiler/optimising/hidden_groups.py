@@ -12,6 +12,7 @@ Runtime's convolution of one pixel adds up at once, which is what the layers bec
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -208,12 +209,27 @@ class HiddenGroups(Rewriter):
         array = self.array(name)
         return (0, 0) if array is None else array.shape
 
+    @cached_property
+    def _other_bytes(self) -> int:
+        """The bytes of the largest tensor that no group divides: no plan takes less."""
+        divided = set[str]()
+        for node in self.graph.nodes:
+            if self._product(node) is not None:
+                hidden = self._hidden(node)
+                inside = (*hidden.layers, *hidden.inner) if hidden is not None else ()
+                divided.update(item.output for item in inside)
+                divided.update(self._before_reshapes(item) for item in inside if _is_reshape(item))
+        others = (array for name, array in self.graph.values.items() if name not in divided)
+        return max((array.n_bytes for array in others), default=0)
+
     def _group_size(self, hidden: _Hidden) -> int:
         """Return how many channels a group has; 0: they are better all there at once."""
         tokens = math.prod(self.shape(hidden.dense.inputs[0])[:-1])
         count = tokens * hidden.channels * _FLOAT_BYTES // self._min_bytes
         unit = math.lcm(_CHANNEL_BATCH, hidden.head, self._block)
-        if count < _MIN_GROUPS:
+        added = math.prod(self.shape(hidden.dense.output)) * _FLOAT_BYTES
+        live_bytes = 2 * (tokens * hidden.channels * _FLOAT_BYTES + added)
+        if count < _MIN_GROUPS or live_bytes <= self._other_bytes:
             return 0
         size = -(-hidden.channels // count // unit) * unit
         rest = hidden.channels % size
@@ -331,6 +347,10 @@ class _Group:
     channels: slice
     title: str
     names: dict[str, str]
+
+
+def _is_reshape(node: Node) -> bool:
+    return node.operator == Op.Reshape
 
 
 def _is_number(array: NDArray[Any] | None) -> bool:

@@ -7,12 +7,14 @@ import pytest
 
 from models.compiler.analysis.node_groups import FusedNodes
 from models.compiler.cutting.activations import launches_of_groups
+from models.compiler.cutting.chunks import rows_a_chunk
 from models.graphs.graph import Graph
 from models.network.fields import Array
 from models.network.names import Op
 from models.network.node import Node
+from models.packs.target import host_target
 
-_TOKENS, _WIDTH, _GROUP = 1024, 64, 128
+_TOKENS, _WIDTH, _GROUP = 4096, 64, 128
 _WEIGHT_BYTES = 4 * _WIDTH * _GROUP
 
 
@@ -53,6 +55,12 @@ def test_layers_are_launched_with_reorders_and_activations() -> None:
 def test_a_node_is_in_one_launch(index: int) -> None:
     groups = {index: FusedNodes(index, index + 1, None)}
     assert index not in launches_of_groups(group_of_tokens(), _WEIGHT_BYTES, groups)
+
+
+def test_a_layer_whose_result_is_turned_is_no_chunks() -> None:
+    graph, target = group_of_tokens(), host_target()
+    assert rows_a_chunk(graph, range(2), target, 1) is None
+    assert rows_a_chunk(graph, range(1), target, 1) is not None or target.block == 1
 
 
 def test_larger_layers_are_cut_into_chunks() -> None:

@@ -148,6 +148,17 @@ def test_what_is_small_stays() -> None:
     assert HiddenGroups(original, _BLOCK, min_bytes=min_bytes).run() is original
 
 
+def test_what_is_less_than_another_tensor_stays() -> None:
+    """At the largest one 2 x (hidden + added) bytes live."""
+    n_rows = 2 * _TOKENS * (_HIDDEN + _WIDTH) // 64
+    large = f"{_X}, float[{n_rows},64] z"
+    body = f"{MLPS['one activation']} {_ADDED} u = Relu(z)"
+    original = network(body, large)
+    assert HiddenGroups(original, _BLOCK, min_bytes=1).run() is original
+    smaller = network(body, large.replace(str(n_rows), str(n_rows - 1)))
+    assert HiddenGroups(smaller, _BLOCK, min_bytes=1).run() is not smaller
+
+
 def block_of_tokens() -> onnx.ModelProto:
     """An MLP with a residual on 1,024 tokens of 32 channels; 512 are hidden."""
     b = SkeletonBuilder("block", 64)
