@@ -50,7 +50,6 @@ from models.packs.pack import Pack, read_pack
 from models.packs.records.pieces import Layer
 from models.packs.records.ports import DesignedMemory
 from models.packs.records.spans import Encoding
-from models.packs.shapes import PackShapes
 from models.sizes import format_least, format_size
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.operator_node import why_not_shared
@@ -132,7 +131,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "takes there", takes(summary["costs"])
     yield "profile", _profile(pack)
     yield from (("shape", one_shape(shape)) for shape in summary["shapes"])
-    yield from (("input", given(port)) for port in PackShapes.of(pack).inputs)
+    yield from (("input", given(port)) for port in pack.inputs)
     if manifest.preprocess:
         yield "pictures", picture(manifest.preprocess) + _origin(manifest, "preprocess")
     if manifest.text:
@@ -141,7 +140,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "tokenizer", f"takes {tokenizer_bytes}{_origin(manifest, 'tokenizer')}"
     if manifest.sound:
         yield "sounds", sounds(manifest.sound) + _origin(manifest, "sound")
-    for port in PackShapes.of(pack).outputs:
+    for port in pack.outputs:
         yield "output", f"{port.name}: {tensor(port)}"
     yield from _found(manifest)
     yield "runs on", machine(manifest.target)

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.packs.records.ports import Port
-from models.packs.shapes import PackShapes
 from models.sizes import format_size, parse_size
 from pipeline.budget.budget import Budget as Ledger
 from pipeline.budget.candidates import Candidate, share_budget
@@ -71,7 +70,6 @@ class Model(_Open):
         self._fitted = fitted
         self._budget = budget  # which stays as long as one of its models
         self._process = os.getpid()
-        self._shapes = PackShapes.of(engine.program.pack)
         super().__init__(f"model {self.name}", held)
 
     @property
@@ -84,12 +82,12 @@ class Model(_Open):
 
         -1 stands for what differs in the shapes of a pack that has several.
         """
-        return self._shapes.inputs
+        return self._engine.program.pack.inputs
 
     @property
     def outputs(self) -> tuple[Port, ...]:
         """What it answers: names, dtypes and shapes; -1 where only a run gives one."""
-        return self._shapes.outputs
+        return self._engine.program.pack.outputs
 
     @property
     def memory(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.errors import PackError, absent
 from models.packs.checks import check_manifests
@@ -18,9 +18,13 @@ from models.packs.manifest import (
     without_checksum,
 )
 from models.packs.names import MANIFEST, SHAPE_FILES, shape_file
+from models.packs.records.ports import Port
 from models.packs.target import Target, host_target
 from models.records import FieldError, NotJsonError, parse
 from models.runtime.heap import no_collections
+
+if TYPE_CHECKING:
+    from models.packs.shapes import PackShapes
 
 GRAPH = "model.onnx"
 #: What all shapes of a pack have in common.
@@ -56,6 +60,23 @@ class Pack:
     def path(self) -> Path:
         """The file that says what it is; with it a shape is opened alone."""
         return self.folder / shape_file(self.shape_index)
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Its inputs, with UNKNOWN where its shapes differ."""
+        return self.shapes.inputs if self.others else self.manifest.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Its outputs, with UNKNOWN where its shapes differ."""
+        return self.shapes.outputs if self.others else self.manifest.outputs
+
+    @cached_property
+    def shapes(self) -> "PackShapes":
+        """Which of its shapes a request has."""
+        from models.packs.shapes import PackShapes  # what most packs have no use for
+
+        return PackShapes.of(self)
 
     @property
     def weights_path(self) -> Path:

@@ -17,7 +17,6 @@ from pipeline.budget.budget import Budget, refusal
 from pipeline.budget.errors import RefusedError
 from pipeline.budget.holdings import Allocations, Holding
 from pipeline.budget.search import HERE, Search, Searched
-from pipeline.budget.shapes import Fit, ShapesFitter
 from pipeline.devices.base import Device
 from pipeline.devices.device_memory import Space
 from pipeline.execution.leases import SHARED_KINDS
@@ -167,13 +166,17 @@ def sharer(
             search.now(fit, shape, architecture, smallest, times, known).plan
             for shape, times in shapes
         ]
-        fitter = ShapesFitter(programs, leasts, measured) if program.others else None
+        fitter = None
+        if program.others:
+            from pipeline.budget.shapes import ShapesFitter  # most models have one shape
+
+            fitter = ShapesFitter(programs, leasts, measured)
         least = leasts[0] if fitter is None else fitter.smallest
 
     def asked(index: int, n_bytes: int) -> Wanted:
         return replace(wanted, total_bytes=max(n_bytes, leasts[index].total_bytes))
 
-    def planned(n_bytes: int, plan: Fit) -> PlanResult | None:
+    def planned(n_bytes: int, plan: Callable[[int, int], PlanResult | None]) -> PlanResult | None:
         with letting_go(*programs):
             return plan(0, n_bytes) if fitter is None else fitter.within(n_bytes, plan)
 

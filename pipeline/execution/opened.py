@@ -11,7 +11,6 @@ from pipeline.execution.answering import Answering
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import ArenaLease
 from pipeline.execution.partitions.pipeline import Pipeline
-from pipeline.execution.shaped import ShapedEngine
 from pipeline.planning.plan import PartitionedPlan, Plan
 from pipeline.planning.validate import validate, validate_edges
 from pipeline.program.partitions import Cuts
@@ -63,6 +62,8 @@ def open_answering(
     first = open_engine(program, plan, device, pool, reader, verify, lease=lease)
     if not plan.others:
         return first
+    from pipeline.execution.shaped import ShapedEngine  # most models have one shape
+
     with ExitStack() as failed:
         failed.callback(first.close)
         engines = [first]

@@ -27,7 +27,7 @@ class ShapedEngine(Answering):
         self._engines = tuple(engines)
         self._first = engines[0]
         self.program: Program = self._first.program
-        self._shapes = PackShapes.of(self.program.pack)
+        self._shapes = self.program.pack.shapes
         #: Of the memory: one engine computes at a time.
         self._lock = threading.Lock()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import orjson
 from numpy.typing import NDArray
@@ -21,9 +21,11 @@ from pydantic import (
 from models.network.fields import STRINGS
 from models.packs.pack import Pack
 from models.packs.records.ports import Port
-from models.packs.shapes import PackShapes, UnknownShapeError
 from server.codec.datatypes import DATATYPES, datatype
 from server.errors import InvalidRequestError, few, shown
+
+if TYPE_CHECKING:
+    from models.packs.shapes import PackShapes
 
 
 def parsed_object(body: bytes | bytearray) -> dict[str, Any]:
@@ -66,7 +68,7 @@ class Signature:
         inputs: Iterable[Port],
         outputs: Iterable[Port],
         accepts_text: bool = False,
-        shapes: PackShapes | None = None,
+        shapes: "PackShapes | None" = None,
     ) -> None:
         self.inputs = {port.name: port for port in inputs}
         self.accepts_text = accepts_text
@@ -88,17 +90,20 @@ class Signature:
         Raises:
             InvalidRequestError: they are of none.
         """
-        if self.shapes is not None:
-            try:
-                self.shapes.find({port.name: port.shape for port in ports})
-            except UnknownShapeError as exc:
-                raise InvalidRequestError(str(exc)) from None
+        if self.shapes is None:
+            return
+        from models.packs.shapes import UnknownShapeError
+
+        try:
+            self.shapes.find({port.name: port.shape for port in ports})
+        except UnknownShapeError as exc:
+            raise InvalidRequestError(str(exc)) from None
 
 
 def signature_of(pack: Pack) -> Signature:
     """Return what the model of ``pack`` takes and gives."""
     manifest = pack.manifest
-    shapes = PackShapes.of(pack) if pack.others else None
+    shapes = pack.shapes if pack.others else None
     return Signature(manifest.inputs, manifest.outputs, manifest.text is not None, shapes)
 
 
@@ -298,7 +303,7 @@ def timeout_seconds(timeout: int) -> float | None:
 
 
 def shaped_port(
-    where: str, kind: object, shape: object, port: Port, shapes: PackShapes | None
+    where: str, kind: object, shape: object, port: Port, shapes: "PackShapes | None"
 ) -> Port:
     """Return ``port`` in the shape of a tensor: its own, or another one of the model's ``shapes``.
 

@@ -6,16 +6,18 @@ Strings are their length in four bytes and their UTF-8.
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
-from models.packs.shapes import PackShapes
 from server.codec.datatypes import body_limit, datatype
 from server.errors import InvalidRequestError, TooLargeError, shown
+
+if TYPE_CHECKING:
+    from models.packs.shapes import PackShapes
 
 #: Of the length before a string.
 _LENGTH_BYTES = 4
@@ -242,7 +244,7 @@ def raw_tensor(where: str, port: Port, n_bytes: int) -> RawTensor:
     return _RawNumbers(where, port)
 
 
-def bare_tensor(ports: Sequence[Port], shapes: PackShapes | None = None) -> tuple[str, RawTensor]:
+def bare_tensor(ports: Sequence[Port], shapes: "PackShapes | None" = None) -> tuple[str, RawTensor]:
     """Return name and array of the one input that a body without any JSON is; ``shapes``: of the model.
 
     Raises:

@@ -10,7 +10,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from models.packs.pack import Pack
 from models.packs.records.ports import Port
-from models.packs.shapes import PackShapes
 from server.codec.datatypes import datatype
 from server.codec.messages import TEXT_PORT
 from server.errors import InvalidRequestError, NotServingError, UnsupportedError, shown
@@ -176,8 +175,7 @@ def _fixed(name: str) -> dict[str, Any]:
 
 
 def _shapes(pack: Pack) -> dict[str, Any]:
-    shapes = PackShapes.of(pack)
-    ports = (*shapes.inputs, *shapes.outputs)
+    ports = (*pack.inputs, *pack.outputs)
     is_batch = all(len(port.shape) > 1 and port.shape[0] == 1 for port in ports)
     return {
         "max_batch_size": 1 if is_batch else 0,
@@ -191,7 +189,7 @@ def _shapes(pack: Pack) -> dict[str, Any]:
             for port in _inputs(pack)
         ],
         "output": [
-            {**_config_tensor(port, is_batch), "label_filename": ""} for port in shapes.outputs
+            {**_config_tensor(port, is_batch), "label_filename": ""} for port in pack.outputs
         ],
     }
 
@@ -210,7 +208,7 @@ def _config_tensor(port: Port, is_batch: bool) -> dict[str, Any]:
 def _inputs(pack: Pack) -> Sequence[Port]:
     """Return the inputs of a model, last the text that may stand in place of all others."""
     has_text = pack.manifest.text is not None
-    return (*PackShapes.of(pack).inputs, *([TEXT_PORT] if has_text else []))
+    return (*pack.inputs, *([TEXT_PORT] if has_text else []))
 
 
 def _tensor_metadata(port: Port) -> dict[str, Any]:
@@ -242,7 +240,7 @@ async def model_metadata(
         "versions": service.repository.models.versions(name),
         "platform": _PLATFORM,
         "inputs": [_tensor_metadata(port) for port in _inputs(pack)],
-        "outputs": [_tensor_metadata(port) for port in PackShapes.of(pack).outputs],
+        "outputs": [_tensor_metadata(port) for port in pack.outputs],
         "parameters": {
             "weight_bytes": pack.manifest.weight_bytes,
             **_shape_texts(pack),

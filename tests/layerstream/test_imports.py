@@ -17,6 +17,11 @@ _UNUSED = {
     "subprocess",
     "fastapi",
     "onnx",
+    # Of packs in several shapes.
+    "models.packs.shapes",
+    "pipeline.budget.shapes",
+    "pipeline.execution.shaped",
+    "pipeline.planning.shapes",
 }
 _CODE = """
 import json, sys
