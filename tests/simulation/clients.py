@@ -21,6 +21,11 @@ _REFUSAL_SECONDS = 0.021
 _PAUSE_SECONDS = 0.0185
 #: Nothing that a request waits for begins so long after all else has ended.
 _IDLE_SECONDS = 1.0
+#: What an answer takes after its batch, by the longest that was seen: a batch has to end as much earlier.
+_OUTSIDE_SECONDS = 0.2
+#: A client that pauses for longer between two pieces is a slow one.
+_PAUSE_LIMIT = 0.1
+_OUT_OF_TIME = ("deadline_exceeded", "late", "busy")
 #: What a request may be answered, by code: always, where a model may be absent, and after faults.
 _CODES = {"": 200, "busy": 503, "late": 503, "deadline_exceeded": 504}
 _ABSENT_CODES = {
@@ -65,6 +70,9 @@ class Clients:
         self._reached, self._connect, self._machine = reached, connect, machine
         kinds = {operation.kind for operation in plan.operations}
         self._is_steady = not kinds - {"infer", "look"} and not plan.faults
+        self._has_slow_clients = any(
+            operation.pause > _PAUSE_LIMIT or operation.read_delay for operation in plan.operations
+        )
         self._changes_files = bool(kinds & {"damage", "remove"})
         self._all_fit = all_fit(plan) and "close_after" not in plan.settings
         self._inputs = {model: _input(answers[model, "a"][0]) for model in MODELS}
@@ -193,10 +201,16 @@ class Clients:
     def _check_progress(
         self, operation: Operation, code: str, now: float, started_at: float
     ) -> None:
-        """Check that a deadline has not passed while nothing was done: what it waited for was lost."""
-        idle = now - max(self._machine.idle_since, started_at)
-        is_sent_slowly = operation.pause > 0.1
-        if code == "deadline_exceeded" and idle > _IDLE_SECONDS and not is_sent_slowly:
+        """Check that its deadline was near, and that something was done meanwhile.
+
+        Else what it waited for was lost: memory too, unless a slow client may have that.
+        """
+        waited = now - started_at
+        if code == "deadline_exceeded" and waited < operation.timeout / 2 - _OUTSIDE_SECONDS:
+            raise BrokenError(f"{code} after {waited:.6f} s: {operation}")
+        idle = min(now - self._machine.idle_since, waited)
+        codes = ("deadline_exceeded",) if self._has_slow_clients else _OUT_OF_TIME
+        if code in codes and idle > _IDLE_SECONDS and operation.pause <= _PAUSE_LIMIT:
             raise BrokenError(f"{code}, and nothing was done for {idle:.6f} s: {operation}")
 
     async def change(self, operation: Operation) -> None:

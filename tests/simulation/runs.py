@@ -3,6 +3,7 @@
 import importlib
 import os
 import pickle
+import resource
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,9 @@ from tests.simulation.planting import Planted
 
 #: Where files are in memory: a run reads its packs a thousand times.
 _IN_MEMORY = Path("/dev/shm")
+
+#: A run takes a third of a second, and few take two.
+_CPU_SECONDS = 30
 
 _WORLD = "tests.simulation.world"
 _WRITE = (
@@ -68,6 +72,7 @@ def _forked(plan: Plan, life: int, repository: Path, packs: Path) -> Outcome:
         status = 1
         try:
             os.close(reading)
+            _limit_cpu()
             outcome = sys.modules[_WORLD].play(plan, life, repository, packs)
             with os.fdopen(writing, "wb") as pipe:
                 pickle.dump(outcome, pipe)
@@ -77,12 +82,19 @@ def _forked(plan: Plan, life: int, repository: Path, packs: Path) -> Outcome:
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         data = pipe.read()
-    _, status = os.waitpid(child, 0)
+    _, status, usage = os.wait4(child, 0)
     if status or not data:
-        return Outcome(broken=f"the process ended with {os.waitstatus_to_exitcode(status)}")
+        why = f"the process ended with {os.waitstatus_to_exitcode(status)}"
+        return Outcome(broken=why, cpu_seconds=usage.ru_utime + usage.ru_stime)
     result = pickle.loads(data)
     assert isinstance(result, Outcome)
     return result
+
+
+def _limit_cpu() -> None:
+    """Have this process be ended where threads go round for ever, however little time passes for them."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
 
 
 def tried(plan: Plan, packs: Path) -> tuple[str, tuple[dict[int, int], ...]]:
