@@ -84,8 +84,8 @@ def _forked(plan: Plan, life: int, repository: Path, packs: Path) -> Outcome:
         data = pipe.read()
     _, status, usage = os.wait4(child, 0)
     if status or not data:
-        why = f"the process ended with {os.waitstatus_to_exitcode(status)}"
-        return Outcome(broken=why, cpu_seconds=usage.ru_utime + usage.ru_stime)
+        reason = f"the process ended with {os.waitstatus_to_exitcode(status)}"
+        return Outcome(broken=reason, cpu_seconds=usage.ru_utime + usage.ru_stime)
     result = pickle.loads(data)
     assert isinstance(result, Outcome)
     return result
