@@ -174,11 +174,11 @@ class Machine:
 
         def bound(kernel: Any, inputs: Any, outputs: Any, scratch: Any = None) -> Any:
             launch = bind(kernel, inputs, outputs, scratch)
-            return _Launch(launch, self._spends_time, inputs, outputs)
+            return _Launch(launch, self._spend_time, inputs, outputs)
 
         _replace(cpu._CpuKernel, "bind", bound)
 
-    def _spends_time(self) -> None:
+    def _spend_time(self) -> None:
         run = self._run
         with self.works():
             run.sleep(run.draws.uniform(*KERNEL_SECONDS))
@@ -199,18 +199,18 @@ class _Launch:
     def __init__(
         self,
         launch: Callable[[], None],
-        spends_time: Callable[[], None],
+        spend_time: Callable[[], None],
         inputs: Sequence[Any],
         outputs: Sequence[Any],
     ) -> None:
-        self._launch, self._spends_time = launch, spends_time
+        self._launch, self._spend_time = launch, spend_time
         self._inputs = [
             array for array in inputs if not any(np.may_share_memory(array, out) for out in outputs)
         ]
 
     def __call__(self) -> None:
         before = [array.copy() for array in self._inputs]
-        self._spends_time()
+        self._spend_time()
         self._launch()
         for now, then in zip(self._inputs, before, strict=True):
             if not np.array_equal(now.view(np.uint8), then.view(np.uint8)):

@@ -1,6 +1,7 @@
 """Faults that are put into the sources of the project, to see whether the simulation finds them.
 
-A fault is a text of a module that is replaced by another; ``planted/NAME.json`` has lists of them.
+A fault is a text of a module that is replaced by another; ``planted/NAME.json`` has lists of them, with
+what became of a search (``tests.simulation.finding``).
 """
 
 import json
