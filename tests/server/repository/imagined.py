@@ -326,6 +326,7 @@ class World:
             weights_path=folder / "weights.bin",
             version=folder.name,
             contents=contents,
+            others=(),
         )
 
     @property
@@ -375,7 +376,7 @@ class ImaginedEnvironment(RepositoryEnvironment):
     def open_pack(self, folder: Path, level: int) -> DevicePack:
         pack = self._world.pack(folder)
         self._world.may_fail("prepare")
-        program: Any = SimpleNamespace(pack=pack, name=folder.parent.name)
+        program: Any = SimpleNamespace(pack=pack, name=folder.parent.name, others=())
         return DevicePack(program, None, cast(FoundPlans, _Known()))
 
     def profile(self, pack: Any, level: int = logging.WARNING) -> None:

@@ -13,9 +13,9 @@ import pytest
 from loader.errors import ReadError
 from loader.readers.fakes import MemoryReader
 from pipeline.devices.base import KernelError
-from pipeline.execution.engine import Engine
+from pipeline.execution.answering import Answering
 from pipeline.execution.errors import DrainError
-from pipeline.execution.opened import open_engine
+from pipeline.execution.opened import open_answering
 from pipeline.profiles.delay_limits import BoundWatch, DelayVerdict
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
@@ -271,20 +271,20 @@ async def test_a_read_that_never_ends_while_a_model_loads_keeps_its_memory(
     settings: SettingsFactory, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk may still write there; the other models are served."""
-    real = open_engine
+    real = open_answering
 
-    def stuck(program: Program, *arguments: Any, **options: Any) -> Engine:
+    def stuck(program: Program, *arguments: Any, **options: Any) -> Answering:
         if program.name == "pair":
             raise DrainError("span 0 has not been read")
         return real(program, *arguments, **options)
 
-    monkeypatch.setattr("server.repository.environment.open_engine", stuck)
+    monkeypatch.setattr("server.repository.environment.open_answering", stuck)
     async with serving(settings()) as service:
         inputs = inputs_for("tiny")
         close(arrays(await service.infer("tiny", inputs)), packs.expected("tiny", inputs))
         held = service.inside.budget.held()
         assert held["pair"]
-        monkeypatch.setattr("server.repository.environment.open_engine", real)
+        monkeypatch.setattr("server.repository.environment.open_answering", real)
         with pytest.raises(NotServingError, match="restart"):
             await service.inside.repository.load("pair")
         assert service.inside.budget.held() == held

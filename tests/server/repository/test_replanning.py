@@ -394,7 +394,7 @@ async def test_a_read_that_never_ends_while_a_model_shrinks_keeps_its_memory(
     def stuck(pack: Pack, *arguments: Any, **options: Any) -> Engine:
         raise DrainError("span 0 has not been read")
 
-    monkeypatch.setattr("server.repository.environment.open_engine", stuck)
+    monkeypatch.setattr("server.repository.environment.open_answering", stuck)
     with pytest.raises(DrainError):
         await full.inside.repository.load("pair")
     monkeypatch.undo()
