@@ -130,7 +130,7 @@ def run(
     written = RunFiles(output, draw, mask)
     written.check(opened, image)
     picture = None if image is None else open_picture(image)
-    shapes, tensors = PackShapes.of(opened), read_inputs(opened, picture, input_)
+    shapes, tensors = opened.shapes, read_inputs(opened, picture, input_)
     match = _matching(shapes, tensors)
     inputs = shapes.padded(match, tensors)
     opened = replace((opened, *opened.others)[match.shape_index], others=())

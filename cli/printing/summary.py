@@ -7,9 +7,8 @@ from typing import Any
 
 from models.detection.recipe import Detection
 from models.packs.manifest import Manifest
-from models.packs.pack import Pack
+from models.packs.pack import Pack, added_file_bytes
 from models.packs.records.ports import DesignedMemory, Port
-from models.packs.shapes import added_file_bytes
 from models.records import plain
 from pipeline.budget.request_needs import Need, smallest_budgets
 from pipeline.devices.base import Device

@@ -76,7 +76,7 @@ class Pack:
         """Which of its shapes a request has."""
         from models.packs.shapes import PackShapes  # what most packs have no use for
 
-        return PackShapes.of(self)
+        return PackShapes((self.manifest, *(other.manifest for other in self.others)))
 
     @property
     def weights_path(self) -> Path:
@@ -314,3 +314,19 @@ def _graphs(path: Path, manifest: Manifest, data: bytes) -> tuple[bytes, ...]:
         if graph.offset + graph.length > len(data):
             raise PackError(f"{path}: graphs.{number}: out of range")
     return tuple(data[graph.offset : graph.offset + graph.length] for graph in manifest.graphs)
+
+
+def added_file_bytes(pack: Pack) -> list[int]:
+    """Return what each shape of ``pack`` adds to its files: what no larger one has, and its record."""
+    spans: set[int] = set()
+    graphs: set[int] = set()
+    added = []
+    for shape in (pack, *pack.others):
+        shape_spans = {span.file_offset: span.file_length for span in shape.manifest.spans}
+        shape_graphs = {graph.offset: graph.length for graph in shape.manifest.graphs}
+        n_bytes = sum(shape_spans[offset] for offset in shape_spans.keys() - spans)
+        n_bytes += sum(shape_graphs[offset] for offset in shape_graphs.keys() - graphs)
+        added.append(n_bytes + shape.path.stat().st_size)
+        spans.update(shape_spans)
+        graphs.update(shape_graphs)
+    return added

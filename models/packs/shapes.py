@@ -7,14 +7,13 @@ shape, and what is answered is cut to its length.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.network.fields import UNKNOWN
 from models.packs.manifest import Manifest
-from models.packs.pack import Pack
 from models.packs.records.ports import Port
 from models.text.recipe import IDS, MASK, ROLES
 
@@ -40,11 +39,6 @@ class PackShapes:
     """The shapes of a pack, whose ``manifests`` are those of each, the largest first."""
 
     manifests: tuple[Manifest, ...]
-
-    @classmethod
-    def of(cls, pack: Pack) -> Self:
-        """Return those of ``pack``."""
-        return cls((pack.manifest, *(other.manifest for other in pack.others)))
 
     @cached_property
     def _open(self) -> tuple[str, ...]:
@@ -209,19 +203,3 @@ def _open_ports(shapes: Sequence[Sequence[Port]]) -> tuple[Port, ...]:
         )
         for ports in zip(*shapes, strict=True)
     )
-
-
-def added_file_bytes(pack: Pack) -> list[int]:
-    """Return what each shape of ``pack`` adds to its files: what no larger one has, and its record."""
-    spans: set[int] = set()
-    graphs: set[int] = set()
-    added = []
-    for shape in (pack, *pack.others):
-        shape_spans = {span.file_offset: span.file_length for span in shape.manifest.spans}
-        shape_graphs = {graph.offset: graph.length for graph in shape.manifest.graphs}
-        n_bytes = sum(shape_spans[offset] for offset in shape_spans.keys() - spans)
-        n_bytes += sum(shape_graphs[offset] for offset in shape_graphs.keys() - graphs)
-        added.append(n_bytes + shape.path.stat().st_size)
-        spans.update(shape_spans)
-        graphs.update(shape_graphs)
-    return added

@@ -23,7 +23,6 @@ from models.errors import PackError
 from models.packs.manifest import checksum, with_checksum, without_checksum
 from models.packs.names import MANIFEST
 from models.packs.pack import open_pack
-from models.packs.shapes import PackShapes
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
 from pipeline.planning.shapes import together
@@ -91,7 +90,7 @@ def attempt(folder: Path) -> bool:
         plans = [make_plan(program, ARCHITECTURES["pre"]) for program in programs]
         planned = together(programs, plans)
         assert planned.resident_bytes <= sum(plan.resident_bytes for plan in plans)
-        shapes = PackShapes.of(pack)
+        shapes = pack.shapes
         assert shapes.find({port.name: port.shape for port in pack.manifest.inputs}) == (0, None)
         assert len(shapes.inputs) == len(pack.manifest.inputs)
     return True

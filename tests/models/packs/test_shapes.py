@@ -13,8 +13,8 @@ import pytest
 from models.compiler.compile import CompileOptions, compile_onnx
 from models.errors import CompileError, OnnxError, PackError
 from models.packs.manifest import read_manifest, without_checksum, write_manifest
-from models.packs.pack import open_pack, read_pack
-from models.packs.shapes import PackShapes, ShapeMatch, UnknownShapeError, added_file_bytes
+from models.packs.pack import added_file_bytes, open_pack, read_pack
+from models.packs.shapes import ShapeMatch, UnknownShapeError
 from tests.models.refusal import refuses
 
 
@@ -235,7 +235,7 @@ def inputs(count: int) -> dict[str, tuple[int, ...]]:
 
 
 def test_a_request_has_its_shape_or_the_next_longer_one(module_pack: Path) -> None:
-    shapes = PackShapes.of(read_pack(module_pack))
+    shapes = read_pack(module_pack).shapes
     assert shapes.find(inputs(8)) == ShapeMatch(1)
     assert shapes.find(inputs(1)) == ShapeMatch(2, 1)
     assert shapes.find(inputs(9)) == ShapeMatch(0, 9)
@@ -248,7 +248,7 @@ def test_a_request_has_its_shape_or_the_next_longer_one(module_pack: Path) -> No
 
 
 def test_what_is_padded_is_cut(module_pack: Path) -> None:
-    shapes = PackShapes.of(read_pack(module_pack))
+    shapes = read_pack(module_pack).shapes
     match = shapes.find(inputs(3))
     ids = np.arange(1, 4).reshape(1, 3)
     padded = shapes.padded(match, {"input_ids": ids, "attention_mask": np.ones_like(ids)})
@@ -261,7 +261,7 @@ def test_what_is_padded_is_cut(module_pack: Path) -> None:
 
 def test_without_a_mask_nothing_is_padded(tmp_path: Path) -> None:
     path = source(tmp_path, WIDE, "wide")
-    shapes = PackShapes.of(read_pack(compiled(tmp_path, {"n": (4, 6)}, path)))
+    shapes = read_pack(compiled(tmp_path, {"n": (4, 6)}, path)).shapes
     with pytest.raises(
         UnknownShapeError, match=r"'x' is \[1, 5\]; the model takes \[1, 6\]; \[1, 4\]"
     ):
