@@ -48,7 +48,8 @@ def refusal(graph: Graph, text: str) -> str:
         )
     if match := _WRONG.search(text):
         name, operator, fault = match.groups()
-        return f"node {name!r} ({operator}): {fault.strip().rstrip('.')}; {EXPORT_AGAIN}"
+        hint = f"{EXPORT_AGAIN}, or give another --shape"
+        return f"node {name!r} ({operator}): {fault.strip().rstrip('.')}; {hint}"
     return text
 
 
