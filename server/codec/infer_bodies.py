@@ -20,9 +20,9 @@ from server.codec.messages import (
     ModelAnswer,
     ModelRequest,
     Signature,
-    asked,
     is_count,
     matched_inputs,
+    model_request,
     parse_fields,
     timeout_seconds,
 )
@@ -102,7 +102,7 @@ def decode_at_once(body: bytes, framing: Framing, model: Signature) -> ModelRequ
             reader = RawReader(behind)
             reader.feed(memoryview(raw))
             reader.finish()
-        return asked(fields, arrays, model, time.perf_counter() - began)
+        return model_request(fields, arrays, model, time.perf_counter() - began)
     except (ServiceError, TypeError, ValueError):
         return None
 

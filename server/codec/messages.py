@@ -273,7 +273,7 @@ def _flag(where: str, parameters: Parameters, name: str, default: bool) -> bool:
     return value
 
 
-def asked(
+def model_request(
     fields: InferRequest,
     inputs: dict[str, NDArray[Any]],
     model: Signature,

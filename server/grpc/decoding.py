@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
-from server.codec.messages import ModelRequest, Signature, asked, matched_inputs, parse_fields
+from server.codec.messages import (
+    ModelRequest,
+    Signature,
+    matched_inputs,
+    model_request,
+    parse_fields,
+)
 from server.codec.raw import raw_tensor
 from server.errors import InvalidRequestError
 from server.grpc.messages.inference_pb2 import (
@@ -179,7 +185,7 @@ class GrpcMessage:
             tensor.feed(self.raw[index])
             tensor.finish()
             inputs[port.name] = tensor.array
-        request = asked(fields, inputs, model, time.perf_counter() - began)
+        request = model_request(fields, inputs, model, time.perf_counter() - began)
         limits = [each for each in (request.timeout_seconds, left_seconds) if each is not None]
         return request._replace(timeout_seconds=min(limits, default=None))
 

@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 WATCH, WRITE = "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"
 _OFF = "/dev/null"
-#: systemd's own values: tasks have waited for memory for 200 ms of 2 s.
-_TRIGGER = b"some 200000 2000000\0"
-#: The same as a part.
-STALLED_PART = 0.1
+#: systemd's own values, in microseconds: so long, of so long, tasks have waited for memory.
+_STALLED, _WINDOW = 200_000, 2_000_000
+_TRIGGER = b"some %d %d\0" % (_STALLED, _WINDOW)
+STALLED_PART = _STALLED / _WINDOW
 _MEMBERSHIP = Path("/proc/self/cgroup")
 #: Where version 2 of control groups is mounted, alone or beside version 1.
 _MOUNTS = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")

@@ -15,8 +15,8 @@ from server.codec.messages import (
     InferRequest,
     ModelRequest,
     Signature,
-    asked,
     matched_inputs,
+    model_request,
     parse_fields,
     port_of,
     shaped_port,
@@ -285,7 +285,7 @@ class RequestReader:
         if self._reading is not None:
             raise _not_json("it ends inside of data")
         fields = parse_fields(self._skeleton.document())
-        request = asked(fields, {}, self._model)
+        request = model_request(fields, {}, self._model)
         request.inputs.update(self._arrays(fields))
         return request
 
