@@ -57,8 +57,9 @@ def replace(module: str, *arguments: str, descriptors: Sequence[int] = ()) -> No
         return
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as of a process that was started with it closed
+            stream.flush()
     # Ctrl-C waits until the other interpreter can answer it without a traceback.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

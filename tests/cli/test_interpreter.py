@@ -124,6 +124,19 @@ def test_serve_gives_its_process_away_before_it_imports(
     assert replaced == ([expected] if is_replaced else [])
 
 
+def test_it_gives_its_process_away_without_standard_output(
+    replaced: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    of_server(monkeypatch, compiled(tmp_path, "silent_bytecode"))
+    monkeypatch.setattr(sys, "argv", ["layerstream", "serve"])
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(_ReplacedError):
+        start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    assert replaced
+
+
 @pytest.mark.parametrize(("writes", "is_lean"), [(True, True), (False, False)])
 def test_bytecode_that_the_first_start_writes_is_counted(
     replaced: list[list[str]],
